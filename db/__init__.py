@@ -1,0 +1,47 @@
+"""The store: devices, graphs, kernels, trials and plans in SQLite, or in any SQLAlchemy database.
+
+Plain records go in and come out; no torch, no planner, no tuner, no Optuna. Payloads are JSON with
+a SHA-256 beside each: nothing that a store holds is ever executed.
+"""
+
+from .errors import (
+    PlanNotFound,
+    StoreCorrupt,
+    StoreError,
+    StoreNewer,
+    StoreReadOnly,
+    StoreRefused,
+    StoreUnavailable,
+)
+from .records import (
+    DeviceRecord,
+    Evidence,
+    GraphRecord,
+    KernelRecord,
+    Level,
+    Outcome,
+    PlanRecord,
+    StudySummary,
+    TrialRecord,
+)
+from .store import Store
+
+__all__ = [
+    "DeviceRecord",
+    "Evidence",
+    "GraphRecord",
+    "KernelRecord",
+    "Level",
+    "Outcome",
+    "PlanNotFound",
+    "PlanRecord",
+    "Store",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreNewer",
+    "StoreReadOnly",
+    "StoreRefused",
+    "StoreUnavailable",
+    "StudySummary",
+    "TrialRecord",
+]

@@ -1,0 +1,33 @@
+"""What can go wrong with a store.
+
+Every message is one sentence that names the store and the way out, because it is shown as it is:
+by `planner doctor` as an error, at run time as the one warning before a plan is treated as missing.
+"""
+
+
+class StoreError(Exception):
+    """The store could not do what was asked; nothing was changed."""
+
+
+class StoreCorrupt(StoreError):
+    """The store holds bytes that nobody wrote there: not SQLite, truncated, or a digest differs."""
+
+
+class StoreNewer(StoreError):
+    """The schema revision is unknown to this version of fusionplan."""
+
+
+class StoreReadOnly(StoreError):
+    """A write was wanted and the store cannot be written."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened, created or reached just now."""
+
+
+class StoreRefused(StoreError):
+    """The store's own rules refuse the record (it names a device, graph or kernel not put yet)."""
+
+
+class PlanNotFound(StoreError):
+    """No plan, or more than one, answers to the key prefix or name."""

@@ -1,0 +1,164 @@
+"""The tables. A JSON column `x` always has a column `x_sha256` beside it.
+
+Types are those that SQLite, PostgreSQL and MySQL agree on; what has to be unique is unique by
+digest, since a unique index over long text is not portable.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+KEY = String(128)
+NAME = String(255)
+SHA256 = String(64)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime. SQLite and MySQL drop the time zone, so what is stored is always UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    # Constraints are named, so that a later migration can drop them on every database.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class Device(Base):
+    __tablename__ = "device"
+
+    key: Mapped[str] = mapped_column(KEY, primary_key=True)
+    name: Mapped[str] = mapped_column(NAME)
+    sm_count: Mapped[int] = mapped_column(Integer)
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    capability: Mapped[str] = mapped_column(String(64))
+    profile: Mapped[str] = mapped_column(Text)
+    profile_sha256: Mapped[str] = mapped_column(SHA256)
+
+
+class Graph(Base):
+    __tablename__ = "graph"
+
+    key: Mapped[str] = mapped_column(KEY, primary_key=True)
+    name: Mapped[str] = mapped_column(NAME)
+    nodes: Mapped[int] = mapped_column(Integer)
+    payload: Mapped[str] = mapped_column(Text)
+    payload_sha256: Mapped[str] = mapped_column(SHA256)
+
+
+class Kernel(Base):
+    __tablename__ = "kernel"
+
+    key: Mapped[str] = mapped_column(KEY, primary_key=True)
+    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(Graph.key), index=True)
+    family: Mapped[str] = mapped_column(String(64))
+    payload: Mapped[str] = mapped_column(Text)
+    payload_sha256: Mapped[str] = mapped_column(SHA256)
+
+
+class Trial(Base):
+    __tablename__ = "trial"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    study: Mapped[str] = mapped_column(NAME, index=True)
+    level: Mapped[str] = mapped_column(String(16))
+    # A kernel's or a graph's key, by level: no foreign key can say that.
+    subject: Mapped[str] = mapped_column(KEY, index=True)
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    versions: Mapped[str] = mapped_column(Text)
+    versions_sha256: Mapped[str] = mapped_column(SHA256)
+    config: Mapped[str] = mapped_column(Text)
+    config_sha256: Mapped[str] = mapped_column(SHA256)
+    timing: Mapped[str] = mapped_column(String(64))
+    outcome: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(Text)
+    measured_s: Mapped[float | None] = mapped_column(Double)
+    spread_s: Mapped[float | None] = mapped_column(Double)
+    predicted_s: Mapped[float | None] = mapped_column(Double)
+    registers: Mapped[int | None] = mapped_column(Integer)
+    predicted_registers: Mapped[int | None] = mapped_column(Integer)
+    spill_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    predicted_spills: Mapped[int | None] = mapped_column(BigInteger)
+    shared_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    hbm_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    compile_s: Mapped[float | None] = mapped_column(Double)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    __table_args__ = (
+        UniqueConstraint(
+            "level",
+            "subject",
+            "device_key",
+            "versions_sha256",
+            "config_sha256",
+            "timing",
+            name="uq_trial_identity",
+        ),
+        CheckConstraint("level IN ('kernel', 'partition')", name="level"),
+        CheckConstraint(
+            "outcome IN ('timed', 'miscompiled', 'wrong', 'timed_out', 'crashed', 'rejected')",
+            name="outcome",
+        ),
+        # An id that a report has named must never come back as another trial.
+        {"sqlite_autoincrement": True},
+    )
+
+
+class Plan(Base):
+    __tablename__ = "plan"
+
+    key: Mapped[str] = mapped_column(KEY, primary_key=True)
+    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(Graph.key))
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    versions: Mapped[str] = mapped_column(Text)
+    versions_sha256: Mapped[str] = mapped_column(SHA256)
+    name: Mapped[str] = mapped_column(NAME, index=True)
+    evidence: Mapped[str] = mapped_column(String(16))
+    speedup: Mapped[float | None] = mapped_column(Double)
+    payload: Mapped[str] = mapped_column(Text)
+    payload_sha256: Mapped[str] = mapped_column(SHA256)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    __table_args__ = (
+        UniqueConstraint("graph_key", "device_key", "versions_sha256", name="uq_plan_identity"),
+        CheckConstraint("evidence IN ('measured', 'modelled')", name="evidence"),
+        Index("ix_plan_updated_at", "updated_at"),
+    )
+
+
+TABLES = frozenset(Base.metadata.tables)

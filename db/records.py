@@ -1,0 +1,112 @@
+"""The records that go into a store and come out of it: plain data, no database in sight.
+
+A `dict` field is JSON: string keys, finite numbers. Times are aware datetimes in UTC.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+Level = Literal["kernel", "partition"]
+Outcome = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
+Evidence = Literal["measured", "modelled"]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """A device and its profile, as calibrated or built in."""
+
+    key: str
+    name: str
+    sm_count: int
+    memory_bytes: int
+    capability: str
+    profile: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A captured graph in canonical form; the key is the digest of that form."""
+
+    key: str
+    name: str
+    nodes: int
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """A group with its dtypes, strides and shape: what one kernel is tuned for."""
+
+    key: str
+    graph_key: str
+    family: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One candidate tried: what was predicted, what came of it.
+
+    Identity is (level, subject, device_key, versions, config, timing): the same candidate tried by
+    another study or process is the same trial. `subject` is a kernel's key at level `kernel` and a
+    graph's key at level `partition`. `timing` starts with `cold`, `warm` or `graph`.
+    """
+
+    study: str
+    level: Level
+    subject: str
+    device_key: str
+    versions: dict[str, str]
+    config: dict[str, Any]
+    outcome: Outcome
+    timing: str
+    reason: str | None = None
+    measured_s: float | None = None
+    spread_s: float | None = None
+    predicted_s: float | None = None
+    registers: int | None = None
+    predicted_registers: int | None = None
+    spill_bytes: int | None = None
+    predicted_spills: int | None = None
+    shared_bytes: int | None = None
+    hbm_bytes: int | None = None
+    compile_s: float | None = None
+    created_at: datetime = field(default_factory=_now)
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """The winner for (graph_key, device_key, versions), with the evidence for it."""
+
+    key: str
+    graph_key: str
+    device_key: str
+    versions: dict[str, str]
+    name: str
+    evidence: Evidence
+    payload: dict[str, Any]
+    speedup: float | None = None
+    created_at: datetime = field(default_factory=_now)
+    updated_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySummary:
+    """What a study came to, for one subject on one device."""
+
+    study: str
+    level: Level
+    subject: str
+    device_key: str
+    trials: int
+    failures: int
+    best_s: float | None
+    best_config: dict[str, Any] | None
+    started: datetime
+    finished: datetime

@@ -1,0 +1,1 @@
+"""From a nest and a config to Triton source."""

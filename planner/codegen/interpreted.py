@@ -1,0 +1,98 @@
+"""Stand-ins, in Triton's interpreter, for libdevice and the functions of `intrinsics.py`.
+
+The interpreter runs kernels on NumPy arrays and has no libdevice; each function here is NumPy's
+own of the same meaning, so that the expressions of the operation table run unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+
+def _wrap(data: Any, like: Any) -> Any:
+    handle = TensorHandle(np.asarray(data, dtype=like.handle.data.dtype), like.handle.dtype)
+    return tl.core.tensor(handle, like.type)
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Any, *more: Any) -> Any:
+        arrays = [getattr(getattr(a, "handle", None), "data", a) for a in (x, *more)]
+        tensor = next(a for a in (x, *more) if hasattr(a, "handle"))
+        with np.errstate(all="ignore"):
+            data = np.asarray(function(*arrays))
+        if data.shape != tensor.handle.data.shape:
+            widest = next(a for a in (x, *more) if np.shape(a.handle.data) == data.shape)
+            return _wrap(data, widest)
+        return _wrap(data, tensor)
+
+    return call
+
+
+def _erfc(x: Any) -> Any:
+    return torch.special.erfc(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+tanh = _elementwise(np.tanh)
+expm1 = _elementwise(np.expm1)
+log10 = _elementwise(np.log10)
+log1p = _elementwise(np.log1p)
+erfc = _elementwise(_erfc)
+tan = _elementwise(np.tan)
+asin = _elementwise(np.arcsin)
+acos = _elementwise(np.arccos)
+atan = _elementwise(np.arctan)
+sinh = _elementwise(np.sinh)
+cosh = _elementwise(np.cosh)
+asinh = _elementwise(np.arcsinh)
+acosh = _elementwise(np.arccosh)
+atanh = _elementwise(np.arctanh)
+atan2 = _elementwise(np.arctan2)
+trunc = _elementwise(np.trunc)
+rint = _elementwise(np.rint)
+fmod = _elementwise(np.fmod)
+pow = _elementwise(np.power)
+exp = _elementwise(np.exp)
+fast_log = _elementwise(np.log)
+fast_tanh = _elementwise(np.tanh)
+
+
+def rounded(x: Any) -> Any:
+    """float32 at bfloat16's precision, rounded to nearest even."""
+    if not hasattr(x, "handle"):
+        x = tl.full([1], x, tl.float32)
+    data = torch.from_numpy(np.array(x.handle.data, dtype=np.float32))
+    return _wrap(data.to(torch.bfloat16).to(torch.float32).numpy(), x)
+
+
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    if low is not None:
+        x = tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
+    if high is not None:
+        x = tl.minimum(x, high, propagate_nan=tl.PropagateNan.ALL)
+    return x
+
+
+def remainder(x: Any, y: Any) -> Any:
+    r = x % y
+    return tl.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
+    def call(x: Any, axis: int) -> Any:
+        data = function(x.handle.data, axis=axis, keepdims=True)
+        return tl.core.tensor(
+            TensorHandle(data, x.handle.dtype), tl.block_type(x.dtype, list(data.shape))
+        )
+
+    return call
+
+
+max_nan = _reduce(np.max)
+min_nan = _reduce(np.min)
+prod = _reduce(np.prod)

@@ -1,0 +1,258 @@
+"""What a nest costs under a config on a device: a breakdown with units, read off the nest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .codegen.access import Tiles
+from .config import Config
+from .device import DeviceProfile
+from .graph import itemsize
+from .nest import Access, Loop, Nest, Role, Step, Store
+from .registers import pressure
+from .values import Choice, Compute, Fold, Load
+
+# Issue slots of one element by cost class, in units of an fma; sfu work counts on its own unit.
+_FMA_SLOTS = {"move": 1.0, "fma": 1.0, "sfu": 1.0, "div": 8.0, "libdevice": 22.0}
+_SFU_SLOTS = {"move": 0.0, "fma": 0.0, "sfu": 1.0, "div": 1.0, "libdevice": 1.0}
+_PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
+_STREAMING = 1.03  # Evict-first hints cost a little more often than they help.
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """hbm_bytes and l2_bytes of one call; fma, sfu: operations by unit; registers per thread and
+    spill_bytes per thread; occupancy: resident warps over the most an SM holds; waves: programs
+    over what the device holds at once; limit: what binds; seconds: of one launch, cold cache."""
+
+    hbm_bytes: int
+    l2_bytes: int
+    fma: float
+    sfu: float
+    launches: int
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    occupancy: float
+    waves: float
+    memory_s: float
+    compute_s: float
+    seconds: float
+    limit: str
+
+
+def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
+    """The cost of one launch. Raises Refused when the config does not fit the nest."""
+    tiles = Tiles.of(nest, config)
+    programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+    traffic = _traffic(nest, tiles, programs, device)
+    fma, sfu = _operations(nest, tiles, programs, config)
+    registers, spills = pressure(nest, tiles, config.num_warps)
+    threads = 32 * config.num_warps
+    resident = _resident_blocks(registers, threads, device)
+    waves = programs / (resident * device.sm_count)
+    busy = min(1.0, programs / device.sm_count)
+    # The last wave is rarely full: whole waves over exact ones, felt less the more there are.
+    tail = math.ceil(waves) / waves if waves > 1 else 1.0
+    tail = 1 + (tail - 1) * 0.5
+    flight = min(1.0, _bytes_in_flight(nest, tiles, waves, resident, device) / _needed(device))
+    memory_s = device.stream_s(traffic.hbm) - device.launch_s
+    memory_s = max(memory_s / flight, traffic.l2 / device.l2_bandwidth) / min(1.0, busy * 1.6)
+    memory_s *= _STREAMING if config.streaming else 1.0
+    memory_s += 2.0 * spills * threads * programs / device.l2_bandwidth
+    rate = device.clock_hz * device.sm_count * busy
+    # Latency is hidden by other warps: with few of them arithmetic runs below its rate.
+    hidden = min(1.0, 0.4 + min(waves, 1.0) * resident * config.num_warps / 32)
+    compute_s = max(fma / device.fma_rate, sfu / device.sfu_rate) / rate / hidden
+    longest, other = max(memory_s, compute_s), min(memory_s, compute_s)
+    seconds = device.launch_s + (longest + 0.12 * other) * (tail if programs > 1 else 1.0)
+    return Cost(
+        hbm_bytes=traffic.hbm,
+        l2_bytes=traffic.l2,
+        fma=fma,
+        sfu=sfu,
+        launches=1,
+        registers=registers,
+        spill_bytes=spills,
+        shared_bytes=_shared(nest, tiles, config.num_warps),
+        occupancy=resident * threads / device.threads_per_sm,
+        waves=waves,
+        memory_s=memory_s,
+        compute_s=compute_s,
+        seconds=seconds,
+        limit="memory" if memory_s >= compute_s else "arithmetic",
+    )
+
+
+def floor_s(nest: Nest, device: DeviceProfile) -> float:
+    """A lower bound on any config: each input read once, each output written once."""
+    return device.launch_s + _compulsory(nest) / device.bandwidth
+
+
+def _compulsory(nest: Nest) -> int:
+    inputs = {v.kind.input: nest.loads[v.id].type for v in nest.values if isinstance(v.kind, Load)}
+    outputs = [access.type for access in nest.stores.values()]
+    return sum(t.nbytes for t in [*inputs.values(), *outputs])
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    hbm: int
+    l2: int
+
+
+def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> _Traffic:
+    """Each access moves its tile in every program and pass; what one program, or its neighbours
+    at the same time, read before comes from L2 when their working set fits it."""
+    hbm = l2 = 0
+    seen: set[int] = set()
+    near: set[tuple[int, int]] = set()
+    concurrent = min(programs, device.sm_count * 8)
+    for access, iterations, buffer in _accesses(nest, tiles):
+        tile = _tile_bytes(access, tiles)
+        moved = tile * iterations * programs
+        if buffer is None:
+            hbm += access.type.nbytes
+            l2 += moved
+            continue
+        if (buffer, iterations) not in near:
+            # The same input at another offset in the same stretch is found in L1.
+            l2 += moved
+        near.add((buffer, iterations))
+        repeats = moved / max(1, access.type.nbytes)
+        if buffer in seen or repeats > 1.5:
+            # Read again: by a later pass of the same program, or by another program.
+            in_use = tile * iterations * concurrent
+            missed = max(0.0, 1.0 - device.l2_bytes * 0.7 / max(1, min(in_use, access.type.nbytes)))
+            fresh = 0 if buffer in seen else access.type.nbytes
+            hbm += fresh + int(missed * max(0, moved - fresh))
+        else:
+            hbm += access.type.nbytes
+        seen.add(buffer)
+    return _Traffic(hbm, l2)
+
+
+def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, int, int | None]]:
+    """Every access, its repetitions within a program, and the input it reads (None: a store)."""
+    found: list[tuple[Access, int, int | None]] = []
+
+    def visit(step: Step | Store, times: int) -> None:
+        if isinstance(step, Store):
+            found.append((nest.stores[step.output], times, None))
+        elif step.value in nest.loads:
+            load = nest.values[step.value].kind
+            assert isinstance(load, Load)
+            found.append((nest.loads[step.value], times, load.input))
+
+    for step in nest.body:
+        if isinstance(step, Loop):
+            for inner in step.body:
+                visit(inner, tiles.count(step.axis))
+        else:
+            visit(step, 1)
+    return found
+
+
+def _tile_bytes(access: Access, tiles: Tiles) -> int:
+    """Bytes one program moves for one execution, in whole sectors of 32 bytes."""
+    elements, run = 1, 1
+    size = itemsize(access.type.dtype)
+    for axis in access.offset.axes:
+        elements *= min(tiles.blocks[axis], tiles.nest.axes[axis].extent)
+    for term in access.offset.terms:
+        if term.scale == 1:
+            whole = term.mod or tiles.nest.axes[term.axis].extent
+            run = min(tiles.blocks[term.axis], whole)
+    rows = elements / run
+    return int(rows * 32 * math.ceil(run * size / 32)) if rows else size
+
+
+def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tuple[float, float]:
+    fma = sfu = 0.0
+    threads = 32 * config.num_warps
+
+    def work(value: int) -> tuple[float, float]:
+        item = nest.values[value]
+        elements = _padded(nest, tiles, value)
+        match item.kind:
+            case Compute(cost=cost):
+                return elements * _FMA_SLOTS[cost], elements * _SFU_SLOTS[cost]
+            case Fold(source=source):
+                whole = _padded(nest, tiles, source)
+                steps = math.log2(threads) if config.num_warps > 1 else 5.0
+                return whole + 2.0 * threads * steps, 0.0
+            case Choice():
+                return elements * 2.0, 0.0
+            case Load():
+                return _access_slots(nest.loads[value], tiles, config), 0.0
+        return elements, 0.0
+
+    for step in nest.body:
+        inner = step.body if isinstance(step, Loop) else (step,)
+        times = tiles.count(step.axis) if isinstance(step, Loop) else 1
+        for part in inner:
+            if isinstance(part, Step):
+                more = work(part.value)
+            else:
+                more = (_access_slots(nest.stores[part.output], tiles, config), 0.0)
+            fma += more[0] * times * programs
+            sfu += more[1] * times * programs
+        if isinstance(step, Loop):
+            for carry in step.carries:
+                fma += work(carry)[0] * times * programs
+    return fma + programs * threads * _PROLOGUE, sfu
+
+
+def _access_slots(access: Access, tiles: Tiles, config: Config) -> float:
+    """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
+    access itself at a quarter of the fma rate, its address and its mask."""
+    elements = math.prod(tiles.blocks[a] for a in access.axes)
+    each = max(1.0, elements / (32 * config.num_warps))
+    inner = [t for t in access.offset.terms if t.scale == 1]
+    run = tiles.blocks[inner[0].axis] if inner else 1
+    width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
+    divisions = sum(t.mod > 0 or t.div > 1 for t in access.offset.terms)
+    slots = 4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access))
+    return elements / width * slots
+
+
+def _padded(nest: Nest, tiles: Tiles, value: int) -> int:
+    return math.prod(tiles.blocks[a] for a in nest.live[value])
+
+
+def _resident_blocks(registers: int, threads: int, device: DeviceProfile) -> int:
+    """Blocks an SM holds at once; registers are given out in units of 8 a thread."""
+    per_block = max(16, math.ceil(registers / 8) * 8) * threads
+    return max(
+        1,
+        min(
+            device.registers_per_sm // per_block,
+            device.threads_per_sm // threads,
+            device.blocks_per_sm,
+        ),
+    )
+
+
+def _bytes_in_flight(
+    nest: Nest, tiles: Tiles, waves: float, resident: int, device: DeviceProfile
+) -> float:
+    tile = sum(
+        _tile_bytes(a, tiles) for a, _, buffer in _accesses(nest, tiles) if buffer is not None
+    )
+    return tile * resident * device.sm_count * min(1.0, waves)
+
+
+def _needed(device: DeviceProfile) -> float:
+    """Bytes that must be under way to keep the memory busy (Little's law)."""
+    return device.bandwidth * device.latency_s * 0.5
+
+
+def _shared(nest: Nest, tiles: Tiles, num_warps: int) -> int:
+    """Shared memory of the reductions that cross warps."""
+    largest = 0
+    for value in nest.values:
+        if isinstance(value.kind, Fold) and num_warps > 1:
+            kept = math.prod(tiles.blocks[a] for a in nest.live[value.id])
+            largest = max(largest, kept * num_warps * max(4, itemsize(value.dtype)))
+    return largest

@@ -1,0 +1,89 @@
+"""Partitions of a graph into groups: which are possible, which the model thinks best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from .device import DeviceProfile
+from .errors import Refusal
+from .graph import Graph, key
+from .group import subgraph, with_free_nodes
+from .legality import Dependences, bits, may_join
+from .ops import is_compute
+from .plan import GroupPlan, Plan
+from .space import Space, space_of
+from .versions import versions
+
+Edge = tuple[int, int]
+Groups = tuple[tuple[int, ...], ...]
+
+
+def cut_edges(graph: Graph) -> tuple[Edge, ...]:
+    """The edges between compute nodes along which groups can grow; each can be cut."""
+    return Dependences(graph).edges
+
+
+def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
+    """Groups (node ids, free nodes included) that grow along every edge not cut, as far as they
+    stay legal. Every compute node is in exactly one group."""
+    return _grow(graph, lambda edge, left, right: edge not in cuts)
+
+
+def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
+    """The edges where the model says that two kernels are faster than one."""
+    grown = _grow(graph, lambda edge, left, right: _is_cheaper_joined(graph, left, right, device))
+    home = {node: number for number, group in enumerate(grown) for node in group}
+    return frozenset((a, b) for a, b in cut_edges(graph) if home[a] != home[b])
+
+
+def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
+    """The model's plan of a graph: its best cover, each group with its best config."""
+    groups = []
+    for nodes in partition(graph, best_cuts(graph, device)):
+        group = subgraph(graph, nodes).graph
+        space = space_of(group, device)
+        best = [] if isinstance(space, Refusal) else space.ranked(1)
+        if best:
+            config, cost = best[0]
+            groups.append(GroupPlan(nodes, "triton", key(group), config, cost.seconds))
+    predicted = sum(g.predicted or 0.0 for g in groups)
+    return Plan(
+        key(graph), device.name, tuple(versions().items()), "modelled", tuple(groups), predicted
+    )
+
+
+def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
+    dependences = Dependences(graph)
+    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n)}
+    for first, second in dependences.edges:
+        left, right = home[first], home[second]
+        if left == right or not wanted((first, second), left, right):
+            continue
+        if may_join(graph, dependences, home, left, right) is None:
+            for node in bits(left | right):
+                home[node] = left | right
+    groups = sorted(set(home.values()), key=lambda group: group & -group)
+    return tuple(with_free_nodes(graph, bits(group)) for group in groups)
+
+
+def _is_cheaper_joined(graph: Graph, left: int, right: int, device: DeviceProfile) -> bool:
+    joined = _modelled_s(graph, left | right, device)
+    apart = [_modelled_s(graph, part, device) for part in (left, right)]
+    if joined is None or None in apart:
+        return joined is not None
+    return joined <= sum(seconds for seconds in apart if seconds is not None)
+
+
+def _modelled_s(graph: Graph, group: int, device: DeviceProfile) -> float | None:
+    """Seconds of a group by the model's best config; None where it has no kernel."""
+    return _best_s(subgraph(graph, with_free_nodes(graph, bits(group))).graph, device)
+
+
+@cache
+def _best_s(group: Graph, device: DeviceProfile) -> float | None:
+    space: Space | Refusal = space_of(group, device)
+    if isinstance(space, Refusal):
+        return None
+    best = space.quick()
+    return best.seconds if best else None

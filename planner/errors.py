@@ -1,0 +1,48 @@
+"""What can go wrong, as values (`Refusal`) and as exceptions with a documented exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a group, a nest or a config is not possible. A value: refusing is normal work."""
+
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}"
+
+
+class Refused(Exception):
+    """Carries a `Refusal` out of a deep construction to the function that returns it."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(f"{rule}: {reason}")
+        self.refusal = Refusal(rule, reason)
+
+
+class FusionplanError(Exception):
+    """An error the user can act on: one sentence that names the thing and the way out."""
+
+    exit_code = 1
+
+
+class ModelError(FusionplanError):
+    """The model file, its import, its inputs or its own run failed."""
+
+    exit_code = 3
+
+
+class DeviceError(FusionplanError):
+    """No such device or target, or the device cannot do what was asked."""
+
+    exit_code = 4
+
+
+class PlanError(FusionplanError):
+    """A plan is missing, or does not fit the graph it is meant for."""
+
+    exit_code = 5

@@ -1,0 +1,127 @@
+"""Whether two groups may become one, with the reason where not.
+
+Groups are bitsets of compute nodes (bit i: node i). Free nodes, views and constants, belong to no
+group: each group takes in copies of those it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from .errors import Refusal
+from .graph import Graph
+from .group import subgraph, with_free_nodes
+from .nest import schedule
+from .ops import is_compute, is_free
+
+LARGEST_GROUP = 96
+MOST_BUFFERS = 40
+
+
+def bits(group: int) -> Iterator[int]:
+    """The members of a bitset, ascending."""
+    while group:
+        low = group & -group
+        yield low.bit_length() - 1
+        group ^= low
+
+
+def bitset(nodes: Iterable[int]) -> int:
+    found = 0
+    for node in nodes:
+        found |= 1 << node
+    return found
+
+
+class Dependences:
+    """Who reads whom among the nodes that do work, through views and constants."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """For every node the working nodes and inputs whose values it reads, as a bitset."""
+        found: list[int] = []
+        for node in self.graph.nodes:
+            own = 0
+            for source in node.inputs:
+                own |= found[source] if is_free(self.graph.nodes[source]) else 1 << source
+            found.append(own)
+        return tuple(found)
+
+    @cached_property
+    def users(self) -> tuple[int, ...]:
+        """For every node the working nodes that read its value, as a bitset."""
+        found = [0] * len(self.graph.nodes)
+        for node in self.graph.nodes:
+            if not is_free(node):
+                for source in bits(self.sources[node.id]):
+                    found[source] |= 1 << node.id
+        return tuple(found)
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of compute nodes that could share a kernel: producer and consumer, and two that
+        read the same value, each with the next."""
+        nodes = self.graph.nodes
+        compute = [n.id for n in nodes if is_compute(n)]
+        pairs: dict[tuple[int, int], None] = {}
+        readers: dict[int, int] = {}
+        for node in compute:
+            for source in bits(self.sources[node]):
+                if is_compute(nodes[source]):
+                    pairs[source, node] = None
+        for node in compute:
+            for source in bits(self.sources[node]):
+                if source in readers and _is_large(self.graph, source):
+                    pairs.setdefault((readers[source], node), None)
+                readers[source] = node
+        return tuple(pairs)
+
+
+def _is_large(graph: Graph, node: int) -> bool:
+    """Whether reading a value once instead of twice is worth sharing a kernel for."""
+    tensor = graph.nodes[node].type
+    return tensor is not None and tensor.nbytes >= 1 << 14
+
+
+def may_join(
+    graph: Graph, dependences: Dependences, home: Mapping[int, int], left: int, right: int
+) -> Refusal | None:
+    """Whether two groups of a partition may become one kernel; `home` gives each node's group."""
+    merged = left | right
+    if merged.bit_count() > LARGEST_GROUP:
+        return Refusal("size", f"more than {LARGEST_GROUP} operations")
+    if _comes_back(dependences, home, merged):
+        return Refusal("convex", "a path leaves the group and comes back")
+    return may_be_kernel(graph, merged)
+
+
+def may_be_kernel(graph: Graph, group: int) -> Refusal | None:
+    """Whether a group has a nest."""
+    part = subgraph(graph, with_free_nodes(graph, bits(group)))
+    if len(part.inputs) + len(part.outputs) > MOST_BUFFERS:
+        return Refusal("buffers", f"more than {MOST_BUFFERS} tensors")
+    found = schedule(part.graph, "natural", "held")
+    return found if isinstance(found, Refusal) else None
+
+
+def _comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -> bool:
+    """Whether something outside reads the group and is read by it, other groups taken whole."""
+    users = dependences.users
+    ahead = 0
+    for node in bits(merged):
+        ahead |= users[node] & ~merged
+    reached = merged
+    while ahead:
+        node = (ahead & -ahead).bit_length() - 1
+        group = home.get(node, 1 << node)
+        reached |= group | 1 << node
+        for member in bits(group):
+            if users[member] & merged:
+                return True
+            ahead |= users[member]
+        ahead &= ~reached
+    return False

@@ -1,0 +1,79 @@
+"""A plan: which groups, how each runs, with which numbers, and on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from .config import Config
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Lowering = Literal["triton", "aten", "inductor"]
+Evidence = Literal["measured", "modelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One group. `nodes` are graph node ids; `kernel_key` is the content key of the group alone.
+
+    predicted, measured: seconds (None where not known). kernels: launches of a call.
+    options: for the inductor lowering, the mode of torch.compile ("default", ...).
+    """
+
+    nodes: tuple[Annotated[int, Field(ge=0)], ...]
+    lowering: Lowering
+    kernel_key: str
+    config: Config | None = None
+    predicted: Seconds | None = None
+    measured: Seconds | None = None
+    kernels: int = 1
+    options: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cover of a whole graph. Nodes in no group run as `aten`, one by one.
+
+    graph_key: `graph.key` of the graph. device, versions: what the figures and the generated
+    code depend on. measured: seconds of the whole plan, re-measured beside its `peers` ("eager",
+    "default", "max-autotune", ...) in one interleaved run. cudagraph: runs as a captured graph.
+    """
+
+    graph_key: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+    evidence: Evidence
+    groups: tuple[GroupPlan, ...]
+    predicted: Seconds | None = None
+    measured: Seconds | None = None
+    peers: tuple[tuple[str, Seconds], ...] = ()
+    cudagraph: bool = False
+    format: Literal[1] = 1
+
+    @property
+    def speedup(self) -> float | None:
+        """Best peer's time over ours; None where it was not measured."""
+        if not self.peers or not self.measured:
+            return None
+        return min(seconds for _, seconds in self.peers) / self.measured
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data; `from_json` turns it back into an equal plan."""
+        data: dict[str, Any] = _PLAN.dump_python(self, mode="json")
+        return data
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Plan:
+        """Inverse of `to_json`. Raises ValueError on data that is no plan of this format."""
+        try:
+            return _PLAN.validate_python(dict(data))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"no plan: {where}: {first['msg']}") from error
+
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)

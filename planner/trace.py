@@ -1,0 +1,467 @@
+"""From a group's graph to its values: views move to the loads, dimensions become factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch._prims_common import elementwise_dtypes
+
+from .axes import Factors, FactorSpace
+from .errors import Refused
+from .graph import Arg, Graph, Node, Ref, TensorType
+from .ops import (
+    Cast,
+    Concat,
+    Constant,
+    Iota,
+    Pointwise,
+    Reduction,
+    View,
+    bound,
+    is_input,
+    row,
+)
+from .values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Literal,
+    Load,
+    LoadDim,
+    Output,
+    Value,
+    ValueKind,
+    Values,
+    Window,
+    Windows,
+    register_dtype,
+)
+
+
+def trace(group: Graph) -> Values:
+    """The values of a group in topological order. Raises Refused where an axis does not factor
+    or a view cannot be moved to the loads.
+
+    An input is loaded once for all its readers; only where a reader needs it transposed against
+    another (`x + x.T`) does every reader load it for itself.
+    """
+    try:
+        return _trace(group, shared=True)
+    except Refused as refused:
+        if refused.refusal.rule != "transposed":
+            raise
+        return _trace(group, shared=False)
+
+
+def _trace(group: Graph, shared: bool) -> Values:
+    tracer = _Tracer(group, shared)
+    outputs = []
+    for index, node in enumerate(group.outputs):
+        if node is None:
+            raise Refused("output", "a group's output is no tensor")
+        value, dims = tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
+        outputs.append(Output(index, value, dims, _type(group.nodes[node])))
+    return tracer.finish(outputs)
+
+
+class _Tracer:
+    def __init__(self, group: Graph, shared: bool) -> None:
+        self.group = group
+        self.again = _read_again(group, shared)
+        self.space = FactorSpace()
+        self.values: list[Value] = []
+        self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
+
+    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
+        """The value of a node read through windows, and the dimensions it is read at."""
+        node = self.group.nodes[node_id]
+        shape = _type(node).shape
+        windows = tuple(
+            None if w is None or w.is_whole(n) else w for w, n in zip(windows, shape, strict=True)
+        )
+        if node_id in self.again:
+            return self._trace(node, windows)
+        found = self.seen.get((node_id, windows))
+        if found is None:
+            found = self.seen[node_id, windows] = self._trace(node, windows)
+        return found
+
+    def _trace(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        if is_input(node):
+            return self._load(node, windows)
+        match row(node):
+            case Pointwise() as operation:
+                return self._pointwise(node, operation, windows)
+            case Cast():
+                return self._cast(node, windows)
+            case Reduction() as reduction:
+                return self._fold(node, reduction, windows)
+            case View(kind=kind):
+                return self._view(node, kind, windows)
+            case Concat():
+                return self._concat(node, windows)
+            case Constant() as constant:
+                return self._constant(node, constant, windows)
+            case Iota():
+                return self._iota(node, windows)
+        raise Refused("opaque", f"{node.op} has no row in the operation table")
+
+    def _add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> tuple[int, Dims]:
+        value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
+        self.values.append(value)
+        return value.id, dims
+
+    def _fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
+        sizes = (n if w is None else w.size for n, w in zip(shape, windows, strict=True))
+        return tuple(self.space.fresh(size) for size in sizes)
+
+    def _load(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        tensor = _type(node)
+        dims = self._fresh(tensor.shape, windows)
+        parts = []
+        for factors, size, stride, window in zip(
+            dims, tensor.shape, tensor.stride, windows, strict=True
+        ):
+            if window is None:
+                parts.append(LoadDim(factors, stride))
+                continue
+            last = window.start + window.step * (window.size - 1)
+            outside = min(window.start, last) < 0 or max(window.start, last) >= size
+            limit = size if outside else None
+            parts.append(LoadDim(factors, stride, window.start, window.step, limit))
+        return self._add(Load(node.id, tuple(parts), tensor.dtype), dims, tensor.dtype, node)
+
+    def _operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> tuple[int, Dims]:
+        """An operand broadcast to `shape`, aligned at the last dimension."""
+        own = _type(self.group.nodes[node_id]).shape
+        lead = len(shape) - len(own)
+        inner = tuple(None if n == 1 else w for n, w in zip(own, windows[lead:], strict=True))
+        value, dims = self.read(node_id, inner)
+        return value, ((),) * lead + dims
+
+    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> tuple[int, Dims]:
+        shape = _type(node).shape
+        operands: list[tuple[str, Arg]] = []
+        dims: list[Factors] = [()] * len(shape)
+        arguments = bound(node)
+        expr = _expression(operation, arguments)
+        for name, argument in arguments.items():
+            if "{" + name + "}" not in expr:
+                continue
+            if not isinstance(argument, Ref):
+                operands.append((name, argument))
+                continue
+            value, own = self._operand(argument.node, shape, windows)
+            operands.append((name, Ref(value)))
+            for position, factors in enumerate(own):
+                if factors and dims[position]:
+                    self.space.unify(dims[position], factors)
+                elif factors:
+                    dims[position] = factors
+        working, result = _working_dtypes(self.group, node, operation)
+        cost = operation.cost
+        if operation.relaxed and _is_rounded_to_bfloat16(self.group, node):
+            expr, cost = operation.relaxed, "sfu"
+        if operation.on_bool and working == "bool":
+            expr = operation.on_bool
+        kind = Compute(expr, tuple(operands), working, result, cost)
+        return self._add(kind, tuple(dims), _type(node).dtype, node)
+
+    def _cast(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        source = bound(node).get("self", node.args[0])
+        if not isinstance(source, Ref):
+            raise Refused("cast", f"{node.name} casts no tensor")
+        value, dims = self.read(source.node, windows)
+        kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
+        return self._add(kind, dims, _type(node).dtype, node)
+
+    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> tuple[int, Dims]:
+        if any(windows):
+            raise Refused("window", f"{node.name} is a reduction read through a slice")
+        named = bound(node)
+        source = named["self"]
+        assert isinstance(source, Ref)
+        shape = _type(self.group.nodes[source.node]).shape
+        value, dims = self.read(source.node, (None,) * len(shape))
+        over = _dims_of(named.get("dim"), len(shape))
+        if reduction.monoid.name in ("max", "min") and 0 in shape:
+            raise Refused("empty", f"{node.name} reduces an empty tensor")
+        kept = tuple(d for i, d in enumerate(dims) if i not in over)
+        if named.get("keepdim"):
+            kept = tuple(() if i in over else d for i, d in enumerate(dims))
+        reduced = tuple(f for i in sorted(over) for f in dims[i])
+        kind = Fold(reduction.monoid, value, reduced, reduction.mean)
+        return self._add(kind, kept, _type(node).dtype, node)
+
+    def _constant(self, node: Node, constant: Constant, windows: Windows) -> tuple[int, Dims]:
+        number = bound(node)[constant.argument] if constant.argument else constant.value
+        if not isinstance(number, (bool, int, float)):
+            raise Refused("constant", f"{node.name} is filled with {number!r}")
+        dims = self._fresh(_type(node).shape, windows)
+        return self._add(Literal(number), dims, _type(node).dtype, node)
+
+    def _iota(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        named = bound(node)
+        start, step = named.get("start") or 0, named.get("step", 1)
+        if not isinstance(start, int) or not isinstance(step, int):
+            raise Refused("constant", f"{node.name} counts in steps that are no integers")
+        (window,) = windows
+        dims = self._fresh(_type(node).shape, windows)
+        whole = Window(start, step, _type(node).shape[0]).inside(window)
+        return self._add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
+
+    def _concat(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        named, shape = bound(node), _type(node).shape
+        parts, dim = named["tensors"], named["dim"]
+        assert isinstance(parts, tuple)
+        assert isinstance(dim, int)
+        dim %= len(shape)
+        outer = windows[dim] or Window(0, 1, shape[dim])
+        pieces: list[tuple[int, int, int]] = []
+        dims: list[Factors] = []
+        start = 0
+        for part in parts:
+            assert isinstance(part, Ref)
+            own = _type(self.group.nodes[part.node]).shape
+            if len(own) != len(shape):
+                raise Refused("concat", f"{node.name} has an operand of another rank")
+            size = own[dim]
+            low, high = _hits(outer, start, start + size)
+            if low < high:
+                inner = list(windows)
+                inner[dim] = Window(-start, 1, size).inside(outer)
+                value, own_dims = self.read(part.node, tuple(inner))
+                pieces.append((value, low, high))
+                for position, factors in enumerate(own_dims):
+                    if dims and factors:
+                        self.space.unify(dims[position], factors)
+                dims = dims or list(own_dims)
+            start += size
+        kind = Choice(dims[dim], tuple(pieces))
+        return self._add(kind, tuple(dims), _type(node).dtype, node)
+
+    def _view(self, node: Node, kind: str, windows: Windows) -> tuple[int, Dims]:
+        named = bound(node)
+        source = named.get("self", named.get("a"))
+        assert isinstance(source, Ref)
+        own = _type(self.group.nodes[source.node]).shape
+        shape = _type(node).shape
+        match kind:
+            case "permute":
+                order = _order(node, named, len(shape))
+                inner: list[Window | None] = [None] * len(own)
+                for position, axis in enumerate(order):
+                    inner[axis] = windows[position]
+                value, dims = self.read(source.node, tuple(inner))
+                return value, tuple(dims[axis] for axis in order)
+            case "expand":
+                value, dims = self._operand(source.node, shape, windows)
+                fresh = self._fresh(shape, windows)
+                return value, tuple(d or f for d, f in zip(dims, fresh, strict=True))
+            case "slice" | "select":
+                return self._slice(source.node, named, own, windows, kind)
+        return self._reshape(node, source.node, own, shape, windows)
+
+    def _slice(
+        self,
+        source: int,
+        named: Mapping[str, Arg],
+        own: tuple[int, ...],
+        windows: Windows,
+        kind: str,
+    ) -> tuple[int, Dims]:
+        dim = named["dim"]
+        assert isinstance(dim, int)
+        dim %= len(own)
+        inner = list(windows)
+        if kind == "select":
+            index = named["index"]
+            assert isinstance(index, int)
+            inner.insert(dim, Window(index % own[dim], 1, 1))
+            value, dims = self.read(source, tuple(inner))
+            return value, dims[:dim] + dims[dim + 1 :]
+        start, stop, step = (_integer(named[name]) for name in ("start", "end", "step"))
+        picked = range(own[dim])[start:stop:step]
+        inner[dim] = Window(picked.start, picked.step, len(picked)).inside(windows[dim])
+        return self.read(source, tuple(inner))
+
+    def _reshape(
+        self,
+        node: Node,
+        source: int,
+        own: tuple[int, ...],
+        shape: tuple[int, ...],
+        windows: Windows,
+    ) -> tuple[int, Dims]:
+        """Any view that keeps the order of the elements. A window passes where its dimension is
+        also one of the source."""
+        inner: list[Window | None] = [None] * len(own)
+        places = {(_before(own, i), n): i for i, n in enumerate(own) if n != 1}
+        for position, window in enumerate(windows):
+            if window is None:
+                continue
+            place = places.get((_before(shape, position), shape[position]))
+            if place is None:
+                raise Refused("window", f"{node.name} is a reshape between a slice and its source")
+            inner[place] = window
+        value, dims = self.read(source, tuple(inner))
+        sizes = tuple(n if w is None else w.size for n, w in zip(shape, windows, strict=True))
+        return value, self.space.regroup((f for dim in dims for f in dim), sizes)
+
+    def finish(self, outputs: list[Output]) -> Values:
+        """Resolve every factor, check that no value meets itself transposed, merge equal loads."""
+        resolve = self.space.resolve
+        same: dict[object, int] = {}
+        renamed: dict[int, int] = {}
+        kept: list[Value] = []
+        for value in self.values:
+            dims = tuple(resolve(dim) for dim in value.dims)
+            flat = [f for dim in dims for f in dim]
+            if len(flat) != len(set(flat)):
+                raise Refused("transposed", f"{value.origin} is used together with its transpose")
+            kind = _resolved(value.kind, self.space, renamed)
+            identity = (kind, value.dtype, dims)
+            if identity in same:
+                renamed[value.id] = same[identity]
+                continue
+            renamed[value.id] = same[identity] = len(kept)
+            kept.append(replace(value, id=len(kept), kind=kind, dims=dims))
+        stores = tuple(
+            replace(o, value=renamed[o.value], dims=tuple(resolve(d) for d in o.dims))
+            for o in outputs
+        )
+        factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
+        return Values(tuple(kept), stores, {f: self.space.extent(f) for f in sorted(factors)})
+
+
+def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:
+    match kind:
+        case Load(dims=dims):
+            return replace(
+                kind, dims=tuple(replace(d, factors=space.resolve(d.factors)) for d in dims)
+            )
+        case Compute(operands=operands):
+            new = tuple((n, Ref(renamed[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
+            return replace(kind, operands=new)
+        case Fold(source=source, reduced=reduced):
+            return replace(kind, source=renamed[source], reduced=space.resolve(reduced))
+        case Index(factors=factors):
+            return replace(kind, factors=space.resolve(factors))
+        case Choice(factors=factors, pieces=pieces):
+            chosen = tuple((renamed[v], low, high) for v, low, high in pieces)
+            return replace(kind, factors=space.resolve(factors), pieces=chosen)
+    return kind
+
+
+def _read_again(group: Graph, shared: bool) -> frozenset[int]:
+    """Nodes that each reader evaluates for itself, over axes of its own: views, and what is made
+    of indices and constants alone (`i[:, None] >= i[None, :]`); unless shared, inputs too."""
+    again: set[int] = set()
+    indices: set[int] = set()
+    for node in group.nodes:
+        kind = row(node)
+        if is_input(node):
+            again.update(() if shared else (node.id,))
+        elif not isinstance(kind, Reduction) and indices.issuperset(node.inputs):
+            indices.add(node.id)
+        elif isinstance(kind, View):
+            again.add(node.id)
+    return frozenset(again | indices)
+
+
+def _expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:
+    """The row's expression, without the factor `alpha` where that is 1."""
+    return (
+        operation.expr.replace(" * {alpha}", "") if arguments.get("alpha") == 1 else operation.expr
+    )
+
+
+def _type(node: Node) -> TensorType:
+    if node.type is None:
+        raise Refused("opaque", f"{node.name} is no single tensor")
+    return node.type
+
+
+def _integer(number: Arg) -> int | None:
+    if number is not None and not isinstance(number, int):
+        raise Refused("window", f"a slice at {number!r}, which is no number")
+    return number
+
+
+def _before(shape: tuple[int, ...], position: int) -> int:
+    return math.prod(shape[:position])
+
+
+def _hits(window: Window, start: int, stop: int) -> tuple[int, int]:
+    """The range of window indices whose source index falls in [start, stop)."""
+    if window.step <= 0:
+        raise Refused("window", "a concatenation read at one index only")
+    low = max(0, -(-(start - window.start) // window.step))
+    high = min(window.size, -(-(stop - window.start) // window.step))
+    return low, max(low, high)
+
+
+def _dims_of(dim: Arg, rank: int) -> set[int]:
+    if dim is None or dim == ():
+        return set(range(rank))
+    listed = dim if isinstance(dim, tuple) else (dim,)
+    return {int(d) % rank for d in listed if isinstance(d, int)} if rank else set()
+
+
+def _order(node: Node, named: Mapping[str, Arg], rank: int) -> list[int]:
+    if "dims" in named:
+        dims = named["dims"]
+        assert isinstance(dims, tuple)
+        return [int(d) % rank for d in dims if isinstance(d, int)]
+    order = list(range(rank))
+    first, second = (named.get(n, d) for n, d in (("dim0", 0), ("dim1", 1)))
+    if rank > 1 and isinstance(first, int) and isinstance(second, int):
+        order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
+    """Whether nothing sees more of the value than its bfloat16 rounding."""
+    if _type(node).dtype == "bfloat16":
+        return True
+    users = group.users(node.id)
+    return (
+        bool(users)
+        and node.id not in group.outputs
+        and all(
+            isinstance(row(group.nodes[u]), Cast) and _type(group.nodes[u]).dtype == "bfloat16"
+            for u in users
+        )
+    )
+
+
+_KINDS = {
+    "default": Kind.DEFAULT,
+    "float": Kind.INT_TO_FLOAT,
+    "bool": Kind.ALWAYS_BOOL,
+}
+
+
+def _working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str | None, str]:
+    """The dtype the expression is evaluated in and the one it yields, by PyTorch's promotion."""
+    if operation.promotion == "same":
+        return None, register_dtype(_type(node).dtype)
+    samples: list[torch.Tensor | int | float] = []
+    for name, argument in bound(node).items():
+        if name == "condition" or "{" + name + "}" not in operation.expr:
+            continue
+        if isinstance(argument, Ref):
+            tensor = _type(group.nodes[argument.node])
+            dtype = getattr(torch, tensor.dtype)
+            samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
+        elif name != "alpha" and isinstance(argument, (bool, int, float)):
+            samples.append(argument)
+    working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
+    name = register_dtype(str(working).removeprefix("torch."))
+    return name, "bool" if operation.promotion == "bool" else name

@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# Sourced by the other scripts. Defines ROOT and
+#
+#   setup run|dev     makes the environment if it is not there yet; sets PYTHON and BIN
+#
+# "run" holds what the tool needs, "dev" what its tests and checks need besides.
+# PLANNER_PYTHON=/path/to/python uses that interpreter as it is, with no network and no .venv.
+# All messages go to stderr: stdout belongs to the command that is run.
+
+ROOT=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
+IMPORT_DIR=$ROOT/.build/import
+
+say() { printf '%s\n' "planner setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# A folder in which the root goes by its import name: for mypy, and for PLANNER_PYTHON.
+make_import_dir() {
+    mkdir -p "$IMPORT_DIR"
+    [[ -L $IMPORT_DIR/fusionplan ]] || ln -sfn ../.. "$IMPORT_DIR/fusionplan"
+}
+
+# Beside the link, the metadata by which torch and importlib find the entry points.
+# Names what the interpreter lacks, and goes on: much works without the search, say.
+make_metadata() {
+    "$PYTHON" - "$ROOT/pyproject.toml" "$IMPORT_DIR" <<'PY'
+import os, pathlib, re, sys, tomllib
+from importlib import metadata
+
+project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
+info = pathlib.Path(sys.argv[2]) / f"{project['name']}-{project['version']}.dist-info"
+groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+lines = []
+for group, points in groups.items():
+    lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items()), ""]
+info.mkdir(exist_ok=True)
+for name, text in (
+    ("METADATA", f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"),
+    ("entry_points.txt", "\n".join(lines)),
+):
+    part = info / f"{name}.{os.getpid()}"
+    part.write_text(text)
+    part.replace(info / name)
+
+needed = (re.match(r"[\w.-]+", line)[0] for line in project["dependencies"])
+present = {re.sub(r"[-_.]+", "-", dist.name).lower() for dist in metadata.distributions() if dist.name}
+if missing := [name for name in needed if name not in present]:
+    print(f"planner setup: {sys.executable} lacks {', '.join(missing)}", file=sys.stderr)
+PY
+}
+
+is_python_311() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+    local name
+    for name in python3 python3.13 python3.12 python3.11; do
+        if command -v "$name" >/dev/null && is_python_311 "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    die "needs Python 3.11 or later; found none among python3, python3.13, python3.12, python3.11"
+}
+
+# What an installation depends on. The path too: an environment cannot be moved.
+fingerprint() {
+    { cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt"; printf '%s' "$ROOT"; } | sha256sum | cut -d' ' -f1
+}
+
+is_installed() { # level fingerprint
+    local stamp
+    [[ -x $BIN/python ]] || return 1
+    for stamp in "$ROOT/.venv/.stamp-$1" "$ROOT/.venv/.stamp-dev"; do
+        [[ -f $stamp && $(<"$stamp") == "$2" ]] && return
+    done
+    return 1
+}
+
+install() { # level fingerprint
+    local target=$ROOT base
+    [[ $1 == dev ]] && target=$ROOT'[dev]'
+    if ! { is_python_311 "$PYTHON" && "$PYTHON" -m pip --version >/dev/null 2>&1; }; then
+        base=$(find_python) || return
+        say "making .venv with $base"
+        "$base" -m venv --clear "$ROOT/.venv" >&2 ||
+            { say "could not make .venv (on Debian and Ubuntu: apt install python3-venv)"; return 1; }
+    fi
+    say "installing packages into .venv (once; torch is large)"
+    local pip=("$PYTHON" -m pip --disable-pip-version-check --no-input install --quiet
+        --constraint "$ROOT/constraints.txt")
+    # setuptools first and no isolated build: pip before 25.3 and after differ in how constraints
+    # reach an isolated build, and this way the build needs no download of its own.
+    "${pip[@]}" setuptools >&2 &&
+        "${pip[@]}" --no-build-isolation --editable "$target" >&2 ||
+        { say "installation failed; see pip's message above"; return 1; }
+    printf '%s\n' "$2" >"$ROOT/.venv/.stamp-$1"
+}
+
+setup() { # run|dev
+    make_import_dir
+    if [[ -n ${PLANNER_PYTHON:-} ]]; then
+        PYTHON=$(command -v "$PLANNER_PYTHON") || die "PLANNER_PYTHON=$PLANNER_PYTHON: no such program"
+        [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
+        is_python_311 "$PYTHON" || die "PLANNER_PYTHON=$PLANNER_PYTHON is not Python 3.11 or later"
+        BIN=$(dirname "$PYTHON")
+        make_metadata
+        export PYTHONPATH=$IMPORT_DIR${PYTHONPATH:+:$PYTHONPATH}
+        return
+    fi
+    BIN=$ROOT/.venv/bin
+    PYTHON=$BIN/python
+    local wanted
+    wanted=$(fingerprint)
+    is_installed "$1" "$wanted" && return
+    # One set-up at a time: the others wait here, and then find the stamp.
+    command -v flock >/dev/null || die "needs the program flock (package util-linux)"
+    (
+        flock 9
+        is_installed "$1" "$wanted" || install "$1" "$wanted" 9>&-
+    ) 9>"$ROOT/.build/setup.lock" </dev/null || exit 1
+}

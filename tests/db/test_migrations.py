@@ -1,0 +1,152 @@
+"""The schema's revisions, alone and with Optuna in the same database."""
+
+import subprocess
+import sys
+
+import optuna
+import pytest
+from fusionplan.db import Store, StoreUnavailable, schema
+from fusionplan.db.migrate import check, current, downgrade, heads, upgrade
+from fusionplan.db.models import TABLES, Base
+from optuna.storages import RDBStorage
+from sqlalchemy import create_engine, inspect, text
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture
+def database(location):
+    url = location if "://" in location else f"sqlite:///{location}"
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def tables(database):
+    return set(inspect(database).get_table_names())
+
+
+def test_up_down_up(database):
+    assert current(database) is None
+    upgrade(database)
+    assert (current(database),) == heads()
+    assert tables(database) == TABLES | {schema.VERSION_TABLE}
+    assert schema.differences(database) == []
+    downgrade(database)
+    assert current(database) is None
+    assert not TABLES & tables(database)
+    upgrade(database)
+    assert schema.differences(database) == []
+
+
+def test_a_schema_that_departs_from_the_models_is_seen(database):
+    upgrade(database)
+    with database.begin() as connection:
+        connection.execute(text("ALTER TABLE trial DROP COLUMN compile_s"))
+        connection.execute(text("DROP INDEX ix_plan_name"))
+    assert len(schema.differences(database)) == 2
+
+
+def test_every_payload_has_its_digest():
+    for table in Base.metadata.tables.values():
+        for name in ("payload", "profile", "config", "versions"):
+            assert (name in table.c) == (f"{name}_sha256" in table.c)
+
+
+def test_a_store_taken_down_is_brought_up_again(location, database):
+    Store.open(location).close()
+    downgrade(database)
+    with pytest.raises(StoreUnavailable, match="no store"):
+        Store.open(location, read_only=True)
+    with Store.open(location) as store:
+        assert store.problems() == []
+
+
+def test_an_older_store_is_migrated_by_a_writer_only(location, monkeypatch):
+    Store.open(location).close()
+    asked = []
+    monkeypatch.setattr(schema, "heads", lambda: ("0002",))
+    monkeypatch.setattr(schema, "upgrade", asked.append)
+    with pytest.raises(StoreUnavailable, match="older schema revision 0001"):
+        Store.open(location, read_only=True)
+    assert asked == []
+    with Store.open(location) as store:
+        assert len(asked) == 1
+        assert store.problems() == ["schema revision is 0001, not 0002"]
+
+
+def test_a_migration_that_fails_leaves_nothing(location, database, monkeypatch):
+    def fail(*arguments):
+        command(*arguments)
+        raise KeyboardInterrupt
+
+    command = schema.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(schema.command, "upgrade", fail)
+        with pytest.raises(KeyboardInterrupt):
+            Store.open(location)
+    assert tables(database) == set()
+    with Store.open(location) as store:
+        assert store.problems() == []
+
+
+def test_the_check_for_developers():
+    assert check() == []
+
+
+def test_the_check_from_the_command_line():
+    command = [sys.executable, "-m", "fusionplan.db.migrate", "--check"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "agree" in done.stdout
+
+
+def study_runs(url):
+    """A study in the store's own database, as the tuner keeps it."""
+    storage = RDBStorage(url)
+    study = optuna.create_study(storage=storage, study_name="tiles", load_if_exists=True)
+    study.optimize(lambda trial: trial.suggest_int("x", 0, 9) ** 2, n_trials=2)
+    storage.remove_session()
+    storage.engine.dispose()
+    return len(study.trials)
+
+
+def revisions(database):
+    with database.connect() as connection:
+        return tuple(
+            connection.execute(text(f"SELECT version_num FROM {table}")).scalars().all()
+            for table in ("alembic_version", "fusionplan_version")
+        )
+
+
+@pytest.mark.parametrize("first", ["optuna", "store"])
+def test_optuna_lives_in_the_same_database(location, database, fill, trial, first):
+    url = database.url.render_as_string(hide_password=False)
+    runs = study_runs(url) if first == "optuna" else 0
+    with Store.open(location) as store:
+        assert store.url == url
+        fill(store).add_trial(trial())
+        assert study_runs(store.url) == runs + 2
+        assert store.add_trial(trial(1)) == 2
+        assert store.problems() == []
+    theirs, ours = revisions(database)
+    assert ours == list(heads())
+    assert len(theirs) == 1
+    assert theirs != ours
+    assert schema.differences(database) == []
+    others = tables(database) - TABLES
+
+    downgrade(database)
+    assert tables(database) == others
+    assert revisions(database) == (theirs, [])
+    assert study_runs(url) == runs + 4
+    upgrade(database)
+    assert study_runs(url) == runs + 6
+    assert revisions(database) == (theirs, ours)
