@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from .codegen.access import Tiles
 from .config import Config
 from .device import DeviceProfile
-from .graph import itemsize
+from .graph import Graph, itemsize
 from .nest import Access, Loop, Nest, Role, Step, Store
 from .registers import pressure
 from .values import Choice, Compute, Fold, Load
@@ -85,15 +86,29 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     )
 
 
-def floor_s(nest: Nest, device: DeviceProfile) -> float:
-    """A lower bound on any config: each input read once, each output written once."""
-    return device.launch_s + _compulsory(nest) / device.bandwidth
+def total(costs: Sequence[Cost]) -> Cost:
+    """The cost of kernels that run one after another; resources are those of the hungriest."""
+    return replace(
+        max(costs, key=lambda cost: cost.seconds),
+        hbm_bytes=sum(c.hbm_bytes for c in costs),
+        l2_bytes=sum(c.l2_bytes for c in costs),
+        fma=sum(c.fma for c in costs),
+        sfu=sum(c.sfu for c in costs),
+        launches=sum(c.launches for c in costs),
+        registers=max(c.registers for c in costs),
+        spill_bytes=max(c.spill_bytes for c in costs),
+        shared_bytes=max(c.shared_bytes for c in costs),
+        memory_s=sum(c.memory_s for c in costs),
+        compute_s=sum(c.compute_s for c in costs),
+        seconds=sum(c.seconds for c in costs),
+    )
 
 
-def _compulsory(nest: Nest) -> int:
-    inputs = {v.kind.input: nest.loads[v.id].type for v in nest.values if isinstance(v.kind, Load)}
-    outputs = [access.type for access in nest.stores.values()]
-    return sum(t.nbytes for t in [*inputs.values(), *outputs])
+def floor_s(group: Graph, device: DeviceProfile) -> float:
+    """A lower bound on any kernel of a group: each input read once, each output written once."""
+    ends = [*group.inputs, *(o for o in group.outputs if o is not None)]
+    types = [group.nodes[n].type for n in ends]
+    return device.launch_s + sum(t.nbytes for t in types if t) / device.bandwidth
 
 
 @dataclass(frozen=True, slots=True)

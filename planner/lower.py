@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from .codegen.emit import emit
-from .codegen.source import Program
+from .codegen.source import Buffer, KernelSource, Program
 from .config import Config
 from .errors import Refusal, Refused
 from .graph import Graph
-from .nest import schedule
 from .ops import is_compute
+from .schedule import KernelNest, schedule_group
 
 
 def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program | Refusal:
     """The program of a group, or why the group or the config has none."""
-    nest = schedule(group, config.tiling, config.reduction)
-    if isinstance(nest, Refusal):
-        return nest
+    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    if isinstance(found, Refusal):
+        return found
+    name = kernel_name(group)
+    several = len(found.kernels) > 1
+    kernels = []
     try:
-        return Program((emit(nest, config, kernel_name(group), interpreted=interpreted),))
+        for number, kernel in enumerate(found.kernels):
+            own = f"{name}_{number}" if several else name
+            source = emit(kernel.nest, config, own, interpreted=interpreted)
+            kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
+    return Program(tuple(kernels), found.temporaries)
 
 
 def kernel_name(group: Graph) -> str:
@@ -30,3 +38,13 @@ def kernel_name(group: Graph) -> str:
     words = [w for w in words if w not in ("convert_element_type", "to_copy", "clone")]
     shown = [w for i, w in enumerate(words) if i == 0 or w != words[i - 1]]
     return "_".join(["fused", *shown[:6]] + ["etc"] * (len(shown) > 6))
+
+
+def _rewired(source: KernelSource, kernel: KernelNest) -> KernelSource:
+    """Buffers by their place in the group: an emitter knows only node ids and its own outputs."""
+    origin = dict(kernel.inputs)
+    buffers = []
+    for buffer in source.buffers:
+        own = origin[buffer.index] if buffer.kind == "in" else kernel.outputs[buffer.index]
+        buffers.append(Buffer(own.kind, own.index, buffer.dtype))
+    return replace(source, buffers=tuple(buffers))

@@ -117,6 +117,10 @@ class Nest:
         """The tile axes a fold consumes."""
         return tuple(i for i, a in enumerate(self.axes) if set(a.factors) <= set(fold.reduced))
 
+    def largest_tile(self, blocks: Sequence[int]) -> int:
+        """Elements of the largest value, given the block of every axis."""
+        return max(math.prod(blocks[a] for a in live) for live in self.live)
+
     def with_role(self, role: Role) -> tuple[int, ...]:
         return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)
 
@@ -142,19 +146,20 @@ def _names(values: Iterable[int]) -> str:
     return ", ".join(f"v{v}" for v in values)
 
 
-def schedule(group: Graph, tiling: str, reduction: str) -> Nest | Refusal:
-    """The nest of a group under a layout (see `Config`), or why there is none."""
+def schedule(group: Graph, tiling: str, reduction: str, phase: int = 0) -> Nest | Refusal:
+    """The nest of a group under a layout (see `Config`), or why there is none. `phase` numbers
+    the kernels of a split group: each has axis names of its own."""
     try:
-        return build(trace(group), tiling, reduction)
+        return build(trace(group), tiling, reduction, phase)
     except Refused as refused:
         return refused.refusal
 
 
-def build(values: Values, tiling: str, reduction: str) -> Nest:
+def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     """Tile axes and roles, then every operation at its place. Raises Refused."""
     if any(extent == 0 for extent in values.extents.values()):
         raise Refused("empty", "a tensor of the group has no elements")
-    axes = _tile_axes(values, tiling, reduction)
+    axes = _tile_axes(values, tiling, reduction, phase)
     place = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}
     loads, forms = {}, {}
     for value in values.values:
@@ -176,31 +181,51 @@ def build(values: Values, tiling: str, reduction: str) -> Nest:
 # --- tile axes ---------------------------------------------------------------------------------
 
 
-def _tile_axes(values: Values, tiling: str, reduction: str) -> tuple[TileAxis, ...]:
+_GRID_NAMES, _REDUCED_NAMES = "xyzuvw", "rstpqo"
+
+
+def _tile_axes(values: Values, tiling: str, reduction: str, phase: int) -> tuple[TileAxis, ...]:
     forms = _all_forms(values)
     order = _order(values)
+    folds = [v for v in values.values if isinstance(v.kind, Fold)]
     folded = {
-        f: frozenset(
-            v.id for v in values.values if isinstance(v.kind, Fold) and f in v.kind.reduced
-        )
+        f: frozenset(v.id for v in folds if isinstance(v.kind, Fold) and f in v.kind.reduced)
         for f in values.extents
     }
     grid = [f for f in order if not folded[f]]
-    held = [f for f in order if folded[f]]
-    if reduction == "loop" and len({folded[f] for f in held}) > 1:
-        raise Refused("loop", "reductions over different axes cannot share one loop")
-    runs = _merged(grid, values, forms, folded, everything=tiling == "flat")
-    if tiling == "flat" and held:
+    looped = _looped(order, folded, values) if reduction == "loop" else []
+    held = [f for f in order if folded[f] and f not in looped]
+    if tiling == "flat" and (held or looped):
         raise Refused("flat", "flat tiling is for groups without a reduction")
-    grid_axes = [_axis(f"x{i}", Role.GRID, run, values) for i, run in enumerate(runs)]
-    looped = reduction == "loop"
-    role = Role.LOOP if looped else Role.HELD
-    runs = _merged(held, values, forms, folded, everything=looped)
-    if looped and not runs:
-        raise Refused("loop", "nothing is reduced")
-    held_axes = [_axis(f"r{i}", role, run, values) for i, run in enumerate(runs)]
+    runs = {
+        Role.GRID: _merged(grid, values, forms, folded, everything=tiling == "flat"),
+        Role.LOOP: _merged(looped, values, forms, folded, everything=True),
+        Role.HELD: _merged(held, values, forms, folded, everything=False),
+    }
+    x, r = _GRID_NAMES[phase], _REDUCED_NAMES[phase]
+    axes = [_axis(f"{x}{i}", Role.GRID, run, values) for i, run in enumerate(runs[Role.GRID])]
+    reduced = [(role, run) for role in (Role.LOOP, Role.HELD) for run in runs[role]]
+    axes += [_axis(f"{r}{i}", role, run, values) for i, (role, run) in enumerate(reduced)]
     position = {f: i for i, f in enumerate(order)}
-    return tuple(sorted([*grid_axes, *held_axes], key=lambda axis: position[axis.factors[-1]]))
+    return tuple(sorted(axes, key=lambda axis: position[axis.factors[-1]]))
+
+
+def _looped(
+    order: Sequence[int], folded: Mapping[int, frozenset[int]], values: Values
+) -> list[int]:
+    """The factors of the one loop: the largest set that the same folds reduce. What other folds
+    reduce besides is held, so it has to be small."""
+    classes: dict[frozenset[int], list[int]] = {}
+    for factor in order:
+        if folded[factor]:
+            classes.setdefault(folded[factor], []).append(factor)
+    if not classes:
+        raise Refused("loop", "nothing is reduced")
+    size = {c: math.prod(values.extents[f] for f in factors) for c, factors in classes.items()}
+    largest = max(classes, key=lambda c: size[c])
+    if any(size[c] > HELD_BESIDE_LOOP for c in classes if c != largest):
+        raise Refused("loop", "reductions over different axes cannot share one loop")
+    return classes[largest]
 
 
 def _axis(name: str, role: Role, factors: Sequence[int], values: Values) -> TileAxis:
@@ -413,6 +438,9 @@ def _closure(values: Values, targets: Iterable[int], stop: set[int]) -> set[int]
                 stack.extend(values.values[value].reads)
     return needed
 
+
+HELD_BESIDE_LOOP = 4096
+"""Elements that reductions beside the looped one may hold whole."""
 
 RECOMPUTED_LIMIT = 1 << 16
 """Elements of a fold that every block of an unrelated grid axis may compute again."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from .graph import INPUT, Arg, Node
+from .graph import INPUT, Arg, Node, Symbol
 
 CostClass = Literal["move", "fma", "sfu", "div", "libdevice"]
 Promotion = Literal["default", "float", "bool", "same"]
@@ -282,6 +282,9 @@ OPS: dict[str, Row] = {
 }
 
 
+_SAME_DEVICE = Symbol("device", "graph")
+
+
 def row(node: Node) -> Row | None:
     """The node's row, or None when it is opaque: unknown, no single tensor, or an argument that
     the row cannot express (a copy to another device, a power that is no small constant ...)."""
@@ -290,7 +293,7 @@ def row(node: Node) -> Row | None:
     if node.op == "aten.pow.Tensor_Scalar":
         return _power(node)
     found = OPS.get(node.op)
-    if isinstance(found, Cast) and bound(node).get("device") is not None:
+    if isinstance(found, Cast) and bound(node).get("device") not in (None, _SAME_DEVICE):
         return None
     return found
 

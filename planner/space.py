@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-from .codegen.access import power_of_two
+from .codegen.access import block_size, power_of_two
 from .config import Config
-from .cost import Cost, estimate, floor_s
+from .cost import Cost, estimate, floor_s, total
 from .device import DeviceProfile
 from .errors import Refusal, Refused
 from .graph import Graph
-from .nest import Nest, Role, schedule
+from .nest import Nest, Role, TileAxis
+from .schedule import Schedule, schedule_group
+from .split import SMALLEST
 
 Value = str | int | bool
 
-_LAYOUTS = {"natural": ("natural", "held"), "flat": ("flat", "held"), "loop": ("natural", "loop")}
 _WARPS = (1, 2, 4, 8, 16, 32)
 _STAGES = (1, 2)
 _LARGEST_TILE = 1 << 16
@@ -37,37 +39,52 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """What decides the nests: tiling, how reductions are walked, and their parts."""
+
+    tiling: Literal["natural", "flat"]
+    reduction: Literal["held", "loop"]
+    split: int = 1
+
+    @property
+    def name(self) -> str:
+        base = self.tiling if self.reduction == "held" else "loop"
+        return base if self.split == 1 else f"{base}/{self.split}"
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
-    """`nests` holds the nest of every layout the group has; `refusals` why it lacks the others."""
+    """`schedules` holds the kernels of every layout the group has; `refusals` why it lacks the
+    others."""
 
     device: DeviceProfile
-    nests: Mapping[str, Nest]
-    refusals: Mapping[str, Refusal]
+    schedules: Mapping[Layout, Schedule]
+    refusals: Mapping[Layout, Refusal]
     dimensions: tuple[Dimension, ...]
+    group: Graph
+
+    def floor_s(self) -> float:
+        """Seconds that no config can beat: compulsory traffic at full bandwidth."""
+        return floor_s(self.group, self.device)
 
     def config(self, choice: Mapping[str, Any]) -> Config:
         """The config of a choice by dimension name; dimensions its layout lacks are ignored."""
-        layout = str(choice["layout"])
-        tiling, reduction = _LAYOUTS[layout]
-        blocks = [
-            (axis.name, int(choice[axis.name]))
-            for axis in self.nests[layout].axes
-            if axis.role is not Role.HELD
-        ]
+        layout = next(layout for layout in self.schedules if layout.name == choice["layout"])
+        blocks = [(axis.name, int(choice[axis.name])) for axis in _tiled(self.schedules[layout])]
         return Config(
             tuple(sorted(blocks)),
             num_warps=int(choice["num_warps"]),
-            num_stages=int(choice["num_stages"]) if layout == "loop" else 1,
-            tiling=tiling,  # type: ignore[arg-type]
-            reduction=reduction,  # type: ignore[arg-type]
+            num_stages=int(choice["num_stages"]) if layout.reduction == "loop" else 1,
+            tiling=layout.tiling,
+            reduction=layout.reduction,
+            split=layout.split,
             streaming=bool(choice["streaming"]),
         )
 
     def choice(self, config: Config) -> dict[str, Value]:
         """The choice that gives a config; inverse of `config`."""
-        layout = _layout(config)
         return {
-            "layout": layout,
+            "layout": _layout(config).name,
             **dict(config.blocks),
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
@@ -77,19 +94,33 @@ class Space:
     def judge(self, config: Config) -> Cost | Refusal:
         """The predicted cost, or why the config never reaches the compiler."""
         layout = _layout(config)
-        if layout not in self.nests:
-            return self.refusals[layout]
-        nest = self.nests[layout]
-        refusal = _hopeless_tile(nest, config)
-        if refusal is not None:
-            return refusal
-        try:
-            cost = estimate(nest, config, self.device)
-        except Refused as refused:
-            return refused.refusal
+        if layout not in self.schedules:
+            known = self.refusals.get(layout)
+            return known or Refusal("layout", f"the group has no layout {layout.name}")
+        costs = []
+        for kernel in self.schedules[layout].kernels:
+            try:
+                refusal = _hopeless(kernel.nest, config)
+                if refusal is not None:
+                    return refusal
+                costs.append(estimate(kernel.nest, config, self.device))
+            except Refused as refused:
+                return refused.refusal
+        cost = total(costs)
         if cost.spill_bytes > _MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
         return cost
+
+    def quick(self) -> Cost | None:
+        """The model's cost of the best of a few usual configs: enough to compare groups."""
+        judged = [
+            self.judge(config)
+            for layout in self.schedules
+            for config in itertools.islice(self._of_layout(layout), 6)
+        ]
+        return min(
+            (c for c in judged if isinstance(c, Cost)), key=lambda c: c.seconds, default=None
+        )
 
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs, best first."""
@@ -98,101 +129,120 @@ class Space:
         good.sort(key=lambda item: (item[1].seconds, str(item[0])))
         return good[:limit]
 
-    def quick(self) -> Cost | None:
-        """The model's cost of the best of a few usual configs: enough to compare groups."""
-        costs = []
-        for layout in self.nests:
-            for config in itertools.islice(self._of_layout(layout), 6):
-                costs.append(self.judge(config))
-        return min((c for c in costs if isinstance(c, Cost)), key=lambda c: c.seconds, default=None)
-
     def enumerate(self) -> Iterator[Config]:
         """Configs of every layout, plain cache hints; bounded for groups of many axes."""
-        for layout in self.nests:
-            yield from itertools.islice(self._of_layout(layout), _ENUMERATED // len(self.nests))
+        for layout in self.schedules:
+            each = _ENUMERATED // len(self.schedules)
+            yield from itertools.islice(self._of_layout(layout), each)
 
-    def _of_layout(self, layout: str) -> Iterator[Config]:
-        nest = self.nests[layout]
-        tiled = [a for a in nest.axes if a.role is not Role.HELD]
-        held = 1
-        for axis in nest.axes:
-            held *= power_of_two(axis.extent) if axis.role is Role.HELD else 1
-        for blocks in _blocks([power_of_two(a.extent) for a in tiled], held):
-            tile = held
-            for block in blocks:
-                tile *= block
-            for warps in _WARPS:
-                if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1):
-                    chosen = dict(zip((a.name for a in tiled), blocks, strict=True))
-                    rest = {"num_warps": warps, "num_stages": 1, "streaming": False}
-                    yield self.config({"layout": layout, **chosen, **rest})
-
-    def floor_s(self) -> float:
-        """Seconds that no config can beat: compulsory traffic at full bandwidth."""
-        return min(floor_s(nest, self.device) for nest in self.nests.values())
+    def _of_layout(self, layout: Layout) -> Iterator[Config]:
+        kernels = self.schedules[layout].kernels
+        for warps, chosen in _points(kernels[0].nest):
+            rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "streaming": False}
+            following: dict[str, Value] = {}
+            for kernel in kernels[1:]:
+                # The later kernels of a split go by the first point of a like size.
+                points = (blocks for w, blocks in _points(kernel.nest) if w == warps)
+                following |= next(points, {a.name: 1 for a in _loose(kernel.nest)})
+            yield self.config({"layout": layout.name, **chosen, **following, **rest})
 
 
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     """The space of a group, or why it cannot be one kernel."""
-    nests: dict[str, Nest] = {}
-    refusals: dict[str, Refusal] = {}
-    for layout, (tiling, reduction) in _LAYOUTS.items():
-        nest = schedule(group, tiling, reduction)
-        if isinstance(nest, Refusal):
-            refusals[layout] = nest
-        elif layout == "flat" and [a.extents for a in nest.axes] == [
-            a.extents for a in nests["natural"].axes
-        ]:
-            refusals[layout] = Refusal("flat", "the natural tiling is flat already")
-        elif reduction == "held" and _held(nest) > _LARGEST_TILE:
-            refusals[layout] = Refusal("held", f"a tile of {_held(nest)} elements is too large")
+    schedules: dict[Layout, Schedule] = {}
+    refusals: dict[Layout, Refusal] = {}
+    for layout in _layouts(group, device):
+        found = schedule_group(group, layout.tiling, layout.reduction, layout.split)
+        if not isinstance(found, Refusal):
+            found = _sensible(layout, found, schedules)
+        if isinstance(found, Refusal):
+            refusals[layout] = found
         else:
-            nests[layout] = nest
-    if not nests:
-        return refusals["natural"]
-    return Space(device, nests, refusals, _dimensions(nests))
+            schedules[layout] = found
+    if not schedules:
+        return refusals[_NATURAL]
+    return Space(device, schedules, refusals, _dimensions(schedules), group)
 
 
-def _dimensions(nests: Mapping[str, Nest]) -> tuple[Dimension, ...]:
-    layouts = frozenset(nests)
-    found = [Dimension("layout", tuple(nests), layouts)]
+_NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
+_LOOP = Layout("natural", "loop")
+
+
+def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
+    """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
+    found = [_NATURAL, _FLAT, _LOOP]
+    plain = schedule_group(group, "natural", "loop")
+    if isinstance(plain, Refusal):
+        return found
+    axes = plain.kernels[0].nest.axes
+    rows = math.prod(a.extent for a in axes if a.role is Role.GRID)
+    length = math.prod(a.extent for a in axes if a.role is not Role.GRID)
+    if rows < 4 * device.sm_count and length >= 2 * SMALLEST:
+        wanted = [p for p in (1 << e for e in range(1, 13)) if _fills(p, rows, length, device)]
+        for parts in wanted:
+            found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
+    return found
+
+
+def _fills(parts: int, rows: int, length: int, device: DeviceProfile) -> bool:
+    return device.sm_count <= rows * parts <= 16 * device.sm_count and length // parts >= 256
+
+
+def _sensible(
+    layout: Layout, found: Schedule, others: Mapping[Layout, Schedule]
+) -> Schedule | Refusal:
+    nest = found.kernels[0].nest
+    if layout == _FLAT and _NATURAL in others:
+        natural = others[_NATURAL].kernels[0].nest
+        if [a.extents for a in nest.axes] == [a.extents for a in natural.axes]:
+            return Refusal("flat", "the natural tiling is flat already")
+    for kernel in found.kernels:
+        held = kernel.nest.largest_tile(_least_blocks(kernel.nest))
+        if held > _LARGEST_TILE:
+            return Refusal("held", f"a tile of {held} elements is too large")
+    return found
+
+
+def _dimensions(schedules: Mapping[Layout, Schedule]) -> tuple[Dimension, ...]:
+    layouts = frozenset(layout.name for layout in schedules)
+    found = [Dimension("layout", tuple(layout.name for layout in schedules), layouts)]
     extents: dict[str, int] = {}
     used: dict[str, set[str]] = {}
-    for layout, nest in nests.items():
-        for axis in nest.axes:
-            if axis.role is not Role.HELD:
-                extents[axis.name] = max(extents.get(axis.name, 1), axis.extent)
-                used.setdefault(axis.name, set()).add(layout)
+    for layout, schedule in schedules.items():
+        for axis in _tiled(schedule):
+            extents[axis.name] = max(extents.get(axis.name, 1), axis.extent)
+            used.setdefault(axis.name, set()).add(layout.name)
     for name, extent in sorted(extents.items()):
         most = min(power_of_two(extent), 1 << 14)
         values = tuple(1 << p for p in range(most.bit_length()))
         found.append(Dimension(name, values, frozenset(used[name])))
     found.append(Dimension("num_warps", _WARPS, layouts))
-    if "loop" in nests:
-        found.append(Dimension("num_stages", _STAGES, frozenset({"loop"})))
+    looping = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
+    if looping:
+        found.append(Dimension("num_stages", _STAGES, looping))
     found.append(Dimension("streaming", (False, True), layouts))
     return tuple(found)
 
 
-def _layout(config: Config) -> str:
-    wanted = (config.tiling, config.reduction)
-    return next(name for name, layout in _LAYOUTS.items() if layout == wanted)
+def _layout(config: Config) -> Layout:
+    return Layout(config.tiling, config.reduction, config.split)
 
 
-def _held(nest: Nest) -> int:
-    tile = 1
-    for axis in nest.axes:
-        if axis.role is Role.HELD:
-            tile *= power_of_two(axis.extent)
-    return tile
+def _loose(nest: Nest) -> list[TileAxis]:
+    """The axes whose block is to be chosen."""
+    return [a for a in nest.axes if a.role is not Role.HELD]
 
 
-def _hopeless_tile(nest: Nest, config: Config) -> Refusal | None:
-    tile = _held(nest)
-    blocks = dict(config.blocks)
-    for axis in nest.axes:
-        if axis.role is not Role.HELD:
-            tile *= min(blocks.get(axis.name, 1), power_of_two(axis.extent))
+def _tiled(schedule: Schedule) -> list[TileAxis]:
+    return [a for kernel in schedule.kernels for a in _loose(kernel.nest)]
+
+
+def _least_blocks(nest: Nest) -> list[int]:
+    return [power_of_two(a.extent) if a.role is Role.HELD else 1 for a in nest.axes]
+
+
+def _hopeless(nest: Nest, config: Config) -> Refusal | None:
+    tile = nest.largest_tile([block_size(a, config) for a in nest.axes])
     if tile > _LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")
     each = tile / (32 * config.num_warps)
@@ -201,26 +251,26 @@ def _hopeless_tile(nest: Nest, config: Config) -> Refusal | None:
     return None
 
 
-@lru_cache(maxsize=256)
-def _blocks_cached(limits: tuple[int, ...], held: int) -> tuple[tuple[int, ...], ...]:
-    choices = [tuple(1 << p for p in range(min(limit, 8192).bit_length())) for limit in limits]
-    found = []
-    for blocks in itertools.product(*choices):
-        tile = held
-        for block in blocks:
-            tile *= block
-        if tile <= max(16384, held):
-            found.append(blocks)
+def _points(nest: Nest) -> Iterator[tuple[int, dict[str, Value]]]:
+    """Warps and blocks of one kernel, the usual tile sizes first."""
+    axes = _loose(nest)
+    held = nest.largest_tile(_least_blocks(nest))
+    for blocks in _blocks(tuple(power_of_two(a.extent) for a in axes), held):
+        tile = held * math.prod(blocks)
+        for warps in _WARPS:
+            if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1):
+                yield warps, dict(zip((a.name for a in axes), blocks, strict=True))
 
-    # Near a tile of 2048 elements first, long inner blocks before long outer ones.
+
+@lru_cache(maxsize=256)
+def _blocks(limits: tuple[int, ...], held: int) -> tuple[tuple[int, ...], ...]:
+    """Block sizes under limits, tiles near 2048 elements first, long inner blocks before long
+    outer ones."""
+    choices = [tuple(1 << p for p in range(min(limit, 8192).bit_length())) for limit in limits]
+
     def preference(blocks: tuple[int, ...]) -> tuple[float, ...]:
-        tile = held
-        for block in blocks:
-            tile *= block
+        tile = held * math.prod(blocks)
         return (abs(tile.bit_length() - 12), *(-float(b) for b in reversed(blocks)))
 
-    return tuple(sorted(found, key=preference))
-
-
-def _blocks(limits: list[int], held: int) -> tuple[tuple[int, ...], ...]:
-    return _blocks_cached(tuple(limits), held)
+    fitting = [b for b in itertools.product(*choices) if held * math.prod(b) <= max(16384, held)]
+    return tuple(sorted(fitting, key=preference))

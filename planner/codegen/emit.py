@@ -208,12 +208,11 @@ class _Emitter:
 
     def _loop(self, loop: Loop) -> None:
         axis = self.nest.axes[loop.axis]
-        block = self.tiles.blocks[loop.axis]
         carries = [self.nest.values[c] for c in loop.carries]
         for value in carries:
             assert isinstance(value.kind, Fold)
             working = _fold_dtype(value)
-            live = self.nest.live[value.kind.source] | {loop.axis}
+            live = self.nest.live[value.kind.source] | set(self.nest.reduced(value.kind))
             neutral = identity(dict(value.kind.monoid.identity), working)
             full = f"tl.full({self.tiles.shape(live)}, {neutral}, {TRITON_DTYPE[working]})"
             self._line(f"v{value.id}_sofar = {full}", f"{value.origin}, before its reduction")
@@ -238,7 +237,8 @@ class _Emitter:
             assert isinstance(value.kind, Fold)
             self.names[value.id] = f"v{value.id}"
             self.is_block[value.id] = True
-            dims = [self.tiles.dim(loop.axis)] if block > 1 else []
+            reduced = self.nest.reduced(value.kind)
+            dims = [self.tiles.dim(a) for a in reduced if self.tiles.blocks[a] > 1]
             text = self._finish(value, value.kind, f"v{value.id}_sofar", dims)
             self._line(f"v{value.id} = {text}", value.origin)
 

@@ -1,0 +1,187 @@
+"""Kernel text to machine code, with or without a GPU, and what the machine code uses.
+
+The text is always freshly generated, never read from a store. Triton reads a kernel's source
+through `inspect`, so each text is registered in `linecache` under a name made from its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import linecache
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
+from triton.runtime.interpreter import InterpretedFunction
+
+from ..codegen.source import KernelSource
+from ..errors import FusionplanError
+
+_POINTER = {
+    "bool": "*i1",
+    "uint8": "*u8",
+    "int8": "*i8",
+    "int16": "*i16",
+    "int32": "*i32",
+    "int64": "*i64",
+    "uint16": "*u16",
+    "uint32": "*u32",
+    "uint64": "*u64",
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float32": "*fp32",
+    "float64": "*fp64",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+}
+_SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
+
+
+class CompileFailed(FusionplanError):
+    """Triton, LLVM or ptxas would not compile the kernel, or the device cannot hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to compile for; the default is Hopper (H100, H200)."""
+
+    backend: str = "cuda"
+    capability: int = 90
+    warp_size: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """registers: per thread. spill_bytes: local memory per thread, the stack included.
+    shared_bytes: per block, static and dynamic. cubin_bytes: size of the machine code."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    cubin_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`kernel` is Triton's CompiledKernel. aligned: it may only be given 16-byte aligned
+    pointers."""
+
+    source: KernelSource
+    kernel: Any
+    target: Target
+    aligned: bool
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels: TRITON_INTERPRET=1 when triton was
+    imported. Then nothing compiles, and kernels take CPU tensors."""
+    # A function decorated by the library itself tells what held when it was imported.
+    return isinstance(triton.language.cdiv, InterpretedFunction)
+
+
+def active_target() -> Target:
+    """The current CUDA device's target; Hopper when there is no device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return Target()
+    major, minor = torch.cuda.get_device_capability()
+    return Target(capability=major * 10 + minor)
+
+
+@lru_cache(maxsize=4096)
+def _module(text: str) -> dict[str, Any]:
+    name = f"<fusionplan {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    # No modification time: linecache then never drops the entry as outdated.
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    module: dict[str, Any] = {"__name__": "fusionplan_kernel", "__file__": name}
+    exec(compile(text, name, "exec"), module)
+    return module
+
+
+def jit_function(source: KernelSource) -> Any:
+    """The kernel as `triton.jit` made it (in the interpreter: callable on CPU tensors)."""
+    try:
+        return _module(source.text)[source.name]
+    except (SyntaxError, KeyError, NameError) as error:
+        raise CompileFailed(f"kernel {source.name}: its text is no module: {error}") from error
+
+
+def compile_kernel(
+    source: KernelSource, target: Target | None = None, aligned: bool = True
+) -> Compiled:
+    """Compile for `target` (the current device when None). Raises CompileFailed."""
+    if interpreted():
+        raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
+    wanted = target or active_target()
+    function = jit_function(source)
+    names = function.arg_names
+    if len(names) != len(source.buffers):
+        raise CompileFailed(f"kernel {source.name}: takes {len(names)} pointers")
+    try:
+        signature = {n: _POINTER[b.dtype] for n, b in zip(names, source.buffers, strict=True)}
+    except KeyError as error:
+        raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
+    divisible = {(i,): [["tt.divisibility", 16]] for i in range(len(names))} if aligned else {}
+    gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
+    options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    try:
+        kernel = triton.compile(
+            ASTSource(function, signature, constexprs={}, attrs=divisible),
+            target=gpu,
+            options=options,
+        )
+    except (CompilationError, PTXASError, OutOfResources) as error:
+        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}") from error
+    except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
+        # Triton's passes report what they cannot lower as plain errors.
+        raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+    return Compiled(source, kernel, wanted, aligned)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    # Triton shows the source first and the cause last.
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
+
+
+def resources(compiled: Compiled) -> Resources:
+    """What the machine code uses, read from its own resource section (needs no GPU)."""
+    cubin: bytes = compiled.kernel.asm["cubin"]
+    found = {k: int(v) for k, v in _SECTION.findall(_usage(cubin))}
+    if "REG" not in found:
+        raise CompileFailed(f"kernel {compiled.source.name}: no resource section in its cubin")
+    shared = max(int(compiled.kernel.metadata.shared), found.get("SHARED", 0))
+    spill = found.get("STACK", 0) + found.get("LOCAL", 0)
+    return Resources(found["REG"], spill, shared, len(cubin))
+
+
+@cache
+def _cuobjdump() -> str:
+    tool = importlib.resources.files("triton.backends.nvidia") / "bin" / "cuobjdump"
+    return str(tool)
+
+
+def _usage(cubin: bytes) -> str:
+    descriptor, path = tempfile.mkstemp(suffix=".cubin")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(cubin)
+        command = [_cuobjdump(), "--dump-resource-usage", path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileFailed(f"cuobjdump does not run: {error}") from error
+    finally:
+        os.unlink(path)
+    return done.stdout

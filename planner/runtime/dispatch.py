@@ -1,0 +1,311 @@
+"""From a Dynamo graph to what runs: find its plan, build it, and fall back when there is none.
+
+A plan with no group of its own means "as eager", and one whose only group is the whole graph by
+`inductor` means "as torch.compile": then the graph that Dynamo captured runs in exactly that way,
+not the opened ATen graph, which eager and Inductor would run slower.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import ShortenTraceback
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..capture import Captured, capture, decompositions, hint, is_dynamic, specialise
+from ..errors import PlanError
+from ..graph import Graph, key
+from ..ops import is_free
+from ..plan import GroupPlan, Plan
+from ..versions import versions
+from .cudagraph import GraphedExecutor
+from .executor import Executor
+from .inductor import Boxed, compile_part, compile_whole
+
+log = logging.getLogger(__name__)
+
+OnMiss = Literal["baseline", "error", "tune", "model"]
+Baseline = Literal["auto", "eager", "inductor"]
+Lowering = Literal["aten", "inductor"]
+Runner = Executor | GraphedExecutor
+
+
+class FusionplanWarning(UserWarning):
+    """A graph runs, but not by a plan of its own; the text says why and what to do."""
+
+
+class NoPlan(PlanError, ShortenTraceback):
+    """No plan, where one was asked for. Dynamo lets it out as it is, not wrapped as its own."""
+
+    def __init__(self, text: str) -> None:
+        ShortenTraceback.__init__(self, text, first_useful_frame=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """on_miss: what a graph without a plan does. baseline: how it then runs ("auto": Inductor on
+    CUDA, else eager). cudagraph: replay inference graphs even where the plan does not say so."""
+
+    on_miss: OnMiss = "baseline"
+    baseline: Baseline = "auto"
+    cudagraph: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where plans come from. find: the stored plan, or why there is none. tune, model: make one;
+    None where that is not to be had. device_key: how a device is named in a plan."""
+
+    find: Callable[[Captured], Plan | str]
+    tune: Callable[[Captured, Sequence[Any]], Plan] | None = None
+    model: Callable[[Captured], Plan] | None = None
+    device_key: Callable[[torch.device], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What runs for one graph. `why`: for a fall-back, the reason."""
+
+    plan: Plan
+    runner: Runner | None = None
+    why: str = ""
+
+
+class _Whole(Exception):
+    """Leaves AOTAutograd: the whole graph runs as eager, or in a mode of torch.compile."""
+
+    def __init__(self, lowering: Lowering, mode: str) -> None:
+        super().__init__(lowering, mode)
+        self.lowering, self.mode = lowering, mode
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Compiles Dynamo graphs. `live` holds what runs, by graph key and stage, newest last."""
+
+    policy: Policy
+    sources: Sources
+    live: dict[tuple[str, str], Live] = field(default_factory=dict)
+    _warned: set[str] = field(default_factory=set)
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
+        compiler = aot_autograd(
+            fw_compiler=lambda g, x: self._compile(g, x, "forward"),
+            bw_compiler=lambda g, x: self._compile(g, x, "backward"),
+            inference_compiler=lambda g, x: self._compile(g, x, "inference"),
+            decompositions=decompositions(),
+        )
+        try:
+            compiled: Callable[..., Any] = compiler(gm, inputs)
+            return compiled
+        except _Whole as whole:
+            mode, lowering = whole.mode, whole.lowering
+        if lowering == "aten":
+            return gm.forward
+        try:
+            return compile_whole(gm, inputs, mode)
+        except Exception as error:  # noqa: BLE001 - whatever Inductor raises, the model must run
+            self._warn(str(id(gm)), f"torch.compile's Inductor failed, runs eagerly: {error}")
+            return gm.forward
+
+    def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any], stage: str) -> Boxed:
+        with _disable_current_modes(), torch.no_grad():
+            if is_dynamic(gm):
+                return _boxed(_Dynamic(self, gm, inputs, stage))
+            try:
+                return _boxed(self.static(gm, inputs, stage))
+            except _Whole as whole:
+                if stage != "backward":
+                    raise
+                return _boxed(self.part(gm, inputs, whole))
+
+    def static(self, gm: fx.GraphModule, inputs: Sequence[Any], stage: str) -> Boxed:
+        """What runs a static ATen graph by a plan with groups of its own. Raises _Whole when
+        there is none, or when it says to run the whole graph in one way."""
+        captured = capture(gm)
+        graph_key = key(captured.graph)
+        found = self._plan(captured, inputs)
+        if isinstance(found, Plan):
+            whole = whole_lowering(found, captured.graph)
+            if whole is not None:
+                self.live[graph_key, stage] = Live(found)
+                raise _Whole(*whole)
+            built = self._build(captured, found, stage)
+            if not isinstance(built, str):
+                self.live[graph_key, stage] = Live(found, built)
+                return built.boxed
+            found = built
+        self._refuse(graph_key, captured, found)
+        whole = self._baseline(captured.device)
+        self.live[graph_key, stage] = Live(self._whole_plan(captured, whole), None, found)
+        raise _Whole(*whole)
+
+    def part(self, gm: fx.GraphModule, inputs: Sequence[Any], whole: _Whole) -> Boxed:
+        """The ATen graph itself run so: for where the Dynamo graph is out of reach."""
+        if whole.lowering == "inductor":
+            try:
+                return compile_part(gm, inputs, whole.mode, entire=True)
+            except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
+                self._warn(str(id(gm)), f"Inductor failed, runs by ATen: {_short(error)}")
+        return _by_aten(gm)
+
+    def _plan(self, captured: Captured, inputs: Sequence[Any]) -> Plan | str:
+        """A plan that fits the graph, or why there is none."""
+        found = self.sources.find(captured)
+        if isinstance(found, Plan):
+            return found
+        sources, on_miss = self.sources, self.policy.on_miss
+        try:
+            if on_miss == "tune" and sources.tune is not None:
+                return sources.tune(captured, inputs)
+            if on_miss == "model" and sources.model is not None:
+                return sources.model(captured)
+            return found
+        except Exception as error:  # noqa: BLE001 - as in _build
+            return f"{found}; and {self.policy.on_miss} failed: {_short(error)}"
+
+    def _build(self, captured: Captured, plan: Plan, stage: str) -> Runner | str:
+        try:
+            executor = Executor(captured, plan, captured.device, guard=stage == "backward")
+            wanted = plan.cudagraph or self.policy.cudagraph
+            if wanted and stage == "inference" and captured.device.type == "cuda":
+                return GraphedExecutor(executor)
+            return executor
+        except Exception as error:
+            # A fault of ours must not stop the user's model: it is told, and the baseline runs.
+            log.debug("cannot build the plan of graph %s", plan.graph_key, exc_info=True)
+            return f"its plan cannot be built: {_short(error)}"
+
+    def _refuse(self, graph_key: str, captured: Captured, why: str) -> None:
+        if self.policy.on_miss == "error":
+            raise NoPlan(
+                f"graph {graph_key}: {why}; `planner tune` makes a plan, "
+                'on_miss="baseline" runs without one'
+            )
+        lowering, _ = self._baseline(captured.device)
+        how = "eager" if lowering == "aten" else "torch.compile (Inductor)"
+        self._warn(graph_key, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
+
+    def _warn(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"fusionplan: {text}", FusionplanWarning, stacklevel=2)
+
+    def _baseline(self, device: torch.device) -> tuple[Lowering, str]:
+        eager = self.policy.baseline == "eager"
+        if self.policy.baseline == "auto":
+            eager = device.type != "cuda"
+        return ("aten" if eager else "inductor"), ""
+
+    def _whole_plan(self, captured: Captured, whole: tuple[Lowering, str]) -> Plan:
+        lowering, mode = whole
+        nodes = tuple(n.id for n in captured.graph.nodes if n.op != "input")
+        groups = (GroupPlan(nodes, "inductor", "", options=mode),) if lowering != "aten" else ()
+        device = self.sources.device_key(captured.device)
+        current = tuple(sorted(versions().items()))
+        return Plan(key(captured.graph), device, current, "modelled", groups)
+
+
+class _Dynamic:
+    """A graph with symbolic sizes: for each set of sizes its own static graph, and its plan.
+
+    Sizes without a plan share one symbolic baseline, made when the graph is compiled with such
+    sizes; only then may Inductor still add guards. Later it compiles for the sizes at hand.
+    """
+
+    LIMIT = 64
+
+    def __init__(
+        self, dispatcher: Dispatcher, gm: fx.GraphModule, inputs: Sequence[Any], stage: str
+    ) -> None:
+        self._dispatcher, self._gm, self._stage = dispatcher, gm, stage
+        self._shared: Boxed | None = None
+        # The run for some sizes, and the outputs that are numbers; None: it takes all the inputs.
+        self._runs: OrderedDict[Any, tuple[Boxed, tuple[tuple[int, Any], ...] | None]]
+        self._runs = OrderedDict()
+        self._runs[_sizes(inputs)] = self._specialised(inputs, compiling=True)
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        sizes = _sizes(args)
+        found = self._runs.get(sizes)
+        if found is None:
+            found = self._runs[sizes] = self._specialised(args)
+            if len(self._runs) > self.LIMIT:
+                self._runs.popitem(last=False)
+        run, numbers = found
+        if numbers is None:
+            return run(args)
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        args.clear()
+        results = list(run(tensors))
+        for position, value in numbers:
+            results.insert(position, value)
+        return results
+
+    def _specialised(
+        self, inputs: Sequence[Any], compiling: bool = False
+    ) -> tuple[Boxed, tuple[tuple[int, Any], ...] | None]:
+        static = specialise(self._gm, inputs)
+        fakes = [n.meta["val"] for n in static.gm.graph.nodes if n.op == "placeholder"]
+        try:
+            return self._dispatcher.static(static.gm, fakes, self._stage), static.numbers
+        except _Whole as whole:
+            if whole.lowering == "aten":
+                return _by_aten(self._gm), None
+            if compiling and self._shared is None:
+                self._shared = self._dispatcher.part(self._gm, inputs, whole)
+            if self._shared is not None:
+                return self._shared, None
+            return self._dispatcher.part(static.gm, fakes, whole), static.numbers
+
+
+def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        (*map(hint, a.shape), *map(hint, a.stride())) if isinstance(a, torch.Tensor) else hint(a)
+        for a in inputs
+    )
+
+
+def whole_lowering(plan: Plan, graph: Graph) -> tuple[Lowering, str] | None:
+    """How the plan runs the whole graph in one way; None when it has groups of its own."""
+    groups = [g for g in plan.groups if g.lowering != "aten"]
+    if not groups:
+        return "aten", ""
+    work = {n.id for n in graph.nodes if n.op != "input" and not is_free(n)}
+    if len(groups) == 1 and groups[0].lowering == "inductor" and work <= {*groups[0].nodes}:
+        return "inductor", groups[0].options
+    return None
+
+
+def _by_aten(gm: fx.GraphModule) -> Boxed:
+    def run(args: list[Any]) -> Sequence[Any]:
+        inputs = tuple(args)
+        args.clear()
+        results: Sequence[Any] = gm(*inputs)
+        return results
+
+    return run
+
+
+def _boxed(run: Boxed) -> Boxed:
+    """Marked as AOTAutograd wants it, so that it hands over its only references."""
+
+    def boxed(args: list[Any]) -> Sequence[Any]:
+        return run(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -1,0 +1,210 @@
+"""The Python text of an executor's call: one straight line of allocations, launches and calls.
+
+Local variables and literal launches make a call cost about what the launches themselves cost;
+`del` after a value's last use keeps no memory longer than eager would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture import Captured
+from ..codegen.source import KernelSource, Program
+from ..errors import PlanError
+from ..graph import TensorType
+from .schedule import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """A group's program with the names of its launchers, "k0" (aligned) beside "k0u"."""
+
+    program: Program
+    launchers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """pointers: kernels take addresses (else tensors). cuda: memory comes from the CUDA
+    allocator's fast path. guard: strides of the inputs may differ from the captured ones."""
+
+    pointers: bool
+    cuda: bool
+    guard: bool
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Builds the text; `names` are the objects that it mentions."""
+
+    captured: Captured
+    how: How
+    names: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+    kernels: int = 0
+    _defined: set[int] = field(default_factory=set)
+    _number: dict[fx.Node, int] = field(init=False)
+    _strided: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._number = {node: i for i, node in enumerate(self.captured.fx_nodes)}
+
+    def call(self, units: Sequence[Unit], groups: Mapping[int, Kernels | str]) -> str:
+        """The module text. A group is kernels to launch or the name of a callable."""
+        # A group counts on the captured strides of what it reads.
+        self._strided = {i for u in units if u.group is not None for i in u.inputs}
+        dead = self._dead_after(units)
+        self._inputs(dead[-1])
+        if self.how.pointers and any(isinstance(how, Kernels) for how in groups.values()):
+            self.lines.append("stream = current_stream(device_index)")
+        for position, unit in enumerate(units):
+            how = None if unit.group is None else groups[unit.group]
+            if how is None:
+                self._aten(unit.outputs[0])
+            elif isinstance(how, str):
+                self._callable(unit, how)
+            else:
+                self._launch(unit, how)
+            self._delete(dead[position])
+        values = ", ".join("None" if o is None else f"v{o}" for o in self.captured.graph.outputs)
+        body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
+        return f"def call(args):\n    count[0] += 1\n{body}\n"
+
+    def _dead_after(self, units: Sequence[Unit]) -> dict[int, list[int]]:
+        """By position of a unit, the values that it is the last to read (-1: inputs that nobody
+        reads). Outputs of the graph are never freed."""
+        last: dict[int, int] = dict.fromkeys(self.captured.graph.inputs, -1)
+        for position, unit in enumerate(units):
+            last.update(dict.fromkeys((*unit.outputs, *unit.inputs), position))
+        dead: dict[int, list[int]] = {i: [] for i in range(-1, len(units))}
+        for node in sorted(last.keys() - set(self.captured.graph.outputs)):
+            dead[last[node]].append(node)
+        return dead
+
+    def _inputs(self, unread: Sequence[int]) -> None:
+        inputs = self.captured.graph.inputs
+        if inputs:
+            self.lines.append(f"{', '.join(f'v{i}' for i in inputs)}, = args")
+        self.lines.append("args.clear()")
+        self._defined.update(inputs)
+        self._delete(unread)
+        if self.how.guard:
+            for i in inputs:
+                self._match(i)
+
+    def _delete(self, values: Sequence[int]) -> None:
+        # A constant of the graph is no local variable, and stays.
+        dead = [i for i in values if i in self._defined]
+        if dead:
+            self.lines.append(f"del {', '.join(f'v{i}' for i in dead)}")
+            self._defined.difference_update(dead)
+
+    def _match(self, node: int) -> None:
+        """Kernels have the captured strides as literals; a value that came otherwise is copied."""
+        tensor = self.captured.graph.nodes[node].type
+        if node in self._strided and tensor is not None:
+            shape, stride = tensor.shape, tensor.stride
+            self.lines.append(
+                f"if v{node}.stride() != {stride}: v{node} = match(v{node}, {shape}, {stride})"
+            )
+
+    def _aten(self, node: int) -> None:
+        source = self.captured.fx_nodes[node]
+        if source.op == "get_attr":
+            self.names[f"v{node}"] = _attribute(self.captured.gm, str(source.target))
+            return
+        self.names[f"f{node}"] = source.target
+        arguments = [self._argument(a) for a in source.args]
+        arguments += [f"{k}={self._argument(v)}" for k, v in source.kwargs.items()]
+        self.lines.append(f"v{node} = f{node}({', '.join(arguments)})  # {source.target}")
+        self._defined.add(node)
+        self._match(node)
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return f"v{self._number[value]}"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return repr(value)
+        if isinstance(value, (list, tuple)):
+            inner = "".join(f"{self._argument(v)}, " for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _callable(self, unit: Unit, name: str) -> None:
+        results = ", ".join(self._result(o) for o in unit.outputs)
+        inputs = ", ".join(f"v{i}" for i in unit.inputs)
+        self.lines.append(f"{results}, = {name}([{inputs}])")
+        for node in unit.outputs:
+            self._match(node)
+
+    def _result(self, node: int) -> str:
+        """The variable for an output; one that an earlier group gave already goes nowhere."""
+        if node in self._defined:
+            return f"w{node}"
+        self._defined.add(node)
+        return f"v{node}"
+
+    def _launch(self, unit: Unit, how: Kernels) -> None:
+        nodes = self.captured.graph.nodes
+        variables: dict[str, list[str]] = {
+            "in": [f"v{i}" for i in unit.inputs],
+            "out": [],
+            "tmp": [],
+        }
+        for node in unit.outputs:
+            name = self._result(node)
+            self._allocate(name, nodes[node].type)
+            variables["out"].append(name)
+        for i, tensor in enumerate(how.program.temporaries):
+            variables["tmp"].append(f"t{i}")
+            self._allocate(f"t{i}", tensor)
+        for name, kernel in zip(how.launchers, how.program.kernels, strict=True):
+            self._kernel(name, kernel, variables)
+        temporary = [*variables["tmp"], *(v for v in variables["out"] if v.startswith("w"))]
+        if temporary:
+            self.lines.append(f"del {', '.join(temporary)}")
+
+    def _kernel(self, name: str, kernel: KernelSource, variables: dict[str, list[str]]) -> None:
+        if kernel.grid == 0:
+            return
+        self.kernels += 1
+        tensors = [variables[b.kind][b.index] for b in kernel.buffers]
+        if not self.how.pointers:
+            self.lines.append(f"{name}(0, {', '.join(tensors)})")
+            return
+        pointers = [f"p{i}" for i in range(len(tensors))]
+        self.lines += [f"{p} = {t}.data_ptr()" for p, t in zip(pointers, tensors, strict=True)]
+        # What the allocator gave is aligned; what came from elsewhere may not be.
+        doubtful = [p for p, b in zip(pointers, kernel.buffers, strict=True) if b.kind == "in"] or [
+            "0"
+        ]
+        given = ", ".join(["stream", *pointers])
+        self.lines.append(f"({name}u if ({' | '.join(doubtful)}) & 15 else {name})({given})")
+
+    def _allocate(self, name: str, tensor: TensorType | None) -> None:
+        if tensor is None:
+            raise PlanError("a group gives a value that is no plain tensor")
+        dtype = f"dtype_{tensor.dtype}"
+        self.names[dtype] = getattr(torch, tensor.dtype)
+        size = f"{tensor.shape}, {tensor.stride}"
+        if self.how.cuda:
+            self.lines.append(f"{name} = empty({size}, {dtype})")
+        else:
+            self.lines.append(f"{name} = empty({size}, dtype={dtype}, device=device)")
+
+
+def _attribute(gm: fx.GraphModule, target: str) -> Any:
+    value: Any = gm
+    for part in target.split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,171 @@
+"""Running a plan: generated kernels, Inductor's parts, and ATen for all that is between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..capture import Captured
+from ..codegen.source import Program
+from ..errors import PlanError, Refusal
+from ..graph import Graph
+from ..group import subgraph
+from ..lower import lower
+from ..plan import GroupPlan, Plan
+from .compile import interpreted
+from .emit import Emitter, How, Kernels
+from .inductor import Boxed, compile_group
+from .launch import Launcher
+from .schedule import Unit, schedule
+
+Lower = Callable[..., Program | Refusal]
+Load = Callable[..., Launcher]
+
+# A private function of torch; without it, the public one does.
+_fast_empty: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+
+
+class Executor:
+    """`executor(*inputs)` gives the list of the graph's outputs (None where the graph has none).
+
+    `boxed(list_of_inputs)` is the same with less overhead; it empties the list, so that inputs
+    that the caller no longer holds are freed after their last use. `text` is what runs.
+
+    device: where the inputs are. guard: the strides of the inputs may differ from the captured
+    ones (a backward graph's may); those that a kernel reads are then copied when they do.
+    Raises PlanError when the plan does not fit the graph, CompileFailed when a kernel does not
+    compile.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        device: torch.device,
+        *,
+        guard: bool = False,
+        lower: Lower = lower,
+        load: Load = Launcher,
+    ) -> None:
+        self.captured, self.plan, self.device = captured, plan, device
+        if device.type == "cuda" and device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self._count = [0]
+        units = {
+            i: _unit(captured, i, g) for i, g in enumerate(plan.groups) if g.lowering != "aten"
+        }
+        order = schedule(captured, units)
+        used = {u.group for u in order if u.group is not None}
+        names = self._names()
+        groups: dict[int, Kernels | str] = {}
+        launchers: list[Launcher] = []
+        for i in sorted(used):
+            group = plan.groups[i]
+            if group.lowering == "inductor":
+                names[f"g{i}"] = _inductor(captured, group, units[i])
+                groups[i] = f"g{i}"
+            else:
+                program = _program(captured.graph, group, lower)
+                added = [load(kernel, self.device) for kernel in program.kernels]
+                groups[i] = Kernels(program, _register(added, len(launchers), names))
+                launchers += added
+        self.launchers = tuple(launchers)
+        pointers = bool(launchers) and not launchers[0].takes_tensors
+        cuda = self.device.type == "cuda" and _fast_empty is not None
+        emitter = Emitter(captured, How(pointers, cuda, guard), names)
+        self.text = emitter.call(order, groups)
+        self.kernels_per_call = emitter.kernels
+        self.boxed = self._guarded(_compiled(self.text, names))
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        with torch.no_grad():
+            return list(self.boxed(list(inputs)))
+
+    @property
+    def calls(self) -> int:
+        """How often it ran."""
+        return self._count[0]
+
+    def discount(self, calls: int) -> None:
+        """Take back calls that computed nothing (those that a CUDA graph recorded)."""
+        self._count[0] -= calls
+
+    def _names(self) -> dict[str, Any]:
+        names: dict[str, Any] = {"count": self._count, "match": match, "device": self.device}
+        names["empty"] = torch.empty_strided
+        if self.device.type == "cuda":
+            names["empty"] = _fast_empty or torch.empty_strided
+            names["current_stream"] = torch._C._cuda_getCurrentRawStream
+            names["device_index"] = self.device.index
+        else:
+            names["current_stream"], names["device_index"] = int, 0
+        return names
+
+    def _guarded(self, call: Boxed) -> Boxed:
+        """Kernels, streams and memory belong to the current device: on a machine with several,
+        make ours the current one."""
+        if self.device.type != "cuda" or torch.cuda.device_count() == 1:
+            return call
+        index, current = self.device.index, torch.cuda.current_device
+
+        def guarded(args: list[Any]) -> Sequence[Any]:
+            if current() == index:
+                return call(args)
+            with torch.cuda.device(index):
+                return call(args)
+
+        return guarded
+
+
+def match(value: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """The same values with these strides; copied unless only meaningless strides differ."""
+    if all(n <= 1 or a == b for n, a, b in zip(shape, value.stride(), stride, strict=True)):
+        return value
+    if value.numel() == 0:
+        return value
+    copy = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+    return copy.copy_(value)
+
+
+def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
+    size = len(captured.graph.nodes)
+    if not group.nodes or max(group.nodes) >= size:
+        raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
+    part = subgraph(captured.graph, group.nodes)
+    if group.lowering == "triton":
+        nodes = captured.graph.nodes
+        odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
+        if odd:
+            raise PlanError(f"the plan's group of nodes {group.nodes} reads {odd}: no tensors")
+    return Unit(index, part.inputs, part.outputs)
+
+
+def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
+    if group.config is None:
+        raise PlanError(f"the plan's group of nodes {group.nodes} has no config")
+    part = subgraph(graph, group.nodes).graph
+    program = lower(part, group.config, interpreted=interpreted())
+    if isinstance(program, Refusal):
+        raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
+    return program
+
+
+def _inductor(captured: Captured, group: GroupPlan, unit: Unit) -> Boxed:
+    return compile_group(captured, group.nodes, unit.outputs, group.options)
+
+
+def _register(added: Sequence[Launcher], first: int, names: dict[str, Any]) -> tuple[str, ...]:
+    found = []
+    for i, launcher in enumerate(added, first):
+        names[f"k{i}"], names[f"k{i}u"] = launcher.aligned, launcher.unaligned
+        found.append(f"k{i}")
+    return tuple(found)
+
+
+def _compiled(text: str, names: Mapping[str, Any]) -> Boxed:
+    module = dict(names)
+    exec(compile(text, "<fusionplan executor>", "exec"), module)
+    call: Boxed = module["call"]
+    return call

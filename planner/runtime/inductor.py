@@ -1,0 +1,98 @@
+"""The `inductor` lowering: a part of the graph compiled by torch.compile's own back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor import list_mode_options
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..capture import Captured
+from ..errors import PlanError
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""Takes its inputs in a list that it empties, so that it can free them early."""
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """Inductor's settings for a mode of torch.compile ("" is the default mode)."""
+    try:
+        return dict(list_mode_options(mode or "default"))
+    except (RuntimeError, KeyError) as error:
+        raise PlanError(f"torch.compile has no mode {mode!r}") from error
+
+
+def compile_whole(gm: fx.GraphModule, inputs: Sequence[Any], mode: str) -> Callable[..., Any]:
+    """A Dynamo graph exactly as `torch.compile(mode=mode)` would compile it."""
+    compiled: Any = compile_fx(gm, inputs, config_patches=mode_options(mode))
+    return cast("Callable[..., Any]", compiled)
+
+
+def compile_part(
+    gm: fx.GraphModule, inputs: Sequence[Any], mode: str, *, entire: bool = False
+) -> Boxed:
+    """An ATen graph, with fake or symbolic inputs, that stands between other work: as
+    `compile_whole`, but without CUDA graphs, which would copy its inputs. entire: it is all that
+    AOTAutograd asked for."""
+    options = {**mode_options(mode), "triton.cudagraphs": False}
+    fake_mode = next((m for x in inputs if (m := _fake_mode(x)) is not None), FakeTensorMode())
+    context = TracingContext.try_get()
+    if not entire or context is None or context.fake_mode is not fake_mode:
+        # Inductor reports output strides to the context that it finds, for AOTAutograd to use.
+        context = TracingContext(fake_mode)
+    with inductor_config.patch(options), torch.no_grad(), tracing(context), fake_mode:
+        opened = make_fx(
+            fx.Interpreter(gm).run, decomposition_table=select_decomp_table(), tracing_mode="real"
+        )(*inputs)
+        _keep_strides(opened)
+        joint_graph_passes(opened)
+        with _disable_current_modes():
+            compiled: Boxed = compile_fx_inner(opened, list(inputs), is_inference=True)
+    return compiled
+
+
+def compile_group(
+    captured: Captured, nodes: Sequence[int], outputs: Sequence[int], mode: str
+) -> Boxed:
+    """The named nodes of a static graph as one Inductor call. Its inputs are the values that
+    they read from outside, in order of their ids."""
+    gm = _cut(captured, nodes, outputs)
+    fakes = [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+    return compile_part(gm, fakes, mode)
+
+
+def _fake_mode(value: Any) -> FakeTensorMode | None:
+    return getattr(value, "fake_mode", None)
+
+
+def _keep_strides(gm: fx.GraphModule) -> None:
+    """Outputs keep the strides that they were captured with; Inductor is free to change others."""
+    output = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    values = output.args[0]
+    assert isinstance(values, (tuple, list))
+    visible = [i for i, v in enumerate(values) if isinstance(v, fx.Node)]
+    output.meta["user_visible_output_idxs"] = visible
+
+
+def _cut(captured: Captured, nodes: Sequence[int], outputs: Sequence[int]) -> fx.GraphModule:
+    graph, fx_nodes = fx.Graph(), captured.fx_nodes
+    inside = set(nodes)
+    outer = sorted({i for n in nodes for i in captured.graph.nodes[n].inputs} - inside)
+    copies: dict[fx.Node, fx.Node] = {}
+    for i in outer:
+        copies[fx_nodes[i]] = graph.placeholder(fx_nodes[i].name)
+        copies[fx_nodes[i]].meta = dict(fx_nodes[i].meta)
+    for i in sorted(inside):
+        copies[fx_nodes[i]] = graph.node_copy(fx_nodes[i], copies.__getitem__)
+    graph.output(tuple(copies[fx_nodes[o]] for o in outputs))
+    return fx.GraphModule(captured.gm, graph)

@@ -1,0 +1,132 @@
+"""The order in which the groups of a plan and the operations between them run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture import Captured
+from ..errors import PlanError
+from ..graph import INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What runs in one go: a group (`group` is its index in the plan) or one node by ATen
+    (`group` is None). inputs, outputs: node ids."""
+
+    group: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def schedule(captured: Captured, groups: Mapping[int, Unit]) -> tuple[Unit, ...]:
+    """The units that the graph's outputs and its side effects need, in an order that can run.
+
+    A value that no group gives is computed by ATen. Raises PlanError when groups wait for each
+    other.
+    """
+    # A value that two groups give is taken from the first.
+    producer = {node: unit for unit in reversed([*groups.values()]) for node in unit.outputs}
+    effects = tuple(i for i, n in enumerate(captured.fx_nodes) if _mutated(n) is not None)
+    needed = _needed(captured, producer, effects)
+    units: list[Unit] = list(dict.fromkeys(needed.values()))
+    number = {unit: i for i, unit in enumerate(units)}
+    before: list[set[int]] = [set() for _ in units]
+    for unit in units:
+        for source in unit.inputs:
+            if source in needed:
+                before[number[unit]].add(number[needed[source]])
+    for first, second in _effect_order(captured, needed, effects):
+        if first != second:
+            before[number[second]].add(number[first])
+    return tuple(units[i] for i in _ordered(units, before))
+
+
+def _needed(
+    captured: Captured, producer: Mapping[int, Unit], effects: Sequence[int]
+) -> dict[int, Unit]:
+    """Node id to the unit that computes it, for every value that must exist."""
+    nodes = captured.graph.nodes
+    needed: dict[int, Unit] = {}
+    stack = [o for o in captured.graph.outputs if o is not None] + list(effects)
+    while stack:
+        i = stack.pop()
+        if i in needed or nodes[i].op == INPUT:
+            continue
+        unit = producer.get(i) or Unit(None, nodes[i].inputs, (i,))
+        needed.update({o: unit for o in unit.outputs if producer.get(o, unit) is unit})
+        stack.extend(unit.inputs)
+    return needed
+
+
+def _ordered(units: Sequence[Unit], before: Sequence[set[int]]) -> list[int]:
+    """Topological, and among those that can run the one that stands first in the graph."""
+    after: list[list[int]] = [[] for _ in units]
+    waits = [len(b) for b in before]
+    for i, sources in enumerate(before):
+        for source in sources:
+            after[source].append(i)
+    ready = [(max(units[i].outputs), i) for i, n in enumerate(waits) if n == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        order.append(i)
+        for j in after[i]:
+            waits[j] -= 1
+            if waits[j] == 0:
+                heapq.heappush(ready, (max(units[j].outputs), j))
+    if len(order) < len(units):
+        stuck = sorted({units[i].group for i, n in enumerate(waits) if n} - {None}, key=str)
+        raise PlanError(f"groups {stuck} of the plan wait for each other")
+    return order
+
+
+def _mutated(node: fx.Node) -> tuple[fx.Node, ...] | None:
+    """The values that the node writes to (perhaps none: another effect); None for a pure one."""
+    if node.op != "call_function" or not node.is_impure(impure_random=False):
+        return None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return tuple(node.all_input_nodes)
+    found: list[fx.Node] = []
+    arguments = node.target._schema.arguments
+    values: list[Any] = [*node.args, *[None] * (len(arguments) - len(node.args))]
+    for argument, value in zip(arguments, values, strict=False):
+        given = node.kwargs.get(argument.name, value)
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            parts = given if isinstance(given, (list, tuple)) else [given]
+            found += [p for p in parts if isinstance(p, fx.Node)]
+    return tuple(found)
+
+
+def _effect_order(
+    captured: Captured, needed: Mapping[int, Unit], effects: Sequence[int]
+) -> Iterator[tuple[Unit, Unit]]:
+    """Reads of a value stay on their side of a write to it, and effects in their order."""
+    number = {node: i for i, node in enumerate(captured.fx_nodes)}
+    for first, second in pairwise(effects):
+        yield needed[first], needed[second]
+    for effect in effects:
+        for target in _mutated(captured.fx_nodes[effect]) or ():
+            for reader in _readers(captured, number[target], set(needed)):
+                unit = needed[reader]
+                if reader < effect:
+                    yield unit, needed[effect]
+                elif reader > effect:
+                    yield needed[effect], unit
+
+
+def _readers(captured: Captured, node: int, needed: set[int]) -> Iterator[int]:
+    """Nodes that are computed and read this one, perhaps through nodes folded into a group."""
+    for user in captured.graph.users(node):
+        if user in needed:
+            yield user
+        else:
+            yield from _readers(captured, user, needed)

@@ -1,0 +1,135 @@
+"""The one oracle of every kernel: captured groups, their programs run in Triton's interpreter, and
+the accuracy rule: within twice eager's own error against float64, plus rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from fusionplan.planner import ops
+from fusionplan.planner.capture import Captured, capture, decompositions
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.graph import Graph, TensorType
+from fusionplan.planner.group import Subgraph, subgraph, with_free_nodes
+from fusionplan.planner.lower import lower
+from fusionplan.planner.runtime.compile import jit_function
+
+
+def captured(
+    function: Callable[..., object], inputs: Sequence[torch.Tensor]
+) -> tuple[Captured, list[torch.Tensor]]:
+    """The one graph of a function, captured as the backend captures it, and its own inputs."""
+    found: list[Captured] = []
+    given: list[list[torch.Tensor]] = []
+
+    def compiler(gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        found.append(capture(gm))
+
+        def run(arguments: list[torch.Tensor]) -> object:
+            given.append(list(arguments))
+            return gm(*arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
+    with torch.no_grad():
+        torch.compile(function, backend=backend, dynamic=False)(*inputs)
+    (only,) = found
+    return only, given[0]
+
+
+def whole_group(graph: Graph) -> Subgraph:
+    """All compute nodes of a graph as one group."""
+    return subgraph(graph, with_free_nodes(graph, (n.id for n in graph.nodes if ops.is_compute(n))))
+
+
+def empty(tensor: TensorType) -> torch.Tensor:
+    """A poisoned tensor of exactly this shape and stride."""
+    dtype = getattr(torch, tensor.dtype)
+    size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True) if n)
+    poison = float("nan") if dtype.is_floating_point else 77
+    return torch.full((size,), poison, dtype=dtype).as_strided(tensor.shape, tensor.stride)
+
+
+def run_program(program: Program, part: Subgraph, inputs: Sequence[torch.Tensor]):
+    """The group's outputs, computed by its kernels in the interpreter."""
+    types = [part.graph.nodes[o].type for o in part.graph.outputs]
+    outputs = [empty(t) for t in types]
+    temporaries = [empty(t) for t in program.temporaries]
+    pools = {"in": list(inputs), "out": outputs, "tmp": temporaries}
+    for kernel in program.kernels:
+        arguments = [pools[b.kind][b.index] for b in kernel.buffers]
+        jit_function(kernel)[(kernel.grid,)](*arguments)
+    return outputs
+
+
+def as_double(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    return value
+
+
+def as_tuple(value: object) -> tuple[torch.Tensor, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def assert_close(mine: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, note: str) -> None:
+    """Accuracy rule; NaN exactly where eager has it; integers exactly."""
+    assert mine.dtype == eager.dtype, f"{note}: {mine.dtype} is not {eager.dtype}"
+    assert mine.shape == eager.shape, note
+    if not mine.is_floating_point():
+        assert torch.equal(mine, eager), f"{note}: integers differ"
+        return
+    assert torch.equal(mine.isnan(), eager.isnan()), f"{note}: NaN differs from eager's"
+    finite = eager.isfinite() & exact.isfinite()
+    assert torch.equal(mine[~finite], eager[~finite]) or eager[~finite].isnan().any(), note
+    if not finite.any():
+        return
+    error = (mine.double() - exact)[finite].abs().max().item()
+    own = (eager.double() - exact)[finite].abs().max().item()
+    scale = exact[finite].abs().max().item()
+    allowance = 4 * torch.finfo(mine.dtype).eps * scale
+    assert error <= 2 * own + allowance, f"{note}: error {error:.3g}, eager's own {own:.3g}"
+
+
+def _viewed(graph: Graph, node: int) -> int:
+    """The computed node behind an output that is only a reshape of it."""
+    while ops.is_free(graph.nodes[node]):
+        assert ops.OPS[graph.nodes[node].op] == ops.View("reshape") or "squeeze" in str(
+            ops.OPS[graph.nodes[node].op]
+        )
+        (node,) = graph.nodes[node].inputs
+    return node
+
+
+def check(
+    function: Callable[..., object], inputs: Sequence[torch.Tensor], configs: Sequence[Config]
+) -> int:
+    """Every config of the whole function as one group agrees with eager; returns kernels run."""
+    found, given = captured(function, inputs)
+    graph = found.graph
+    part = whole_group(graph)
+    flat = dict(zip(graph.inputs, given, strict=True))
+    exact = as_tuple(function(*map(as_double, inputs)))
+    eager = as_tuple(function(*inputs))
+    place = {_viewed(graph, node): i for i, node in enumerate(graph.outputs)}
+    kernels = 0
+    for config in configs:
+        program = lower(part.graph, config, interpreted=True)
+        assert not isinstance(program, Refusal), f"{config}: {program}"
+        results = run_program(program, part, [flat[i] for i in part.inputs])
+        kernels += len(program.kernels)
+        compared = 0
+        for node, mine in zip(part.outputs, results, strict=True):
+            if node in place:
+                compared += 1
+                want, own = exact[place[node]], eager[place[node]]
+                assert_close(mine.reshape(own.shape), want.reshape(own.shape), own, str(config))
+        assert compared, "no output of the function was computed by the kernel"
+    return kernels

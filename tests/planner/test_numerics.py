@@ -1,0 +1,236 @@
+"""Generated kernels against eager and float64, ugly shapes first, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracle import captured, check, whole_group
+
+from fusionplan.planner.config import Config
+from fusionplan.planner.device import H200
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.space import Space, space_of
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+SHAPES = [(1, 1), (1, 127), (5, 37), (16, 64), (3, 4, 33)]
+
+
+def configs(function, inputs, limit: int = 3) -> list[Config]:
+    """A few configs of every layout of the function's group, small and ragged blocks included."""
+    group = whole_group(captured(function, inputs)[0].graph).graph
+    space = space_of(group, H200)
+    assert isinstance(space, Space), space
+    found: list[Config] = []
+    for layout in space.schedules:
+        named = [c for c in space.enumerate() if _is_of(c, layout)]
+        step = max(1, len(named) // limit)
+        found += named[::step][:limit]
+    return found
+
+
+def _is_of(config: Config, layout) -> bool:
+    return (config.tiling, config.reduction, config.split) == (
+        layout.tiling,
+        layout.reduction,
+        layout.split,
+    )
+
+
+def verify(function, inputs) -> None:
+    chosen = configs(function, inputs)
+    assert check(function, inputs, chosen) >= len(chosen) > 0
+
+
+def data(*shape: int, dtype=torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+ELEMENTWISE = {
+    "log_relu_add": lambda x, y: torch.log(torch.relu(x + y) + 0.5),
+    "sigmoid_tanh": lambda x, y: torch.sigmoid(x) * torch.tanh(y + 1),
+    "article": lambda x, y: torch.relu((x + 1) * 2) ** 2 - y,
+    "gelu": lambda x, y: F.gelu(x) + F.gelu(y, approximate="tanh"),
+    "silu_mish": lambda x, y: F.silu(x) + F.mish(y),
+    "clamp": lambda x, y: x.clamp(-0.5, 0.7) + y.clamp_min(0.1),
+    "where": lambda x, y: torch.where(x > y, x, y.abs()).masked_fill(x < -1, 3.0),
+    "exp_family": lambda x, y: torch.exp(x) + torch.expm1(y) - torch.log1p(x.abs()),
+    "trigonometry": lambda x, y: torch.sin(x) * torch.cos(y) + torch.atan(x),
+    "division": lambda x, y: x / (y.abs() + 1) + torch.reciprocal(x.abs() + 2),
+    "roots": lambda x, y: torch.sqrt(x.abs()) + torch.rsqrt(y.abs() + 1),
+    "rounding": lambda x, y: torch.floor(x) + torch.ceil(y) + torch.round(x * 3) + torch.trunc(y),
+    "extremes": lambda x, y: torch.maximum(x, y) - torch.minimum(x, y * 2),
+    "leaky": lambda x, y: F.leaky_relu(x, 0.1) + F.elu(y) + F.hardswish(x),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=0.5),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name: str, dtype: torch.dtype) -> None:
+    verify(ELEMENTWISE[name], [data(5, 37, dtype=dtype), data(37, dtype=dtype, seed=1)])
+
+
+REDUCTIONS = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "softmax_outer": lambda x: torch.softmax(x, 0),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, (x.shape[-1],)),
+    "rms_norm": lambda x: F.rms_norm(x, (x.shape[-1],), eps=1e-6),
+    "sum_rows": lambda x: (x * x).sum(-1),
+    "sum_outer": lambda x: x.sum(0),
+    "mean_all": lambda x: (x + 1).mean(),
+    "extrema": lambda x: (x.amax(-1), x.amin(-1, keepdim=True)),
+    "variance": lambda x: (x.var(-1), x.std(-1, unbiased=False)),
+    "several": lambda x: (x.mean(-1), x.amax(-1), torch.relu(x)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name: str, shape: tuple[int, ...]) -> None:
+    if name == "variance" and shape[-1] == 1:
+        shape = (3, 2)
+    verify(REDUCTIONS[name], [data(*shape)])
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_in_16_bits(name: str, dtype: torch.dtype) -> None:
+    verify(REDUCTIONS[name], [data(6, 41, dtype=dtype)])
+
+
+def rotary(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    left, right = q.chunk(2, -1)
+    return q * cos + torch.cat((-right, left), -1) * sin
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    place = torch.arange(x.shape[-1])
+    return torch.where(place[:, None] >= place[None, :], x, float("-inf")).softmax(-1)
+
+
+def test_rotary_embedding() -> None:
+    verify(rotary, [data(2, 3, 5, 16), data(5, 16, seed=1), data(5, 16, seed=2)])
+
+
+def test_masks_from_indices() -> None:
+    verify(causal, [data(9, 9)])
+
+
+def test_a_fully_masked_row_is_what_eager_makes_of_it() -> None:
+    x = data(4, 21)
+    x[2] = float("-inf")
+    x[1, 3] = float("-inf")
+    verify(lambda x: torch.softmax(x, -1), [x])
+    verify(lambda x: torch.logsumexp(x, -1).nan_to_num(0.0) + x.amax(-1).clamp_min(0), [x])
+
+
+def test_nan_propagates_as_in_eager() -> None:
+    x = data(4, 21)
+    x[1, 5] = float("nan")
+    verify(lambda x: (x.amax(-1), torch.relu(x), x.clamp(0, 1), torch.softmax(x, -1)), [x])
+
+
+def test_group_and_batch_norm_reduce_over_several_axes() -> None:
+    x, w, b = data(2, 8, 5, 5), data(8, seed=1), data(8, seed=2)
+    verify(lambda x, w, b: F.silu(F.group_norm(x, 4, w, b)), [x, w, b])
+    verify(lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, training=True)), [x, w, b])
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda x: x.t(),
+        lambda x: x[::2, 1::3],
+        lambda x: x[3:, :-2],
+        lambda x: x[:1].expand(6, x.shape[1]),
+        lambda x: torch.as_strided(x, (4, 4), (1, 5), 2),
+    ],
+    ids=["transposed", "strided", "offset", "expanded", "overlapping"],
+)
+def test_any_stride(arrange) -> None:
+    x = arrange(data(12, 12))
+    verify(lambda x: torch.tanh(x) * 2, [x])
+    verify(lambda x: torch.softmax(x * 2, -1), [x])
+
+
+VIEWS = {
+    "transpose": lambda x: torch.relu(x).transpose(0, 1) + 1,
+    "with_own_transpose": lambda x: x + x.t(),
+    "reshape": lambda x: (x * 2).reshape(3, 2, 12).sum(1),
+    "slices": lambda x: x[:, :6] * x[:, 6:],
+    "strided_slices": lambda x: x[:, ::2] - x[:, 1::2],
+    "select": lambda x: x[:, 3] + x[2].sum(),
+    "cat": lambda x: torch.cat([x * 2, x - 1, x[:, :3]], 1),
+    "cat_then_slice": lambda x: torch.cat([x.exp(), -x], 1)[:, 4:20] * 3,
+    "stack": lambda x: torch.stack([x.relu(), -x], 0),
+    "split": lambda x: sum(part * i for i, part in enumerate(x.split(5, 1)) if part.shape[1] == 5),
+    "expand": lambda x: x[:, None, :].expand(6, 4, 12) * torch.arange(4.0)[None, :, None],
+    "flatten": lambda x: x.reshape(-1) * torch.ones(72),
+    "squeeze": lambda x: x.unsqueeze(1).mul(2).squeeze(1),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_no_work(name: str) -> None:
+    x = data(12, 12) if "own" in name else data(6, 12)
+    verify(VIEWS[name], [x])
+
+
+def test_integers_and_bools() -> None:
+    i = torch.arange(-30, 30, dtype=torch.int64).reshape(5, 12)
+    j = i.to(torch.int32)
+    verify(lambda i, j: (i * 3 - j, (i > 2) & (j < 7), i.remainder(7), j.abs().sum(-1)), [i, j])
+    verify(lambda i, j: (i.float() / 3 + j, (i != 0).sum(0), (j > 0).any(-1), i.amax(0)), [i, j])
+    flags = i % 2 == 0
+    verify(
+        lambda b, j: (b.all(-1), ~b, b.to(torch.bfloat16) + 1, torch.where(b, j, -j)), [flags, j]
+    )
+
+
+def test_type_promotion_is_eagers() -> None:
+    x, y, i = data(4, 9, dtype=torch.bfloat16), data(4, 9), torch.arange(9)
+    verify(lambda x, y, i: (x + y, x * i, i / 2, i + 0.5, (x > y).float()), [x, y, i])
+
+
+def test_large_and_tiny_values_keep_their_accuracy() -> None:
+    x = torch.cat([data(3, 40) * 1e4, data(3, 40) * 1e-6, torch.full((1, 40), 7.0)])
+    verify(lambda x: F.layer_norm(x, (40,)), [x])
+    verify(lambda x: torch.softmax(x, -1), [x])
+    verify(lambda x: torch.tanh(x) + torch.sigmoid(x), [x])
+
+
+def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
+    x = data(2, 131072)
+    for function, kernels in (
+        (lambda x: x.sum(), 2),
+        (lambda x: (x.amax(-1), x.mean()), 2),
+        (lambda x: torch.softmax(x, -1), 3),
+    ):
+        split = [c for c in configs(function, [x], limit=1) if c.split > 1][:2]
+        assert split, "the space of a few long rows has no split layout"
+        assert check(function, [x], split) == kernels * len(split)
+
+
+def test_every_block_size_gives_the_same_numbers() -> None:
+    x, y = data(7, 19), data(7, 19, seed=1)
+    every = [
+        Config((("x0", a), ("x1", b)), num_warps=w)
+        for a, b, w in itertools.product((1, 2, 8), (1, 4, 32), (1, 4))
+    ]
+    assert (
+        check(lambda x, y: torch.exp(x).t() * y.t().tanh(), [x, y.t().contiguous().t()], every)
+        == 18
+    )
+
+
+def test_a_config_without_a_block_is_refused_by_name() -> None:
+    from fusionplan.planner.lower import lower
+
+    part = whole_group(captured(lambda x: x.relu() + 1, [data(4, 4)])[0].graph)
+    refusal = lower(part.graph, Config((("y7", 4),)))
+    assert isinstance(refusal, Refusal)
+    assert "x0" in refusal.reason
