@@ -253,24 +253,36 @@ def _hopeless(nest: Nest, config: Config) -> Refusal | None:
 
 def _points(nest: Nest) -> Iterator[tuple[int, dict[str, Value]]]:
     """Warps and blocks of one kernel, the usual tile sizes first."""
-    axes = _loose(nest)
-    held = nest.largest_tile(_least_blocks(nest))
-    for blocks in _blocks(tuple(power_of_two(a.extent) for a in axes), held):
-        tile = held * math.prod(blocks)
+    loose = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
+    least = _least_blocks(nest)
+    # A value's tile: what it holds whole times the blocks of its other axes, by their position.
+    tiles = {
+        (
+            math.prod(least[a] for a in live),
+            tuple(place for place, a in enumerate(loose) if a in live),
+        )
+        for live in nest.live
+    }
+    limits = tuple(power_of_two(nest.axes[a].extent) for a in loose)
+    names = [nest.axes[a].name for a in loose]
+    for tile, blocks in _blocks(limits, tuple(sorted(tiles))):
         for warps in _WARPS:
             if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1):
-                yield warps, dict(zip((a.name for a in axes), blocks, strict=True))
+                yield warps, dict(zip(names, blocks, strict=True))
 
 
 @lru_cache(maxsize=256)
-def _blocks(limits: tuple[int, ...], held: int) -> tuple[tuple[int, ...], ...]:
-    """Block sizes under limits, tiles near 2048 elements first, long inner blocks before long
-    outer ones."""
+def _blocks(
+    limits: tuple[int, ...], tiles: tuple[tuple[int, tuple[int, ...]], ...]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Block sizes under limits with the size of their largest tile: those near 2048 elements
+    first, long inner blocks before long outer ones."""
     choices = [tuple(1 << p for p in range(min(limit, 8192).bit_length())) for limit in limits]
-
-    def preference(blocks: tuple[int, ...]) -> tuple[float, ...]:
-        tile = held * math.prod(blocks)
-        return (abs(tile.bit_length() - 12), *(-float(b) for b in reversed(blocks)))
-
-    fitting = [b for b in itertools.product(*choices) if held * math.prod(b) <= max(16384, held)]
-    return tuple(sorted(fitting, key=preference))
+    most = max(16384, *(held for held, _ in tiles))
+    found = []
+    for blocks in itertools.product(*choices):
+        tile = max(held * math.prod(blocks[place] for place in places) for held, places in tiles)
+        if tile <= most:
+            order = (abs(tile.bit_length() - 12), *(-b for b in reversed(blocks)))
+            found.append((order, tile, blocks))
+    return tuple((tile, blocks) for _, tile, blocks in sorted(found))

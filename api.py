@@ -1,0 +1,189 @@
+"""`load`, `plans` and `executors`: the store, the policies and torch.compile wired together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import fx
+from torch._dynamo.eval_frame import innermost_backend
+from torch._dynamo.symbolic_convert import InstructionTranslator
+
+from .db.errors import StoreError
+from .db.store import Store
+from .planner.capture import Captured
+from .planner.cover import modelled_plan
+from .planner.device import profile_of
+from .planner.errors import DeviceError, FusionplanError, PlanError
+from .planner.graph import key
+from .planner.plan import Plan
+from .planner.runtime.compile import interpreted
+from .planner.runtime.dispatch import Baseline, Dispatcher, OnMiss, Policy, Runner, Sources
+from .planner.versions import versions
+from .tuner.session import tune_captured
+
+Accepted = Literal["measured", "any"]
+
+_ATTRIBUTE = "_fusionplan_dispatcher"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `torch.compile(model, backend="planner", options={...})` takes.
+
+    on_miss: what a graph without a plan does: "baseline" (run as torch.compile or eager would,
+    with a warning), "error", "tune" (search now) or "model" (plan by the cost model, unmeasured).
+    None is "baseline", and "model" in Triton's interpreter. store: path or SQLAlchemy URL; None
+    is the default store. evidence: "measured", or "any" to run modelled plans too; None is
+    "measured", and "any" in the interpreter. baseline: "auto" is Inductor on CUDA, else eager.
+    cudagraph: replay inference graphs as CUDA graphs even where their plans do not say so.
+    """
+
+    on_miss: OnMiss | None = None
+    store: str | Path | None = None
+    evidence: Accepted | None = None
+    baseline: Baseline = "auto"
+    cudagraph: bool = False
+
+    @staticmethod
+    def of(given: Mapping[str, Any] | None) -> Options:
+        """From a dictionary. Raises FusionplanError for an unknown name or value."""
+        given = dict(given or {})
+        unknown = sorted(given.keys() - Options.__dataclass_fields__.keys())
+        if unknown:
+            allowed = ", ".join(Options.__dataclass_fields__)
+            raise FusionplanError(f"unknown option {', '.join(unknown)}; options are {allowed}")
+        _one_of("on_miss", given.get("on_miss"), (*get_args(OnMiss), None))
+        _one_of("evidence", given.get("evidence"), (*get_args(Accepted), None))
+        _one_of("baseline", given.get("baseline", "auto"), get_args(Baseline))
+        _one_of("cudagraph", given.get("cudagraph", False), (True, False))
+        if not isinstance(given.get("store"), (str, Path, type(None))):
+            raise FusionplanError("option store: a path or a database URL")
+        return Options(**given)
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        shown = ", ".join(repr(a) for a in allowed)
+        raise FusionplanError(f"option {name}: {value!r} is not one of {shown}")
+
+
+def load(
+    model: Callable[..., Any],
+    *,
+    store: str | Path | None = None,
+    on_miss: OnMiss | None = None,
+    evidence: Accepted | None = None,
+    baseline: Baseline = "auto",
+    cudagraph: bool = False,
+    dynamic: bool | None = None,
+) -> Any:
+    """The model (or function), run by its stored plans; see `Options`. It never tunes unless
+    on_miss is "tune". `dynamic` is torch.compile's. Plans are looked up at the first call with
+    new shapes; on_miss="error" then raises PlanError."""
+    options: dict[str, Any] = {
+        "store": store,
+        "on_miss": on_miss,
+        "evidence": evidence,
+        "baseline": baseline,
+        "cudagraph": cudagraph,
+    }
+    Options.of(options)
+    compiled: Any = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
+    return compiled
+
+
+def plans(compiled: Any) -> list[Plan]:
+    """The plans that a loaded or compiled model or function runs by at present: one for each
+    graph and shape that it has met. A fall-back to the baseline is a plan without kernels."""
+    return [live.plan for live in _dispatcher_of(compiled).live.values()]
+
+
+def executors(compiled: Any) -> list[Runner]:
+    """What runs those plans; nothing for a plan that runs as eager or torch.compile does."""
+    found = _dispatcher_of(compiled).live.values()
+    return [live.runner for live in found if live.runner is not None]
+
+
+def compile_graph(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The torch.compile back end. Raises FusionplanError for an unknown option."""
+    if mode:
+        raise FusionplanError(f"backend planner has no mode {mode!r}; plans say how a graph runs")
+    chosen = Options.of(options)
+    # What torch.compile made for one call of it; it lives as long as the compiled function does.
+    compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
+    owner: Any = innermost_backend(compiler)
+    dispatcher: Dispatcher | None = getattr(owner, _ATTRIBUTE, None)
+    if dispatcher is None:
+        dispatcher = dispatcher_for(chosen)
+        setattr(owner, _ATTRIBUTE, dispatcher)
+    return dispatcher(gm, inputs)
+
+
+def dispatcher_for(options: Options) -> Dispatcher:
+    """A dispatcher that reads the store which the options name."""
+    default: OnMiss = "model" if interpreted() else "baseline"
+    policy = Policy(options.on_miss or default, options.baseline, options.cudagraph)
+
+    def find(captured: Captured) -> Plan | str:
+        return _stored_plan(captured, options)
+
+    def tune(captured: Captured, inputs: Sequence[Any]) -> Plan:
+        return tune_captured(captured, inputs, store=options.store)
+
+    return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key))
+
+
+def _model(captured: Captured) -> Plan:
+    return modelled_plan(captured.graph, profile_of(captured.device))
+
+
+def _stored_plan(captured: Captured, options: Options) -> Plan | str:
+    """The plan for this graph, device and versions, or why there is none. A store that cannot
+    be read is a miss, never a crash."""
+    graph_key = key(captured.graph)
+    try:
+        device = profile_of(captured.device)
+        with Store.open(options.store, create=False, read_only=True) as store:
+            record = store.plan(graph_key, device.key, versions())
+    except (StoreError, DeviceError) as error:
+        return f"no plan could be read: {error}"
+    if record is None:
+        return f"no plan is stored for it on {device.name} with these versions"
+    try:
+        plan = Plan.from_json(record.payload)
+    except ValueError as error:
+        return f"its stored plan is damaged: {error}"
+    if plan.graph_key != graph_key:
+        return "its stored plan is damaged: it is for another graph"
+    accepted = options.evidence or ("any" if interpreted() else "measured")
+    if plan.evidence != "measured" and accepted == "measured":
+        return 'its stored plan is only modelled (evidence="any" runs it)'
+    return plan
+
+
+def _dispatcher_of(compiled: Any) -> Dispatcher:
+    """The dispatcher of a compiled function or module, empty before its first call. Raises
+    PlanError when torch.compile did not make it."""
+    call = getattr(compiled, "_compiled_call_impl", None) or compiled
+    context = getattr(call, "dynamo_ctx", None)
+    if context is None:
+        # A compiled function keeps its context only in the closures torch.compile gave it.
+        getter = getattr(call, "get_compiler_config", None)
+        cells = getattr(getter, "__closure__", None) or ()
+        held = [cell.cell_contents for cell in cells]
+        context = next((c for c in held if hasattr(c, "callback")), None)
+    if context is None:
+        raise PlanError(f"{compiled!r} was not made by fusionplan.load or torch.compile")
+    owner = innermost_backend(context.callback)
+    found = getattr(owner, _ATTRIBUTE, None)
+    return found if found is not None else Dispatcher(Policy(), Sources(lambda _: "not run yet"))

@@ -1,0 +1,243 @@
+"""Naming a model on the command line: from `file.py`, or `file.py:object`, to the model and the
+arguments of a call.
+
+In this order: `file.py:object`; a file with `get_model()` or `model`; a file with a class `Model`.
+Inputs come from `--inputs file.py:function`, else from the file's `get_inputs()` or
+`example_inputs`. Whatever the user's code raises becomes a ModelError that names the line.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..planner.errors import ModelError
+from ..tuner.capture_model import Call
+
+_INPUTS = ("get_inputs", "example_inputs")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """The model on its device, a call of it, and what to call it in tables."""
+
+    name: str
+    model: Callable[..., Any]
+    call: Call
+
+
+def load_model(spec: str, inputs: str | None, device: torch.device) -> NamedModel:
+    """The model that the words of a command line mean. Raises ModelError."""
+    file, name = _split(spec)
+    module = _imported(file)
+    model = _placed(_model(file, module, name), device)
+    if not callable(model):
+        raise ModelError(f"{file}: {name or 'the model'} is {_kind(model)}, which cannot be called")
+    return NamedModel(_title(file, name), model, _call(file, module, inputs, device))
+
+
+def _split(spec: str) -> tuple[Path, str]:
+    """File and object. The suffix .py may be left out."""
+    text, colon, name = spec.rpartition(":")
+    if not colon or not all(part.isidentifier() for part in name.split(".")):
+        text, name = spec, ""
+    path = Path(text).expanduser()
+    if not path.suffix and path.name and not path.is_file():
+        with_suffix = path.with_name(path.name + ".py")
+        path = path if path.is_dir() and not with_suffix.is_file() else with_suffix
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder: name a Python file in it")
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}: give the path of the Python file of the model")
+    return path, name
+
+
+def _imported(file: Path) -> ModuleType:
+    """The file as a module; its folder joins the import path, as when Python runs the file."""
+    name = f"planner_model_{file.stem}"
+    found = sys.modules.get(name)
+    if found is not None and getattr(found, "__file__", None) == str(file.resolve()):
+        return found
+    # A loader of its own: the file need not end in .py.
+    loader = importlib.machinery.SourceFileLoader(name, str(file.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except SyntaxError as error:
+        where = Path(error.filename).name if error.filename else file.name
+        raise ModelError(f"{where}, line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        raise _blamed(error, file, "importing it fails") from error
+    return module
+
+
+def _model(file: Path, module: ModuleType, name: str) -> Any:
+    if name:
+        return _made(file, _found(file, module, name), name)
+    for found in ("get_model", "model"):
+        if hasattr(module, found):
+            return _made(file, getattr(module, found), found)
+    if inspect.isclass(getattr(module, "Model", None)):
+        return _constructed(file, module)
+    raise ModelError(
+        f"{file.name}: no model found; looked for get_model(), model and a class Model; "
+        f"the file has {_contents(module)}; name one with {file.name}:NAME"
+    )
+
+
+def _made(file: Path, value: Any, name: str) -> Any:
+    """The model itself: what a class or a function without parameters gives, else the value."""
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return value
+    needed = _required(value)
+    if inspect.isclass(value):
+        if needed:
+            raise ModelError(
+                f"{file.name}: class {name} needs {', '.join(needed)}; name an instance, or a "
+                "function without parameters that makes one"
+            )
+        return _called(file, value, name)
+    # A function that takes nothing cannot be a model: it makes one.
+    return value if _parameters(value) else _called(file, value, name)
+
+
+def _constructed(file: Path, module: ModuleType) -> Any:
+    """A class `Model` with the arguments that `get_init_inputs` gives for its constructor."""
+    make: Any = getattr(module, "get_init_inputs", None)
+    given = _called(file, make, "get_init_inputs") if callable(make) else ()
+    if isinstance(given, Mapping):
+        return _called(file, module.Model, "Model", **given)
+    if not isinstance(given, (tuple, list)):
+        given = (given,)
+    return _called(file, module.Model, "Model", *given)
+
+
+def _call(file: Path, module: ModuleType, inputs: str | None, device: torch.device) -> Call:
+    name = ""
+    if inputs is not None:
+        file, name = _split(inputs)
+        module = _imported(file)
+    if name:
+        value = _found(file, module, name)
+    else:
+        name = next((n for n in _INPUTS if hasattr(module, n)), "")
+        if not name:
+            raise ModelError(
+                f"{file.name}: no inputs found; looked for get_inputs() and example_inputs; "
+                f"the file has {_contents(module)}; name them with --inputs FILE.py:FUNCTION"
+            )
+        value = getattr(module, name)
+    if callable(value) and not isinstance(value, torch.Tensor):
+        wanted = {"device": str(device)} if "device" in _parameters(value) else {}
+        value = _called(file, value, name, **wanted)
+    try:
+        call = Call.of(value)
+    except ModelError as error:
+        raise ModelError(f"{file.name}: {name}: {error}") from error
+    return Call(_moved(call.args, device), _moved(call.kwargs, device))
+
+
+def _placed(model: Any, device: torch.device) -> Any:
+    if not isinstance(model, torch.nn.Module):
+        return model
+    try:
+        return model.to(device)
+    except RuntimeError as error:
+        raise ModelError(f"the model cannot be moved to {device}: {_first_line(error)}") from error
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Tensors in tuples, lists and dictionaries on the device; all else as it is."""
+    if isinstance(value, torch.Tensor):
+        moved = value.detach().to(device)
+        return value if moved.device == value.device else moved.requires_grad_(value.requires_grad)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_moved(v, device) for v in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_moved(v, device) for v in value)
+    if isinstance(value, dict):
+        return {name: _moved(v, device) for name, v in value.items()}
+    return value
+
+
+def _found(file: Path, module: ModuleType, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise ModelError(f"{file.name} has no {name!r}; it has {_contents(module)}")
+        value = getattr(value, part)
+    return value
+
+
+def _called(file: Path, function: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except (Exception, SystemExit) as error:
+        raise _blamed(error, file, f"{name}() fails") from error
+
+
+def _blamed(error: BaseException, file: Path, what: str) -> ModelError:
+    """The error with the last line of the user's file that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == str(file.resolve())]
+    place = f"{file.name}, line {lines[-1]}" if lines else file.name
+    return ModelError(f"{place}: {what}: {type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else "no message"
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function of C says nothing: it may take anything
+        return {"args": inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)}
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    wanted = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        name
+        for name, p in _parameters(function).items()
+        if p.default is p.empty and p.kind in (*wanted, inspect.Parameter.KEYWORD_ONLY)
+    ]
+
+
+def _contents(module: ModuleType) -> str:
+    """What the file itself defines, for a message."""
+    own = [
+        f"{name} ({_kind(value)})"
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+    ]
+    return ", ".join(own[:8]) + (", ..." if len(own) > 8 else "") if own else "nothing"
+
+
+def _kind(value: Any) -> str:
+    if inspect.isclass(value):
+        return "class"
+    return "function" if inspect.isroutine(value) else type(value).__name__
+
+
+def _title(file: Path, name: str) -> str:
+    return f"{file.stem}:{name}" if name else file.stem

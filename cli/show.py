@@ -1,0 +1,96 @@
+"""`planner show`: one plan, with its graph, its nests or its generated source."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ..db import Store
+from ..planner.errors import PlanError
+from ..planner.graph import Graph
+from . import render, stored
+from .render import ShownPlan
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PLANNER_STORE",
+        metavar="PATH",
+        help="Path or database URL of the store; by default in the user's cache.",
+        show_default=False,
+    ),
+]
+PlanArgument = Annotated[
+    str | None,
+    typer.Argument(help="Name, or start of the key; by default the newest.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def show(
+    plan: PlanArgument = None,
+    store: StoreOption = None,
+    source: Annotated[
+        bool, typer.Option("--source", help="The generated kernels, as a module that runs.")
+    ] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="The captured graph.")] = False,
+    nest: Annotated[bool, typer.Option("--nest", help="The loop nest of every group.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show a plan: its groups, lowering, config, predicted and measured time, and its peers."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        found = stored.find(opened, plan)
+    extra: dict[str, Any] = {}
+    if graph:
+        extra["graph"] = str(_graph(found))
+    if nest:
+        extra["nests"] = nests(_graph(found), found)
+    if source:
+        extra["source"] = source_of(_graph(found), found)
+    if json:
+        render.print_json(found.to_json() | extra)
+        return
+    if extra:
+        for text in extra.values():
+            for part in text if isinstance(text, list) else [text]:
+                print(part.rstrip("\n"))
+        return
+    render.out().print(render.plan_view(found))
+    versions = render.pairs(dict(found.plan.versions))
+    render.out().print(Text(f"made with {versions}", style="dim"))
+
+
+def _graph(found: ShownPlan) -> Graph:
+    if found.graph is None:
+        raise PlanError(f"the graph of plan {found.key} is not in the store: tune the model again")
+    return found.graph
+
+
+def nests(graph: Graph, found: ShownPlan) -> list[str]:
+    """The nest of every generated group, or why it has none."""
+    from ..planner.errors import Refusal
+    from ..planner.group import subgraph
+    from ..planner.schedule import schedule_group
+
+    texts = []
+    for number, group in enumerate(found.plan.groups):
+        title = f"# group {number}: {render.operations(graph, group.nodes)} ({group.lowering})"
+        if group.config is None:
+            texts.append(f"{title}\nno nest: it is not generated\n")
+            continue
+        config = group.config
+        part = subgraph(graph, group.nodes).graph
+        made = schedule_group(part, config.tiling, config.reduction, config.split)
+        kernels = [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
+        texts += [f"{title}\n# {config}\n" + "\n\n".join(map(str, kernels)) + "\n"]
+    return texts
+
+
+def source_of(graph: Graph, found: ShownPlan) -> str:
+    """The plan as a module that runs alone."""
+    from ..planner.codegen.module import print_module
+
+    return print_module(graph, found.plan)

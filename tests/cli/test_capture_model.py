@@ -1,0 +1,118 @@
+"""From a model to all its graphs, with the inputs they really had."""
+
+import pytest
+import torch
+from fusionplan.planner.errors import ModelError
+from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.model_peers import model_peers, part_peers
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) + x
+
+
+class Layers(nn.Module):
+    """Three equal layers; the graph break in the loop leaves each to be a graph of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return x
+
+
+def run(part):
+    return part.captured.gm(*part.inputs)
+
+
+def test_one_graph():
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU())
+    x = torch.randn(4, 8)
+    found = capture_model(model, x)
+    assert found.is_whole
+    (part,) = found.parts
+    assert part.stage == "inference"
+    assert len(part.inputs) == len(part.captured.graph.inputs) == 3
+    torch.testing.assert_close(run(part)[0], model(x))
+    peers = model_peers(model, part_call(x), modes=False)
+    torch.testing.assert_close(peers["eager"](), model(x))
+
+
+def part_call(*args):
+    from fusionplan.tuner.capture_model import Call
+
+    return Call(args)
+
+
+def test_equal_graphs_are_one_part():
+    found = capture_model(Layers(), [torch.randn(4, 16)])
+    assert found.graphs == 3
+    assert [part.times for part in found.parts] == [3]
+    assert not found.is_whole
+    (part,) = found.parts
+    peers = part_peers(part, modes=False)
+    torch.testing.assert_close(peers["eager"]()[0], run(part)[0])
+
+
+def test_training():
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU())
+    x = torch.randn(4, 8)
+    found = capture_model(model, x, training=True)
+    assert [part.stage for part in found.parts] == ["forward", "backward"]
+    assert all(p.grad is None for p in model.parameters())
+    forward, backward = found.parts
+    ours = [g for g in run(backward) if g is not None]
+    theirs = [g for g in part_peers(backward, modes=False)["eager"]() if g is not None]
+    for gradient in theirs:
+        assert any(g.shape == gradient.shape and torch.allclose(g, gradient) for g in ours)
+    torch.testing.assert_close(part_peers(forward, modes=False)["eager"]()[0], run(forward)[0])
+
+
+def test_nothing_to_fuse_is_noted():
+    found = capture_model(torch.mm, [torch.ones(4, 4), torch.ones(4, 4)])
+    assert found.parts == ()
+    assert found.graphs == 1
+    assert "nothing to fuse" in found.notes[0]
+
+
+def test_no_graph():
+    found = capture_model(lambda x: x, torch.ones(3))
+    assert found.parts == ()
+    assert "no graph" in found.notes[-1]
+
+
+def test_dynamic_sizes_are_those_of_the_call():
+    x = torch.randn(6, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    (part,) = capture_model(lambda x: torch.relu(x) * x.shape[0], x).parts
+    types = [part.captured.graph.nodes[i].type for i in part.captured.graph.inputs]
+    assert [t.shape for t in types] == [(6, 8)]
+    assert all(isinstance(i, torch.Tensor) for i in part.inputs)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{"x": torch.ones(2, 3), "scale": 2.0}, (torch.ones(2, 3), 2.0), [torch.ones(2, 3), 2.0]],
+)
+def test_inputs(inputs):
+    assert len(capture_model(lambda x, scale: torch.exp(x) * scale, inputs).parts) == 1
+
+
+def test_model_that_fails():
+    with pytest.raises(ModelError, match="size of tensor a"):
+        capture_model(lambda x: x + torch.ones(7), torch.ones(3))
+
+
+def test_training_without_gradients():
+    with pytest.raises(ModelError, match="requires a gradient"):
+        capture_model(lambda x: x + 1, torch.ones(3), training=True)

@@ -1,0 +1,239 @@
+"""`planner tune`: naming a model, what is printed and stored, Ctrl-C."""
+
+import json
+
+import pytest
+import torch
+from fusionplan.db import Store
+from fusionplan.planner.plan import Plan
+
+CLASS = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, features, eps):
+        super().__init__()
+        self.norm = nn.LayerNorm(features, eps=eps)
+
+    def forward(self, x, residual):
+        return self.norm(x + residual)
+
+
+def get_init_inputs():
+    return [32, 1e-5]
+
+
+def get_inputs():
+    return [torch.randn(4, 32), torch.randn(4, 32)]
+"""
+
+OBJECTS = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2
+
+
+instance = Net()
+
+
+def function(x):
+    return torch.exp(x) + 1
+
+
+def factory():
+    return Net()
+
+
+class Holder:
+    net = Net()
+"""
+
+INPUTS = """\
+import torch
+
+
+def named():
+    return {"x": torch.ones(4, 16)}
+
+
+def single(device):
+    return torch.ones(4, 16, device=device)
+
+
+pair = (torch.ones(4, 16),)
+"""
+
+BREAKS = """\
+import torch
+
+
+def model(x):
+    y = torch.relu(x + 1)
+    torch._dynamo.graph_break()
+    return torch.exp(y * 2)
+
+
+example_inputs = torch.ones(4, 16)
+"""
+
+
+def tuned(planner, *arguments):
+    result = planner("tune", *arguments, "--target", "h200", "--json")
+    assert result.code == 0, result
+    return json.loads(result.out)
+
+
+def test_for_real(planner, small, tmp_path):
+    """Compiled for the target and checked in the interpreter, in processes of their own."""
+    result = planner("tune", small, "--target", "h200")
+    assert result.code == 0, result
+    assert "evidence: modelled" in result.out
+    assert "triton" in result.out
+    assert "Nothing was measured" in result.out
+    with Store.open(tmp_path / "plans.db", create=False) as store:
+        (record,) = store.plans()
+    assert record.name == "small"
+    assert record.evidence == "modelled"
+    plan = Plan.from_json(record.payload)
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert planner("show", "small").code == 0
+
+
+def test_json(planner, quick, small, tmp_path):
+    data = tuned(planner, small)
+    assert data["evidence"] == "modelled"
+    assert data["device"] == "NVIDIA H200"
+    assert data["store"] == str(tmp_path / "plans.db")
+    (plan,) = data["plans"]
+    assert plan["stage"] == "inference"
+    assert [g["lowering"] for g in plan["plan"]["groups"]] == ["triton"]
+    shown = planner("show", plan["key"], "--json")
+    assert json.loads(shown.out)["plan"] == plan["plan"]
+
+
+def test_what_the_model_prints_is_no_result(planner, quick, write):
+    file = write(
+        "loud.py",
+        "import torch\nprint('hello')\n\n\ndef model(x):\n    return x + 1\n\n\n"
+        "example_inputs = [torch.ones(4, 8)]\n",
+    )
+    assert len(tuned(planner, file)["plans"]) == 1
+
+
+def test_suffix_may_be_left_out(planner, quick, small):
+    assert tuned(planner, "small")["plans"][0]["name"] == "small"
+
+
+def test_class_with_init_inputs(planner, quick, write):
+    data = tuned(planner, write("kernel.py", CLASS))
+    assert len(data["plans"]) == 1
+
+
+@pytest.mark.parametrize("name", ["instance", "Net", "function", "factory", "Holder.net"])
+def test_object(planner, quick, write, name):
+    write("objects.py", OBJECTS)
+    write("inputs.py", INPUTS)
+    data = tuned(planner, f"objects.py:{name}", "--inputs", "inputs.py:named")
+    assert data["plans"][0]["name"] == f"objects:{name}"
+
+
+@pytest.mark.parametrize("name", ["single", "pair"])
+def test_inputs(planner, quick, write, name):
+    write("objects.py", OBJECTS)
+    write("inputs.py", INPUTS)
+    assert tuned(planner, "objects.py:Net", "--inputs", f"inputs.py:{name}")["plans"]
+
+
+def test_training(planner, quick, write):
+    data = tuned(planner, write("kernel.py", CLASS), "--training")
+    assert [p["stage"] for p in data["plans"]] == ["forward", "backward"]
+
+
+def test_graph_breaks(planner, quick, write):
+    data = tuned(planner, write("breaks.py", BREAKS))
+    assert [p["name"] for p in data["plans"]] == ["breaks 0 inference", "breaks 1 inference"]
+
+
+def test_nothing_to_fuse(planner, quick, write):
+    file = write(
+        "mm.py", "import torch\nmodel = torch.mm\nexample_inputs = [torch.ones(4, 4)] * 2\n"
+    )
+    result = planner("tune", file, "--target", "h200")
+    assert result.code == 0, result
+    assert "nothing to fuse" in result.out
+
+
+def test_measured_plan_is_shown_with_its_peers(planner, quick, small):
+    """In the interpreter the CPU is the device."""
+    result = planner("tune", small)
+    assert result.code == 0, result
+    assert "speed-up 2.00x over eager" in result.out
+    assert 'torch.compile(model, backend="planner")' in result.out
+
+
+def test_modelled_plan_does_not_replace_a_measured_one(planner, quick, small, monkeypatch):
+    from fusionplan import tuning
+    from fusionplan.planner.device import CPU
+
+    assert planner("tune", small).code == 0
+    monkeypatch.setattr(tuning, "builtin", lambda name: CPU)
+    result = planner("tune", small, "--target", "h200")
+    assert result.code == 0, result
+    assert "which is kept" in result.err
+    assert json.loads(planner("show", "--json").out)["evidence"] == "measured"
+
+
+def interrupt(monkeypatch, after):
+    """Ctrl-C in the part that comes after so many."""
+    from fusionplan.tuner.session import Session
+
+    modelled = Session.modelled
+    seen = []
+
+    def stops(session, profile):
+        if len(seen) == after:
+            raise KeyboardInterrupt
+        seen.append(session)
+        return modelled(session, profile)
+
+    monkeypatch.setattr(Session, "modelled", stops)
+
+
+def test_interrupted_with_a_plan(planner, quick, write, monkeypatch):
+    interrupt(monkeypatch, 1)
+    result = planner("tune", write("breaks.py", BREAKS), "--target", "h200", "--json")
+    assert result.code == 130
+    data = json.loads(result.out)
+    assert data["interrupted"]
+    assert len(data["plans"]) == 1
+    assert planner("show").code == 0
+    assert "best so far" in result.err
+
+
+def test_interrupted_without_a_plan(planner, quick, small, monkeypatch):
+    interrupt(monkeypatch, 0)
+    result = planner("tune", small, "--target", "h200")
+    assert result.code == 130
+    assert result.out == ""
+    assert "interrupted" in result.err.splitlines()[-1]
+
+
+def test_python(quick, tmp_path):
+    import fusionplan.tuning
+
+    def model(x):
+        return torch.relu(x + 1)
+
+    tuned = fusionplan.tuning.tune(model, torch.ones(4, 16), store=tmp_path / "own.db")
+    assert tuned.plan.groups[0].lowering == "triton"
+    assert tuned.speedup == pytest.approx(2.0)
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(tuned(x), model(x))
+    (live,) = fusionplan.plans(tuned._run)
+    assert live == tuned.plan

@@ -1,0 +1,9 @@
+"""The whole run uses Triton's interpreter, so that kernels run without a GPU.
+
+Triton looks at the variable once, when it is first imported; pytest loads this file before any
+test. A test that needs the real compiler runs it in a process of its own.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"

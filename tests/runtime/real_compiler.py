@@ -1,0 +1,87 @@
+"""Run by test_compile.py with the real compiler; prints what it found as JSON."""
+
+import json
+import sys
+from dataclasses import replace
+
+import torch
+from fusionplan.planner.codegen.source import Buffer, KernelSource
+from fusionplan.planner.runtime.compile import (
+    CompileFailed,
+    Target,
+    compile_kernel,
+    interpreted,
+    resources,
+)
+from fusionplan.planner.runtime.launch import Launcher
+
+TEXT = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows(x_ptr, out_ptr):
+    i = tl.program_id(0) * 16384 + tl.arange(0, 16384)
+    x = tl.load(x_ptr + i)
+    total = tl.sum(x * x, 0)
+    tl.store(out_ptr + i, x * tl.rsqrt(total + 1e-6) + tl.max(x, 0) * tl.exp(x))
+"""
+BUFFERS = (Buffer("in", 0, "float32"), Buffer("out", 0, "float32"))
+ROWS = KernelSource("rows", TEXT, BUFFERS, 128, 4, 2)
+
+
+def usage(source, **options):
+    compiled = compile_kernel(source, Target(), **options)
+    found = resources(compiled)
+    vector = "ld.global.v4" in compiled.kernel.asm["ptx"]
+    return {**{n: getattr(found, n) for n in found.__dataclass_fields__}, "vector": vector}
+
+
+def failure(source):
+    try:
+        compile_kernel(source, Target())
+    except CompileFailed as error:
+        return str(error)
+    return ""
+
+
+def on_gpu():
+    """Both variants, and another stream; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda", torch.cuda.current_device())
+    launcher = Launcher(ROWS, device)
+    memory = torch.randn(128 * 16384 + 1, device=device)
+    good = []
+    for x, launch in ((memory[:-1], launcher.aligned), (memory[1:], launcher.unaligned)):
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            out = torch.empty(128, 16384, device=device)
+            rows = x.view(128, 16384)
+            torch.cuda.synchronize()
+            launch(stream.cuda_stream, x.data_ptr(), out.data_ptr())
+            torch.cuda.synchronize()
+            scale = torch.rsqrt((rows * rows).sum(1, keepdim=True) + 1e-6)
+            want = rows * scale + rows.amax(1, keepdim=True) * rows.exp()
+            good.append(bool(torch.allclose(out, want, rtol=1e-4, atol=1e-4)))
+    return good
+
+
+json.dump(
+    {
+        "interpreted": interpreted(),
+        "rows": usage(ROWS),
+        "unaligned": usage(ROWS, aligned=False),
+        "one_warp": usage(replace(ROWS, num_warps=1)),
+        "not_a_power_of_2": failure(
+            replace(ROWS, text=TEXT.replace("arange(0, 16384)", "arange(0, 9)"))
+        ),
+        "unknown_name": failure(replace(ROWS, text=TEXT.replace("tl.rsqrt", "rsqrt"))),
+        "no_module": failure(replace(ROWS, text="def rows(:")),
+        "other_name": failure(replace(ROWS, name="columns")),
+        "buffers": failure(replace(ROWS, buffers=BUFFERS[:1])),
+        "dtype": failure(replace(ROWS, buffers=(Buffer("in", 0, "complex64"), BUFFERS[1]))),
+        "gpu": on_gpu(),
+    },
+    sys.stdout,
+)

@@ -1,0 +1,192 @@
+"""`load`, `plans`, `executors` and torch.compile(backend="planner"), with a store on disk."""
+
+import subprocess
+import sys
+
+import fusionplan
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.api import Options
+from fusionplan.backend import planner
+from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
+from fusionplan.db.store import Store
+from fusionplan.planner.device import profile_of
+from fusionplan.planner.errors import FusionplanError, PlanError
+from fusionplan.planner.graph import key
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.dispatch import FusionplanWarning
+from fusionplan.planner.versions import versions
+from torch import nn
+
+PROFILE = profile_of(torch.device("cpu"))
+DEVICE = PROFILE.key
+X = torch.randn(4, 16)
+
+
+def model(x):
+    return F.gelu(x).softmax(-1)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "plans.db"
+
+
+@pytest.fixture
+def stored(place, captured):
+    """Stores a plan for `model`; returns it."""
+
+    def save(evidence="measured", **changes):
+        graph = captured(model, X).graph
+        torch._dynamo.reset()
+        group = GroupPlan((graph.nodes[1].id,), "inductor", "")
+        current = tuple(sorted(versions().items()))
+        plan = Plan(key(graph), DEVICE, current, evidence, (group,))
+        with Store.open(place) as store:
+            store.put_device(DeviceRecord(DEVICE, PROFILE.name, 1, 0, "90", {}))
+            store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
+            store.save_plan(
+                PlanRecord(
+                    key=f"{plan.graph_key}-{DEVICE}",
+                    graph_key=plan.graph_key,
+                    device_key=DEVICE,
+                    versions=versions(),
+                    name="model",
+                    evidence=evidence,
+                    payload={**plan.to_json(), **changes},
+                )
+            )
+        return plan
+
+    return save
+
+
+def test_load_runs_the_stored_plan(place, stored):
+    plan = stored()
+    fast = fusionplan.load(model, store=place, on_miss="error")
+    assert fusionplan.plans(fast) == []
+    torch.testing.assert_close(fast(X), model(X))
+    assert fusionplan.plans(fast) == [plan]
+    (executor,) = fusionplan.executors(fast)
+    assert executor.calls == 1
+
+
+@pytest.mark.parametrize("kind", ["function", "module", "decorator", "in_place"])
+def test_plans_of_what_torch_compile_made(place, stored, kind):
+    plan = stored()
+    options = {"store": str(place), "on_miss": "error"}
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return model(x)
+
+    if kind == "function":
+        fast = torch.compile(model, backend=planner, options=options)
+    elif kind == "module":
+        fast = torch.compile(Model(), backend=planner, options=options)
+    elif kind == "decorator":
+
+        @torch.compile(backend=planner, options=options)
+        def fast(x):
+            return model(x)
+
+    else:
+        fast = Model()
+        fast.compile(backend=planner, options=options)
+    fast(X)
+    assert fusionplan.plans(fast) == [plan]
+    assert len(fusionplan.executors(fast)) == 1
+
+
+def test_two_compiled_models_do_not_mix(place, stored):
+    stored()
+    first = fusionplan.load(model, store=place, on_miss="error")
+    second = fusionplan.load(model, store=place, on_miss="error")
+    first(X)
+    assert len(fusionplan.plans(first)) == 1
+    assert fusionplan.plans(second) == []
+
+
+def test_what_was_not_compiled_has_no_plans():
+    with pytest.raises(PlanError, match="not made by"):
+        fusionplan.plans(model)
+
+
+def test_a_missing_plan_names_the_way_out(place, stored):
+    stored()
+    fast = fusionplan.load(lambda x: x + 1, store=place, on_miss="error")
+    with pytest.raises(PlanError, match=r"no plan is stored.*planner tune"):
+        fast(X)
+
+
+@pytest.mark.parametrize("state", ["missing", "garbage", "truncated", "folder"])
+def test_a_store_that_cannot_be_read_is_a_miss(place, stored, state):
+    stored()
+    if state == "missing":
+        place.unlink()
+    elif state == "folder":
+        place.unlink()
+        place.mkdir()
+    else:
+        data = place.read_bytes()
+        place.write_bytes(b"garbage" * 1000 if state == "garbage" else data[: len(data) // 2])
+    fast = fusionplan.load(model, store=place, on_miss="baseline")
+    with pytest.warns(FusionplanWarning) as found:
+        torch.testing.assert_close(fast(X), model(X))
+    assert len([w for w in found if w.category is FusionplanWarning]) == 1
+
+
+def test_a_damaged_plan_is_a_miss(place, stored):
+    stored(groups="none")
+    fast = fusionplan.load(model, store=place, on_miss="baseline")
+    with pytest.warns(FusionplanWarning, match="damaged: no plan: groups"):
+        fast(X)
+
+
+def test_a_modelled_plan_runs_only_when_accepted(place, stored):
+    stored(evidence="modelled")
+    strict = fusionplan.load(model, store=place, on_miss="error", evidence="measured")
+    with pytest.raises(PlanError, match="only modelled"):
+        strict(X)
+    torch._dynamo.reset()
+    loose = fusionplan.load(model, store=place, on_miss="error", evidence="any")
+    loose(X)
+    assert len(fusionplan.executors(loose)) == 1
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"on_mis": "error"}, "unknown option on_mis; options are on_miss, store"),
+        ({"on_miss": "explode"}, "option on_miss: 'explode' is not one of 'baseline'"),
+        ({"evidence": "none"}, "option evidence"),
+        ({"baseline": "xla"}, "option baseline"),
+        ({"cudagraph": "yes"}, "option cudagraph"),
+        ({"store": 3}, "option store"),
+    ],
+)
+def test_wrong_options_are_named(options, text):
+    with pytest.raises(FusionplanError, match=text):
+        Options.of(options)
+
+
+def test_torch_compile_passes_the_error_on():
+    fast = torch.compile(lambda x: x + 1, backend=planner, options={"nonsense": 1})
+    with pytest.raises(Exception, match="unknown option nonsense"):
+        fast(X)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="no mode 'max-autotune'"):
+        torch.compile(lambda x: x + 1, backend=planner, mode="max-autotune")(X)
+
+
+def test_importing_the_store_loads_no_torch():
+    code = "import sys, fusionplan.db; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_of_the_package():
+    assert {"load", "plans", "tune", "Plan"} <= set(dir(fusionplan))
+    assert fusionplan.Plan is Plan
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fusionplan.nothing  # noqa: B018

@@ -1,0 +1,62 @@
+"""Compilation for an H200 with no GPU at hand. The real compiler needs a process of its own,
+because the interpreter is on in this one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fusionplan.planner.runtime.compile import CompileFailed, compile_kernel, interpreted
+
+
+@pytest.fixture(scope="module")
+def found():
+    script = Path(__file__).with_name("real_compiler.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_registers_and_spills_are_read_with_no_gpu(found):
+    assert not found["interpreted"]
+    assert 100 < found["rows"]["registers"] <= 255
+    assert found["rows"]["spill_bytes"] == 0
+    assert found["rows"]["shared_bytes"] > 0
+    assert found["rows"]["cubin_bytes"] > 1000
+    assert found["one_warp"]["spill_bytes"] > 1000
+
+
+def test_only_aligned_pointers_get_wide_loads(found):
+    assert found["rows"]["vector"]
+    assert not found["unaligned"]["vector"]
+
+
+def test_failures_say_what_is_wrong(found):
+    assert "power of 2" in found["not_a_power_of_2"]
+    assert "rsqrt is not defined" in found["unknown_name"]
+    assert "no module" in found["no_module"]
+    assert "columns" in found["other_name"]
+    assert "takes 2 pointers" in found["buffers"]
+    assert "complex64" in found["dtype"]
+
+
+def test_launches_on_a_gpu(found):
+    if found["gpu"] is None:
+        pytest.skip("no GPU")
+    assert found["gpu"] == [True] * 4
+
+
+def test_nothing_compiles_in_the_interpreter(kernel):
+    assert interpreted()
+    with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):
+        compile_kernel(kernel("x", 128))

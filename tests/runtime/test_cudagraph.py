@@ -1,0 +1,113 @@
+"""When a call is replayed, by a recorder that stands for CUDA's."""
+
+import warnings
+
+import pytest
+import torch
+from fusionplan.planner.plan import Plan
+from fusionplan.planner.runtime.cudagraph import SMALL, GraphedExecutor
+from fusionplan.planner.runtime.executor import Executor
+
+CPU = torch.device("cpu")
+
+
+class Recorder:
+    """A replay computes again from the same inputs into the same outputs."""
+
+    def __init__(self):
+        self.captures = 0
+
+    def __call__(self, call, inputs):
+        self.captures += 1
+        outputs = list(call(list(inputs)))
+
+        def replay():
+            for old, new in zip(outputs, call(list(inputs)), strict=True):
+                old.copy_(new)
+
+        return replay, outputs
+
+
+@pytest.fixture
+def graphed(captured):
+    def make(size, **options):
+        x = torch.randn(size)
+        found = captured(lambda x: x * 2, x)
+        executor = Executor(found, Plan("", "", (), "modelled", ()), CPU)
+        recorder = Recorder()
+        return GraphedExecutor(executor, record=recorder, **options), recorder, x
+
+    return make
+
+
+def test_the_second_call_with_the_same_addresses_is_captured(graphed):
+    run, recorder, x = graphed(100)
+    for count in (0, 1, 1, 1):
+        assert torch.equal(run(x)[0], x * 2)
+        assert recorder.captures == count
+        x += 1  # new values in the same memory
+    assert run.replays == 2
+
+
+def test_a_small_result_is_a_copy(graphed):
+    run, _, x = graphed(100)
+    run(x), run(x)
+    first = run(x)[0]
+    x += 1
+    second = run(x)[0]
+    assert run.replays == 2
+    torch.testing.assert_close(second - first, torch.full((100,), 2.0))
+
+
+def test_a_large_result_that_is_held_is_not_written_over(graphed):
+    run, _, x = graphed(SMALL)
+    run(x), run(x)
+    held = run(x)[0]
+    kept = held.clone()
+    assert run.replays == 1
+    x += 1
+    other = run(x)[0]
+    assert run.replays == 1  # ran plainly
+    assert torch.equal(held, kept)
+    assert torch.equal(other, x * 2)
+    view = held[3:]
+    del held
+    run(x)
+    assert run.replays == 1  # a view holds it too
+    del view
+    run(x)
+    assert run.replays == 2
+
+
+def test_only_a_few_graphs_are_captured(graphed):
+    run, recorder, _ = graphed(100, graphs=2)
+    inputs = [torch.randn(100) for _ in range(4)]
+    for x in inputs:
+        for _ in range(3):
+            assert torch.equal(run(x)[0], x * 2)
+    assert recorder.captures == 2
+
+
+def test_addresses_that_never_come_twice_are_not_captured(graphed):
+    run, recorder, _ = graphed(100)
+    inputs = [torch.randn(100) for _ in range(3)]
+    for x in inputs * 2:
+        run(x)
+    assert recorder.captures == 0
+
+
+def test_what_cannot_be_captured_runs_plainly(captured):
+    x = torch.randn(8)
+    found = captured(lambda x: x * 2, x)
+
+    def record(call, inputs):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    run = GraphedExecutor(Executor(found, Plan("", "", (), "modelled", ()), CPU), record=record)
+    run(x)
+    with pytest.warns(UserWarning, match="not permitted"):
+        assert torch.equal(run(x)[0], x * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(x)
+    assert run.calls == 3

@@ -1,0 +1,189 @@
+"""What passes for right, and what does not, whatever the kernel."""
+
+import math
+
+import pytest
+import torch
+from fusionplan.planner.graph import Graph, Node, Ref, Symbol, TensorType
+from fusionplan.tuner.check import check, deepest, expected
+from fusionplan.tuner.evaluate import evaluate
+from fusionplan.tuner.inputs import DATA_SETS, empty, is_poison, make, poison
+from tuner_graphs import dense, pointwise, softmax
+
+CPU = torch.device("cpu")
+
+
+def judged(group: Graph, data_set: str, change=lambda out: out) -> str | None:
+    inputs = make(group, data_set, CPU, seed=3)
+    wanted = expected(group, inputs, CPU)
+    actual = change(evaluate(group, inputs, CPU)[0].clone())
+    return check(wanted, [actual], data_set)
+
+
+GROUPS = [
+    pointwise(),
+    pointwise(dtype="bfloat16"),
+    softmax(),
+    softmax(dtype="float16"),
+    softmax(33, 127, dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("data_set", DATA_SETS)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{g.nodes[0].type}")
+def test_eager_itself_passes(group: Graph, data_set: str):
+    assert judged(group, data_set) is None
+
+
+def test_another_order_of_summation_passes():
+    group = softmax(16, 4096)
+    inputs = make(group, "random", CPU, seed=0)
+    wanted = expected(group, inputs, CPU)
+    e = torch.exp(inputs[0] - inputs[0].amax(1, True))
+    total = torch.zeros(16, 1)
+    for column in range(0, 4096, 64):
+        total += e[:, column : column + 64].flip(1).cumsum(1)[:, -1:]
+    assert check(wanted, [e / total], "random") is None
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{g.nodes[0].type}")
+@pytest.mark.parametrize("data_set", ["random", "tiny", "constant"])
+def test_one_wrong_element_is_found_and_named(group: Graph, data_set: str):
+    def change(out: torch.Tensor) -> torch.Tensor:
+        out[3, 5] = out[3, 5] * 1.3 + 0.2
+        return out
+
+    reason = judged(group, data_set, change)
+    assert reason is not None
+    assert f"output 0 on {data_set}" in reason
+    assert "[3, 5]" in reason
+
+
+def test_a_small_error_everywhere_is_found():
+    assert judged(softmax(32, 64), "random", lambda out: out * (1 + 1e-4)) is not None
+    assert judged(softmax(32, 64), "random", lambda out: out * (1 + 1e-7)) is None
+
+
+def test_an_element_nobody_wrote_is_found():
+    def change(out: torch.Tensor) -> torch.Tensor:
+        unwritten = torch.empty_like(out)
+        poison(unwritten)
+        out[-1, -1] = unwritten[-1, -1]
+        return out
+
+    assert "not finite" in (judged(pointwise(), "random", change) or "")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("data_set", ["random", "zeros"])
+def test_what_is_not_finite_never_passes_where_the_reference_is(bad: float, data_set: str):
+    def change(out: torch.Tensor) -> torch.Tensor:
+        out[0, 0] = bad
+        return out
+
+    assert judged(softmax(), data_set, change) is not None
+
+
+def test_an_infinity_must_match():
+    def finite(out: torch.Tensor) -> torch.Tensor:
+        return out.nan_to_num()
+
+    assert judged(pointwise(), "large") is None
+    assert "not finite where" in (judged(pointwise(), "large", finite) or "")
+
+
+def test_a_masked_row_may_be_zero_where_eager_has_nan():
+    out = evaluate(softmax(), make(softmax(), "masked", CPU, seed=3), CPU)[0]
+    assert out.isnan().any()
+    assert judged(softmax(), "masked", lambda out: out.nan_to_num()) is None
+
+
+def test_booleans_and_integers_are_exact():
+    t, b = dense(8, 8), dense(8, 8, dtype="bool")
+    group = Graph(
+        (Node(0, "x", "input", type=t), Node(1, "p", "aten.gt.Scalar", (Ref(0), 0.0), type=b)),
+        (1,),
+    )
+    assert judged(group, "random") is None
+    assert judged(group, "random", lambda out: ~out) is not None
+
+    def unwritten(out: torch.Tensor) -> torch.Tensor:
+        poison(out)
+        return out
+
+    assert "not written" in (judged(group, "random", unwritten) or "")
+
+
+def test_wide_evaluation_ignores_casts_to_narrow_floats_only():
+    t, h, i = dense(4, 4), dense(4, 4, dtype="bfloat16"), dense(4, 4, dtype="int32")
+    group = Graph(
+        (
+            Node(0, "x", "input", type=t),
+            Node(
+                1,
+                "h",
+                "aten._to_copy.default",
+                (Ref(0),),
+                (("dtype", Symbol("dtype", "bfloat16")),),
+                h,
+            ),
+            Node(
+                2,
+                "i",
+                "aten._to_copy.default",
+                (Ref(1),),
+                (("dtype", Symbol("dtype", "int32")),),
+                i,
+            ),
+        ),
+        (1, 2),
+    )
+    x = torch.full((4, 4), 1.001)
+    wide, whole = evaluate(group, [x], CPU, wide=True)
+    assert wide.dtype is torch.float64
+    assert float(wide[0, 0]) == pytest.approx(1.001, abs=1e-7)
+    assert whole.dtype is torch.int32
+    assert evaluate(group, [x], CPU)[0].dtype is torch.bfloat16
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_the_longest_reduction_counts():
+    assert deepest(softmax(6, 40)) == 40
+    assert deepest(pointwise()) == 0
+
+
+STRIDED = [
+    TensorType((4, 6), (1, 4), "float32"),
+    TensorType((4, 6), (0, 1), "bfloat16"),
+    TensorType((4, 6), (12, 2), "float32"),
+    TensorType((), (), "float32"),
+    TensorType((5,), (1,), "int64"),
+    TensorType((5, 3), (3, 1), "bool"),
+    TensorType((0, 3), (3, 1), "float32"),
+]
+
+
+@pytest.mark.parametrize("kind", STRIDED, ids=str)
+@pytest.mark.parametrize("data_set", DATA_SETS)
+def test_inputs_have_the_strides_and_exactly_the_storage(kind: TensorType, data_set: str):
+    group = Graph((Node(0, "x", "input", type=kind),), (0,))
+    (made,) = make(group, data_set, CPU, seed=1)
+    (again,) = make(group, data_set, CPU, seed=1)
+    assert (tuple(made.shape), made.stride()) == (kind.shape, kind.stride)
+    assert made.untyped_storage().nbytes() == empty(kind, CPU).untyped_storage().nbytes()
+    assert torch.equal(made, again)
+    assert not made.double().isnan().any()
+
+
+def test_a_float16_input_is_never_infinite_by_being_large():
+    group = Graph((Node(0, "x", "input", type=dense(64, 64, dtype="float16")),), (0,))
+    (made,) = make(group, "large", CPU, seed=1)
+    assert made.isfinite().all()
+
+
+def test_poison_is_seen():
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+        tensor = torch.zeros(3, 4, dtype=dtype)
+        assert not is_poison(tensor).any()
+        poison(tensor)
+        assert is_poison(tensor).all()

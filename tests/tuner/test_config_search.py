@@ -1,0 +1,226 @@
+"""The search for a group's config: on times from a formula, with a real store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fusionplan.db import Store
+from fusionplan.planner.config import Config
+from fusionplan.planner.device import builtin
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.graph import key
+from fusionplan.planner.space import space_of
+from fusionplan.tuner.config_search import Bench, Budget, tune_group
+from fusionplan.tuner.findings import Findings, GroupFindings
+from fusionplan.tuner.lab import Group
+from fusionplan.tuner.ledger import Ledger, device_record, graph_record
+from fusionplan.tuner.mirror import mirror
+from fusionplan.tuner.outcome import ATEN, Candidate, Crashed, Failure, Miscompiled, Timed, Wrong
+from fusionplan.tuner.progress import Recording
+from tuner_fakes import FakeLab
+from tuner_graphs import pointwise, softmax
+
+H200 = builtin("h200")
+VERSIONS = {"torch": "2", "codegen": "1"}
+GRAPH = softmax(512, 1000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "plans.db") as opened:
+        opened.put_device(device_record(H200))
+        yield opened
+
+
+def warps(group: Group, candidate: Candidate) -> float:
+    """The best is 8 warps with small blocks; the framework is slow."""
+    if candidate.config is None:
+        return 1.0
+    off = abs(candidate.config.num_warps.bit_length() - 4)
+    blocks = sum(size for _, size in candidate.config.blocks)
+    return 0.1 + 0.02 * off + 1e-6 * blocks
+
+
+def tune(
+    store: Store, lab: FakeLab, trials: int = 20, graph=GRAPH, seed: int = 0, findings=None
+) -> tuple[GroupFindings, Recording]:
+    progress = Recording()
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    ledger = Ledger(store, H200.key, VERSIONS, key(graph))
+    bench = Bench(lab, ledger, Findings() if findings is None else findings, progress, seed)
+    found = tune_group(Group.of(graph, "g"), space_of(graph, H200), bench, Budget(trials))
+    return found, progress
+
+
+def test_finds_what_the_formula_likes(store: Store):
+    found, _ = tune(store, FakeLab(warps), trials=40)
+    assert found.best.candidate.config.num_warps == 8
+    assert found.trials == 40
+
+
+def test_every_trial_is_on_disk_with_prediction_and_registers(store: Store):
+    _found, progress = tune(store, FakeLab(warps), trials=12)
+    trials = store.trials(level="kernel", subject=key(GRAPH))
+    assert len(trials) == 13 == len(progress.of("trial"))
+    ours = [t for t in trials if t.config["lowering"] == "triton"]
+    assert all(t.predicted_s and t.predicted_registers and t.hbm_bytes for t in ours)
+    assert all(t.registers == 32 and t.timing == "cold" for t in ours)
+
+
+def test_nothing_is_tried_twice(store: Store):
+    lab = FakeLab(warps)
+    tune(store, lab, trials=40)
+    assert len(lab.compiled) == len(set(lab.compiled))
+
+
+def test_a_second_run_repeats_nothing(store: Store):
+    first, _ = tune(store, FakeLab(warps), trials=16)
+    lab = FakeLab(warps)
+    second, progress = tune(store, lab, trials=16)
+    assert lab.compiled == lab.measured == []
+    assert second.best.candidate == first.best.candidate
+    assert all(done.reused for done in progress.of("trial"))
+    more = FakeLab(warps)
+    tune(store, more, trials=20)
+    assert len(more.compiled) == 4
+
+
+def test_ctrl_c_keeps_what_is_found_in_memory_and_on_disk(store: Store):
+    findings = Findings()
+    lab = FakeLab(warps, interrupt_at=6)
+    with pytest.raises(KeyboardInterrupt):
+        tune(store, lab, findings=findings)
+    assert findings.best(key(GRAPH)).candidate.config is not None
+    assert len(store.trials(subject=key(GRAPH))) == 6
+    resumed = FakeLab(warps)
+    tune(store, resumed, trials=8)
+    assert len(resumed.measured) == 3
+
+
+def test_failures_are_trials_and_do_not_win(store: Store):
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        if candidate.config and candidate.config.num_warps == 8:
+            return Wrong("output 0 ...")
+        if candidate.config and candidate.config.num_warps == 2:
+            return Crashed("illegal address")
+        return warps(group, candidate)
+
+    def refuse(config: Config) -> Failure | None:
+        return Miscompiled("out of resources") if config.num_warps == 1 else None
+
+    found, _ = tune(store, FakeLab(formula, refuse=refuse), trials=30)
+    outcomes = {t.outcome for t in store.trials(subject=key(GRAPH))}
+    assert {"timed", "wrong", "crashed", "miscompiled"} <= outcomes
+    assert found.best.candidate.config.num_warps not in (1, 2, 8)
+    assert found.failures
+
+
+def test_the_framework_wins_where_it_is_faster(store: Store):
+    found, _ = tune(store, FakeLab(lambda g, c: 0.01 if c.config is None else warps(g, c)))
+    assert found.best.candidate == ATEN
+
+
+def test_a_group_without_kernel_has_the_framework_only(store: Store):
+    lab, progress = FakeLab(warps), Recording()
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), progress)
+    found = tune_group(Group.of(GRAPH, "g"), Refusal("held", "too large"), bench, Budget(9))
+    assert found.best.candidate == ATEN
+    assert not lab.compiled
+
+
+def test_finalists_are_timed_again_and_near_ties_go_to_the_earlier(store: Store):
+    lab = FakeLab(lambda g, c: 1.0 if c.config is None else 0.1 + 1e-5 * c.config.num_warps)
+    found, _ = tune(store, lab, trials=20)
+    assert len(lab.duels[0]) > 1
+    assert found.best.candidate == lab.duels[0][0]
+
+
+def test_a_finalist_that_fails_on_fresh_inputs_is_dropped(store: Store):
+    class Strict(FakeLab):
+        def duel(self, group, candidates):
+            self.strict = min(candidates, key=lambda c: warps(group, c))
+            self.formula = lambda g, c: Wrong("fresh") if c == self.strict else warps(g, c)
+            return super().duel(group, candidates)
+
+    lab = Strict(warps)
+    found, progress = tune(store, lab)
+    assert found.best.candidate != lab.strict
+    assert any("dropped" in note for note in progress.of("note"))
+
+
+def test_the_incumbent_is_told_so_that_slow_ones_stop_early(store: Store):
+    lab = FakeLab(warps)
+    tune(store, lab)
+    assert lab.incumbents[0] is None
+    assert min(i for i in lab.incumbents if i is not None) < 0.2
+
+
+def test_stops_at_the_floor_when_nothing_improves(store: Store):
+    floor = space_of(GRAPH, H200).floor_s()
+    lab = FakeLab(lambda g, c: floor * 1.01)
+    found, _ = tune(store, lab, trials=200)
+    assert found.trials < 30
+
+
+def test_stops_when_time_is_over(store: Store):
+    clock = iter(range(1000))
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    bench = Bench(
+        FakeLab(warps), Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), Recording()
+    )
+    budget = Budget(500, until=30, clock=lambda: next(clock))
+    found = tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, budget)
+    assert 0 < found.trials < 40
+
+
+def test_a_small_space_is_tried_whole_and_no_more(store: Store):
+    lab = FakeLab(warps)
+    found, _ = tune(store, lab, trials=5000, graph=pointwise(1, 4))
+    assert found.trials == len(set(lab.compiled)) < 5000
+
+
+def test_winners_of_other_sizes_come_first(store: Store):
+    first, _ = tune(store, FakeLab(warps), trials=40, graph=softmax(512, 1000))
+    lab = FakeLab(warps)
+    tune(store, lab, trials=4, graph=softmax(1024, 1000))
+    assert first.best.candidate.config.num_warps == lab.compiled[1].num_warps == 8
+
+
+def test_equal_seeds_try_equal_configs(tmp_path: Path):
+    tried = []
+    for name in "ab":
+        with Store.open(tmp_path / f"{name}.db") as store:
+            store.put_device(device_record(H200))
+            lab = FakeLab(warps)
+            tune(store, lab, trials=25)
+            tried.append(lab.compiled)
+    assert tried[0] == tried[1]
+
+
+def test_trials_appear_in_optunas_tables(store: Store):
+    import optuna
+
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+    bench = Bench(
+        FakeLab(warps, refuse=lambda c: Miscompiled("no") if c.num_warps == 4 else None),
+        ledger,
+        Findings(),
+        Recording(),
+    )
+    tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, Budget(12))
+    assert mirror(store.url, ledger.written) is None
+    study = optuna.load_study(study_name=None, storage=store.url)
+    states = {t.state.name for t in study.trials}
+    assert states == {"COMPLETE", "FAIL"}
+    assert len(study.trials) == 12
+    assert store.problems() == []
+    assert mirror(store.url, ledger.written) is None
+
+
+def test_known_outcomes_survive_the_store(store: Store):
+    tune(store, FakeLab(lambda g, c: Crashed("x") if c.config else 1.0), trials=4)
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+    known = ledger.open(Group.of(GRAPH, "g"))
+    assert [type(k.outcome) for k in known] == [Timed, *[Crashed] * 4]

@@ -1,0 +1,136 @@
+"""Partitions on times from a formula; the planner's own legality, and the model for a device."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fusionplan.db import Store
+from fusionplan.planner.device import builtin
+from fusionplan.planner.graph import Graph, Node, Ref, key
+from fusionplan.tuner.config_search import Bench, Budget
+from fusionplan.tuner.findings import Findings
+from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of
+from fusionplan.tuner.lab import Group
+from fusionplan.tuner.ledger import Ledger, compute_count, device_record, graph_record
+from fusionplan.tuner.outcome import Candidate
+from fusionplan.tuner.partition_search import PartitionSearch
+from fusionplan.tuner.progress import Recording
+from tuner_fakes import FakeLab
+from tuner_graphs import chain, dense
+
+H200 = builtin("h200")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "plans.db") as opened:
+        opened.put_device(device_record(H200))
+        yield opened
+
+
+def search(store: Store, graph: Graph, lab: FakeLab, trials: int = 40):
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    tasks = Tasks(graph, H200)
+    found = PartitionSearch(tasks, bench, Budget(trials))
+    found.run()
+    return found, tasks, bench
+
+
+def big(count: int) -> Graph:
+    return chain(count, rows=1 << 16)
+
+
+def fused(group: Group, candidate: Candidate) -> float:
+    """Each operation costs little, each kernel much."""
+    count = compute_count(group.graph)
+    return count * 1e-4 if candidate.config is None else 1e-4 + 1e-7 * count
+
+
+def slow_when_long(group: Group, candidate: Candidate) -> float:
+    """More than two operations in a kernel spill, which the model does not see."""
+    count = compute_count(group.graph)
+    each = 1e-4 if candidate.config is None else 1.2e-5
+    return each * count * (3.0 if count > 2 else 1.0)
+
+
+def test_one_obvious_group_costs_nothing_extra(store: Store):
+    def at_the_floor(group: Group, candidate: Candidate) -> float:
+        return Tasks(graph, H200).of(tuple(range(1, 4))).floor_s * (1 if candidate.config else 3)
+
+    graph = big(3)
+    found, _, _ = search(store, graph, lab := FakeLab(at_the_floor))
+    assert {k for k, _ in lab.measured} == {key(graph)}
+    assert [len(p.groups) for p in found.best()] == [1]
+
+
+def test_fusing_wins_where_it_is_faster(store: Store):
+    found, tasks, bench = search(store, big(4), FakeLab(fused))
+    best = found.best()[0]
+    assert len(best.groups) == 1
+    assert best.measured_s == measured_s(best.groups, tasks, bench.findings)
+
+
+def test_a_cut_that_the_model_does_not_know_is_found(store: Store):
+    found, _, _ = search(store, chain(4), FakeLab(slow_when_long), trials=200)
+    assert all(len(g) <= 2 for g in found.best()[0].groups)
+    assert len(found.seen) > 2
+
+
+def test_equal_groups_are_tuned_once(store: Store):
+    lab = FakeLab(slow_when_long)
+    search(store, chain(4), lab, trials=200)
+    candidates = list(lab.measured)
+    assert len(candidates) == len(set(candidates))
+
+
+def test_what_a_lower_bound_excludes_is_not_compiled(store: Store):
+    graph = big(4)
+    floor = Tasks(graph, H200).of((1, 2, 3, 4)).floor_s
+
+    # 30% over the floor of one kernel: two kernels cannot be faster, but it is not obvious.
+    lab = FakeLab(lambda g, c: floor * 1.3 if c.config else 1.0)
+    found, _, _ = search(store, graph, lab)
+    assert {k for k, _ in lab.measured} == {key(graph)}
+    assert len(found.seen) > 1
+
+
+def test_the_budget_counts_all_groups(store: Store):
+    lab = FakeLab(fused)
+    search(store, chain(5), lab, trials=30)
+    assert sum(c.config is not None for _, c in lab.measured) <= 30 + 4
+
+
+def test_an_interrupted_search_gives_what_it_has(store: Store):
+    graph = chain(3)
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    lab = FakeLab(fused, interrupt_at=5)
+    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    tasks = Tasks(graph, H200)
+    found = PartitionSearch(tasks, bench, Budget(40))
+    with pytest.raises(KeyboardInterrupt):
+        found.run()
+    plan = plan_of(found.best()[0].groups, tasks, bench.findings, Identity("k", "d", {"t": "1"}))
+    assert [g.lowering for g in plan.groups] == ["triton"]
+
+
+def test_a_group_without_findings_is_left_to_the_framework(store: Store):
+    graph = chain(2)
+    tasks = Tasks(graph, H200)
+    plan = plan_of(((1,), (2,)), tasks, Findings(), Identity("k", "d", {"t": "1"}))
+    assert [(g.lowering, g.measured, g.kernels) for g in plan.groups] == [("aten", None, 1)] * 2
+
+
+def test_a_graph_with_nothing_to_fuse(store: Store):
+    t = dense(8, 8)
+    graph = Graph(
+        (
+            Node(0, "x", "input", type=t),
+            Node(1, "mm", "aten.mm.default", (Ref(0), Ref(0)), type=t),
+        ),
+        (1,),
+    )
+    lab = FakeLab(fused)
+    found, _, _ = search(store, graph, lab)
+    assert not lab.measured
+    assert found.best() == [] or found.best()[0].groups == ()

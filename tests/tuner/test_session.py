@@ -1,0 +1,180 @@
+"""A whole tune: plans that are kept, peers that win, interruptions, and no GPU at all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fusionplan.db import Store
+from fusionplan.planner.capture import Captured
+from fusionplan.planner.device import builtin
+from fusionplan.planner.graph import key
+from fusionplan.planner.plan import Plan
+from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.versions import versions
+from fusionplan.tuner.final import differs
+from fusionplan.tuner.lab import Group
+from fusionplan.tuner.outcome import Candidate, Failure, Wrong
+from fusionplan.tuner.progress import Recording
+from fusionplan.tuner.session import Limits, Session, Site
+from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
+
+H200 = builtin("h200")
+X, B = torch.randn(4, 32), torch.randn(32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "plans.db") as opened:
+        yield opened
+
+
+def softmax_of_sum(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x + b, -1)
+
+
+def wide(group: Group, candidate: Candidate) -> float:
+    """Few programs are fast, as they are in the interpreter."""
+    if candidate.config is None:
+        return 10.0
+    return 1.0 / (1 + sum(size for _, size in candidate.config.blocks))
+
+
+def session(store: Store, graph: Captured, lab: FakeLab, trials: int = 8) -> Session:
+    site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+    return Session(graph, (X, B), store, Limits(trials, 600.0), Recording(), "m", site=site)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Captured:
+    return captured(softmax_of_sum, X, B)
+
+
+def stored(store: Store, graph: Captured) -> Plan:
+    record = store.plan(key(graph.graph), H200.key, versions())
+    assert record is not None
+    return Plan.from_json(record.payload)
+
+
+def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, {"eager": lambda: 3.0, "default": lambda: 2.0})
+    assert plan == stored(store, graph)
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert plan.evidence == "measured"
+    assert dict(plan.peers) == {"eager": 3.0, "default": 2.0}
+    assert (plan.measured, plan.speedup) == (1.0, 2.0)
+    assert plan.groups[0].predicted
+    executor = Executor(graph, plan, torch.device("cpu"))
+    assert executor.kernels_per_call == 1
+    torch.testing.assert_close(executor(X, B)[0], softmax_of_sum(X, B))
+    assert [t.measured_s for t in store.trials(level="partition")] == [1.0]
+    phases = tuning.progress.of("phase")
+    assert phases == ["search", "peers", "verify", "store"]
+
+
+@pytest.mark.parametrize(
+    "peers, lowering, options",
+    [
+        ({"eager": 0.5, "default": 2.0}, "aten", ""),
+        ({"eager": 2.0, "max-autotune": 0.5}, "inductor", "max-autotune"),
+    ],
+)
+def test_a_faster_peer_becomes_the_plan(
+    store: Store, graph: Captured, peers: dict[str, float], lowering: str, options: str
+):
+    calls = {name: lambda s=s: s for name, s in peers.items()}
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, calls)
+    assert [(g.lowering, g.options) for g in plan.groups] == [(lowering, options)]
+    assert plan.measured == 0.5
+    assert dict(plan.peers) == peers
+    assert any("faster than our plan" in note for note in tuning.progress.of("note"))
+
+
+def test_a_peer_within_one_percent_does_not_replace_ours(store: Store, graph: Captured):
+    plan = session(store, graph, FakeLab(wide)).measured(H200, {"eager": lambda: 0.995})
+    assert [g.lowering for g in plan.groups] == ["triton"]
+
+
+def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
+    def broken() -> object:
+        raise RuntimeError("no such backend")
+
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, {"eager": lambda: 3.0, "default": broken})
+    assert dict(plan.peers) == {"eager": 3.0}
+    assert any("no such backend" in note for note in tuning.progress.of("note"))
+
+
+def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
+    store: Store, graph: Captured
+):
+    order: list[str] = []
+    lab = FakeLab(lambda g, c: order.append("measure") or wide(g, c))
+    lab.refuse = lambda config: order.append("compile")
+    session(store, graph, lab).measured(H200, {"eager": lambda: order.append("peer") or 3.0})
+    assert order.index("compile") < order.index("peer") < order.index("measure")
+
+
+def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):
+    lab = FakeLab(wide, interrupt_at=4)
+    tuning = session(store, graph, lab)
+    plan = tuning.measured(H200, {"eager": lambda: 3.0})
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert stored(store, graph) == plan
+    assert any("interrupted" in note for note in tuning.progress.of("note"))
+
+
+def test_ctrl_c_before_any_finding_is_raised(store: Store, graph: Captured):
+    with pytest.raises(KeyboardInterrupt):
+        session(store, graph, FakeLab(wide, interrupt_at=0)).measured(H200, {})
+    assert store.plans() == []
+
+
+def test_when_every_kernel_is_wrong_the_graph_runs_as_eager(store: Store, graph: Captured):
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        return Wrong("output 0 ...") if candidate.config else 10.0
+
+    plan = session(store, graph, FakeLab(formula)).measured(H200, {"eager": lambda: 0.9})
+    assert {g.lowering for g in plan.groups} == {"aten"}
+
+
+def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
+    graph = captured(lambda x, b: x @ x.T, X, B)
+    lab = FakeLab(wide)
+    calls = {"eager": lambda: 2.0, "default": lambda: 1.0}
+    plan = session(store, graph, lab).measured(H200, calls)
+    assert not lab.measured
+    assert plan.groups == () or plan.groups[0].options == "default"
+
+
+def test_without_a_gpu_the_model_plans_and_the_interpreter_checks(store: Store, graph: Captured):
+    tuning = session(store, graph, FakeLab(wide))
+    tuning.compilers = 1
+    plan = tuning.modelled(H200)
+    assert plan.evidence == "modelled"
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert plan.measured is None
+    assert plan.predicted
+    (note,) = tuning.progress.of("note")
+    assert "registers" in note
+    assert "interpreter: " in note
+    assert stored(store, graph) == plan
+
+
+def test_a_modelled_plan_does_not_replace_a_measured_one(store: Store, graph: Captured):
+    measured = session(store, graph, FakeLab(wide)).measured(H200, {"eager": lambda: 3.0})
+    tuning = session(store, graph, FakeLab(wide))
+    tuning._save(Plan(key(graph.graph), H200.key, tuple(versions().items()), "modelled", ()), H200)
+    assert stored(store, graph) == measured
+
+
+def test_outputs_of_a_whole_graph_are_compared():
+    a, i = torch.randn(64), torch.arange(64)
+    assert differs([a, i, None], [a.clone(), i.clone(), None]) is None
+    assert "1 outputs" in (differs([a], [a, a]) or "")
+    assert "output 1: differs" in (differs([a, a], [a, -a]) or "")
+    assert "NaN" in (differs([a / 0 * 0], [a]) or "")
+    assert "100.00%" in (differs([i], [i + 1]) or "")
+    assert "instead of" in (differs([a.half()], [a]) or "")

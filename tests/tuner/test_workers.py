@@ -1,0 +1,61 @@
+"""Real worker processes: Triton's compiler for a target, and its interpreter on the CPU."""
+
+from collections.abc import Iterator
+
+import pytest
+from fusionplan.planner.config import Config
+from fusionplan.planner.device import builtin
+from fusionplan.planner.graph import Graph
+from fusionplan.planner.space import space_of
+from fusionplan.tuner.lab import Group, WorkerLab
+from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
+from tuner_graphs import pointwise, softmax
+
+H200 = builtin("h200")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[WorkerLab]:
+    with WorkerLab("cpu", 90, compilers=1, interpret=True, least=2, compile_limit_s=60) as opened:
+        yield opened
+
+
+def best(graph: Graph) -> Config:
+    space = space_of(graph, H200)
+    configs = [config for config, _ in space.ranked(100)]
+    # Few programs: the interpreter runs one after another.
+    return max(configs, key=lambda c: dict(c.blocks).get("x0", 1))
+
+
+@pytest.mark.parametrize("graph", [pointwise(), softmax()], ids=["pointwise", "softmax"])
+def test_compiles_for_a_target_and_measures_here(lab: WorkerLab, graph: Graph):
+    group, config = Group.of(graph, "g"), best(graph)
+    compiling = lab.compile(group, config)
+    measured = lab.measure(group, Candidate("triton", config))
+    assert isinstance(measured, Timed)
+    assert measured.seconds > 0
+    resources = compiling.result()
+    assert isinstance(resources, Resources)
+    assert 8 <= resources.registers <= 255
+
+
+def test_the_framework_is_a_candidate_and_a_duel_has_one_winner(lab: WorkerLab):
+    group = Group.of(pointwise(), "g")
+    assert isinstance(lab.measure(group, ATEN), Timed)
+    duel = lab.duel(group, [ATEN, Candidate("triton", best(pointwise()))])
+    assert [type(o) for o in duel.outcomes] == [Timed, Timed]
+    assert duel.best == 0  # NumPy is no rival
+
+
+def test_a_config_that_does_not_fit_is_rejected_by_both(lab: WorkerLab):
+    group = Group.of(pointwise(), "g")
+    config = Config((("x0", 16),), reduction="loop")
+    assert isinstance(lab.compile(group, config).result(), Rejected)
+    assert isinstance(lab.measure(group, Candidate("triton", config)), Rejected)
+
+
+def test_a_large_group_is_checked_at_both_ends_of_its_grid(lab: WorkerLab):
+    graph = softmax(3000, 17)
+    said = lab.check(Group.of(graph, "g"), Candidate("triton", Config((("x0", 2),), 1, 1)))
+    assert isinstance(said, str)
+    assert said.startswith("8 of 1500 programs on random, masked")

@@ -1,0 +1,254 @@
+"""From a model and its inputs to every graph that torch.compile hands to a back end.
+
+The model runs once under torch.compile with a back end that collects. It executes the graphs that
+it was given, so that what comes after a graph break is captured too, with the inputs it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..planner.capture import Captured, capture, decompositions, is_dynamic, specialise
+from ..planner.errors import ModelError, PlanError
+from ..planner.graph import key
+from ..planner.ops import is_compute
+
+Stage = Literal["inference", "forward", "backward"]
+Model = Callable[..., Any]
+
+# Every graph of a capture is compiled once; Dynamo's limit is against recompilation by accident,
+# and beyond it it would silently run without us.
+_NO_LIMIT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(inputs: Any) -> Call:
+        """One tensor, a tuple or list of arguments, or a dictionary of them by name. Raises
+        ModelError for anything else."""
+        if isinstance(inputs, Call):
+            return inputs
+        if isinstance(inputs, torch.Tensor):
+            return Call((inputs,))
+        if isinstance(inputs, (tuple, list)):
+            return Call(tuple(inputs))
+        if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+            return Call((), dict(inputs))
+        raise ModelError(
+            f"the inputs are of type {type(inputs).__name__}: give a tensor, a tuple or list of "
+            "arguments, or a dictionary of them by name"
+        )
+
+    def run(self, model: Model) -> Any:
+        return model(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The Dynamo graph that an ATen graph came from, with its own inputs: what peers run."""
+
+    gm: fx.GraphModule
+    inputs: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One graph of the model. inputs: the tensors it was run with, weights included, in order.
+    times: how often this very graph ran in the call. origin: None where it was not seen."""
+
+    key: str
+    captured: Captured
+    inputs: tuple[Any, ...]
+    stage: Stage
+    times: int = 1
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedModel:
+    """parts: the different graphs with something to fuse, in order of first use. graphs: how
+    many graphs ran in all, the others included. notes: for the user."""
+
+    parts: tuple[Part, ...]
+    graphs: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole model is one graph, run once."""
+        return self.graphs == 1 and len(self.parts) == 1 and self.parts[0].times == 1
+
+
+def capture_model(model: Model, inputs: Any, *, training: bool = False) -> CapturedModel:
+    """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
+    pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
+
+    Raises ModelError when the model itself fails or torch.compile cannot capture it.
+    """
+    call = Call.of(inputs)
+    try:
+        _run(model, call, training)
+    except Exception as error:
+        raise ModelError(f"the model fails on these inputs: {describe(error)}") from error
+    collector = _Collector()
+    compiled = torch.compile(model, backend=collector, dynamic=False)
+    limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
+    try:
+        with torch._dynamo.config.patch(limits):
+            _run(compiled, call, training)
+    except Exception as error:
+        raise ModelError(f"torch.compile cannot capture the model: {describe(error)}") from error
+    return collector.result()
+
+
+def describe(error: BaseException) -> str:
+    """The type and the first line of the message, of what was raised first."""
+    while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _run(model: Model, call: Call, training: bool) -> None:
+    if not training:
+        with torch.no_grad():
+            call.run(model)
+        return
+    with torch.enable_grad():
+        losses = [t.float().sum() for t in _floats(call.run(model)) if t.requires_grad]
+        if not losses:
+            raise PlanError("no output depends on anything that requires a gradient")
+        # Not .backward(): the user's own gradients stay as they are.
+        leaves = _leaves(model, call)
+        torch.autograd.grad(sum(losses[1:], losses[0]), leaves, allow_unused=True)
+
+
+def _leaves(model: Model, call: Call) -> list[torch.Tensor]:
+    own = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    given = _floats([call.args, dict(call.kwargs)])
+    found = {id(t): t for t in [*own, *given] if t.requires_grad}
+    if not found:
+        raise PlanError("neither a parameter nor an input requires a gradient")
+    return list(found.values())
+
+
+def _floats(value: Any) -> list[torch.Tensor]:
+    """Every float tensor in tuples, lists, dictionaries and objects with fields."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, Mapping):
+        return [t for item in value.values() for t in _floats(item)]
+    if isinstance(value, (tuple, list)):
+        return [t for item in value for t in _floats(item)]
+    if hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)):
+        return [t for item in vars(value).values() for t in _floats(item)]
+    return []
+
+
+class _Collector:
+    """A torch.compile back end that runs every graph as it is, and remembers it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, Stage], Part] = {}
+        self._notes: dict[str, None] = {}
+        self._graphs = 0
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        origin: list[Origin] = []
+        compiler = aot_autograd(
+            fw_compiler=lambda g, _: self._compile(g, "forward", origin),
+            bw_compiler=lambda g, _: self._compile(g, "backward", origin),
+            inference_compiler=lambda g, _: self._compile(g, "inference", origin),
+            decompositions=decompositions(),
+        )
+        compiled: Callable[..., Any] = compiler(gm, inputs)
+
+        def run(*args: Any) -> Any:
+            origin[:] = [Origin(gm, args)]
+            return compiled(*args)
+
+        return run
+
+    def result(self) -> CapturedModel:
+        notes = list(self._notes)
+        if not self._graphs:
+            notes.append("torch.compile took no graph from the model")
+        return CapturedModel(tuple(self._parts.values()), self._graphs, tuple(notes))
+
+    def _compile(
+        self, gm: fx.GraphModule, stage: Stage, origin: Sequence[Origin]
+    ) -> Callable[[list[Any]], Any]:
+        static = None if is_dynamic(gm) else self._captured(gm, stage)
+
+        def run(args: list[Any]) -> Any:
+            inputs = tuple(args)
+            args.clear()
+            self._graphs += 1
+            if static is not None:
+                self._keep(static, inputs, stage, origin)
+            elif is_dynamic(gm):
+                self._keep_specialised(gm, inputs, stage, origin)
+            return gm(*inputs)
+
+        run._boxed_call = True  # type: ignore[attr-defined]  # as AOTAutograd wants it
+        return run
+
+    def _captured(self, gm: fx.GraphModule, stage: Stage) -> tuple[str, Captured] | None:
+        """The graph with its key, or None, with a note why it is left out."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                captured = capture(gm)
+        except PlanError as error:
+            self._notes[f"a {stage} graph is left as it is: {error}"] = None
+            return None
+        if not any(is_compute(node) for node in captured.graph.nodes):
+            count = sum(n.op == "call_function" for n in captured.fx_nodes)
+            self._notes[f"a {stage} graph of {count} operations has nothing to fuse"] = None
+            return None
+        return key(captured.graph), captured
+
+    def _keep(
+        self,
+        found: tuple[str, Captured],
+        inputs: tuple[Any, ...],
+        stage: Stage,
+        origin: Sequence[Origin],
+    ) -> None:
+        graph_key, captured = found
+        known = self._parts.get((graph_key, stage))
+        if known is None:
+            first = origin[0] if origin else None
+            part = Part(graph_key, captured, inputs, stage, origin=first)
+            self._parts[graph_key, stage] = part
+        else:
+            self._parts[graph_key, stage] = replace(known, times=known.times + 1)
+
+    def _keep_specialised(
+        self,
+        gm: fx.GraphModule,
+        inputs: tuple[Any, ...],
+        stage: Stage,
+        origin: Sequence[Origin],
+    ) -> None:
+        try:
+            static = specialise(gm, inputs)
+        except PlanError as error:
+            self._notes[f"a {stage} graph is left as it is: {error}"] = None
+            return
+        found = self._captured(static.gm, stage)
+        if found is not None:
+            tensors = tuple(x for x in inputs if isinstance(x, torch.Tensor))
+            self._keep(found, tensors, stage, origin)

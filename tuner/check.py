@@ -1,0 +1,218 @@
+"""Whether a kernel's numbers are acceptable: against float64, with the framework's own error as
+the yardstick.
+
+For each output the reference is the group in float64, *eager* the group in its own dtypes. An
+error counts relative to the element's size and the output's root mean square; the largest and the
+root mean square of it may each be twice eager's, plus an allowance for rounding. The allowance
+has three parts: a few units in the last place of the output's dtype; what the reference itself
+moves when its inputs are disturbed in their last float32 place (a kernel that sums in another
+order does no worse than that); and, behind a reduction of n elements, the random walk of float32
+rounding, sqrt(n). An element that equals eager's is always acceptable, and one where eager is not
+finite though the reference is (an intermediate result overflows its dtype) only has to be no
+worse: there NaN passes if eager has NaN. Otherwise NaN where the reference has none never passes,
+and an infinity must match.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..planner.graph import Graph
+from ..planner.ops import Reduction, row
+from .evaluate import evaluate
+
+FACTOR = 2.0
+CONDITION = 8.0
+_UNITS = {torch.float64: 8.0, torch.float32: 16.0}
+_FLOAT32 = torch.finfo(torch.float32).eps
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One output: `value` in float64 (or exact, for integers and booleans), `eager` as the
+    framework computes it. largest, typical: limits for the greatest scaled error and for its root
+    mean square; scale: what an error is compared with besides the element itself."""
+
+    value: torch.Tensor
+    eager: torch.Tensor
+    scale: float
+    largest: float
+    typical: float
+    differing: int
+
+
+def expected(
+    graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device
+) -> tuple[Expected, ...]:
+    """What the outputs of the group must come close to, for these inputs."""
+    eager = evaluate(graph, inputs, device)
+    value = evaluate(graph, inputs, device, wide=True)
+    moved = evaluate(graph, [_disturbed(x) for x in inputs], device, wide=True)
+    walk = math.sqrt(deepest(graph)) * _FLOAT32
+    return tuple(_expected(*item, walk) for item in zip(value, eager, moved, strict=True))
+
+
+def deepest(graph: Graph) -> int:
+    """Elements that go into one result of the longest reduction; 0 where nothing is reduced."""
+    longest = 0
+    for node in graph.nodes:
+        if isinstance(row(node), Reduction) and node.type and node.inputs:
+            source = graph.nodes[node.inputs[0]].type
+            if source and node.type.numel:
+                longest = max(longest, source.numel // node.type.numel)
+    return longest
+
+
+def compare(wanted: Expected, actual: torch.Tensor) -> str | None:
+    """Why the output is not acceptable, or None. `actual` was poisoned before the kernel ran."""
+    if actual.shape != wanted.value.shape or actual.dtype != wanted.eager.dtype:
+        return f"is {actual.dtype} {tuple(actual.shape)}"
+    if actual.numel() == 0:
+        return None
+    if not actual.dtype.is_floating_point:
+        return _compare_exact(wanted, actual)
+    got = actual.double()
+    ideal = _rounded(wanted.value, actual.dtype)
+    same = actual == wanted.eager
+    odd = _strange(got, ideal, wanted.eager, same)
+    if bool(odd.any()):
+        return _describe(odd, got, ideal, wanted.eager, "element{s} not finite where it should be")
+    error = _scaled_error(got, ideal, wanted.eager, wanted.scale)
+    worst, typical = float(error.max()), _rms(error)
+    if worst > wanted.largest:
+        text = f"error {worst:.3g} of scale, limit {wanted.largest:.3g}; element{{s}} beyond it"
+        return _describe(error > wanted.largest, got, ideal, wanted.eager, text, error)
+    if typical > wanted.typical:
+        text = f"error {typical:.3g} (root mean square), limit {wanted.typical:.3g}; element{{s}}"
+        return _describe(error > wanted.typical, got, ideal, wanted.eager, text, error)
+    return None
+
+
+def check(wanted: Sequence[Expected], actual: Sequence[torch.Tensor], data_set: str) -> str | None:
+    """Why one of the outputs is not acceptable, naming output, data set and element; or None."""
+    for index, (one, tensor) in enumerate(zip(wanted, actual, strict=True)):
+        reason = compare(one, tensor)
+        if reason is not None:
+            return f"output {index} on {data_set} inputs: {reason}"
+    return None
+
+
+def _expected(
+    value: torch.Tensor, eager: torch.Tensor, moved: torch.Tensor, walk: float
+) -> Expected:
+    if not eager.dtype.is_floating_point:
+        differing = int((eager != value).sum()) if eager.numel() else 0
+        return Expected(value, eager, 0.0, 0.0, 0.0, differing)
+    ideal = _rounded(value, eager.dtype)
+    finite = torch.isfinite(ideal)
+    scale = _rms(torch.where(finite, ideal, 0.0))
+    own = _scaled_error(eager.double(), ideal, eager, scale)
+    condition = _scaled_error(moved, ideal, eager, scale)
+    unit = torch.finfo(eager.dtype).eps * _UNITS.get(eager.dtype, 1.0)
+    if eager.dtype is torch.float64:
+        walk *= torch.finfo(torch.float64).eps / _FLOAT32
+    rounding = unit + walk
+    return Expected(
+        value,
+        eager,
+        scale,
+        FACTOR * _max(own) + CONDITION * _max(condition) + rounding,
+        FACTOR * _rms(own) + CONDITION * _rms(condition) + rounding,
+        0,
+    )
+
+
+def _disturbed(tensor: torch.Tensor) -> torch.Tensor:
+    """Each float moved by up to one unit in the last place of float32 (of float64, if it is)."""
+    if not tensor.is_floating_point():
+        return tensor
+    eps = torch.finfo(torch.float64).eps if tensor.dtype is torch.float64 else _FLOAT32
+    generator = torch.Generator(device=tensor.device)
+    generator.manual_seed(1)
+    noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
+    return tensor.double() * (1 + (2 * noise - 1) * eps)
+
+
+def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """float64 with what overflows the output's dtype as infinity."""
+    limit = torch.finfo(dtype).max
+    # Halfway to the next power of two's step is still rounded down to the largest number.
+    above = limit * (1 + torch.finfo(dtype).eps / 4)
+    big = value.abs() > above
+    return torch.where(big, torch.copysign(torch.full_like(value, math.inf), value), value)
+
+
+def _strange(
+    got: torch.Tensor, ideal: torch.Tensor, eager: torch.Tensor, same: torch.Tensor
+) -> torch.Tensor:
+    """Elements that are NaN or infinite where they should not be, or are not where they should."""
+    nan = torch.isnan(got) & ~torch.isnan(ideal) & ~torch.isnan(eager)
+    infinite = torch.isinf(got) | torch.isinf(ideal)
+    excused = (got == ideal) | same | torch.isnan(ideal) | (torch.isnan(got) & torch.isnan(eager))
+    # Where only eager overflows on the way, the finite truth is welcome too.
+    return nan | (infinite & ~excused)
+
+
+def _scaled_error(
+    got: torch.Tensor, ideal: torch.Tensor, eager: torch.Tensor, scale: float
+) -> torch.Tensor:
+    judged = torch.isfinite(ideal) & torch.isfinite(got) & torch.isfinite(eager)
+    size = ideal.abs() + scale
+    error = (got - ideal).abs() / torch.where(size > 0, size, 1.0)
+    return torch.where(judged, error, 0.0)
+
+
+def _rms(values: torch.Tensor) -> float:
+    if values.numel() == 0:
+        return 0.0
+    # Squares of large numbers overflow: take the largest out first.
+    largest = float(values.abs().max())
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    return largest * math.sqrt(float(((values / largest) ** 2).mean()))
+
+
+def _max(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _compare_exact(wanted: Expected, actual: torch.Tensor) -> str | None:
+    if actual.dtype is torch.bool:
+        raw = actual.contiguous().view(torch.uint8)
+        unwritten = raw > 1
+        if bool(unwritten.any()):
+            return f"{int(unwritten.sum())} elements are no booleans: not written"
+    differs = (actual != wanted.value) & (actual != wanted.eager)
+    count = int(differs.sum())
+    # A float compared or cut on the way falls on the other side now and then, eager's too.
+    if count <= FACTOR * wanted.differing + 1e-6 * actual.numel():
+        return None
+    return _describe(differs, actual, wanted.value, wanted.eager, "element{s} differ")
+
+
+def _describe(
+    bad: torch.Tensor,
+    got: torch.Tensor,
+    ideal: torch.Tensor,
+    eager: torch.Tensor,
+    text: str,
+    error: torch.Tensor | None = None,
+) -> str:
+    count = int(bad.sum())
+    flat = (error if error is not None else bad.to(torch.uint8)).reshape(-1)
+    place = int(flat.argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(place), bad.shape)]
+
+    def at(tensor: torch.Tensor) -> Any:
+        value = tensor.reshape(-1)[place].item()
+        return f"{value:.6g}" if isinstance(value, float) else value
+
+    return (
+        f"{count} of {bad.numel()} {text.format(s='s')}; "
+        f"at {index}: {at(got)}, reference {at(ideal)}, eager {at(eager)}"
+    )

@@ -1,0 +1,39 @@
+"""The compile role: a group and a config to machine code in Triton's own cache on disk.
+
+The worker that measures compiles the same text with the same options and finds it there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..planner import graph as graphs
+from ..planner.errors import Refusal
+from ..planner.lower import lower
+from ..planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
+from .wire import config_from_json
+
+
+def handle(request: Mapping[str, Any]) -> dict[str, Any]:
+    """{"group", "config", "capability"} to {"registers", ...}, or to a failure."""
+    group = graphs.from_json(request["group"])
+    program = lower(group, config_from_json(request["config"]))
+    if isinstance(program, Refusal):
+        return {"outcome": "rejected", "reason": str(program)}
+    target = Target(capability=request["capability"])
+    start = time.perf_counter()
+    try:
+        compiled = [compile_kernel(kernel, target) for kernel in program.kernels]
+        taken = time.perf_counter() - start
+        used = [resources(one) for one in compiled]
+    except CompileFailed as error:
+        return {"outcome": "miscompiled", "reason": str(error)}
+    return {
+        "registers": max(r.registers for r in used),
+        "spill_bytes": max(r.spill_bytes for r in used),
+        "shared_bytes": max(r.shared_bytes for r in used),
+        "compile_s": taken,
+        "kernels": len(used),
+    }

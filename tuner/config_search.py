@@ -1,0 +1,384 @@
+"""The best config of one group: Optuna proposes, compile workers run ahead, the device measures.
+
+The study lives in memory while it measures: storage costs more than a trial's time on the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import optuna
+from optuna.distributions import IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from ..planner.config import Config
+from ..planner.cost import Cost
+from ..planner.errors import Refusal
+from ..planner.space import Dimension
+from .findings import Finding, Findings, GroupFindings
+from .lab import Group, Lab, Pending
+from .ledger import Known, Ledger
+from .outcome import ATEN, Candidate, Failure, Outcome, Rejected, Resources, Timed
+from .progress import Progress, TrialDone
+
+SEEDS = 8
+FINALISTS = 4
+WITHIN = 1.1
+NEAR_FLOOR = 1.05
+PATIENCE = 12
+RETRIES = 6
+"""Proposals that may be old or hopeless before the model is asked instead."""
+
+
+class SpaceLike(Protocol):
+    """The part of `planner.space.Space` that a search needs."""
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]: ...
+    def config(self, choice: Mapping[str, Any]) -> Config: ...
+    def choice(self, config: Config) -> Mapping[str, Any]: ...
+    def judge(self, config: Config) -> Cost | Refusal: ...
+    def ranked(self, limit: int) -> list[tuple[Config, Cost]]: ...
+    def floor_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """trials: most for this group, known ones included. until: on `clock`."""
+
+    trials: int
+    until: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def is_spent(self) -> bool:
+        return self.clock() >= self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every group's search shares."""
+
+    lab: Lab
+    ledger: Ledger
+    findings: Findings
+    progress: Progress
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Flying:
+    """A config on its way through the compiler."""
+
+    trial: optuna.trial.Trial
+    candidate: Candidate
+    cost: Cost
+    pending: Pending
+
+
+def tune_group(
+    group: Group, space: SpaceLike | Refusal, bench: Bench, budget: Budget
+) -> GroupFindings:
+    """Measure the framework's own way and up to `budget.trials` configs; settle the winner.
+
+    What is found goes to `bench.findings` and the store at once, so an interruption loses
+    nothing. With a refusal for a space only the framework's own way is measured.
+    """
+    found = bench.findings.of(group.key)
+    found.settled = None
+    known = bench.ledger.open(group)
+    search = _Search(group, bench, found, budget)
+    search.resume(known)
+    if not isinstance(space, Refusal):
+        configs = _Configs(space, bench.seed, search)
+        try:
+            configs.run(bench.ledger.neighbours(group))
+        finally:
+            configs.cancel()
+    else:
+        search.framework()
+    settle(group, bench, found)
+    return found
+
+
+def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
+    """Time the finalists in turn, on inputs they have not seen, and keep the winner."""
+    finalists = found.finalists(FINALISTS, WITHIN)
+    if len(finalists) > 1 or (finalists and finalists[0].timed.laps == 0):
+        duel = bench.lab.duel(group, [f.candidate for f in finalists])
+        for finalist, outcome in zip(finalists, duel.outcomes, strict=True):
+            if not isinstance(outcome, Timed):
+                found.drop(finalist.candidate)
+                bench.progress.note(f"{group.name}: {finalist.candidate} dropped: {outcome.reason}")
+        if duel.best is not None:
+            winner, timed = finalists[duel.best], duel.outcomes[duel.best]
+            assert isinstance(timed, Timed)
+            found.settled = Finding(winner.candidate, timed, winner.cost, winner.number)
+    best = found.best
+    if best is not None:
+        bench.progress.group_done(group.name, best.candidate, best.seconds)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Settles candidates of one group: measured, written down, told."""
+
+    group: Group
+    bench: Bench
+    found: GroupFindings
+    budget: Budget
+    since_better: int = 0
+
+    @property
+    def outcomes(self) -> dict[Candidate, Outcome]:
+        return self.found.outcomes
+
+    @property
+    def triton(self) -> int:
+        return self.found.trials
+
+    def resume(self, known: list[Known]) -> None:
+        """Take over what the store knows."""
+        for item in known:
+            if item.candidate not in self.outcomes:
+                self._count(item.candidate, item.outcome, None, reused=True)
+
+    def framework(self) -> None:
+        """The group by the framework's own kernels; its time is the first to beat."""
+        if ATEN not in self.outcomes:
+            self.finish(ATEN, self.bench.lab.measure(self.group, ATEN), None, None)
+
+    def measure(
+        self,
+        candidate: Candidate,
+        cost: Cost,
+        compiled: Resources | Failure,
+        meanwhile: Callable[[], None],
+    ) -> Outcome:
+        """Settle one that came from the compiler."""
+        if not isinstance(compiled, Resources):
+            self.finish(candidate, compiled, cost, None)
+            return compiled
+        best_s = self.found.best_s
+        outcome = self.bench.lab.measure(self.group, candidate, best_s, meanwhile)
+        self.finish(candidate, outcome, cost, compiled)
+        return outcome
+
+    def finish(
+        self,
+        candidate: Candidate,
+        outcome: Outcome,
+        cost: Cost | None,
+        resources: Resources | None,
+    ) -> None:
+        self.bench.ledger.add(self.group, candidate, outcome, cost, resources)
+        self._count(candidate, outcome, cost)
+
+    @property
+    def is_over(self) -> bool:
+        return self.triton >= self.budget.trials or self.budget.is_spent
+
+    def _count(
+        self, candidate: Candidate, outcome: Outcome, cost: Cost | None, *, reused: bool = False
+    ) -> None:
+        before = self.found.best_s
+        self.found.add(candidate, outcome, cost)
+        after = self.found.best_s
+        better = after is not None and (before is None or after < before)
+        self.since_better = 0 if better else self.since_better + 1
+        self.bench.progress.trial(
+            TrialDone(
+                self.group.key,
+                self.group.name,
+                self.triton,
+                self.budget.trials,
+                candidate,
+                outcome,
+                cost.seconds if cost else None,
+                after,
+                reused,
+            )
+        )
+
+
+class _Configs:
+    """The study of one group, and the configs under way."""
+
+    def __init__(self, space: SpaceLike, seed: int, search: _Search) -> None:
+        self.space, self.search = space, search
+        self.ranked = space.ranked(512)
+        self.floor_s = space.floor_s()
+        self.study = new_study(seed)
+        self.flying: list[_Flying] = []
+        self.ahead = 1 + max(1, search.bench.lab.compilers)
+        self.measuring = 0
+        self.asked: set[Config] = set()
+        self._rest: Iterator[tuple[Config, Cost]] = iter(self.ranked)
+        self._tell_known()
+
+    def run(self, neighbours: list[Candidate]) -> None:
+        """Keep the compilers busy, measure what they deliver, until the budget or a stop."""
+        self._enqueue(neighbours)
+        search = self.search
+        self._fill()
+        search.framework()
+        while self.flying and not search.is_over and not self._is_good_enough():
+            self._deliver(self._next())
+            self._fill()  # what did not run meanwhile, as after a failure to compile
+
+    def cancel(self) -> None:
+        for flying in self.flying:
+            flying.pending.cancel()
+
+    def _enqueue(self, neighbours: list[Candidate]) -> None:
+        best = [config for config, _ in self.ranked[:SEEDS]]
+        near = []
+        for candidate in neighbours[:SEEDS]:
+            if candidate.config is not None and self._fits(candidate.config):
+                near.append(candidate.config)
+        for config in dict.fromkeys([*best[:1], *near, *best[1:]]):
+            choice = self._indices(config)
+            if choice is not None and config not in self.asked:
+                self.study.enqueue_trial(choice)
+
+    def _fits(self, config: Config) -> bool:
+        """Whether a config of a group of other sizes is one of this space."""
+        try:
+            return self._indices(config) is not None and not isinstance(
+                self.space.judge(config), Refusal
+            )
+        except (KeyError, StopIteration, ValueError):
+            return False
+
+    def _fill(self) -> None:
+        search = self.search
+        while (
+            len(self.flying) < self.ahead
+            and search.triton + self.measuring + len(self.flying) < search.budget.trials
+            and not search.budget.is_spent
+        ):
+            flying = self._propose()
+            if flying is None:
+                return
+            self.flying.append(flying)
+
+    def _propose(self) -> _Flying | None:
+        """A config that is new and not hopeless; None when the space has no more."""
+        for _ in range(RETRIES):
+            trial = self.study.ask()
+            config = self.space.config(self._values(trial))
+            cost = self._judged(trial, config)
+            if cost is not None:
+                return self._launch(trial, config, cost)
+        # Optuna repeats itself: the next best by the model that was not tried.
+        for config, cost in self._rest:
+            indices = self._indices(config)
+            if config not in self.asked and indices is not None:
+                self.study.enqueue_trial(indices)
+                trial = self.study.ask()
+                self._values(trial)
+                return self._launch(trial, config, cost)
+        return None
+
+    def _judged(self, trial: optuna.trial.Trial, config: Config) -> Cost | None:
+        if config in self.asked:
+            outcome = self.search.outcomes.get(Candidate("triton", config))
+            self._tell(trial, outcome if outcome is not None else Rejected("asked before"))
+            return None
+        cost = self.space.judge(config)
+        if isinstance(cost, Refusal):
+            self.asked.add(config)
+            self._tell(trial, Rejected(str(cost)))
+            return None
+        return cost
+
+    def _launch(self, trial: optuna.trial.Trial, config: Config, cost: Cost) -> _Flying:
+        self.asked.add(config)
+        candidate = Candidate("triton", config)
+        pending = self.search.bench.lab.compile(self.search.group, config)
+        return _Flying(trial, candidate, cost, pending)
+
+    def _next(self) -> _Flying:
+        """The earliest that is compiled; waits for one."""
+        while True:
+            for flying in self.flying:
+                if flying.pending.done():
+                    self.flying.remove(flying)
+                    return flying
+            self.search.bench.lab.wait([f.pending for f in self.flying])
+
+    def _deliver(self, flying: _Flying) -> None:
+        self.measuring = 1
+        outcome = self.search.measure(
+            flying.candidate, flying.cost, flying.pending.result(), self._fill
+        )
+        self.measuring = 0
+        self._tell(flying.trial, outcome)
+
+    def _is_good_enough(self) -> bool:
+        """Near the floor of what the device can do, and no better for a while."""
+        best = self.search.found.best_s
+        return (
+            best is not None
+            and best <= self.floor_s * NEAR_FLOOR
+            and self.search.since_better >= PATIENCE
+        )
+
+    # Optuna. Numbers are asked for by their place in the dimension, so that neighbours are near.
+
+    def _values(self, trial: optuna.trial.Trial) -> dict[str, Any]:
+        return {
+            d.name: d.values[trial.suggest_int(d.name, 0, len(d.values) - 1)]
+            for d in self.space.dimensions
+        }
+
+    def _indices(self, config: Config) -> dict[str, int] | None:
+        choice = self.space.choice(config)
+        indices = {}
+        for dimension in self.space.dimensions:
+            value = choice.get(dimension.name, dimension.values[0])
+            if value not in dimension.values:
+                return None
+            indices[dimension.name] = dimension.values.index(value)
+        return indices
+
+    def _tell(self, trial: optuna.trial.Trial, outcome: Outcome) -> None:
+        if isinstance(outcome, Timed):
+            self.study.tell(trial, outcome.seconds)
+        else:
+            pruned = isinstance(outcome, Rejected)
+            state = TrialState.PRUNED if pruned else TrialState.FAIL
+            self.study.tell(trial, state=state)
+
+    def _tell_known(self) -> None:
+        distributions = {
+            d.name: IntDistribution(0, len(d.values) - 1) for d in self.space.dimensions
+        }
+        for candidate, outcome in self.search.outcomes.items():
+            if candidate.config is None:
+                continue
+            self.asked.add(candidate.config)
+            indices = self._indices(candidate.config)
+            if indices is not None and isinstance(outcome, Timed):
+                self.study.add_trial(
+                    create_trial(
+                        params=indices,
+                        distributions=dict(distributions),
+                        value=outcome.seconds,
+                    )
+                )
+
+
+def new_study(seed: int) -> optuna.Study:
+    """A seeded study in memory that expects several trials to be under way."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=SEEDS, multivariate=True, constant_liar=True
+        )
+    return optuna.create_study(direction="minimize", sampler=sampler)

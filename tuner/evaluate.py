@@ -1,0 +1,122 @@
+"""A graph of ATen operations, run node by node: in its own dtypes, or wide, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..planner.errors import PlanError
+from ..planner.graph import INPUT, Arg, Graph, Ref, Symbol
+
+# A value that was widened may have other strides than the captured one: no view is then sure.
+_SAME_VALUE = {"aten.view.default": "aten.reshape.default"}
+
+
+class Evaluator:
+    """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: every float is
+    float64 and every cast to a float goes to float64; integers and booleans stay.
+
+    Raises PlanError for a graph with something that is no operator, such as a constant of the
+    user's model: a group reads those as inputs.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, *, wide: bool = False) -> None:
+        self.graph, self.device, self.wide = graph, device, wide
+        self._steps = [
+            (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
+        ]
+        self._dead = self._last_reads()
+
+    def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        values = self.values(inputs, self._dead)
+        return [values[o] for o in self.graph.outputs if o is not None]
+
+    def values(
+        self, inputs: Sequence[torch.Tensor], dead: Mapping[int, Sequence[int]] | None = None
+    ) -> list[Any]:
+        """The value of every node; without those that `dead` says are not read after a node."""
+        values: list[Any] = [None] * len(self.graph.nodes)
+        for node, value in zip(self.graph.inputs, inputs, strict=True):
+            values[node] = value.double() if self.wide and value.is_floating_point() else value
+        with torch.no_grad(), _default_dtype(torch.float64 if self.wide else None):
+            for node, function, args, kwargs in self._steps:
+                values[node] = function(
+                    *[_fill(a, values) for a in args],
+                    **{k: _fill(v, values) for k, v in kwargs.items()},
+                )
+                for last in dead[node] if dead else ():
+                    values[last] = None
+        return values
+
+    def _step(
+        self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
+    ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        function = _operator(_SAME_VALUE.get(op, op))
+        return (
+            function,
+            [self._constant(a) for a in args],
+            {k: self._constant(v) for k, v in kwargs},
+        )
+
+    def _constant(self, value: Arg) -> Any:
+        if isinstance(value, tuple):
+            return [self._constant(v) for v in value]
+        if not isinstance(value, Symbol):
+            return value
+        if value.kind == "dtype":
+            dtype = getattr(torch, value.name)
+            return torch.float64 if self.wide and dtype.is_floating_point else dtype
+        if value.kind == "device":
+            return self.device if value.name == "graph" else torch.device(value.name)
+        if value.kind in ("layout", "memory_format"):
+            return getattr(torch, value.name)
+        raise PlanError(f"an operation with a {value.kind} cannot be evaluated by itself")
+
+    def _last_reads(self) -> dict[int, list[int]]:
+        last: dict[int, int] = {}
+        for node in self.graph.nodes:
+            last.update(dict.fromkeys(node.inputs, node.id))
+        dead: dict[int, list[int]] = {n.id: [] for n in self.graph.nodes}
+        for source, reader in last.items():
+            if source not in self.graph.outputs:
+                dead[reader].append(source)
+        return dead
+
+
+def evaluate(
+    graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device, *, wide: bool = False
+) -> list[torch.Tensor]:
+    """The outputs of the graph for these inputs (see `Evaluator`)."""
+    return Evaluator(graph, device, wide=wide)(*inputs)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    try:
+        namespace, op, overload = name.split(".")
+        found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), overload)
+    except (ValueError, AttributeError) as error:
+        raise PlanError(f"{name} is no operator that can be evaluated by itself") from error
+    return found
+
+
+def _fill(value: Any, values: Sequence[Any]) -> Any:
+    if isinstance(value, Ref):
+        return values[value.node]
+    if isinstance(value, list):
+        return [_fill(v, values) for v in value]
+    return value
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    """What an integer becomes where it meets a true division."""
+    before = torch.get_default_dtype()
+    if dtype is not None:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

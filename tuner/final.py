@@ -1,0 +1,169 @@
+"""The last word: the best plans end to end, beside the peers, in one interleaved run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..planner.capture import Captured
+from ..planner.errors import FusionplanError
+from ..planner.plan import Plan
+from ..planner.runtime.cudagraph import GraphedExecutor
+from ..planner.runtime.executor import Executor
+from .groups import Identity
+from .measure import Call, Interleaved, Timer
+from .peers import peer_plan
+from .progress import Progress
+
+BUDGET_S = 0.25
+"""Seconds of runs for each candidate."""
+
+_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-3,
+    torch.float16: 1e-2,
+    torch.bfloat16: 4e-2,
+}
+"""Root mean square of the difference from eager, relative. Each kernel was checked strictly by
+itself: this is to find a wire crossed between them, and float32 allows for TF32."""
+
+Run = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A plan that runs, and whether as a CUDA graph."""
+
+    plan: Plan
+    run: Run
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """What all contestants share."""
+
+    captured: Captured
+    inputs: Sequence[Any]
+    identity: Identity
+    timer: Timer
+    progress: Progress
+
+
+def contest(plans: Sequence[Plan], peers: Mapping[str, Call], arena: Arena) -> Plan:
+    """The plan to keep, with its measured seconds and the peers'. When a peer is faster than
+    ours above noise, that is the peer's own way of running the whole graph."""
+    runners = _runners(plans, arena)
+    if not runners and not peers:
+        return arena.identity.plan((), "measured")
+    calls: dict[str, Call] = {
+        f"plan {name}": _bound(runner, arena.inputs) for name, runner in runners.items()
+    }
+    calls |= peers
+    with torch.no_grad():
+        result = arena.timer.interleaved(calls, budget_s=BUDGET_S * len(calls))
+    seconds = {name: result.timing(name).seconds for name in calls}
+    ours = _winner({f"plan {n}": r.plan for n, r in runners.items()}, seconds)
+    figures = tuple((name, seconds[name]) for name in peers)
+    beaten_by = _beaten_by(ours, list(peers), result)
+    if beaten_by is not None:
+        if ours is not None:
+            arena.progress.note(
+                f"{beaten_by} is faster than our plan ({seconds[beaten_by] * 1e3:.4g} ms against "
+                f"{seconds[ours] * 1e3:.4g} ms): it is kept as the plan"
+            )
+        plan = peer_plan(beaten_by, seconds[beaten_by], arena.captured.graph, arena.identity)
+        return replace(plan, measured=seconds[beaten_by], peers=figures)
+    assert ours is not None
+    plan = runners[ours.removeprefix("plan ")].plan
+    return replace(plan, measured=seconds[ours], peers=figures)
+
+
+def _winner(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | None:
+    """The first of ours within 1% of the fastest of ours."""
+    if not plans:
+        return None
+    least = min(seconds[name] for name in plans)
+    return next(name for name in plans if seconds[name] <= least * 1.01)
+
+
+def _beaten_by(ours: str | None, peers: Sequence[str], result: Interleaved) -> str | None:
+    """The fastest of the peers that win over ours; the first of all when we have nothing."""
+    if ours is None:
+        return min(peers, key=lambda name: result.timing(name).seconds)
+    winners = [name for name in peers if result.wins(name, ours)]
+    return min(winners, key=lambda name: result.timing(name).seconds, default=None)
+
+
+def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
+    """The plans that build and compute the right thing; with a CUDA graph too where there is
+    more than one launch to save."""
+    found: dict[str, Runner] = {}
+    expected: list[Any] | None = None
+    for number, plan in enumerate(plans):
+        try:
+            executor = Executor(arena.captured, plan, arena.captured.device)
+            if expected is None:
+                expected = _eager(arena)
+            torch.manual_seed(0)
+            reason = differs(executor(*arena.inputs), expected)
+        except FusionplanError as error:
+            reason = str(error)
+        if reason is not None:
+            arena.progress.note(f"plan {number} is left out: {reason}")
+            continue
+        found[str(number)] = Runner(plan, executor, executor.kernels_per_call)
+        if executor.kernels_per_call > 1 and arena.captured.device.type == "cuda":
+            graphed = replace(plan, cudagraph=True)
+            run = GraphedExecutor(executor)
+            found[f"{number} as a graph"] = Runner(graphed, run, executor.kernels_per_call)
+    return found
+
+
+def _bound(runner: Runner, inputs: Sequence[Any]) -> Call:
+    run = runner.run
+    return lambda: run(*inputs)
+
+
+def _eager(arena: Arena) -> list[Any]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return list(arena.captured.gm(*arena.inputs))
+
+
+def differs(actual: Sequence[Any], wanted: Sequence[Any]) -> str | None:
+    """Why the outputs of a whole graph are not those of eager, or None."""
+    if len(actual) != len(wanted):
+        return f"{len(actual)} outputs instead of {len(wanted)}"
+    for index, (got, want) in enumerate(zip(actual, wanted, strict=True)):
+        if not isinstance(want, torch.Tensor):
+            if got != want:
+                return f"output {index} is {got!r}, not {want!r}"
+            continue
+        reason = _differs(got, want)
+        if reason is not None:
+            return f"output {index}: {reason}"
+    return None
+
+
+def _differs(got: torch.Tensor, want: torch.Tensor) -> str | None:
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
+    if want.numel() == 0:
+        return None
+    if not want.dtype.is_floating_point:
+        share = float((got != want).double().mean())
+        return f"{share:.2%} of its elements differ from eager's" if share > 1e-3 else None
+    a, b = got.double(), want.double()
+    if bool((torch.isnan(a) & ~torch.isnan(b)).any()):
+        return "NaN where eager has none"
+    both = torch.isfinite(a) & torch.isfinite(b)
+    a, b = torch.where(both, a, 0.0), torch.where(both, b, 0.0)
+    scale = float(b.norm()) / math.sqrt(b.numel())
+    error = float((a - b).norm()) / math.sqrt(b.numel())
+    limit = _TOLERANCE.get(want.dtype, 0.1) * max(scale, 1e-30)
+    return f"differs from eager by {error:.3g} of {scale:.3g}" if error > limit else None

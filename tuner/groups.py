@@ -1,0 +1,170 @@
+"""The groups of a partition as things to tune, and a partition as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..planner import cover
+from ..planner.cost import Cost
+from ..planner.device import DeviceProfile
+from ..planner.errors import Refusal
+from ..planner.graph import Graph
+from ..planner.graph import key as graph_key
+from ..planner.group import subgraph
+from ..planner.lower import kernel_name
+from ..planner.plan import Evidence, GroupPlan, Plan
+from ..planner.space import space_of
+from .config_search import SpaceLike
+from .findings import Finding, Findings
+from .lab import Group
+from .ledger import compute_count
+from .outcome import ATEN
+
+Groups = tuple[tuple[int, ...], ...]
+Cuts = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The planner's functions over partitions; a test brings its own."""
+
+    edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
+    partition: Callable[[Graph, Cuts], Groups] = cover.partition
+    best: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
+    space: Callable[[Graph, DeviceProfile], SpaceLike | Refusal] = space_of
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A distinct group. Isomorphic groups of the graph share one task."""
+
+    group: Group
+    space: SpaceLike | Refusal
+    modelled: Cost | None
+    floor_s: float
+
+
+@dataclass(slots=True)
+class Tasks:
+    """The tasks of a graph's groups, each made once. By nodes, and by the group's key."""
+
+    graph: Graph
+    profile: DeviceProfile
+    cover: Cover = field(default_factory=Cover)
+    _by_nodes: dict[tuple[int, ...], Task] = field(default_factory=dict)
+    _by_key: dict[str, Task] = field(default_factory=dict)
+
+    def of(self, nodes: tuple[int, ...]) -> Task:
+        found = self._by_nodes.get(nodes)
+        if found is None:
+            found = self._by_nodes[nodes] = self._make(nodes)
+        return found
+
+    def _make(self, nodes: tuple[int, ...]) -> Task:
+        part = subgraph(self.graph, nodes).graph
+        known = self._by_key.get(graph_key(part))
+        if known is not None:
+            return known
+        group = Group.of(part, kernel_name(part))
+        space = self.cover.space(part, self.profile)
+        modelled, floor_s = None, 0.0
+        if not isinstance(space, Refusal):
+            best = space.ranked(1)
+            modelled = best[0][1] if best else None
+            floor_s = space.floor_s()
+        made = Task(group, space, modelled, floor_s)
+        self._by_key[group.key] = made
+        return made
+
+    def modelled_s(self, groups: Groups) -> float:
+        """The model's seconds of a partition; a group it cannot make counts as its operations,
+        one launch each."""
+        return sum(self._group_s(self.of(nodes)) for nodes in groups)
+
+    def floor_s(self, groups: Groups) -> float:
+        """Seconds that no config of any of the groups can beat."""
+        return sum(self.of(nodes).floor_s for nodes in groups)
+
+    def _group_s(self, task: Task) -> float:
+        if task.modelled is not None:
+            return task.modelled.seconds
+        sizes = (n.type.nbytes * 3 for n in task.group.graph.nodes if n.type and n.inputs)
+        return sum(self.profile.stream_s(size) for size in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition with what is known of its time. measured_s: the sum over its groups, None while
+    one of them has not been measured."""
+
+    groups: Groups
+    modelled_s: float
+    measured_s: float | None = None
+
+
+def measured_s(groups: Groups, tasks: Tasks, findings: Findings) -> float | None:
+    """The sum of the best times of all groups; None while one has none."""
+    total = 0.0
+    for nodes in groups:
+        best = findings.best(tasks.of(nodes).group.key)
+        if best is None:
+            return None
+        total += best.seconds
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a plan is for."""
+
+    graph_key: str
+    device: str
+    versions: Mapping[str, str]
+
+    def plan(
+        self, groups: Sequence[GroupPlan], evidence: Evidence, predicted: float | None = None
+    ) -> Plan:
+        return Plan(
+            self.graph_key,
+            self.device,
+            tuple(self.versions.items()),
+            evidence,
+            tuple(groups),
+            predicted,
+        )
+
+
+def plan_of(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity) -> Plan:
+    """The partition with the best that was found for each group. A group without any finding
+    runs as the framework runs it."""
+    made = [_group_plan(nodes, tasks.of(nodes), findings) for nodes in groups]
+    predicted = [g.predicted for g in made]
+    known = [p for p in predicted if p is not None]
+    total = sum(known) if len(known) == len(predicted) else None
+    return identity.plan(made, "measured", total)
+
+
+def _group_plan(nodes: tuple[int, ...], task: Task, findings: Findings) -> GroupPlan:
+    best = findings.best(task.group.key)
+    made = GroupPlan(nodes, "aten", task.group.key, kernels=compute_count(task.group.graph))
+    if best is None:
+        return made
+    made = replace(made, measured=best.seconds)
+    if best.candidate == ATEN:
+        return made
+    return replace(
+        made,
+        lowering=best.candidate.lowering,
+        config=best.candidate.config,
+        options=best.candidate.options,
+        predicted=_predicted(best, task),
+        kernels=1,
+    )
+
+
+def _predicted(best: Finding, task: Task) -> float | None:
+    if best.candidate.config is None or isinstance(task.space, Refusal):
+        return None
+    cost = best.cost or task.space.judge(best.candidate.config)
+    return None if isinstance(cost, Refusal) else cost.seconds

@@ -1,0 +1,129 @@
+"""Inputs for a group, made from their types alone: ordinary and adversarial.
+
+A data set is named, so that a failure can say on which it happened. Storage is exactly as large
+as the strides ask for, so that a tool that watches memory sees a read beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..planner.graph import Graph, TensorType
+
+_DIVIDES = ("remainder", "fmod", "floor_divide", "div.Tensor_mode")
+
+
+def _normal(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
+
+
+def _large(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return _normal(shape, generator) * 1e4
+
+
+def _tiny(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return _normal(shape, generator) * 1e-6
+
+
+def _masked(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """-inf here and there, every fifth row all of it, as masks of attention make them."""
+    values = _normal(shape, generator)
+    if not shape or 0 in shape:
+        return values
+    hit = torch.rand(shape, generator=generator, device=generator.device) < 0.25
+    values.masked_fill_(hit, float("-inf"))
+    if len(shape) > 1:
+        values.view(-1, shape[-1])[2::5] = float("-inf")
+    return values
+
+
+def _constant(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Each row one number: no variance, and every element is the maximum."""
+    return (
+        _normal([*shape[:-1], 1], generator).expand(*shape) if shape else _normal(shape, generator)
+    )
+
+
+def _zeros(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros(shape, device=generator.device)
+
+
+DATA_SETS: dict[str, Callable[[Sequence[int], torch.Generator], torch.Tensor]] = {
+    "random": _normal,
+    "masked": _masked,
+    "large": _large,
+    "tiny": _tiny,
+    "constant": _constant,
+    "zeros": _zeros,
+}
+"""By name; "random" first: it is the one that is timed."""
+
+
+def make(graph: Graph, data_set: str, device: torch.device, seed: int) -> list[torch.Tensor]:
+    """One tensor for each input of the graph, in order; equal seeds give equal values.
+
+    Raises ValueError for an input that is no single tensor.
+    """
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed)
+    fill = DATA_SETS[data_set]
+    positive = any(word in node.op for node in graph.nodes for word in _DIVIDES)
+    made = []
+    for node in graph.inputs:
+        kind = graph.nodes[node].type
+        if kind is None:
+            raise ValueError(f"input {graph.nodes[node].name} is no single tensor")
+        made.append(_tensor(kind, fill, generator, positive))
+    return made
+
+
+def empty(kind: TensorType, device: torch.device) -> torch.Tensor:
+    """A tensor of that type in storage of exactly its size."""
+    return torch.empty_strided(
+        kind.shape, kind.stride, dtype=getattr(torch, kind.dtype), device=device
+    )
+
+
+def _tensor(
+    kind: TensorType,
+    fill: Callable[[Sequence[int], torch.Generator], torch.Tensor],
+    generator: torch.Generator,
+    positive: bool,
+) -> torch.Tensor:
+    tensor = empty(kind, generator.device)
+    dtype = tensor.dtype
+    # What lies between the strides is never read: poison, so that it shows when it is.
+    poison(tensor)
+    # An expanded dimension is one element in memory: write it once.
+    distinct = tensor
+    for dim, stride in enumerate(kind.stride):
+        if stride == 0 and kind.shape[dim] > 1:
+            distinct = distinct.narrow(dim, 0, 1)
+    if dtype.is_floating_point:
+        values = fill(distinct.shape, generator)
+        limit = torch.finfo(dtype).max
+        if limit < 1e5:  # float16 and smaller: a large value must not be infinite by itself
+            values = torch.where(values.isinf(), values, values.clamp(-limit, limit))
+    elif dtype is torch.bool:
+        values = torch.randint(0, 2, distinct.shape, generator=generator, device=generator.device)
+    else:
+        low = 1 if positive else (0 if dtype is torch.uint8 else -8)
+        values = torch.randint(low, 9, distinct.shape, generator=generator, device=generator.device)
+    distinct.copy_(values)
+    return tensor
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill the whole storage with bytes that are NaN in every float and no bool."""
+    storage = tensor.untyped_storage()
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    raw.fill_(0xFF)
+
+
+def is_poison(tensor: torch.Tensor) -> torch.Tensor:
+    """Which elements still have the bytes that `poison` wrote."""
+    size = tensor.element_size()
+    raw = tensor.contiguous().view(-1).view(torch.uint8).reshape(*tensor.shape, size)
+    return (raw == 0xFF).all(dim=-1)

@@ -1,0 +1,231 @@
+"""Where candidates are compiled and measured: worker processes, or a fake in tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..planner.config import Config
+from ..planner.graph import Graph, key, to_json
+from . import outcome as outcomes
+from .outcome import (
+    Candidate,
+    Crashed,
+    Failure,
+    Miscompiled,
+    Outcome,
+    Resources,
+    Timed,
+    TimedOut,
+    TunerError,
+)
+from .pool import Answer, Pool, Role, worker_command
+from .wire import config_to_json
+
+COMPILE_LIMIT_S = 20.0
+MEASURE_LIMIT_S = 30.0
+BUDGET_S = 0.03
+"""Seconds of runs for one trial."""
+DUEL_BUDGET_S = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group by itself: its graph and what crosses to the workers."""
+
+    key: str
+    name: str
+    graph: Graph
+    data: Mapping[str, Any]
+
+    @staticmethod
+    def of(graph: Graph, name: str) -> Group:
+        return Group(key(graph), name, graph, to_json(graph))
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Finalists timed in turn: an outcome for each, and the winner's index (None: all failed)."""
+
+    outcomes: tuple[Outcome, ...]
+    best: int | None
+    conditions: Mapping[str, int]
+
+
+class Pending(Protocol):
+    """What `Lab.compile` gives: done at some time, then with a result."""
+
+    def done(self) -> bool: ...
+    def result(self) -> Resources | Failure: ...
+    def cancel(self) -> object: ...
+
+
+class Lab(Protocol):
+    """compilers: how many compile at a time."""
+
+    @property
+    def compilers(self) -> int: ...
+    def compile(self, group: Group, config: Config) -> Pending: ...
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        """Until one of them is done, or the time is over."""
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        """Check and time a candidate; `meanwhile` runs here while the device is busy."""
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
+
+
+class _Compiling:
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def cancel(self) -> bool:
+        return self.future.cancel()
+
+    def result(self) -> Resources | Failure:
+        answer = self.future.result()
+        if isinstance(answer, TimedOut):
+            return TimedOut(f"compiling: {answer.reason}")
+        if isinstance(answer, Crashed):
+            # The compiler died: the candidate's fault, and no device was near.
+            return Miscompiled(f"compiling: {answer.reason}")
+        if "outcome" in answer:
+            return outcomes.failure(answer["outcome"], answer["reason"])
+        return Resources(
+            answer["registers"],
+            answer["spill_bytes"],
+            answer["shared_bytes"],
+            answer["compile_s"],
+        )
+
+
+class WorkerLab:
+    """Compile workers and one measuring worker. `device`: "cuda:0", or "cpu" with `interpret`."""
+
+    def __init__(
+        self,
+        device: str,
+        capability: int,
+        *,
+        compilers: int | None = None,
+        interpret: bool = False,
+        seed: int = 0,
+        least: int = 10,
+        compile_limit_s: float = COMPILE_LIMIT_S,
+        measure_limit_s: float = MEASURE_LIMIT_S,
+    ) -> None:
+        self._capability = capability
+        self._interpret = interpret
+        self._compilers = compilers or max(1, min(12, (os.cpu_count() or 2) - 3))
+        measure = worker_command(
+            "measure", "--device", device, "--seed", str(seed), "--least", str(least)
+        )
+        roles = {
+            # No device is visible to a compiler: it needs none, and a context costs a second.
+            "compile": Role(
+                worker_command("compile"),
+                self._compilers,
+                compile_limit_s,
+                {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None},
+            ),
+            "measure": Role(
+                measure, 1, measure_limit_s, {"TRITON_INTERPRET": "1" if interpret else None}
+            ),
+        }
+        self.pool = Pool(roles)
+
+    @property
+    def compilers(self) -> int:
+        return self._compilers
+
+    def compile(self, group: Group, config: Config) -> Pending:
+        request = {
+            "group": group.data,
+            "config": config_to_json(config),
+            "capability": self._capability,
+        }
+        return _Compiling(self.pool.submit("compile", request))
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        futures = [p.future for p in pending if isinstance(p, _Compiling)]
+        wait(futures, timeout=timeout_s, return_when=FIRST_COMPLETED)
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        request = {
+            "do": "measure",
+            "group": group.data,
+            "candidate": candidate.to_json(),
+            "budget_s": BUDGET_S,
+            "incumbent_s": incumbent_s,
+        }
+        future = self._send(request, candidate)
+        if meanwhile is not None:
+            meanwhile()
+        answer = future.result()
+        return answer if isinstance(answer, Outcome) else outcomes.from_json(answer)
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
+        request = {
+            "do": "duel",
+            "group": group.data,
+            "candidates": [c.to_json() for c in candidates],
+            "budget_s": DUEL_BUDGET_S,
+        }
+        answer = self._send(request, *candidates).result()
+        if isinstance(answer, Outcome):
+            return Duel((answer,) * len(candidates), None, {})
+        if "outcomes" not in answer:
+            failed = outcomes.from_json(answer)
+            return Duel((failed,) * len(candidates), None, {})
+        found = tuple(outcomes.from_json(o) for o in answer["outcomes"])
+        return Duel(found, answer["best"], answer["conditions"])
+
+    def check(self, group: Group, candidate: Candidate) -> Failure | str:
+        """Run a candidate over all data sets without timing it: why it fails, or what was
+        checked, in words."""
+        request = {"do": "check", "group": group.data, "candidate": candidate.to_json()}
+        answer = self._send(request, candidate).result()
+        if isinstance(answer, Outcome):
+            return _failed(answer)
+        if "checked" in answer:
+            return str(answer["checked"])
+        return _failed(outcomes.from_json(answer))
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def _send(self, request: Mapping[str, Any], *candidates: Candidate) -> Future[Answer]:
+        # Inductor compiles in the measuring worker.
+        slow = any(c.lowering == "inductor" for c in candidates)
+        limit = 180.0 if slow else None
+        return self.pool.submit("measure", request, limit)
+
+    def __enter__(self) -> WorkerLab:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _failed(outcome: Outcome) -> Failure:
+    if isinstance(outcome, Timed):
+        raise TunerError("a worker timed what it was asked to check")
+    return outcome

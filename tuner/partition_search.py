@@ -1,0 +1,195 @@
+"""Which nodes share a kernel, decided on measured time.
+
+The time of a partition is the sum of its groups' times, so that every measured group serves every
+partition that contains it, and each distinct group is tuned once. What a lower bound shows cannot
+win is never compiled. Caches break the sum: the best few are measured end to end afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import optuna
+from optuna.trial import TrialState
+
+from .config_search import Bench, Budget, new_study, tune_group
+from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s
+
+KEPT = 2
+MOST_ASKED = 48
+NEAR_FLOOR = 1.1
+"""A partition this close to the least that the device can do is not searched further."""
+WORTH = 1.15
+"""A partition is measured when the model thinks it at most this much slower than the best."""
+MOST_SCALED = 1.25
+FIRST_SHARE = 0.75
+"""Of the trials, for the partition that the model prefers; the rest is for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How many trials a group gets, at least and in all."""
+
+    least: int = 4
+    usual: int = 8
+
+
+class PartitionSearch:
+    """`run`, then `best`; after an interruption `best` gives what is known."""
+
+    def __init__(
+        self, tasks: Tasks, bench: Bench, budget: Budget, split: Split | None = None
+    ) -> None:
+        self.tasks, self.bench, self.budget = tasks, bench, budget
+        self.split = split or Split()
+        self.graph = tasks.graph
+        self.edges = tasks.cover.edges(self.graph)
+        self.seen: dict[Groups, None] = {}
+        self.used = 0
+
+    def run(self) -> None:
+        """Tune the groups of the partitions that are worth it."""
+        best_cuts = self.tasks.cover.best(self.graph, self.tasks.profile)
+        first = self._groups(best_cuts)
+        if not first:
+            return
+        alone = not self.edges
+        share = 1.0 if alone else FIRST_SHARE
+        self._tune(first, int(self.budget.trials * share))
+        if alone or self._is_obvious(first):
+            return
+        for groups in self._proposals(best_cuts):
+            rest = self.budget.trials - self.used
+            if self.budget.is_spent or rest < self.split.least:
+                return
+            if self._is_worth_measuring(groups):
+                self._tune(groups, min(rest, self.split.usual * len(groups)))
+        rest = self.budget.trials - self.used
+        if rest >= self.split.least:
+            self._tune(self.best(1)[0].groups, rest, again=True)
+
+    def best(self, count: int = KEPT) -> list[Partition]:
+        """The measured partitions, fastest first; if none is, the first as it stands."""
+        found = []
+        for groups in self.seen:
+            seconds = measured_s(groups, self.tasks, self.bench.findings)
+            found.append(Partition(groups, self.tasks.modelled_s(groups), seconds))
+        complete = [p for p in found if p.measured_s is not None]
+        complete.sort(key=lambda p: p.measured_s or 0.0)
+        return complete[:count] or found[:1]
+
+    def _groups(self, cuts: Cuts) -> Groups:
+        groups = self.tasks.cover.partition(self.graph, cuts)
+        self.seen[groups] = None
+        return groups
+
+    def _incumbent_s(self) -> float | None:
+        best = self.best(1)
+        return best[0].measured_s if best else None
+
+    def _is_obvious(self, groups: Groups) -> bool:
+        """One group, as fast as its memory traffic allows: cutting it only adds traffic."""
+        if len(groups) != 1:
+            return False
+        incumbent = self._incumbent_s()
+        return incumbent is not None and incumbent <= self.tasks.floor_s(groups) * NEAR_FLOOR
+
+    def _is_worth_measuring(self, groups: Groups) -> bool:
+        incumbent = self._incumbent_s()
+        if incumbent is None:
+            return True
+        if self.tasks.floor_s(groups) >= incumbent:
+            return False
+        return self._estimated_s(groups) <= incumbent * WORTH
+
+    def _estimated_s(self, groups: Groups) -> float:
+        """Measured where it is, modelled where not; the model's seconds are brought towards the
+        measured scale by what both know. Only so far: a group that runs much slower than the
+        model says is the very reason to try others."""
+        measured = modelled = 0.0
+        unknown: list[Task] = []
+        for nodes in groups:
+            task = self.tasks.of(nodes)
+            best = self.bench.findings.best(task.group.key)
+            if best is None:
+                unknown.append(task)
+            else:
+                measured += best.seconds
+        known_s = modelled_s = 0.0
+        for guess, truth in self._both():
+            known_s += truth
+            modelled_s += guess
+        scale = min(MOST_SCALED, known_s / modelled_s) if modelled_s else 1.0
+        modelled = sum(t.modelled.seconds if t.modelled else t.floor_s for t in unknown)
+        return measured + modelled * scale
+
+    def _both(self) -> Iterator[tuple[float, float]]:
+        """Modelled and measured seconds of the groups of which both are known."""
+        done = {self.tasks.of(n).group.key: self.tasks.of(n) for g in self.seen for n in g}
+        for key, task in done.items():
+            best = self.bench.findings.best(key)
+            if best is not None and task.modelled is not None:
+                yield task.modelled.seconds, best.seconds
+
+    def _proposals(self, best_cuts: Cuts) -> Iterator[Groups]:
+        """Never-fuse, always-fuse, then what Optuna proposes; each new partition once. Optuna is
+        told the estimate that stands when it asks for the next."""
+        study = new_study(self.bench.seed)
+        names = {f"{a}-{b}": (a, b) for a, b in self.edges}
+        everything: Cuts = frozenset(self.edges)
+        for cuts in (best_cuts, everything, frozenset[tuple[int, int]]()):
+            study.enqueue_trial({n: e in cuts for n, e in names.items()})
+        for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + 2)):
+            trial = study.ask()
+            cuts = frozenset(
+                e for n, e in names.items() if trial.suggest_categorical(n, [False, True])
+            )
+            fresh = len(self.seen)
+            groups = self._groups(cuts)
+            if len(self.seen) > fresh:
+                yield groups
+            self._tell(study, trial, groups)
+
+    def _tell(self, study: optuna.Study, trial: optuna.trial.Trial, groups: Groups) -> None:
+        if all(self.tasks.of(nodes).modelled is None for nodes in groups):
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, self._estimated_s(groups))
+
+    def _tune(self, groups: Groups, trials: int, *, again: bool = False) -> None:
+        """Tune the groups that are not yet (with `again`, all of them more), the costly ones
+        longer."""
+        counts = Counter(self.tasks.of(nodes).group.key for nodes in groups)
+        tasks = {t.group.key: t for nodes in groups if (t := self.tasks.of(nodes))}
+        weights = {
+            key: counts[key] * (task.modelled.seconds if task.modelled else 1e-6)
+            for key, task in tasks.items()
+            if again or not self.bench.findings.of(key).outcomes
+        }
+        rest = sum(weights.values())
+        for key in sorted(weights, key=lambda key: -weights[key]):
+            if self.budget.is_spent:
+                return
+            share = weights[key] / rest if rest else 1.0
+            rest -= weights[key]
+            before = self.bench.findings.of(key).trials
+            total = before + self._trials(len(weights), share, trials)
+            now = self.budget.clock()
+            until = now + (self.budget.until - now) * max(share, 0.1)
+            tune_group(
+                tasks[key].group,
+                tasks[key].space,
+                self.bench,
+                Budget(total, until, self.budget.clock),
+            )
+            taken = self.bench.findings.of(key).trials - before
+            self.used += taken
+            trials = max(0, trials - taken)
+
+    def _trials(self, groups: int, share: float, trials: int) -> int:
+        if groups == 1:
+            return max(1, trials)
+        least = min(self.split.usual, max(self.split.least, trials // groups))
+        return max(least, int(trials * share))

@@ -1,0 +1,263 @@
+"""A whole tune: partitions and configs searched, the winner measured beside its peers, stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..db.records import PlanRecord
+from ..db.store import Store
+from ..planner.capture import Captured
+from ..planner.config import Config
+from ..planner.device import DeviceProfile, builtin, profile_of
+from ..planner.graph import key as graph_key
+from ..planner.plan import Plan
+from ..planner.runtime.compile import interpreted
+from ..planner.versions import versions
+from .config_search import Bench, Budget
+from .final import Arena, contest
+from .findings import Findings
+from .groups import Cover, Identity, Partition, Tasks, plan_of
+from .lab import Duel, Group, Lab, Pending, WorkerLab
+from .ledger import Ledger, device_record, graph_record
+from .measure import Call, Stopwatch, Timer, stopwatch_for
+from .mirror import mirror
+from .offline import plan_offline
+from .outcome import Candidate, Outcome
+from .partition_search import PartitionSearch
+from .peers import Peers, peers_of, real_inputs
+from .progress import Progress, Silent
+
+TRIALS = 64
+SECONDS = 300.0
+FINAL_SHARE = 0.2
+"""Of the time, kept for the last measurement."""
+
+_LEAST_ON_CPU = 2
+"""Runs of a candidate in the interpreter, where speed means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
+    takes place even when they are over. seed: of everything random."""
+
+    trials: int = TRIALS
+    seconds: float = SECONDS
+    seed: int = 0
+
+
+def tune_captured(
+    captured: Captured,
+    inputs: Sequence[Any],
+    *,
+    store: Store | str | Path | None = None,
+    profile: DeviceProfile | None = None,
+    trials: int = TRIALS,
+    seconds: float = SECONDS,
+    progress: Progress | None = None,
+    peers: Mapping[str, Call] | None = None,
+    name: str = "",
+    seed: int = 0,
+    compilers: int | None = None,
+) -> Plan:
+    """Tune a captured graph on its device and store the plan, which is returned.
+
+    On a CUDA device (and in Triton's interpreter, as a rehearsal) candidates are measured. Else
+    the plan is the model's for `profile` (default: H200): compiled, checked in the interpreter,
+    evidence "modelled". inputs: of the graph; fake ones are made up. peers: calls without
+    arguments that run the user's model as "eager" and as torch.compile with the mode that names
+    them; None: eager and Inductor on the captured graph. compilers: processes that compile.
+
+    Ctrl-C ends the search and keeps the best so far; without any finding it is raised again.
+    """
+    limits = Limits(trials, seconds, seed)
+    told = progress or Silent()
+    with _opened(store) as opened:
+        session = Session(captured, inputs, opened, limits, told, name, compilers)
+        if captured.device.type == "cuda" or interpreted():
+            return session.measured(profile or profile_of(captured.device), peers)
+        return session.modelled(profile or builtin("h200"))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where it happens; a test brings its own. lab: opens the place for candidates by the name
+    of its device; stopwatch: times what runs in this process."""
+
+    lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
+    stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
+    cover: Cover = field(default_factory=Cover)
+
+
+@dataclass(slots=True)
+class Session:
+    """One tune."""
+
+    captured: Captured
+    inputs: Sequence[Any]
+    store: Store
+    limits: Limits
+    progress: Progress
+    name: str = ""
+    compilers: int | None = None
+    site: Site = field(default_factory=Site)
+    started: float = field(default_factory=time.monotonic)
+
+    def measured(self, profile: DeviceProfile, peers: Mapping[str, Call] | None) -> Plan:
+        """Search on the device, then the last measurement beside the peers."""
+        identity = self._record(profile)
+        inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
+        given = peers_of(self.captured, inputs) if peers is None else peers
+        contestants = Peers(given, self.progress)
+        findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
+        ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
+        with self._lab(profile) as lab:
+            gated = GatedLab(lab, contestants, self.progress)
+            bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
+            partitions = self._search(tasks, bench)
+        self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
+        if not gated.open:  # nothing was to be measured, and nothing interrupted
+            contestants.warm()
+        arena = Arena(self.captured, inputs, identity, self._timer(profile), self.progress)
+        plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
+        plan = contest(plans, contestants.ready, arena)
+        ledger.add_plan(plan, self.name)
+        self._save(plan, profile)
+        reason = mirror(self.store.url, ledger.written)
+        if reason is not None:
+            self.progress.note(reason)
+        return plan
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.captured.device.type != "cuda"
+
+    def _lab(self, profile: DeviceProfile) -> AbstractContextManager[Lab]:
+        index = self.captured.device.index or 0
+        return self.site.lab(
+            "cpu" if self._on_cpu else f"cuda:{index}",
+            profile.capability,
+            compilers=self.compilers,
+            interpret=self._on_cpu,
+            seed=self.limits.seed,
+            least=_LEAST_ON_CPU,
+        )
+
+    def _timer(self, profile: DeviceProfile) -> Timer:
+        stopwatch = self.site.stopwatch(self.captured.device, profile.l2_bytes)
+        if not self._on_cpu:
+            return Timer(stopwatch)
+        return Timer(stopwatch, least=_LEAST_ON_CPU, most=_LEAST_ON_CPU, overhead_s=0.0)
+
+    def modelled(self, profile: DeviceProfile) -> Plan:
+        """The model's plan: compiled for the target, checked in the interpreter, not measured."""
+        identity = self._record(profile)
+        tasks = Tasks(self.captured.graph, profile, self.site.cover)
+        plan = plan_offline(tasks, identity, self.progress, self.compilers, self.limits.seed)
+        self._save(plan, profile)
+        return plan
+
+    def _search(self, tasks: Tasks, bench: Bench) -> list[Partition]:
+        """The best partitions; after Ctrl-C those that are known."""
+        self.progress.phase("search", f"up to {self.limits.trials} trials")
+        until = self.started + self.limits.seconds * (1 - FINAL_SHARE)
+        search = PartitionSearch(tasks, bench, Budget(self.limits.trials, until))
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            if not any(g.found for g in bench.findings.groups.values()):
+                raise
+            self.progress.note("interrupted: the best so far is verified and kept")
+        return search.best()
+
+    def _record(self, profile: DeviceProfile) -> Identity:
+        key = graph_key(self.captured.graph)
+        self.store.put_device(device_record(profile))
+        self.store.put_graph(graph_record(self.captured.graph, key, self.name or key[:12]))
+        return Identity(key, profile.key, versions())
+
+    def _save(self, plan: Plan, profile: DeviceProfile) -> None:
+        """A plan that was measured is not replaced by one that was not."""
+        self.progress.phase("store", self.store.location)
+        known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
+        if known is not None and known.evidence == "measured" and plan.evidence == "modelled":
+            self.progress.note("the store keeps its plan for this graph, which was measured")
+            return
+        self.store.save_plan(plan_record(plan, profile.key, self.name))
+
+
+def plan_record(plan: Plan, device_key: str, name: str) -> PlanRecord:
+    """The plan as the store keeps it; one for each graph, device and versions."""
+    current = dict(plan.versions)
+    identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
+    return PlanRecord(
+        key=hashlib.sha256(identity.encode()).hexdigest()[:32],
+        graph_key=plan.graph_key,
+        device_key=device_key,
+        versions=current,
+        name=name or plan.graph_key[:12],
+        evidence=plan.evidence,
+        payload=plan.to_json(),
+        speedup=plan.speedup,
+    )
+
+
+@dataclass(slots=True)
+class GatedLab:
+    """A lab whose first measurement waits until the peers are compiled, which happens in this
+    process while the compile workers do their first batch: torch.compile tunes on the same
+    device, and neither must run beside the other's measuring."""
+
+    lab: Lab
+    peers: Peers
+    progress: Progress
+    open: bool = False
+
+    @property
+    def compilers(self) -> int:
+        return self.lab.compilers
+
+    def compile(self, group: Group, config: Config) -> Pending:
+        return self.lab.compile(group, config)
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        self.lab.wait(pending, timeout_s)
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        self._pass()
+        return self.lab.measure(group, candidate, incumbent_s, meanwhile)
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
+        self._pass()
+        return self.lab.duel(group, candidates)
+
+    def _pass(self) -> None:
+        if not self.open:
+            self.open = True
+            self.progress.phase("peers", ", ".join(self.peers.given) or "none")
+            self.peers.warm()
+
+
+@contextmanager
+def _opened(store: Store | str | Path | None) -> Iterator[Store]:
+    """The store itself, or one opened at a location for as long as it is needed."""
+    if isinstance(store, Store):
+        yield store
+        return
+    with Store.open(store) as opened:
+        yield opened

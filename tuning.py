@@ -1,0 +1,262 @@
+"""`fusionplan.tune`: capture a model, search its graphs, keep the plans, and run by them."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .api import load
+from .db.records import PlanRecord
+from .db.store import Store
+from .planner.device import DeviceProfile, builtin, profile_of
+from .planner.errors import DeviceError, FusionplanError, PlanError
+from .planner.plan import Plan
+from .planner.runtime.compile import interpreted
+from .planner.versions import versions
+from .tuner.capture_model import Call, CapturedModel, Part, capture_model
+from .tuner.model_peers import model_peers, part_peers
+from .tuner.progress import Progress, Silent
+from .tuner.session import SECONDS, TRIALS, Limits, Session
+
+DEFAULT_TARGET = "h200"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the model runs, and for which device it is planned. measured: the plan's figures
+    come from that device; else from the cost model."""
+
+    device: torch.device
+    profile: DeviceProfile
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What `tune` found. A call runs the model by its plans; with modelled plans of a device that
+    is not at hand it runs the model as it is.
+
+    plans: one for each different graph with something to fuse, in the order of
+    `captured.parts`; records: the same as the store has them. interrupted: Ctrl-C ended the
+    search; the plans are the best until then, and graphs not yet begun have none.
+    """
+
+    plans: tuple[Plan, ...]
+    records: tuple[PlanRecord, ...]
+    captured: CapturedModel
+    place: Place
+    interrupted: bool
+    _run: Callable[..., Any] = field(repr=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the graph that takes most time. Raises PlanError where there is none."""
+        if not self.plans:
+            raise PlanError("the model has nothing to fuse, so it has no plan: run it as it is")
+        return max(self.plans, key=lambda p: p.measured or p.predicted or 0.0)
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the best peer of every graph over ours, each as often as it runs; None where
+        it was not measured."""
+        peers = ours = 0.0
+        for plan, part in zip(self.plans, self.captured.parts, strict=False):
+            if not plan.measured or not plan.peers:
+                return None
+            peers += part.times * min(seconds for _, seconds in plan.peers)
+            ours += part.times * plan.measured
+        return peers / ours if ours else None
+
+
+def tune(
+    model: Callable[..., Any],
+    example_inputs: Any,
+    *,
+    trials: int | None = None,
+    seconds: float | None = None,
+    store: str | Path | None = None,
+    device: str | torch.device | None = None,
+    target: str | None = None,
+    training: bool = False,
+    progress: Progress | None = None,
+    name: str | None = None,
+) -> Tuned:
+    """Tune every graph of the model for these inputs and keep the plans in the store.
+
+    example_inputs: one tensor, a tuple or list of arguments, or a dictionary of them by name,
+    on the model's device. trials: most candidates for each group. seconds: most time for the
+    search. store: path or database URL; None is $PLANNER_STORE, else the user's cache. device:
+    None is the current CUDA device. With no CUDA device, or with a target ("h200", "h100",
+    "a100"), plans come from the cost model and say so. training: the backward pass too; else
+    the model runs under no_grad, and so must what is to run by the plan.
+
+    Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
+    """
+    check_limits(trials, seconds)
+    place = place_of(device, target)
+    call = Call.of(example_inputs)
+    told = progress or Silent()
+    # The store first: nobody should wait for a search whose result cannot be kept.
+    with Store.open(store) as opened:
+        told.phase("capture", "running the model once")
+        captured = capture_model(model, call, training=training)
+        for note in captured.notes:
+            told.note(note)
+        job = _Job(opened, place, name or _name_of(model), told, trials, seconds)
+        found, interrupted = job.run(captured, model, call)
+    return Tuned(
+        tuple(Plan.from_json(record.payload) for record in found),
+        tuple(found),
+        captured,
+        place,
+        interrupted,
+        load(model, store=store) if place.measured else model,
+    )
+
+
+def check_limits(trials: int | None, seconds: float | None) -> None:
+    """Raises FusionplanError for limits under which nothing could be tried."""
+    if trials is not None and trials < 1:
+        raise FusionplanError(f"trials = {trials}: give at least 1")
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise FusionplanError(f"seconds = {seconds}: give a positive number")
+
+
+def place_of(device: str | torch.device | None, target: str | None) -> Place:
+    """The device to run on and the profile to plan for. Raises DeviceError for an unknown or
+    absent device, or an unknown target."""
+    found = _device(device)
+    if target is not None:
+        return Place(found, builtin(target), False)
+    if found.type == "cuda":
+        return Place(found, profile_of(found), True)
+    if interpreted():  # Triton's interpreter runs kernels on the CPU: a rehearsal
+        return Place(found, profile_of(found), True)
+    return Place(found, builtin(DEFAULT_TARGET), False)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise DeviceError(f"unknown device {device!r}: give cuda, cuda:N or cpu") from error
+    if found.type not in ("cuda", "cpu"):
+        raise DeviceError(f"device {found} cannot be planned for: give cuda, cuda:N or cpu")
+    if found.type == "cpu":
+        return found
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"device {found}: torch {torch.__version__} finds no CUDA device; --device cpu or "
+            "--target h200 plans by the cost model"
+        )
+    count, index = torch.cuda.device_count(), found.index
+    if index is not None and index >= count:
+        raise DeviceError(f"there is no device {found}: give one of cuda:0 to cuda:{count - 1}")
+    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One tune of a captured model, graph by graph."""
+
+    store: Store
+    place: Place
+    name: str
+    progress: Progress
+    trials: int | None
+    seconds: float | None
+
+    def run(
+        self, captured: CapturedModel, model: Callable[..., Any], call: Call
+    ) -> tuple[list[PlanRecord], bool]:
+        """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
+        it did so before there was any plan."""
+        found: list[PlanRecord] = []
+        until = time.monotonic() + (SECONDS if self.seconds is None else self.seconds)
+        with _interruption() as interrupted:
+            for number, part in enumerate(captured.parts):
+                left = max(1.0, until - time.monotonic()) / (len(captured.parts) - number)
+                whole = (model, call) if captured.is_whole else None
+                try:
+                    found.append(self._tuned(part, self._title(captured, number), left, whole))
+                except KeyboardInterrupt:
+                    if not found:
+                        raise
+                    return found, True
+                if interrupted.is_set():
+                    return found, True
+        return found, False
+
+    def _title(self, captured: CapturedModel, number: int) -> str:
+        if len(captured.parts) == 1:
+            return self.name
+        return f"{self.name} {number} {captured.parts[number].stage}"
+
+    def _tuned(
+        self,
+        part: Part,
+        title: str,
+        seconds: float,
+        whole: tuple[Callable[..., Any], Call] | None,
+    ) -> PlanRecord:
+        profile = self.place.profile
+        limits = Limits(self.trials or TRIALS, seconds)
+        session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
+        if self.place.measured:
+            modes = part.captured.device.type == "cuda"
+            inference = part.stage == "inference"
+            peers = model_peers(*whole, modes) if whole and inference else part_peers(part, modes)
+            with torch.set_grad_enabled(False):
+                session.measured(profile, peers)
+        elif (kept := self._kept(part)) is not None and kept.evidence == "measured":
+            self.progress.note(f"{title}: the store has a measured plan for it, which is kept")
+            return kept
+        else:
+            session.modelled(profile)
+        record = self._kept(part)
+        if record is None:
+            raise PlanError(f"the plan of {title} is not in {self.store.location}: tune it again")
+        return record
+
+    def _kept(self, part: Part) -> PlanRecord | None:
+        return self.store.plan(part.key, self.place.profile.key, versions())
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Set once Ctrl-C was pressed. A search answers it by ending early with what it has, so the
+    exception alone does not tell those who wait for its result."""
+    pressed = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield pressed
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        pressed.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _name_of(model: Callable[..., Any]) -> str:
+    """What to call a model that has no file: its class, or the function's own name."""
+    return str(getattr(model, "__name__", type(model).__name__))
