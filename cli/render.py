@@ -143,7 +143,8 @@ def _verdict(plan: Plan) -> str:
     times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
     if plan.speedup is not None:
         best = min(plan.peers, key=lambda peer: peer[1])[0]
-        if all(group.lowering != "triton" for group in plan.groups):
+        generated = any(group.lowering == "triton" for group in plan.groups)
+        if plan.speedup <= 1.01 and not generated:
             return f"nothing tried is faster than {best}: the plan runs the graph so; {times}"
         word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"
         return f"{word} {ratio(plan.speedup)} over {best}, the fastest of its peers; {times}"

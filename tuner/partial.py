@@ -22,11 +22,11 @@ from .running import Kernels, Loaded, Run
 PROGRAMS = 4
 """Run at each end of the grid."""
 
-LARGEST = 1 << 24
+LARGEST = 1 << 20
 """Elements of the largest value of a group that is checked at its own size."""
 
 SMALL = 6
-"""What a long extent becomes."""
+"""No extent becomes smaller."""
 
 _ID = "tl.program_id(0)"
 
@@ -70,27 +70,25 @@ def fill_unwritten(actual: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
 def shrunk(group: Graph, largest: int = LARGEST) -> tuple[Graph | None, str]:
     """The group itself if it is small; else with its longest extents cut, and which in words;
     (None, why) where it cannot be cut."""
-    said: list[str] = []
+    was: dict[int, int] = {}
     refused: set[int] = set()
+    protected = _inner(group)
     while _largest(group) > largest:
         extents = {n for node in group.nodes if node.type for n in node.type.shape}
-        kept = _inner(group) if not refused else set()
-        rest = sorted(
-            (n for n in extents - kept if n > 4 * SMALL and n not in refused), reverse=True
-        )
-        if not rest and not refused:
-            refused.add(0)  # only now cut what rows are made of
-            continue
+        rest = sorted(n for n in extents - refused if n >= 4 * SMALL)
+        rows = [n for n in rest if n not in protected]
         if not rest:
             return None, "not checked: too large for the interpreter"
-        small = SMALL + rest[0] % 2
-        cut = _cut(group, rest[0], small)
+        extent = (rows or rest)[-1]
+        # A quarter: what divided it mostly still does. Odd stays odd: a ragged end stays ragged.
+        small = extent // 4 | extent % 2
+        cut = _cut(group, extent, small)
         if cut is None:
-            refused.add(rest[0])
+            refused.add(extent)
             continue
         group = cut
-        said.append(f"extent {rest[0]} as {small}")
-    return group, ", ".join(said)
+        was[small] = was.pop(extent, extent)
+    return group, ", ".join(f"extent {old} as {new}" for new, old in was.items())
 
 
 def _largest(group: Graph) -> int:

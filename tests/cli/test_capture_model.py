@@ -74,7 +74,9 @@ def test_training():
     ours = [g for g in run(backward) if g is not None]
     theirs = [g for g in part_peers(backward, modes=False)["eager"]() if g is not None]
     for gradient in theirs:
-        assert any(g.shape == gradient.shape and torch.allclose(g, gradient) for g in ours)
+        assert any(
+            g.shape == gradient.shape and torch.allclose(g, gradient, atol=1e-5) for g in ours
+        )
     torch.testing.assert_close(part_peers(forward, modes=False)["eager"]()[0], run(forward)[0])
 
 
