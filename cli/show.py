@@ -10,6 +10,7 @@ from rich.text import Text
 from ..db import Store
 from ..planner.errors import PlanError
 from ..planner.graph import Graph
+from ..planner.module import print_module
 from . import render, stored
 from .render import ShownPlan
 
@@ -91,6 +92,4 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
 
 def source_of(graph: Graph, found: ShownPlan) -> str:
     """The plan as a module that runs alone."""
-    from ..planner.codegen.module import print_module
-
     return print_module(graph, found.plan)

@@ -18,7 +18,8 @@ class Config:
               grid axes into one and recovers the parts by division.
     reduction "held": the reduced axes lie whole in one tile; "loop": they are walked in blocks.
     split     parts into which a reduction is cut over the grid (1: not cut).
-    streaming loads and stores that are touched once ask the cache to evict them first.
+    eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
+              read again, at another offset or by other blocks, is evicted last.
     """
 
     blocks: tuple[tuple[str, Positive], ...]
@@ -27,7 +28,7 @@ class Config:
     tiling: Literal["natural", "flat"] = "natural"
     reduction: Literal["held", "loop"] = "held"
     split: Positive = 1
-    streaming: bool = False
+    eviction: Literal["none", "first", "last"] = "none"
 
     def block(self, axis: str) -> int:
         """The block size of an axis. Raises KeyError for an axis the config does not name."""
@@ -37,4 +38,5 @@ class Config:
         parts = [f"{axis}={size}" for axis, size in self.blocks]
         parts += [f"warps={self.num_warps}", f"stages={self.num_stages}", self.reduction]
         parts += ["flat"] * (self.tiling == "flat") + [f"split={self.split}"] * (self.split > 1)
-        return " ".join(parts + ["streaming"] * self.streaming)
+        parts += [f"evict={self.eviction}"] * (self.eviction != "none")
+        return " ".join(parts)

@@ -18,7 +18,8 @@ from .values import Choice, Compute, Fold, Load
 _FMA_SLOTS = {"move": 1.0, "fma": 1.0, "sfu": 1.0, "div": 8.0, "libdevice": 22.0}
 _SFU_SLOTS = {"move": 0.0, "fma": 0.0, "sfu": 1.0, "div": 1.0, "libdevice": 1.0}
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
-_STREAMING = 1.03  # Evict-first hints cost a little more often than they help.
+# Hints to the cache cost a little more often than they help.
+_EVICTION = {"none": 1.0, "first": 1.03, "last": 1.01}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     flight = min(1.0, _bytes_in_flight(nest, tiles, waves, resident, device) / _needed(device))
     memory_s = device.stream_s(traffic.hbm) - device.launch_s
     memory_s = max(memory_s / flight, traffic.l2 / device.l2_bandwidth) / min(1.0, busy * 1.6)
-    memory_s *= _STREAMING if config.streaming else 1.0
+    memory_s *= _EVICTION[config.eviction]
     memory_s += 2.0 * spills * threads * programs / device.l2_bandwidth
     rate = device.clock_hz * device.sm_count * busy
     # Latency is hidden by other warps: with few of them arithmetic runs below its rate.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -23,10 +23,12 @@ Value = str | int | bool
 
 _WARPS = (1, 2, 4, 8, 16, 32)
 _STAGES = (1, 2)
+_EVICTIONS = ("none", "first", "last")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
 _ENUMERATED = 2000
+_HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,14 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Space:
     """`schedules` holds the kernels of every layout the group has; `refusals` why it lacks the
-    others."""
+    others. Configs that the model puts above `hopeless_s` seconds never reach the compiler."""
 
     device: DeviceProfile
     schedules: Mapping[Layout, Schedule]
     refusals: Mapping[Layout, Refusal]
     dimensions: tuple[Dimension, ...]
     group: Graph
+    hopeless_s: float = math.inf
 
     def floor_s(self) -> float:
         """Seconds that no config can beat: compulsory traffic at full bandwidth."""
@@ -78,7 +81,7 @@ class Space:
             tiling=layout.tiling,
             reduction=layout.reduction,
             split=layout.split,
-            streaming=bool(choice["streaming"]),
+            eviction=choice["eviction"],
         )
 
     def choice(self, config: Config) -> dict[str, Value]:
@@ -88,7 +91,7 @@ class Space:
             **dict(config.blocks),
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
-            "streaming": config.streaming,
+            "eviction": config.eviction,
         }
 
     def judge(self, config: Config) -> Cost | Refusal:
@@ -109,6 +112,8 @@ class Space:
         cost = total(costs)
         if cost.spill_bytes > _MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
+        if cost.seconds > self.hopeless_s:
+            return Refusal("slow", f"the model expects {cost.seconds * 1e6:.0f} us")
         return cost
 
     def quick(self) -> Cost | None:
@@ -138,7 +143,7 @@ class Space:
     def _of_layout(self, layout: Layout) -> Iterator[Config]:
         kernels = self.schedules[layout].kernels
         for warps, chosen in _points(kernels[0].nest):
-            rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "streaming": False}
+            rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
             following: dict[str, Value] = {}
             for kernel in kernels[1:]:
                 # The later kernels of a split go by the first point of a like size.
@@ -161,7 +166,9 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
             schedules[layout] = found
     if not schedules:
         return refusals[_NATURAL]
-    return Space(device, schedules, refusals, _dimensions(schedules), group)
+    space = Space(device, schedules, refusals, _dimensions(schedules), group)
+    usual = space.quick()
+    return replace(space, hopeless_s=_HOPELESS * usual.seconds) if usual else space
 
 
 _NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
@@ -220,7 +227,7 @@ def _dimensions(schedules: Mapping[Layout, Schedule]) -> tuple[Dimension, ...]:
     looping = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
     if looping:
         found.append(Dimension("num_stages", _STAGES, looping))
-    found.append(Dimension("streaming", (False, True), layouts))
+    found.append(Dimension("eviction", _EVICTIONS, layouts))
     return tuple(found)
 
 

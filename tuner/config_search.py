@@ -26,10 +26,12 @@ from .outcome import ATEN, Candidate, Failure, Outcome, Rejected, Resources, Tim
 from .progress import Progress, TrialDone
 
 SEEDS = 8
+SEEDED = 0.6
+"""Share of the trials that go to the model's best, in its order, before Optuna's own proposals."""
 FINALISTS = 4
 WITHIN = 1.1
 NEAR_FLOOR = 1.05
-PATIENCE = 12
+PATIENCE = 24
 RETRIES = 6
 """Proposals that may be old or hopeless before the model is asked instead."""
 
@@ -235,7 +237,8 @@ class _Configs:
             flying.pending.cancel()
 
     def _enqueue(self, neighbours: list[Candidate]) -> None:
-        best = [config for config, _ in self.ranked[:SEEDS]]
+        seeds = max(SEEDS, int(SEEDED * self.search.budget.trials))
+        best = [config for config, _ in self.ranked[:seeds]]
         near = []
         for candidate in neighbours[:SEEDS]:
             if candidate.config is not None and self._fits(candidate.config):

@@ -15,7 +15,7 @@ from ..planner.plan import Plan
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor
 from .groups import Identity
-from .measure import Call, Interleaved, Timer
+from .measure import TIE, Call, Interleaved, Timer
 from .peers import peer_plan
 from .progress import Progress
 
@@ -84,11 +84,11 @@ def contest(plans: Sequence[Plan], peers: Mapping[str, Call], arena: Arena) -> P
 
 
 def _winner(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | None:
-    """The first of ours within 1% of the fastest of ours."""
+    """The fastest of ours; of equals the first."""
     if not plans:
         return None
     least = min(seconds[name] for name in plans)
-    return next(name for name in plans if seconds[name] <= least * 1.01)
+    return next(name for name in plans if seconds[name] <= least * (1 + TIE))
 
 
 def _beaten_by(ours: str | None, peers: Sequence[str], result: Interleaved) -> str | None:

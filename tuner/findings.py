@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..planner.cost import Cost
-from .measure import MARGIN
+from .measure import TIE
 from .outcome import Candidate, Outcome, Timed
 
 
@@ -56,13 +56,13 @@ class GroupFindings:
 
     @property
     def best(self) -> Finding | None:
-        """The settled winner, else the fastest; of near equals the earlier."""
+        """The settled winner, else the fastest; of equals the earlier."""
         if self.settled is not None:
             return self.settled
         if not self.found:
             return None
         least = min(f.seconds for f in self.found)
-        return next(f for f in self.found if f.seconds <= least * (1 + MARGIN))
+        return next(f for f in self.found if f.seconds <= least * (1 + TIE))
 
     def finalists(self, count: int, within: float) -> list[Finding]:
         """The fastest few that are not far behind, in the order they were tried."""

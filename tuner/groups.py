@@ -159,8 +159,33 @@ def _group_plan(nodes: tuple[int, ...], task: Task, findings: Findings) -> Group
         config=best.candidate.config,
         options=best.candidate.options,
         predicted=_predicted(best, task),
-        kernels=1,
+        kernels=best.cost.launches if best.cost else 1,
     )
+
+
+def runners_up(
+    plan: Plan, tasks: Tasks, findings: Findings, count: int, within: float
+) -> list[Plan]:
+    """The plan with the next best configs of its slowest group: they were close in the search,
+    and the last measurement tells them apart better."""
+    slowest = max(plan.groups, key=lambda group: group.measured or 0.0, default=None)
+    if slowest is None or slowest.lowering != "triton":
+        return []
+    others = findings.of(slowest.kernel_key).finalists(count + 1, within)
+    plans = []
+    for finding in others:
+        config = finding.candidate.config
+        if config is not None and config != slowest.config:
+            changed = replace(
+                slowest,
+                config=config,
+                measured=finding.seconds,
+                predicted=finding.cost.seconds if finding.cost else None,
+                kernels=finding.cost.launches if finding.cost else 1,
+            )
+            groups = [changed if group is slowest else group for group in plan.groups]
+            plans.append(replace(plan, groups=tuple(groups)))
+    return plans[:count]
 
 
 def _predicted(best: Finding, task: Task) -> float | None:

@@ -25,7 +25,7 @@ from ..planner.versions import versions
 from .config_search import Bench, Budget
 from .final import Arena, contest
 from .findings import Findings
-from .groups import Cover, Identity, Partition, Tasks, plan_of
+from .groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
 from .lab import Duel, Group, Lab, Pending, WorkerLab
 from .ledger import Ledger, device_record, graph_record
 from .measure import Call, Stopwatch, Timer, stopwatch_for
@@ -38,6 +38,7 @@ from .progress import Progress, Silent
 
 TRIALS = 64
 SECONDS = 300.0
+RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
 
@@ -129,6 +130,8 @@ class Session:
             contestants.warm()
         arena = Arena(self.captured, inputs, identity, self._timer(profile), self.progress)
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
+        if plans:
+            plans += runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN)
         plan = contest(plans, contestants.ready, arena)
         ledger.add_plan(plan, self.name)
         self._save(plan, profile)

@@ -145,15 +145,19 @@ class _Emitter:
         options = ""
         if masks := self.tiles.masks(access):
             options += f", mask={_all(masks)}, other=0"
-        if self.config.streaming and self._is_read_once(access):
-            options += ', eviction_policy="evict_first"'
+        once = self._is_read_once(index, access)
+        if self.config.eviction == ("first" if once else "last"):
+            options += f', eviction_policy="evict_{self.config.eviction}"'
         return f"tl.load({self.tiles.pointer(f'in{index}', access)}{options})"
 
-    def _is_read_once(self, access: Access) -> bool:
-        """No other block, and no later pass, reads what this access reads."""
+    def _is_read_once(self, index: int, access: Access) -> bool:
+        """Nothing reads again what this access reads: no other block or pass, and no access to
+        the same input at another offset."""
         loops = sum(isinstance(step, Loop) for step in self.nest.body)
         grid = set(self.nest.with_role(Role.GRID))
-        return grid <= access.axes and loops <= 1
+        kinds = [v.kind for v in self.nest.values]
+        readers = sum(isinstance(kind, Load) and kind.input == index for kind in kinds)
+        return grid <= access.axes and loops <= 1 and readers == 1
 
     def _choice(self, value: Value, choice: Choice) -> str:
         index = self.tiles.affine(self.nest.forms[value.id])
@@ -258,7 +262,7 @@ class _Emitter:
                 # Blocks along an axis that the output lacks all hold the same; one writes it.
                 masks.append(f"({self.nest.axes[axis].name}_block == 0)")
         options = f", mask={_all(masks)}" if masks else ""
-        if self.config.streaming:
+        if self.config.eviction == "first":
             options += ', eviction_policy="evict_first"'
         self._line(f"tl.store({pointer}, {text}{options})")
 

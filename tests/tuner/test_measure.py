@@ -78,7 +78,7 @@ def test_a_sure_difference_below_one_percent_is_no_win():
 
 
 def test_near_ties_go_to_the_earlier():
-    assert Interleaved({"a": [1.005] * 9, "b": [1.0] * 9}).best() == "a"
+    assert Interleaved({"a": [1.002] * 9, "b": [1.0] * 9}).best() == "a"
     assert Interleaved({"a": [1.05] * 9, "b": [1.0] * 9}).best() == "b"
 
 

@@ -1,0 +1,98 @@
+"""A plan's generated kernels as a module that runs alone, for people to read."""
+
+from __future__ import annotations
+
+from .codegen.source import Buffer, KernelSource, Program
+from .errors import PlanError, Refusal
+from .graph import Graph, TensorType
+from .group import subgraph
+from .lower import lower
+from .plan import GroupPlan, Plan
+
+_MAIN = """
+
+if __name__ == "__main__":
+    for function, inputs in EXAMPLES:
+        outputs = function(*inputs())
+        torch.cuda.synchronize()
+        print(function.__name__, *(tuple(t.shape) for t in outputs))
+"""
+
+
+def print_module(graph: Graph, plan: Plan) -> str:
+    """Python text: for every generated group its kernels and a function that launches them, and
+    a main part that runs each on random inputs. Raises PlanError when the plan is of another
+    graph or of another version of the code."""
+    imports = {"import torch", "import triton", "import triton.language as tl"}
+    sections, examples = [], []
+    for number, group in enumerate(plan.groups):
+        if group.lowering != "triton" or group.config is None:
+            sections.append(f"# group {number}: {group.lowering} {group.options}".rstrip())
+            continue
+        part = subgraph(graph, group.nodes).graph
+        program = lower(part, group.config)
+        if isinstance(program, Refusal):
+            raise PlanError(f"group {number} has no kernel ({program}); tune the model again")
+        for kernel in program.kernels:
+            lines = kernel.text.splitlines()
+            imports |= {line for line in lines if line.startswith(("import ", "from "))}
+        sections.append(_section(number, group, part, program))
+        inputs = ", ".join(_sample(_type(part, i)) for i in part.inputs)
+        examples.append(f"    (group_{number}, lambda: [{inputs}]),")
+    listed = "EXAMPLES = [\n" + "\n".join(examples) + "\n]" if examples else "EXAMPLES = []"
+    header = f'"""Plan of graph {plan.graph_key}; evidence: {plan.evidence}."""\n\n'
+    return header + "\n".join(sorted(imports)) + "\n\n" + "\n\n".join([*sections, listed]) + _MAIN
+
+
+def _section(number: int, group: GroupPlan, part: Graph, program: Program) -> str:
+    title = f"# group {number}: nodes {', '.join(map(str, group.nodes))}\n# {group.config}\n"
+    kernels = "\n\n".join(_kernel(kernel, number) for kernel in program.kernels)
+    return f"{title}{kernels}\n\n\n{_launcher(number, part, program)}"
+
+
+def _kernel(kernel: KernelSource, number: int) -> str:
+    lines = [x for x in kernel.text.splitlines() if not x.startswith(("import ", "from "))]
+    text = "\n".join(lines).strip("\n")
+    return text.replace(f"def {kernel.name}(", f"def {_name(kernel, number)}(")
+
+
+def _name(kernel: KernelSource, number: int) -> str:
+    return f"{kernel.name}_g{number}"
+
+
+def _launcher(number: int, part: Graph, program: Program) -> str:
+    names = [f"in{i}" for i in range(len(part.inputs))]
+    lines = [f"def group_{number}({', '.join(names)}):"]
+    for i, node in enumerate(part.inputs):
+        lines.append(f"    # in{i}: {_type(part, node)} strides {_type(part, node).stride}")
+    for i, node in enumerate(part.outputs):
+        if node is not None:
+            lines.append(f"    out{i} = {_empty(_type(part, node))}")
+    lines += [f"    tmp{i} = {_empty(tensor)}" for i, tensor in enumerate(program.temporaries)]
+    for kernel in program.kernels:
+        arguments = ", ".join(_argument(buffer) for buffer in kernel.buffers)
+        options = f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}"
+        lines.append(f"    {_name(kernel, number)}[({kernel.grid},)]({arguments}, {options})")
+    outputs = ", ".join(f"out{i}" for i in range(len(part.outputs)))
+    return "\n".join([*lines, f"    return [{outputs}]"])
+
+
+def _argument(buffer: Buffer) -> str:
+    return f"{buffer.kind}{buffer.index}"
+
+
+def _empty(tensor: TensorType) -> str:
+    strided = f"{tensor.shape}, {tensor.stride}, dtype=torch.{tensor.dtype}"
+    return f'torch.empty_strided({strided}, device="cuda")'
+
+
+def _sample(tensor: TensorType) -> str:
+    """Random data; integers and bools small enough for any use."""
+    fill = ".normal_()" if "float" in tensor.dtype else ".random_(0, 2)"
+    return _empty(tensor) + fill
+
+
+def _type(graph: Graph, node: int) -> TensorType:
+    found = graph.nodes[node].type
+    assert found is not None
+    return found

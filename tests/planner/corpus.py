@@ -1,0 +1,163 @@
+"""Functions as users write them, with inputs of real sizes that hold no data."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch._dynamo.backends.common import aot_autograd
+
+from fusionplan.planner.capture import capture, decompositions
+from fusionplan.planner.graph import Graph
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+Function = Callable[..., object]
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor with no data behind it."""
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def graph_of(function: Function, inputs: Sequence[torch.Tensor]) -> Graph:
+    """The graph of a function's forward pass, captured as the backend captures it; nothing is
+    computed."""
+    found: list[Graph] = []
+
+    def compiler(gm: torch.fx.GraphModule, _: object) -> Function:
+        found.append(capture(gm).graph)
+        output = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+        values = [None if n is None else n.meta["val"] for n in output.args[0]]
+
+        def run(_: list[torch.Tensor]) -> list[torch.Tensor | None]:
+            return [
+                v
+                if v is None
+                else torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
+                for v in values
+            ]
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
+    with torch.no_grad():
+        torch.compile(function, backend=backend, dynamic=False)(*inputs)
+    (only,) = found
+    return only
+
+
+def example(name: str) -> tuple[Function, list[torch.Tensor]]:
+    """The model of a file in examples/ and its inputs, without their data."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.get_model() if hasattr(module, "get_model") else module.Model(
+        *module.get_init_inputs()
+    )
+    return model.to("meta"), module.get_inputs("meta")
+
+
+def layer_norm_residual(x, r, w, b):
+    total = x + r
+    return F.layer_norm(total, (total.shape[-1],), w, b), total
+
+
+def group_norm_silu(x, w, b):
+    return F.silu(F.group_norm(x, 8, w, b))
+
+
+def batch_norm_relu(x, w, b):
+    return F.relu(F.batch_norm(x, None, None, w, b, training=True))
+
+
+def mlp(x, w1, b1, w2):
+    return F.linear(F.gelu(F.linear(x, w1, b1)), w2) + x
+
+
+def around_a_matmul(x, y):
+    return torch.sigmoid((torch.relu(x) * 2) @ y) + 1
+
+
+def attention(x, wq, wk, wv, g):
+    x = F.rms_norm(x, (x.shape[-1],), g)
+    q, k, v = (
+        F.linear(x, w).unflatten(-1, (8, 64)).transpose(1, 2) for w in (wq, wk, wv)
+    )
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.silu(mixed.transpose(1, 2).flatten(-2))
+
+
+def rotary(q, cos, sin):
+    left, right = q.chunk(2, -1)
+    return q * cos + torch.cat((-right, left), -1) * sin
+
+
+HALF = torch.bfloat16
+
+CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "softmax": (lambda x: torch.softmax(x * 0.125, -1), [tensor(8192, 1024)]),
+    "layer_norm_residual": (
+        layer_norm_residual,
+        [tensor(4096, 4096, dtype=HALF)] * 2 + [tensor(4096, dtype=HALF)] * 2,
+    ),
+    "group_norm_silu": (group_norm_silu, [tensor(16, 64, 32, 32), tensor(64), tensor(64)]),
+    "batch_norm_relu": (batch_norm_relu, [tensor(32, 256, 28, 28), tensor(256), tensor(256)]),
+    "mlp": (
+        mlp,
+        [
+            tensor(4096, 1024, dtype=HALF),
+            tensor(4096, 1024, dtype=HALF),
+            tensor(4096, dtype=HALF),
+            tensor(1024, 4096, dtype=HALF),
+        ],
+    ),
+    "around_a_matmul": (around_a_matmul, [tensor(2048, 2048), tensor(2048, 2048)]),
+    "attention": (
+        attention,
+        [tensor(4, 1024, 512)] + [tensor(512, 512)] * 3 + [tensor(512)],
+    ),
+    "several_outputs": (
+        lambda x: (torch.relu(x), x.sum(-1), torch.exp(x).amax(-1)),
+        [tensor(8192, 1024)],
+    ),
+    "siblings": (
+        lambda x: (torch.exp(x), torch.sin(x) * 2, x.mean(-1)),
+        [tensor(8192, 1024)],
+    ),
+    "diamond": (
+        lambda x: (lambda t: torch.sigmoid(t) * torch.tanh(t))(x + 1),
+        [tensor(4096, 4096)],
+    ),
+    "with_own_transpose": (lambda x: torch.relu(x + x.t()), [tensor(4096, 4096)]),
+    "does_not_factor": (
+        lambda x, y: torch.exp(x).reshape(4, 3, 1 << 20) + torch.exp(y),
+        [tensor(3, 1 << 22), tensor(4, 3, 1 << 20)],
+    ),
+    "slice_of_a_reduction": (
+        lambda x: torch.exp(x.sum(-1)[1024:]) + 1,
+        [tensor(8192, 1024)],
+    ),
+    "two_axes": (
+        lambda x: (torch.exp(x).sum(0), torch.exp(x).sum(1)),
+        [tensor(8192, 8192)],
+    ),
+    "opaque": (
+        lambda x, i, w: F.embedding(i, w).exp().cumsum(-1).mul(2).sort(-1).values + x,
+        [tensor(4096, 512), tensor(4096, dtype=torch.int64), tensor(30000, 512)],
+    ),
+    "rotary": (
+        rotary,
+        [tensor(8, 32, 4096, 128, dtype=HALF)] + [tensor(4096, 128, dtype=HALF)] * 2,
+    ),
+}
+
+
+def corpus_graph(name: str) -> Graph:
+    return graph_of(*CORPUS[name])

@@ -1,0 +1,165 @@
+"""Compiles generated kernels for an H200 (no GPU needed) and prints, as JSON, what the model
+expected of each beside what the compiler made of it. Run in a process of its own, with
+TRITON_INTERPRET=0: `register_kernels.py COUNT SEED`."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import triton
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from corpus import (  # noqa: E402
+    HALF,
+    Function,
+    batch_norm_relu,
+    graph_of,
+    group_norm_silu,
+    layer_norm_residual,
+    rotary,
+    tensor,
+)
+
+from fusionplan.planner.codegen.access import Tiles  # noqa: E402
+from fusionplan.planner.config import Config  # noqa: E402
+from fusionplan.planner.device import H200  # noqa: E402
+from fusionplan.planner.errors import Refusal  # noqa: E402
+from fusionplan.planner.graph import Graph  # noqa: E402
+from fusionplan.planner.group import subgraph, with_free_nodes  # noqa: E402
+from fusionplan.planner.lower import lower  # noqa: E402
+from fusionplan.planner.ops import is_compute  # noqa: E402
+from fusionplan.planner.registers import count, pressure  # noqa: E402
+from fusionplan.planner.runtime.compile import Target, compile_kernel, resources  # noqa: E402
+from fusionplan.planner.space import space_of  # noqa: E402
+
+GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "bias_relu_log": (
+        lambda x, b: torch.log(torch.relu(x + b)),
+        [tensor(4096, 4096, dtype=HALF), tensor(4096, dtype=HALF)],
+    ),
+    "gelu": (lambda x: F.gelu(x), [tensor(4096, 4096)]),
+    "four_inputs": (
+        lambda a, b, c, d: torch.sigmoid(a) * b + torch.tanh(c) * d,
+        [tensor(2048, 2048)] * 4,
+    ),
+    "with_own_transpose": (lambda x: torch.relu(x + x.t()), [tensor(4096, 4096)]),
+    "softmax": (lambda x: torch.softmax(x, -1), [tensor(4096, 4096)]),
+    "softmax_half": (lambda x: torch.softmax(x, -1), [tensor(4096, 8192, dtype=HALF)]),
+    "layer_norm": (
+        layer_norm_residual,
+        [tensor(4096, 4096, dtype=HALF)] * 2 + [tensor(4096, dtype=HALF)] * 2,
+    ),
+    "layer_norm_float": (layer_norm_residual, [tensor(4096, 2048)] * 2 + [tensor(2048)] * 2),
+    "rms_norm": (
+        lambda x, w: F.rms_norm(x, (16384,), w),
+        [tensor(2048, 16384), tensor(16384)],
+    ),
+    "group_norm": (group_norm_silu, [tensor(16, 64, 32, 32), tensor(64), tensor(64)]),
+    "batch_norm": (batch_norm_relu, [tensor(16, 64, 28, 28), tensor(64), tensor(64)]),
+    "columns": (lambda x: (torch.exp(x)).sum(0), [tensor(4096, 2048)]),
+    "several": (
+        lambda x: (x.mean(-1), x.amax(-1), torch.relu(x)),
+        [tensor(4096, 4096)],
+    ),
+    "rotary": (rotary, [tensor(4, 32, 1024, 128, dtype=HALF)] + [tensor(1024, 128, dtype=HALF)] * 2),
+    "sum_of_all": (lambda x: (x * x).sum(), [tensor(1024, 4096)]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """registers and spill_bytes are the compiler's, the others the model's."""
+
+    name: str
+    config: str
+    warps: int
+    features: tuple[float, ...]
+    predicted: int
+    predicted_spill: int
+    registers: int
+    spill_bytes: int
+
+
+def whole(graph: Graph) -> Graph:
+    nodes = (n.id for n in graph.nodes if is_compute(n))
+    return subgraph(graph, with_free_nodes(graph, nodes)).graph
+
+
+def sample(group: Graph, pick: random.Random, each: int) -> Iterator[Config]:
+    """Configs of every layout; of each layout those with the largest tiles a thread come in with
+    the same weight as the usual ones."""
+    space = space_of(group, H200)
+    assert not isinstance(space, Refusal), space
+    by_layout: dict[object, list[Config]] = {}
+    for config in space.enumerate():
+        by_layout.setdefault((config.tiling, config.reduction, config.split > 1), []).append(config)
+    for configs in by_layout.values():
+        heavy = [c for c in configs if _per_thread(space, c) >= 24]
+        light = [c for c in configs if _per_thread(space, c) < 24]
+        for some in (heavy, light):
+            yield from pick.sample(some, min(each, len(some)))
+
+
+def _per_thread(space, config: Config) -> float:
+    layout = next(
+        each
+        for each in space.schedules
+        if (each.tiling, each.reduction, each.split)
+        == (config.tiling, config.reduction, config.split)
+    )
+    nest = space.schedules[layout].kernels[0].nest
+    return nest.largest_tile(Tiles.of(nest, config).blocks) / (32 * config.num_warps)
+
+
+def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
+    from fusionplan.planner.schedule import schedule_group
+
+    schedule = schedule_group(group, config.tiling, config.reduction, config.split)
+    program = lower(group, config)
+    assert not isinstance(schedule, Refusal)
+    assert not isinstance(program, Refusal)
+    for number, (kernel, source) in enumerate(zip(schedule.kernels, program.kernels, strict=True)):
+        tiles = Tiles.of(kernel.nest, config)
+        registers, spill = pressure(kernel.nest, tiles, config.num_warps)
+        features = count(kernel.nest, tiles, config.num_warps)
+        found = resources(compile_kernel(source, Target()))
+        yield Kernel(
+            f"{name}/{number}",
+            str(config),
+            config.num_warps,
+            features,
+            registers,
+            spill,
+            found.registers,
+            found.spill_bytes,
+        )
+
+
+def main(total: int, seed: int) -> None:
+    pick = random.Random(seed)
+    graphs = {name: whole(graph_of(*given)) for name, given in GROUPS.items()}
+    wanted = [
+        (name, config) for name, group in graphs.items() for config in sample(group, pick, 4)
+    ]
+    pick.shuffle(wanted)
+    found: list[Kernel] = []
+    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = folder
+        for name, config in wanted:
+            found += measured(name, graphs[name], config)
+            if len(found) >= total:
+                break
+    json.dump([asdict(kernel) for kernel in found], sys.stdout)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
