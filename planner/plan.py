@@ -69,10 +69,10 @@ class Plan:
     def from_json(data: Mapping[str, Any]) -> Plan:
         """Inverse of `to_json`. Raises ValueError on data that is no plan of this format."""
         try:
-            return _PLAN.validate_python(dict(data))
+            return _PLAN.validate_python(dict(data) if isinstance(data, Mapping) else data)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
+            where = ".".join(map(str, first["loc"])) or "all of it"
             raise ValueError(f"no plan: {where}: {first['msg']}") from error
 
 

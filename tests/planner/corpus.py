@@ -17,9 +17,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Function = Callable[..., object]
 
 
-def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def tensor(
+    *shape: int, dtype: torch.dtype = torch.float32, device: str = "meta"
+) -> torch.Tensor:
     """A tensor with no data behind it."""
-    return torch.empty(*shape, dtype=dtype, device="meta")
+    return torch.empty(*shape, dtype=dtype, device=device)
 
 
 def graph_of(function: Function, inputs: Sequence[torch.Tensor]) -> Graph:
@@ -119,9 +121,14 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
         ],
     ),
     "around_a_matmul": (around_a_matmul, [tensor(2048, 2048), tensor(2048, 2048)]),
+    # sdpa is one vendor call on a CPU or a GPU, but opened for tensors without a device.
     "attention": (
         attention,
-        [tensor(4, 1024, 512)] + [tensor(512, 512)] * 3 + [tensor(512)],
+        [
+            tensor(4, 1024, 512, device="cpu"),
+            *[tensor(512, 512, device="cpu")] * 3,
+            tensor(512, device="cpu"),
+        ],
     ),
     "several_outputs": (
         lambda x: (torch.relu(x), x.sum(-1), torch.exp(x).amax(-1)),

@@ -1,0 +1,1 @@
+"""Named workloads measured beside eager and torch.compile: what scripts/bench runs."""

@@ -1,0 +1,370 @@
+"""What the model makes of whole graphs: which operations share a kernel, and what stays aten.
+No GPU, no compiler: groups are decided by legality and the cost model alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from corpus import CORPUS, EXAMPLES, corpus_graph, example, graph_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.cover import Groups, cut_edges, modelled_plan, partition
+from fusionplan.planner.device import H200
+from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
+from fusionplan.planner.group import subgraph
+from fusionplan.planner.legality import Dependences, bits, bitset, may_be_kernel, may_join
+from fusionplan.planner.lower import lower
+from fusionplan.planner.ops import is_compute, is_free, is_input
+from fusionplan.planner.plan import GroupPlan, Plan
+
+# --- the corpus --------------------------------------------------------------------------------
+
+SOFTMAX = "amax sub exp sum div"
+NORM = "sum div sub mul sum div add rsqrt mul"
+
+# Compute operations of every group, without casts, in the order of the graph; then what no
+# generated kernel holds.
+EXPECTED: dict[str, tuple[list[str], list[str]]] = {
+    "softmax": ([f"mul {SOFTMAX}"], []),
+    "layer_norm_residual": ([f"add {NORM} mul add"], []),
+    "group_norm_silu": ([f"{NORM} mul add sigmoid mul"], []),
+    "batch_norm_relu": ([f"{NORM} mul add relu"], []),
+    "mlp": (["mul mul erf add mul", "add"], ["permute", "addmm", "permute", "mm"]),
+    "around_a_matmul": (["relu mul", "sigmoid add"], ["mm"]),
+    "several_outputs": (["relu sum exp amax"], []),
+    "siblings": (["exp sin mul sum div"], []),
+    "diamond": (["add sigmoid tanh mul"], []),
+    "with_own_transpose": (["add relu"], []),
+    "does_not_factor": (["exp", "exp"], ["view", "add"]),
+    "slice_of_a_reduction": (["sum", "exp add"], []),
+    "two_axes": (["exp sum", "sum"], []),
+    "opaque": (["exp", "mul", "add"], ["embedding", "cumsum", "sort", "getitem"]),
+    "rotary": (["mul neg cat mul add"], []),
+    "examples/article_chain": (["add mul relu pow"], []),
+    "examples/layernorm_residual": ([f"add {NORM} mul add"], []),
+    "examples/log_relu_add": (["add relu log"], []),
+    "examples/rotary": (["mul neg cat mul add"], []),
+    "examples/sigmoid_tanh": (["sigmoid add tanh mul"], []),
+    "examples/softmax_rows": ([SOFTMAX], []),
+}
+
+
+def graph_named(name: str) -> Graph:
+    folder, _, stem = name.rpartition("/")
+    return graph_of(*example(stem)) if folder else corpus_graph(name)
+
+
+def word(node: Node) -> str:
+    return node.op.split(".")[1].lstrip("_")
+
+
+def words(graph: Graph, nodes: tuple[int, ...]) -> str:
+    found = [word(graph.nodes[n]) for n in nodes if is_compute(graph.nodes[n])]
+    return " ".join(w for w in found if w not in ("to_copy", "convert_element_type"))
+
+
+def left_to_aten(graph: Graph, groups: Groups) -> list[str]:
+    held = {n for nodes in groups for n in nodes}
+    return [word(n) for n in graph.nodes if n.id not in held and not is_input(n)]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_groups_of_the_modelled_plan(name: str) -> None:
+    graph = graph_named(name)
+    plan = modelled_plan(graph, H200)
+    groups, aten = EXPECTED[name]
+    assert [words(graph, g.nodes) for g in plan.groups] == groups
+    assert left_to_aten(graph, tuple(g.nodes for g in plan.groups)) == aten
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_group_of_a_plan_runs_as_the_plan_says(name: str) -> None:
+    graph = graph_named(name)
+    plan = modelled_plan(graph, H200)
+    assert (plan.evidence, plan.graph_key, plan.device) == ("modelled", key(graph), H200.name)
+    for group in plan.groups:
+        part = subgraph(graph, group.nodes).graph
+        assert group.lowering == "triton"
+        assert group.kernel_key == key(part)
+        assert group.config is not None
+        program = lower(part, group.config)
+        assert len(program.kernels) == group.kernels
+        assert group.predicted is not None
+        assert group.predicted > H200.launch_s
+    assert plan.predicted == pytest.approx(sum(g.predicted or 0 for g in plan.groups))
+
+
+def test_every_example_and_every_function_has_an_expectation() -> None:
+    examples = {f"examples/{path.stem}" for path in EXAMPLES.glob("*.py")}
+    assert examples <= set(EXPECTED)
+    assert set(CORPUS) - set(EXPECTED) == {"attention"}
+
+
+def test_attention_keeps_the_vendors_call_and_fuses_around_it() -> None:
+    graph = corpus_graph("attention")
+    plan = modelled_plan(graph, H200)
+    groups = [words(graph, g.nodes) for g in plan.groups]
+    assert len(groups) == 2
+    assert groups[0].startswith(("pow", "mul"))
+    assert "rsqrt" in groups[0]
+    assert groups[1] == "sigmoid mul"
+    aten = left_to_aten(graph, tuple(g.nodes for g in plan.groups))
+    assert aten.count("mm") == 3, aten
+    assert sum("scaled_dot_product" in op for op in aten) == 1
+
+
+@pytest.mark.parametrize("name", ["layer_norm_residual", "mlp", "two_axes", "rotary"])
+def test_all_cuts_leave_every_operation_alone_and_no_cut_leaves_the_largest(name: str) -> None:
+    graph = corpus_graph(name)
+    apart = partition(graph, frozenset(cut_edges(graph)))
+    assert [words(graph, g).count(" ") for g in apart] == [0] * len(apart)
+    assert sum(is_compute(n) for n in graph.nodes) == len(apart)
+    whole = partition(graph, frozenset())
+    expected = {
+        "layer_norm_residual": [f"add {NORM} mul add"],
+        "mlp": ["mul mul erf add mul", "add"],
+        "two_axes": ["exp sum sum"],
+        "rotary": ["mul neg cat mul add"],
+    }
+    assert [words(graph, g) for g in whole] == expected[name]
+
+
+def test_a_cut_edge_is_not_grown_along() -> None:
+    graph = corpus_graph("diamond")
+    add, sigmoid, tanh, mul = (n.id for n in graph.nodes if is_compute(n))
+    cuts = frozenset({(add, sigmoid), (add, tanh)})
+    assert cuts <= set(cut_edges(graph))
+    assert partition(graph, cuts) == ((add,), (sigmoid, tanh, mul))
+
+
+# --- any graph ---------------------------------------------------------------------------------
+
+
+def dense(*shape: int) -> TensorType:
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= n
+    return TensorType(shape, tuple(strides), "float32")
+
+
+WIDE, ROW, TURNED, FLAT = (64, 96), (64, 1), (96, 64), (64 * 96,)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Small graphs of pointwise operations, reductions, views, constants and opaque ones."""
+    nodes = [Node(0, "x", "input", type=dense(*WIDE)), Node(1, "y", "input", type=dense(*WIDE))]
+
+    def pick(*shapes: tuple[int, ...]) -> Node:
+        return draw(st.sampled_from([n for n in nodes if n.type and n.type.shape in shapes]))
+
+    def add(op: str, args: tuple, shape: tuple[int, ...]) -> None:
+        nodes.append(Node(len(nodes), f"n{len(nodes)}", op, args, type=dense(*shape)))
+
+    kinds = st.sampled_from(["unary", "binary", "row", "fold", "turn", "flat", "scan", "full"])
+    for kind in draw(st.lists(kinds, min_size=2, max_size=12)):
+        if kind == "unary":
+            a = pick(WIDE, ROW, TURNED, FLAT)
+            add("aten.exp.default", (Ref(a.id),), a.type.shape)
+        elif kind == "binary":
+            a = pick(WIDE, ROW, TURNED, FLAT)
+            b = pick(a.type.shape)
+            add("aten.add.Tensor", (Ref(a.id), Ref(b.id)), a.type.shape)
+        elif kind == "row" and any(n.type.shape == ROW for n in nodes):
+            add("aten.mul.Tensor", (Ref(pick(WIDE).id), Ref(pick(ROW).id)), WIDE)
+        elif kind == "fold":
+            add("aten.amax.default", (Ref(pick(WIDE).id), (1,), True), ROW)
+        elif kind == "turn":
+            a = pick(WIDE, TURNED)
+            add("aten.permute.default", (Ref(a.id), (1, 0)), a.type.shape[::-1])
+        elif kind == "flat":
+            add("aten.view.default", (Ref(pick(WIDE).id), FLAT), FLAT)
+        elif kind == "scan":
+            a = pick(WIDE, TURNED, FLAT)
+            add("aten.cumsum.default", (Ref(a.id), 0), a.type.shape)
+        elif kind == "full":
+            add("aten.full.default", (WIDE, 0.5), WIDE)
+    read = {i for n in nodes for i in n.inputs}
+    ends = [n.id for n in nodes if n.id not in read and not is_input(n)]
+    also = [n.id for n in nodes if n.id in read and not is_input(n)]
+    some = draw(st.lists(st.sampled_from(also), max_size=2, unique=True)) if also else []
+    return Graph(tuple(nodes), tuple(ends + some))
+
+
+def homes(graph: Graph, groups: Groups) -> dict[int, int]:
+    """Group number by compute node; opaque nodes stand for themselves."""
+    home = {n: number for number, g in enumerate(groups) for n in g if is_compute(graph.nodes[n])}
+    for node in graph.nodes:
+        if node.id not in home and not is_free(node) and not is_input(node):
+            home[node.id] = len(home) + len(groups)
+    return home
+
+
+def is_acyclic(edges: set[tuple[int, int]]) -> bool:
+    left = {end for edge in edges for end in edge}
+    while left:
+        ready = {n for n in left if not any(b == n and a in left for a, b in edges)}
+        if not ready:
+            return False
+        left -= ready
+    return True
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+)
+def test_any_partition_is_a_legal_cover(graph: Graph, random) -> None:
+    cuts = frozenset(edge for edge in cut_edges(graph) if random.random() < 0.4)
+    groups = partition(graph, cuts)
+    assert partition(graph, cuts) == groups
+    compute = [n.id for n in graph.nodes if is_compute(n)]
+    assert sorted(n for g in groups for n in g if is_compute(graph.nodes[n])) == compute
+    home = homes(graph, groups)
+    sources = Dependences(graph).sources
+    between = {
+        (home[source], home[node])
+        for node in home
+        for source in bits(sources[node])
+        if source in home and home[source] != home[node]
+    }
+    assert is_acyclic(between)
+    for nodes in groups:
+        members = bitset(n for n in nodes if is_compute(graph.nodes[n]))
+        if members.bit_count() > 1:
+            assert may_be_kernel(graph, members) is None
+
+
+@given(graphs())
+@settings(max_examples=100, deadline=None)
+def test_uncut_groups_cannot_grow(graph: Graph) -> None:
+    dependences = Dependences(graph)
+    home = {}
+    for nodes in partition(graph, frozenset()):
+        members = [n for n in nodes if is_compute(graph.nodes[n])]
+        home.update(dict.fromkeys(members, bitset(members)))
+    for a, b in dependences.edges:
+        if home[a] != home[b]:
+            assert may_join(graph, dependences, home, home[a], home[b]) is not None
+
+
+@given(graphs())
+@settings(max_examples=60, deadline=None)
+def test_cutting_everything_leaves_single_operations(graph: Graph) -> None:
+    groups = partition(graph, frozenset(cut_edges(graph)))
+    assert all(sum(is_compute(graph.nodes[n]) for n in g) == 1 for g in groups)
+
+
+@given(graphs())
+@settings(max_examples=25, deadline=None)
+def test_any_graph_has_a_modelled_plan(graph: Graph) -> None:
+    plan = modelled_plan(graph, H200)
+    for group in plan.groups:
+        assert group.config is not None
+        assert isinstance(lower(subgraph(graph, group.nodes).graph, group.config), Program)
+
+
+# --- plans as JSON -----------------------------------------------------------------------------
+
+seconds = st.none() | st.floats(0, 10, allow_nan=False)
+configs = st.builds(
+    Config,
+    st.lists(st.tuples(st.sampled_from(["x0", "x1", "r0"]), st.integers(1, 1 << 14))).map(tuple),
+    num_warps=st.sampled_from([1, 2, 4, 8]),
+    tiling=st.sampled_from(["natural", "flat"]),
+    reduction=st.sampled_from(["held", "loop"]),
+)
+group_plans = st.builds(
+    GroupPlan,
+    st.lists(st.integers(0, 99), min_size=1).map(tuple),
+    st.sampled_from(["triton", "aten", "inductor"]),
+    st.text("0123456789abcdef", min_size=8, max_size=8),
+    st.none() | configs,
+    predicted=seconds,
+    measured=seconds,
+    kernels=st.integers(0, 9),
+)
+plans = st.builds(
+    Plan,
+    st.text("0123456789abcdef", min_size=8, max_size=8),
+    st.just("NVIDIA H200"),
+    st.just((("torch", "2.11"), ("triton", "3.6"))),
+    st.sampled_from(["measured", "modelled"]),
+    st.lists(group_plans, max_size=3).map(tuple),
+    predicted=seconds,
+    measured=seconds,
+    peers=st.just(()) | st.tuples(st.tuples(st.just("eager"), st.floats(0, 10))),
+    cudagraph=st.booleans(),
+)
+
+
+@given(plans)
+@settings(deadline=None)
+def test_a_plan_survives_json(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json(), allow_nan=False))) == plan
+
+
+def places(data: object, path: tuple = ()) -> list[tuple]:
+    """Every place in JSON data."""
+    items = data.items() if isinstance(data, dict) else ()
+    items = enumerate(data) if isinstance(data, list) else items
+    return [path, *(p for k, v in items for p in places(v, (*path, k)))]
+
+
+garbage = st.sampled_from(
+    [None, True, -1, 1.5, float("nan"), float("inf"), 1 << 70, "", "x", [], [[]], {}, {"a": 1}]
+)
+
+
+@given(plans, st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_damaged_plan_is_read_whole_or_refused(plan: Plan, data: st.DataObject) -> None:
+    damaged = copy.deepcopy(plan.to_json())
+    path = data.draw(st.sampled_from(places(damaged)[1:]))
+    place = damaged
+    for step in path[:-1]:
+        place = place[step]
+    if data.draw(st.booleans()):
+        del place[path[-1]]
+    else:
+        place[path[-1]] = data.draw(garbage)
+    try:
+        read = Plan.from_json(damaged)
+    except ValueError as error:
+        assert str(error).startswith("no plan: ")
+    else:
+        assert Plan.from_json(read.to_json()) == read
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"evidence": "guessed"},
+        {"groups": [{"nodes": [0], "lowering": "magic", "kernel_key": "k"}]},
+        {"groups": [{"nodes": [-1], "lowering": "triton", "kernel_key": "k"}]},
+        {"measured": -1.0},
+        {"predicted": float("nan")},
+        {"graph_key": None},
+        {"groups": 3},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_garbage_is_refused_by_the_place_it_stands_in(change: dict) -> None:
+    good = Plan("k", "NVIDIA H200", (), "modelled", ()).to_json()
+    (place,) = change
+    with pytest.raises(ValueError, match=f"no plan: {place}"):
+        Plan.from_json({**good, **change})
+
+
+@pytest.mark.parametrize("junk", [[], [1, 2], "", "plan", 3, None], ids=repr)
+def test_what_is_no_object_is_no_plan(junk: object) -> None:
+    with pytest.raises(ValueError, match="no plan"):
+        Plan.from_json(junk)
