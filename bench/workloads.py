@@ -48,7 +48,9 @@ class Workload:
     def arguments(self) -> list[str]:
         """What names it to `planner tune`."""
         path = str(ROOT / self.file)
-        return [f"{path}:{self.model}", "--inputs", f"{path}:{self.inputs}"] if self.model else [path]
+        return (
+            [f"{path}:{self.model}", "--inputs", f"{path}:{self.inputs}"] if self.model else [path]
+        )
 
     @property
     def floor_s(self) -> float:
@@ -174,7 +176,8 @@ def make(workload: Workload, device: str, **scale: int) -> tuple[Callable[..., A
 
 def _module(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"fusionplan_workload_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

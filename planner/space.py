@@ -134,6 +134,16 @@ class Space:
         good.sort(key=lambda item: (item[1].seconds, str(item[0])))
         return good[:limit]
 
+    def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
+        """The model's best configs of every layout and number of warps, in turns: it ranks like
+        configs well, but layouts against each other less surely."""
+        classes: dict[tuple[Layout, int], list[tuple[Config, Cost]]] = {}
+        for config, cost in self.ranked(_ENUMERATED):
+            classes.setdefault((_layout(config), config.num_warps), []).append((config, cost))
+        turns = itertools.zip_longest(*classes.values())
+        found = [item for turn in turns for item in turn if item is not None]
+        return found[:limit]
+
     def enumerate(self) -> Iterator[Config]:
         """Configs of every layout, plain cache hints; bounded for groups of many axes."""
         for layout in self.schedules:

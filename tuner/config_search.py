@@ -45,6 +45,7 @@ class SpaceLike(Protocol):
     def choice(self, config: Config) -> Mapping[str, Any]: ...
     def judge(self, config: Config) -> Cost | Refusal: ...
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]: ...
+    def seeds(self, limit: int) -> list[tuple[Config, Cost]]: ...
     def floor_s(self) -> float: ...
 
 
@@ -238,7 +239,7 @@ class _Configs:
 
     def _enqueue(self, neighbours: list[Candidate]) -> None:
         seeds = max(SEEDS, int(SEEDED * self.search.budget.trials))
-        best = [config for config, _ in self.ranked[:seeds]]
+        best = [config for config, _ in self.space.seeds(seeds)]
         near = []
         for candidate in neighbours[:SEEDS]:
             if candidate.config is not None and self._fits(candidate.config):

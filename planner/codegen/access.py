@@ -101,8 +101,20 @@ class Tiles:
         ]
         for index, limit in access.guards:
             text = self.affine(index)
-            conditions.append(f"({text} >= 0) & ({text} < {limit})")
+            least, most = self._range(index)
+            conditions += [f"({text} >= 0)"] * (least < 0) + [f"({text} < {limit})"] * (
+                most >= limit
+            )
         return conditions
+
+    def _range(self, form: Affine) -> tuple[int, int]:
+        """The least and the greatest value of a form over the nest's extents."""
+        ends = [form.base, form.base]
+        for term in form.terms:
+            whole = -(-self.nest.axes[term.axis].extent // term.div)
+            span = term.scale * ((term.mod or whole) - 1)
+            ends[span > 0] += span
+        return ends[0], ends[1]
 
 
 def _span(tensor: TensorType) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ..config import Config
+from ..graph import itemsize
 from ..nest import Access, Loop, Nest, Role, Step, Store
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
 from .access import Tiles
@@ -145,19 +147,24 @@ class _Emitter:
         options = ""
         if masks := self.tiles.masks(access):
             options += f", mask={_all(masks)}, other=0"
-        once = self._is_read_once(index, access)
-        if self.config.eviction == ("first" if once else "last"):
-            options += f', eviction_policy="evict_{self.config.eviction}"'
+        hint = self._hint(index, access)
+        if hint and hint == self.config.eviction:
+            options += f', eviction_policy="evict_{hint}"'
         return f"tl.load({self.tiles.pointer(f'in{index}', access)}{options})"
 
-    def _is_read_once(self, index: int, access: Access) -> bool:
-        """Nothing reads again what this access reads: no other block or pass, and no access to
-        the same input at another offset."""
+    def _hint(self, index: int, access: Access) -> str:
+        """ "first" for what nothing reads again: no other block or pass, no other access to the
+        same input. "last" for what other blocks read, and for reads of the same input again at
+        another offset. "" for the first of those reads."""
         loops = sum(isinstance(step, Loop) for step in self.nest.body)
-        grid = set(self.nest.with_role(Role.GRID))
+        walked = math.prod(axis.extent for axis in self.nest.axes)
+        if loops > 1 or access.type.nbytes < walked * itemsize(access.type.dtype):
+            return "last"
         kinds = [v.kind for v in self.nest.values]
         readers = sum(isinstance(kind, Load) and kind.input == index for kind in kinds)
-        return grid <= access.axes and loops <= 1 and readers == 1
+        if readers == 1:
+            return "first"
+        return "last" if access.guards else ""
 
     def _choice(self, value: Value, choice: Choice) -> str:
         index = self.tiles.affine(self.nest.forms[value.id])

@@ -15,13 +15,14 @@ from fusionplan.planner.graph import Graph
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Function = Callable[..., object]
+HALF = torch.bfloat16
 
 
 def tensor(
     *shape: int, dtype: torch.dtype = torch.float32, device: str = "meta"
 ) -> torch.Tensor:
     """A tensor with no data behind it."""
-    return torch.empty(*shape, dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def graph_of(function: Function, inputs: Sequence[torch.Tensor]) -> Graph:
@@ -101,13 +102,11 @@ def rotary(q, cos, sin):
     return q * cos + torch.cat((-right, left), -1) * sin
 
 
-HALF = torch.bfloat16
-
 CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "softmax": (lambda x: torch.softmax(x * 0.125, -1), [tensor(8192, 1024)]),
     "layer_norm_residual": (
         layer_norm_residual,
-        [tensor(4096, 4096, dtype=HALF)] * 2 + [tensor(4096, dtype=HALF)] * 2,
+        [tensor(*shape, dtype=HALF) for shape in ((4096, 4096), (4096, 4096), (4096,), (4096,))],
     ),
     "group_norm_silu": (group_norm_silu, [tensor(16, 64, 32, 32), tensor(64), tensor(64)]),
     "batch_norm_relu": (batch_norm_relu, [tensor(32, 256, 28, 28), tensor(256), tensor(256)]),
@@ -126,7 +125,7 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
         attention,
         [
             tensor(4, 1024, 512, device="cpu"),
-            *[tensor(512, 512, device="cpu")] * 3,
+            *(tensor(512, 512, device="cpu") for _ in range(3)),
             tensor(512, device="cpu"),
         ],
     ),
@@ -161,7 +160,7 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     ),
     "rotary": (
         rotary,
-        [tensor(8, 32, 4096, 128, dtype=HALF)] + [tensor(4096, 128, dtype=HALF)] * 2,
+        [tensor(*shape, dtype=HALF) for shape in ((8, 32, 4096, 128), (4096, 128), (4096, 128))],
     ),
 }
 

@@ -39,6 +39,7 @@ from fusionplan.planner.lower import lower  # noqa: E402
 from fusionplan.planner.ops import is_compute  # noqa: E402
 from fusionplan.planner.registers import count, pressure  # noqa: E402
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources  # noqa: E402
+from fusionplan.planner.schedule import schedule_group  # noqa: E402
 from fusionplan.planner.space import space_of  # noqa: E402
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
@@ -49,16 +50,19 @@ GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "gelu": (lambda x: F.gelu(x), [tensor(4096, 4096)]),
     "four_inputs": (
         lambda a, b, c, d: torch.sigmoid(a) * b + torch.tanh(c) * d,
-        [tensor(2048, 2048)] * 4,
+        [tensor(2048, 2048) for _ in range(4)],
     ),
     "with_own_transpose": (lambda x: torch.relu(x + x.t()), [tensor(4096, 4096)]),
     "softmax": (lambda x: torch.softmax(x, -1), [tensor(4096, 4096)]),
     "softmax_half": (lambda x: torch.softmax(x, -1), [tensor(4096, 8192, dtype=HALF)]),
     "layer_norm": (
         layer_norm_residual,
-        [tensor(4096, 4096, dtype=HALF)] * 2 + [tensor(4096, dtype=HALF)] * 2,
+        [tensor(*shape, dtype=HALF) for shape in ((4096, 4096), (4096, 4096), (4096,), (4096,))],
     ),
-    "layer_norm_float": (layer_norm_residual, [tensor(4096, 2048)] * 2 + [tensor(2048)] * 2),
+    "layer_norm_float": (
+        layer_norm_residual,
+        [tensor(*shape) for shape in ((4096, 2048), (4096, 2048), (2048,), (2048,))],
+    ),
     "rms_norm": (
         lambda x, w: F.rms_norm(x, (16384,), w),
         [tensor(2048, 16384), tensor(16384)],
@@ -70,7 +74,10 @@ GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
         lambda x: (x.mean(-1), x.amax(-1), torch.relu(x)),
         [tensor(4096, 4096)],
     ),
-    "rotary": (rotary, [tensor(4, 32, 1024, 128, dtype=HALF)] + [tensor(1024, 128, dtype=HALF)] * 2),
+    "rotary": (
+        rotary,
+        [tensor(*shape, dtype=HALF) for shape in ((4, 32, 1024, 128), (1024, 128), (1024, 128))],
+    ),
     "sum_of_all": (lambda x: (x * x).sum(), [tensor(1024, 4096)]),
 }
 
@@ -80,8 +87,7 @@ class Kernel:
     """registers and spill_bytes are the compiler's, the others the model's."""
 
     name: str
-    config: str
-    warps: int
+    config: Config
     features: tuple[float, ...]
     predicted: int
     predicted_spill: int
@@ -121,8 +127,6 @@ def _per_thread(space, config: Config) -> float:
 
 
 def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
-    from fusionplan.planner.schedule import schedule_group
-
     schedule = schedule_group(group, config.tiling, config.reduction, config.split)
     program = lower(group, config)
     assert not isinstance(schedule, Refusal)
@@ -134,8 +138,7 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
         found = resources(compile_kernel(source, Target()))
         yield Kernel(
             f"{name}/{number}",
-            str(config),
-            config.num_warps,
+            config,
             features,
             registers,
             spill,

@@ -1,0 +1,165 @@
+"""`python -m fusionplan.bench`: what scripts/bench runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..planner.errors import FusionplanError
+from . import run as running
+from .result import CHILD, HOST, REPORT, Report
+from .table import markdown, write
+from .verdict import faults
+from .workloads import EXAMPLES, WORKLOADS, Workload
+
+HOST_NAME = "host"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 1: --check found a fault, or a workload failed; 2: usage."""
+    parser = _parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(given)
+    try:
+        if options.measure:
+            return _measure(options)
+        return _run(options, given)
+    except FusionplanError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    known = ", ".join(WORKLOADS)
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measures workloads by their stored plans, beside eager and torch.compile.",
+        epilog=f"Workloads: {known}. Default: those of examples/.",
+    )
+    add = parser.add_argument
+    add("workloads", nargs="*", type=_workload, metavar="WORKLOAD", help="a workload's name")
+    add("--all", action="store_true", help="every workload")
+    add("--store", help="path or database URL; by default $PLANNER_STORE or the user's cache")
+    add("--device", default="cuda", help="cuda or cuda:N")
+    add(
+        "--tune",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run `planner tune` where the store has no plan (default: --tune)",
+    )
+    add("--seconds", type=_positive, help="limit given to `planner tune`, for each workload")
+    add("--budget", type=_positive, default=1.0, help="seconds of each of two passes (default: 1)")
+    add(
+        "--host",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the host cost of a call too (default: --host)",
+    )
+    add("--include", type=Path, action="append", default=[], help="an earlier --json to add to")
+    add("--json", type=Path, help="write the report there")
+    add("--markdown", type=Path, help="write the tables there, between the markers if it has any")
+    add("--check", action="store_true", help="exit with 1 when a requirement is not met")
+    add("--measure", metavar="NAME", help=argparse.SUPPRESS)
+    return parser
+
+
+def _workload(name: str) -> Workload:
+    if name not in WORKLOADS:
+        known = ", ".join(WORKLOADS)
+        raise argparse.ArgumentTypeError(f"unknown workload {name!r}; known are {known}")
+    return WORKLOADS[name]
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return value
+
+
+def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
+    workloads = tuple(WORKLOADS.values()) if options.all else options.workloads or EXAMPLES
+    earlier = [_read(path) for path in options.include]
+    children = running.Children(options.store, options.device, options.budget, options.seconds)
+    report = running.run(
+        workloads,
+        children,
+        tune=options.tune,
+        host=options.host,
+        say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True),
+        arguments=given,
+    )
+    for other in earlier:
+        report = running.joined(other, report)
+    if options.json:
+        options.json.write_bytes(REPORT.dump_json(report, indent=1) + b"\n")
+    text = markdown(report)
+    if options.markdown:
+        write(options.markdown, text)
+    print(text, end="")
+    return _judged(report) if options.check else int(bool(report.failed))
+
+
+def _judged(report: Report) -> int:
+    found = faults(report, WORKLOADS)
+    for line in found:
+        print(f"check: {line}", file=sys.stderr)
+    return 1 if found else 0
+
+
+def _read(path: Path) -> Report:
+    try:
+        return REPORT.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise FusionplanError(f"{path} is no report: {str(error).splitlines()[0]}") from error
+
+
+def _measure(options: argparse.Namespace) -> int:
+    """The child: one JSON document on stdout, and nothing else there, whatever a compiler says."""
+    import torch
+
+    from .host import host_costs
+    from .measure import measure
+
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise FusionplanError(
+                f"device {device}: torch {torch.__version__} finds no CUDA device"
+            )
+        device = torch.device(
+            "cuda", torch.cuda.current_device() if device.index is None else device.index
+        )
+        torch.cuda.set_device(device)
+    with _stdout_to_stderr():
+        if options.measure == HOST_NAME:
+            answer = HOST.dump_json(host_costs(device))
+        else:
+            workload = _workload(options.measure)
+            answer = CHILD.dump_json(measure(workload, device, options.store, options.budget))
+    print(answer.decode())
+    return 0
+
+
+class _stdout_to_stderr(contextlib.AbstractContextManager[None]):
+    """File descriptor 1 goes to 2: what compilers print from other processes included."""
+
+    def __enter__(self) -> None:
+        sys.stdout.flush()
+        self._kept = os.dup(1)
+        os.dup2(2, 1)
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+        os.dup2(self._kept, 1)
+        os.close(self._kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

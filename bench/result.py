@@ -1,0 +1,134 @@
+"""What was measured, as plain records; JSON between the processes and in the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+OURS = "planner"
+EAGER = "eager"
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """driver: "" where it cannot be read."""
+
+    device: str
+    torch: str
+    triton: str
+    python: str
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """seconds: the median of all runs. passes_s: the median of each pass. quartiles_s: between
+    the first and the third quartile."""
+
+    seconds: Seconds
+    passes_s: tuple[Seconds, ...]
+    quartiles_s: float
+    runs: int
+
+    @property
+    def spread(self) -> float:
+        """How far the passes are apart, as a part of the median."""
+        return (max(self.passes_s) - min(self.passes_s)) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """Our time over a peer's: the median over the rounds, and its 95% confidence interval."""
+
+    peer: str
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Errors against float64, as root mean squares relative to the elements. problem: why the
+    numbers are not acceptable; "" where they are."""
+
+    ours: float
+    eager: float
+    problem: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Our error over eager's."""
+        if self.ours == self.eager:
+            return 1.0
+        return self.ours / self.eager if self.eager else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One workload. kernels: generated kernels of a call. lowerings: how the parts of the plan
+    run, "aten" included where some operation is in no group. plan: its configs, for people.
+    extra_bytes: most memory that a call takes besides its inputs, its result included."""
+
+    name: str
+    machine: Machine
+    times: dict[str, Timing]
+    best: Against
+    accuracy: Accuracy
+    kernels: int
+    lowerings: tuple[str, ...]
+    plan: str
+    cudagraph: bool = False
+    extra_bytes: dict[str, int] = field(default_factory=dict)
+    conditions: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    tune_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The store has no plan for the workload, or one that cannot be built."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """Host microseconds of a call on a tensor of so many elements, by how it is called."""
+
+    elements: int
+    microseconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    machine: Machine
+    costs: tuple[HostCost, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of the benchmark. failed: why, by the workload's name. floors_s: by workload."""
+
+    date: str
+    commit: str
+    command: str
+    workloads: tuple[Measured, ...]
+    failed: dict[str, str]
+    floors_s: dict[str, float]
+    host: HostCosts | None = None
+    format: int = 1
+
+    @property
+    def machine(self) -> Machine | None:
+        """Where it ran; None when nothing was measured."""
+        found = [m.machine for m in self.workloads] + ([self.host.machine] if self.host else [])
+        return found[0] if found else None
+
+
+CHILD: TypeAdapter[Measured | Missing] = TypeAdapter(Measured | Missing)
+HOST: TypeAdapter[HostCosts] = TypeAdapter(HostCosts)
+REPORT: TypeAdapter[Report] = TypeAdapter(Report)

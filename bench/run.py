@@ -1,0 +1,169 @@
+"""The whole run: one new process for each workload, `planner tune` where a plan is missing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from ..planner.errors import FusionplanError
+from .result import CHILD, HOST, HostCosts, Measured, Missing, Report
+from .workloads import ROOT, Workload
+
+Say = Callable[[str], None]
+
+
+class BenchError(FusionplanError):
+    """A process of the benchmark failed; the text has its last line."""
+
+
+class Processes(Protocol):
+    """What runs in processes of its own; raises BenchError when one fails."""
+
+    def measure(self, workload: Workload) -> Measured | Missing: ...
+
+    def tune(self, workload: Workload) -> float:
+        """Seconds on the wall, from the start of the process to its end."""
+
+    def host(self) -> HostCosts: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """store: None is the default one. device: as torch names it. budget_s: seconds of a pass of
+    measuring. tune_s: the limit given to `planner tune`; None is its own."""
+
+    store: str | None
+    device: str
+    budget_s: float
+    tune_s: float | None = None
+
+    def measure(self, workload: Workload) -> Measured | Missing:
+        budget = ["--budget", str(self.budget_s)]
+        answer = _answer([*self._bench, "--measure", workload.name, *budget, *self._stored])
+        try:
+            return CHILD.validate_json(answer)
+        except ValidationError as error:
+            raise BenchError(f"its process gave no result: {answer[-200:]!r}") from error
+
+    def tune(self, workload: Workload) -> float:
+        command = [sys.executable, "-P", "-m", "fusionplan.cli.main", "tune", *workload.arguments]
+        limit = [] if self.tune_s is None else ["--seconds", str(self.tune_s)]
+        start = time.monotonic()
+        _answer([*command, "--quiet", "--device", self.device, *limit, *self._stored])
+        return time.monotonic() - start
+
+    def host(self) -> HostCosts:
+        answer = _answer([*self._bench, "--measure", "host"])
+        try:
+            return HOST.validate_json(answer)
+        except ValidationError as error:
+            raise BenchError(f"its process gave no result: {answer[-200:]!r}") from error
+
+    @property
+    def _bench(self) -> list[str]:
+        return [sys.executable, "-P", "-m", "fusionplan.bench", "--device", self.device]
+
+    @property
+    def _stored(self) -> list[str]:
+        return [] if self.store is None else ["--store", self.store]
+
+
+def run(
+    workloads: Sequence[Workload],
+    processes: Processes,
+    *,
+    tune: bool,
+    host: bool,
+    say: Say,
+    arguments: Sequence[str],
+) -> Report:
+    """Measure them all. A workload that fails is in the report with the reason."""
+    measured: list[Measured] = []
+    failed: dict[str, str] = {}
+    for workload in workloads:
+        try:
+            found = _measured(workload, processes, tune, say)
+        except BenchError as error:
+            failed[workload.name] = str(error)
+            say(f"{workload.name}: {error}")
+        else:
+            measured.append(found)
+    costs = None
+    if host:
+        say("host: what a call costs")
+        try:
+            costs = processes.host()
+        except BenchError as error:
+            failed["host"] = str(error)
+            say(f"host: {error}")
+    return Report(
+        datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit(),
+        shlex.join(["scripts/bench", *arguments]),
+        tuple(measured),
+        failed,
+        {w.name: w.floor_s for w in workloads},
+        costs,
+    )
+
+
+def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) -> Measured:
+    say(f"{workload.name}: measuring")
+    found = processes.measure(workload)
+    tuning_s = None
+    if isinstance(found, Missing):
+        if not tune:
+            raise BenchError(f"{found.why}; --tune makes one")
+        say(f"{workload.name}: no plan; tuning")
+        tuning_s = processes.tune(workload)
+        say(f"{workload.name}: tuned in {tuning_s:.1f} s; measuring")
+        found = processes.measure(workload)
+    if isinstance(found, Missing):
+        raise BenchError(f"tuned, but {found.why}")
+    return replace(found, tune_s=tuning_s)
+
+
+def joined(earlier: Report, later: Report) -> Report:
+    """The later report with what only the earlier one has. Raises BenchError when they are of
+    different machines."""
+    if earlier.machine and later.machine and earlier.machine != later.machine:
+        raise BenchError(f"an included report is of {earlier.machine}, not of {later.machine}")
+    new = {m.name for m in later.workloads} | set(later.failed)
+    kept = tuple(m for m in earlier.workloads if m.name not in new)
+    return replace(
+        later,
+        workloads=(*kept, *later.workloads),
+        failed={n: why for n, why in earlier.failed.items() if n not in new} | later.failed,
+        floors_s=earlier.floors_s | later.floors_s,
+        host=later.host or earlier.host,
+    )
+
+
+def commit() -> str:
+    """The checkout's commit, "-dirty" with changes; "unknown" without git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+def _answer(command: Sequence[str]) -> str:
+    """What the process prints; its stderr is ours. Raises BenchError when it fails."""
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env, check=False
+    )
+    if done.returncode:
+        raise BenchError(f"exit code {done.returncode} of {shlex.join(command[1:])}")
+    return done.stdout
