@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import executors, load, plans
     from .planner.plan import Plan
-    from .tuner.session import tune
+    from .tuning import Tuned, tune
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "__version__", "executors", "load", "plans", "tune"]
+__all__ = ["Plan", "Tuned", "__version__", "executors", "load", "plans", "tune"]
 
 _HOME = {
     "Plan": ".planner.plan",
     "executors": ".api",
     "load": ".api",
     "plans": ".api",
-    "tune": ".tuner.session",
+    "Tuned": ".tuning",
+    "tune": ".tuning",
 }
 
 

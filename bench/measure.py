@@ -97,7 +97,7 @@ def compare(
     for name in calls:
         total = whole.timing(name)
         each = tuple(p.timing(name).seconds for p in passes)
-        times[name] = Timing(total.seconds, each, total.spread_s, total.reps)
+        times[name] = Timing(total.seconds, each, total.spread_s, total.laps)
     best = min((n for n in calls if n != OURS), key=lambda n: times[n].seconds)
     ratio = whole.ratio(OURS, best)
     return times, Against(best, ratio.median, ratio.low, ratio.high)

@@ -22,6 +22,9 @@ def markdown(report: Report) -> str:
         parts += [_times(report), _plans(report)]
     if report.host:
         parts.append(_host(report.host))
+    notes = [f"- {m.name}: {note}" for m in report.workloads for note in m.notes]
+    if notes:
+        parts.append("\n".join(notes))
     if report.failed:
         parts.append("\n".join(f"- {name} failed: {why}" for name, why in report.failed.items()))
     return "\n\n".join(parts) + "\n"

@@ -58,9 +58,10 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     # The last wave is rarely full: whole waves over exact ones, felt less the more there are.
     tail = math.ceil(waves) / waves if waves > 1 else 1.0
     tail = 1 + (tail - 1) * 0.5
-    flight = min(1.0, _bytes_in_flight(nest, tiles, waves, resident, device) / _needed(device))
-    memory_s = device.stream_s(traffic.hbm) - device.launch_s
-    memory_s = max(memory_s / flight, traffic.l2 / device.l2_bandwidth) / min(1.0, busy * 1.6)
+    # Little's law: what is under way at once, over the latency, bounds the bandwidth.
+    flowing = _bytes_in_flight(nest, tiles, waves, resident, device) / (0.5 * device.latency_s)
+    memory_s = max(device.stream_s(traffic.hbm) - device.launch_s, traffic.hbm / flowing)
+    memory_s = max(memory_s, traffic.l2 / device.l2_bandwidth) / min(1.0, max(0.05, busy * 1.6))
     memory_s *= _EVICTION[config.eviction] * _awkwardness(nest, tiles, config)
     memory_s += 2.0 * spills * threads * programs / device.l2_bandwidth
     rate = device.clock_hz * device.sm_count * busy
@@ -310,11 +311,6 @@ def _run(access: Access, tiles: Tiles) -> int:
         if tiles.blocks[term.axis] < whole:
             break
     return run
-
-
-def _needed(device: DeviceProfile) -> float:
-    """Bytes that must be under way to keep the memory busy (Little's law)."""
-    return device.bandwidth * device.latency_s * 0.5
 
 
 def _shared(nest: Nest, tiles: Tiles, num_warps: int) -> int:

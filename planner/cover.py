@@ -49,7 +49,7 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
             groups.append(GroupPlan(nodes, "triton", key(group), config, cost.seconds))
     predicted = sum(g.predicted or 0.0 for g in groups)
     return Plan(
-        key(graph), device.name, tuple(versions().items()), "modelled", tuple(groups), predicted
+        key(graph), device.key, tuple(versions().items()), "modelled", tuple(groups), predicted
     )
 
 

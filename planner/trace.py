@@ -243,6 +243,8 @@ class _Tracer:
                         self.space.unify(dims[position], factors)
                 dims = dims or list(own_dims)
             start += size
+        if not pieces:
+            raise Refused("empty", f"{node.name} joins no elements")
         kind = Choice(dims[dim], tuple(pieces))
         return self._add(kind, tuple(dims), _type(node).dtype, node)
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-
 from fusionplan.planner import ops
 from fusionplan.planner.capture import Captured, capture, decompositions
 from fusionplan.planner.codegen.source import Program
@@ -16,7 +14,10 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import Graph, TensorType
 from fusionplan.planner.group import Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import jit_function
+from fusionplan.planner.runtime.compile import compile_kernel, interpreted, jit_function
+from torch._dynamo.backends.common import aot_autograd
+
+DEVICE = "cpu" if interpreted() else "cuda"
 
 
 def captured(
@@ -54,18 +55,23 @@ def empty(tensor: TensorType) -> torch.Tensor:
     dtype = getattr(torch, tensor.dtype)
     size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True) if n)
     poison = float("nan") if dtype.is_floating_point else 77
-    return torch.full((size,), poison, dtype=dtype).as_strided(tensor.shape, tensor.stride)
+    flat = torch.full((size,), poison, dtype=dtype, device=DEVICE)
+    return flat.as_strided(tensor.shape, tensor.stride)
 
 
 def run_program(program: Program, part: Subgraph, inputs: Sequence[torch.Tensor]):
-    """The group's outputs, computed by its kernels in the interpreter."""
+    """The group's outputs, computed by its kernels: in the interpreter, or on the GPU."""
     types = [part.graph.nodes[o].type for o in part.graph.outputs]
     outputs = [empty(t) for t in types]
     temporaries = [empty(t) for t in program.temporaries]
     pools = {"in": list(inputs), "out": outputs, "tmp": temporaries}
     for kernel in program.kernels:
         arguments = [pools[b.kind][b.index] for b in kernel.buffers]
-        jit_function(kernel)[(kernel.grid,)](*arguments)
+        if interpreted():
+            jit_function(kernel)[(kernel.grid,)](*arguments)
+            continue
+        aligned = all(a.data_ptr() % 16 == 0 for a in arguments)
+        compile_kernel(kernel, aligned=aligned).kernel[(kernel.grid, 1, 1)](*arguments)
     return outputs
 
 
@@ -121,7 +127,7 @@ def check(
     place = {_viewed(graph, node): i for i, node in enumerate(graph.outputs)}
     kernels = 0
     for config in configs:
-        program = lower(part.graph, config, interpreted=True)
+        program = lower(part.graph, config, interpreted=interpreted())
         assert not isinstance(program, Refusal), f"{config}: {program}"
         results = run_program(program, part, [flat[i] for i in part.inputs])
         kernels += len(program.kernels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,8 +19,8 @@ from ..planner.capture import Captured, capture, decompositions, is_dynamic, spe
 from ..planner.errors import ModelError, PlanError
 from ..planner.graph import key
 from ..planner.ops import is_compute
+from .final import Stage
 
-Stage = Literal["inference", "forward", "backward"]
 Model = Callable[..., Any]
 
 # Every graph of a capture is compiled once; Dynamo's limit is against recompilation by accident,

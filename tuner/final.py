@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,6 +13,7 @@ from ..planner.capture import Captured
 from ..planner.errors import FusionplanError
 from ..planner.plan import Plan
 from ..planner.runtime.cudagraph import GraphedExecutor
+from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
 from .groups import Identity
 from .measure import TIE, Call, Interleaved, Timer
@@ -32,6 +33,7 @@ _TOLERANCE = {
 itself: this is to find a wire crossed between them, and float32 allows for TF32."""
 
 Run = Callable[..., list[Any]]
+Stage = Literal["inference", "forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,21 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """What all contestants share."""
+    """What all contestants share. stage: of a graph of training no peer's way is kept, unless we
+    have none: whether the peers win is decided for the forward and the backward graph together
+    (see `training`)."""
 
     captured: Captured
     inputs: Sequence[Any]
     identity: Identity
     timer: Timer
     progress: Progress
+    stage: Stage = "inference"
 
 
 def contest(plans: Sequence[Plan], peers: Mapping[str, Call], arena: Arena) -> Plan:
     """The plan to keep, with its measured seconds and the peers'. When a peer is faster than
-    ours above noise, that is the peer's own way of running the whole graph."""
+    ours above noise, that is the peer's own way of running the whole graph (but see `Arena`)."""
     runners = _runners(plans, arena)
     if not runners and not peers:
         return arena.identity.plan((), "measured")
@@ -69,7 +74,8 @@ def contest(plans: Sequence[Plan], peers: Mapping[str, Call], arena: Arena) -> P
     seconds = {name: result.timing(name).seconds for name in calls}
     ours = _winner({f"plan {n}": r.plan for n, r in runners.items()}, seconds)
     figures = tuple((name, seconds[name]) for name in peers)
-    beaten_by = _beaten_by(ours, list(peers), result)
+    rivals = list(peers) if arena.stage == "inference" or ours is None else []
+    beaten_by = _beaten_by(ours, rivals, result)
     if beaten_by is not None:
         if ours is not None:
             arena.progress.note(
@@ -105,6 +111,11 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
     found: dict[str, Runner] = {}
     expected: list[Any] | None = None
     for number, plan in enumerate(plans):
+        # A plan without a group of its own runs as eager or torch.compile does, and so is timed
+        # as a peer. Not so a backward graph's: it has no code of the user's to fall back on.
+        whole = whole_lowering(plan, arena.captured.graph)
+        if whole is not None and arena.stage != "backward":
+            continue
         try:
             executor = Executor(arena.captured, plan, arena.captured.device)
             if expected is None:

@@ -15,9 +15,8 @@ OutcomeName = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "
 
 
 class TunerError(FusionplanError):
-    """The tuner itself failed: a worker does not start, or answers what it should not."""
-
-    exit_code = 6
+    """The tuner itself failed: a worker does not start, or answers what it should not. An
+    internal error (exit code 1): nothing that the user gave is at fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,13 @@ def peers_of(captured: Captured, inputs: Sequence[Any]) -> dict[str, Call]:
 
 
 def peer_plan(name: str, seconds: float, graph: Graph, identity: Identity) -> Plan:
-    """The whole graph as one group that runs as the peer does: no generated kernel."""
-    lowering: Any = "aten" if name == EAGER else "inductor"
-    options = "" if name == EAGER else name
-    group = GroupPlan(_work(graph), lowering, identity.graph_key, measured=seconds, options=options)
+    """The plan that runs a graph as the peer does: no group for eager, which is the user's own
+    code, and one group of the whole graph for a mode of torch.compile."""
+    if name == EAGER:
+        return identity.plan((), "measured")
+    group = GroupPlan(
+        _work(graph), "inductor", identity.graph_key, measured=seconds, options=name
+    )
     return identity.plan([group], "measured")
 
 

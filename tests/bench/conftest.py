@@ -1,0 +1,50 @@
+"""Invented results, for what becomes of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from fusionplan.bench.result import (
+    EAGER,
+    OURS,
+    Accuracy,
+    Against,
+    HostCost,
+    HostCosts,
+    Machine,
+    Measured,
+    Report,
+    Timing,
+)
+from fusionplan.bench.workloads import WORKLOADS
+
+MACHINE = Machine("Invented GPU", "2.11.0", "3.6.0", "3.12.1", "555.0")
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, (seconds, seconds * 1.01), seconds / 100, 200)
+
+
+@pytest.fixture
+def measured() -> Callable[..., Measured]:
+    """A workload of 80 us beside a best peer of 100 us, changed as told."""
+
+    def make(name: str = "article_chain", **changes: object) -> Measured:
+        times = {OURS: timing(80e-6), EAGER: timing(300e-6), "default": timing(100e-6)}
+        best, accuracy = Against("default", 0.8, 0.79, 0.81), Accuracy(1e-3, 1e-3)
+        whole = Measured(name, MACHINE, times, best, accuracy, 1, ("triton",), "triton x0=8")
+        return replace(whole, **changes)
+
+    return make
+
+
+@pytest.fixture
+def report() -> Callable[..., Report]:
+    def make(*workloads: Measured, host: bool = False, **failed: str) -> Report:
+        costs = HostCosts(MACHINE, (HostCost(1024, {"executor": 7.5}),)) if host else None
+        floors = {m.name: WORKLOADS[m.name].floor_s for m in workloads}
+        return Report(
+            "2025-01-02 03:04 UTC", "abc123", "scripts/bench", workloads, failed, floors, costs
+        )
+
+    return make

@@ -1,0 +1,161 @@
+"""The run over its processes, with fakes in their place, and the command line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from fusionplan.bench import run as running
+from fusionplan.bench.__main__ import main
+from fusionplan.bench.result import HostCosts, Missing
+from fusionplan.bench.run import BenchError, Children, run
+from fusionplan.bench.workloads import WORKLOADS
+
+ROTARY, CHAIN = WORKLOADS["rotary"], WORKLOADS["article_chain"]
+
+
+class FakeProcesses:
+    """Has plans for some workloads, and for those it tunes; measuring those in `broken` fails."""
+
+    def __init__(self, measured, planned=(), broken=()):
+        self.make, self.planned, self.broken, self.log = measured, set(planned), broken, []
+
+    def measure(self, workload):
+        self.log.append(("measure", workload.name))
+        if workload.name in self.broken:
+            raise BenchError("it died")
+        if workload.name not in self.planned:
+            return Missing("no plan is stored")
+        return self.make(workload.name)
+
+    def tune(self, workload):
+        self.log.append(("tune", workload.name))
+        self.planned.add(workload.name)
+        return 12.5
+
+    def host(self):
+        return HostCosts(self.make().machine, ())
+
+
+def run_fake(processes, *workloads, tune=True, host=False):
+    said = []
+    report = run(
+        workloads, processes, tune=tune, host=host, say=said.append, arguments=["--json", "a b"]
+    )
+    return report, said
+
+
+def test_only_what_has_no_plan_is_tuned(measured):
+    processes = FakeProcesses(measured, planned=["rotary"])
+    report, _ = run_fake(processes, ROTARY, CHAIN, host=True)
+    assert [m.tune_s for m in report.workloads] == [None, 12.5]
+    chain = [what for what, name in processes.log if name == "article_chain"]
+    assert chain == ["measure", "tune", "measure"]
+    assert report.host is not None
+    assert report.command == "scripts/bench --json 'a b'"
+
+
+def test_without_tuning_a_missing_plan_is_a_failure(measured):
+    report, said = run_fake(FakeProcesses(measured), CHAIN, tune=False)
+    assert report.failed == {"article_chain": "no plan is stored; --tune makes one"}
+    assert any("--tune makes one" in line for line in said)
+
+
+def test_one_failure_leaves_the_others(measured):
+    processes = FakeProcesses(measured, planned=["rotary", "article_chain"], broken=["rotary"])
+    report, _ = run_fake(processes, ROTARY, CHAIN)
+    assert report.failed == {"rotary": "it died"}
+    assert [m.name for m in report.workloads] == ["article_chain"]
+
+
+def test_a_child_that_fails_or_prints_nonsense_is_told(monkeypatch):
+    children = Children(None, "cpu", 1.0)
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(BenchError, match="exit code 1"):
+        children.measure(ROTARY)
+    monkeypatch.setattr(sys, "executable", "echo")
+    with pytest.raises(BenchError, match="no result"):
+        children.measure(ROTARY)
+
+
+def test_tuning_names_model_inputs_limit_and_store(monkeypatch):
+    commands = []
+    monkeypatch.setattr(running, "_answer", lambda command: commands.append(command) or "")
+    Children("plans.db", "cuda:1", 1.0, 60.0).tune(WORKLOADS["groupnorm_silu"])
+    words = commands[0][commands[0].index("tune") :]
+    assert words[1].endswith("models.py:groupnorm_silu")
+    assert words[4:] == [
+        "--quiet",
+        "--device",
+        "cuda:1",
+        "--seconds",
+        "60.0",
+        "--store",
+        "plans.db",
+    ]
+
+
+def test_an_unknown_workload_names_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["nonsense"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "'nonsense'" in told
+    assert all(name in told for name in WORKLOADS)
+
+
+def _run_main(monkeypatch, measured, *arguments, **fake):
+    monkeypatch.setattr(running, "Children", lambda *_: FakeProcesses(measured, **fake))
+    return main([*map(str, arguments), "--no-host"])
+
+
+def test_check_decides_the_exit_code(monkeypatch, capsys, measured, tmp_path):
+    def slow(name="rotary"):
+        return measured(name, kernels=2)
+
+    planned = {"planned": ["rotary"]}
+    assert _run_main(monkeypatch, slow, "rotary", **planned) == 0
+    assert _run_main(monkeypatch, slow, "rotary", "--check", **planned) == 1
+    assert "check: rotary: 2 generated kernels" in capsys.readouterr().err
+    assert _run_main(monkeypatch, measured, "rotary", "--check", **planned) == 0
+    assert _run_main(monkeypatch, measured, "rotary", broken=["rotary"]) == 1
+
+
+def test_json_markdown_and_an_earlier_report(monkeypatch, capsys, measured, tmp_path):
+    first, page = tmp_path / "first.json", tmp_path / "page.md"
+    assert _run_main(monkeypatch, measured, "rotary", "--json", first) == 0
+    assert [m["name"] for m in json.loads(first.read_text())["workloads"]] == ["rotary"]
+    capsys.readouterr()
+    include = ("--include", first, "--markdown", page)
+    assert _run_main(monkeypatch, measured, "article_chain", *include) == 0
+    out = capsys.readouterr().out
+    assert "| rotary |" in out
+    assert "| article_chain |" in out
+    assert out in page.read_text()
+
+
+def test_an_included_file_that_is_no_report(monkeypatch, capsys, measured, tmp_path):
+    assert _run_main(monkeypatch, measured, "rotary", "--include", tmp_path / "no.json") == 1
+    assert "no.json is no report" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_child_prints_one_document_and_nothing_else(tmp_path):
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "fusionplan.bench",
+        "--measure",
+        "custom_loss_many_small_ops",
+    ]
+    done = subprocess.run(
+        [*command, "--device", "cpu", "--store", str(tmp_path / "none.db")],
+        env=os.environ | {"TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "why" in json.loads(done.stdout)

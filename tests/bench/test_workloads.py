@@ -1,0 +1,49 @@
+"""The workloads build and run, and their floors follow from what they read and write."""
+
+import pytest
+import torch
+from fusionplan.bench.workloads import EXAMPLES, MORE, ROOT, WORKLOADS, make
+from torch.utils._pytree import tree_leaves
+
+SCALE = 64
+
+
+def nbytes(values):
+    tensors = [v for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_least_bytes_are_inputs_weights_and_results(name):
+    model, call = make(WORKLOADS[name], "meta")
+    with torch.no_grad():
+        result = call.run(model)
+    moved = nbytes([call.args, list(model.parameters()), result])
+    if name == "batchnorm_train_relu":  # read once more
+        moved += nbytes(call.args)
+    assert WORKLOADS[name].least_bytes == moved
+
+
+@pytest.mark.parametrize("workload", MORE, ids=lambda w: w.name)
+def test_small_ones_run(workload):
+    model, call = make(workload, "cpu", scale=SCALE)
+    with torch.no_grad():
+        assert bool(torch.isfinite(call.run(model)).all())
+
+
+def test_every_example_is_a_workload():
+    files = {f"examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
+    assert {w.file for w in EXAMPLES} == files
+
+
+def test_floors_are_of_memory_or_of_matrix_products():
+    chain = WORKLOADS["article_chain"]
+    assert chain.floor_s == pytest.approx(124.9e-6, rel=1e-3)
+    assert type(chain)("x", "", "", 1, flops=790e12).floor_s == pytest.approx(1.0)
+
+
+def test_arguments_name_the_file_and_the_functions():
+    assert WORKLOADS["rotary"].arguments == [str(ROOT / "examples/rotary.py")]
+    model, option, inputs = WORKLOADS["custom_loss_many_small_ops"].arguments
+    assert (option, model.rpartition(":")[2]) == ("--inputs", "custom_loss")
+    assert inputs.endswith("models.py:custom_loss_inputs")

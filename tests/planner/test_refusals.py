@@ -1,0 +1,410 @@
+"""Every refusal of the planner, produced: its rule, and that its reason names the thing.
+
+The last test reads the planner's source: a refusal that no case here produces fails it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from graphs import Builder
+
+from fusionplan.planner import codegen
+from fusionplan.planner.axes import FactorSpace
+from fusionplan.planner.config import Config
+from fusionplan.planner.device import H200
+from fusionplan.planner.errors import Refusal, Refused
+from fusionplan.planner.graph import Graph, Ref
+from fusionplan.planner.legality import Dependences, bitset, may_be_kernel, may_join
+from fusionplan.planner.lower import lower
+from fusionplan.planner.nest import schedule
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.schedule import schedule_group
+from fusionplan.planner.space import Layout, Space, space_of
+from fusionplan.planner.trace import _hits, trace
+from fusionplan.planner.values import Window
+
+# name: (rule, words of the reason, what produces it)
+CASES: dict[str, tuple[str, str, Callable[[], object]]] = {}
+
+
+def case(rule: str, reason: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    def add(produce: Callable[[], object]) -> Callable[[], object]:
+        CASES[produce.__name__] = (rule, reason, produce)
+        return produce
+
+    return add
+
+
+def refusal_of(produce: Callable[[], object]) -> Refusal:
+    try:
+        found = produce()
+    except Refused as refused:
+        return refused.refusal
+    assert isinstance(found, Refusal), f"not refused: {found}"
+    return found
+
+
+def space(group: Graph) -> Space:
+    found = space_of(group, H200)
+    assert isinstance(found, Space), found
+    return found
+
+
+# --- tracing: views, windows, opaque nodes -----------------------------------------------------
+
+
+@case("output", "a group's output is no tensor")
+def output_that_is_none() -> object:
+    b = Builder()
+    x = b.input(4, 6)
+    return trace(b.graph(b.op("exp.default", x), None))
+
+
+@case("opaque", "aten.cumsum.default has no row")
+def operation_without_a_row() -> object:
+    b = Builder()
+    return schedule(b.graph(b.op("cumsum.default", b.input(4, 6), 0)), "natural", "held")
+
+
+@case("opaque", "n1 is no single tensor")
+def operation_with_several_results() -> object:
+    b = Builder()
+    return trace(b.graph(b.opaque(b.input(4, 6))))
+
+
+@case("cast", "n0 casts no tensor")
+def cast_of_a_number() -> object:
+    b = Builder()
+    return trace(b.graph(b.op("_to_copy.default", 3.0, shape=(4,))))
+
+
+@case("window", "n1 is a reduction read through a slice")
+def slice_of_a_reduction() -> object:
+    b = Builder()
+    total = b.op("sum.dim_IntList", b.input(8, 6), (1,), shape=(8,))
+    rows = b.op("slice.Tensor", total, 0, 2, 6, shape=(4,))
+    return schedule(b.graph(b.op("exp.default", rows)), "natural", "held")
+
+
+@case("window", "n2 is a reshape between a slice and its source")
+def slice_of_a_flattened_tensor() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(8, 6))
+    flat = b.op("view.default", y, (48,), shape=(48,))
+    part = b.op("slice.Tensor", flat, 0, 5, 29, shape=(24,))
+    return trace(b.graph(b.op("exp.default", part)))
+
+
+@case("window", "a slice at Ref(node=0), which is no number")
+def slice_at_a_tensor() -> object:
+    b = Builder()
+    x = b.input(8, 6)
+    return trace(b.graph(b.op("exp.default", b.op("slice.Tensor", x, 0, x, 6, shape=(4, 6)))))
+
+
+@case("window", "a concatenation read at one index only")
+def concatenation_read_at_one_index() -> object:
+    return _hits(Window(3, 0, 4), 0, 8)
+
+
+@case("empty", "n1 reduces an empty tensor")
+def maximum_of_nothing() -> object:
+    b = Builder()
+    return trace(b.graph(b.op("amax.default", b.input(4, 0), (1,), shape=(4,))))
+
+
+@case("empty", "n2 joins no elements")
+def concatenation_of_nothing() -> object:
+    b = Builder()
+    x, y = b.input(4, 0), b.input(4, 0)
+    return trace(b.graph(b.op("cat.default", (x, y), 1, shape=(4, 0))))
+
+
+@case("empty", "a tensor of the group has no elements")
+def pointwise_of_nothing() -> object:
+    b = Builder()
+    return schedule(b.graph(b.op("exp.default", b.input(4, 0))), "natural", "held")
+
+
+@case("constant", "n0 is filled with Ref(node=7)")
+def filled_with_a_tensor() -> object:
+    b = Builder()
+    full = b.op("full.default", (4,), 0.5, shape=(4,))
+    graph = b.graph(full)
+    args = (graph.nodes[0].args[0], Ref(7))
+    object.__setattr__(graph.nodes[0], "args", args)
+    return trace(graph)
+
+
+@case("constant", "n0 counts in steps that are no integers")
+def counting_in_halves() -> object:
+    b = Builder()
+    return trace(b.graph(b.op("arange.start_step", 0, 4, 0.5, shape=(8,))))
+
+
+@case("concat", "n2 has an operand of another rank")
+def concatenation_of_two_ranks() -> object:
+    b = Builder()
+    parts = (b.input(4, 6), b.input(0))
+    return trace(b.graph(b.op("cat.default", parts, 0, shape=(4, 6))))
+
+
+@case("transposed", "n0 is used together with its transpose")
+def computed_value_with_its_own_transpose() -> object:
+    b = Builder()
+    x = b.op("sum.dim_IntList", b.input(8, 8, 4), (2,), shape=(8, 8))
+    turned = b.op("permute.default", x, (1, 0))
+    graph = b.graph(b.op("add.Tensor", x, turned))
+    return schedule(graph, "natural", "held")
+
+
+# --- factors -----------------------------------------------------------------------------------
+
+
+@case("factor", "two dimensions that meet have different sizes")
+def different_sizes() -> object:
+    factors = FactorSpace()
+    return factors.unify(factors.fresh(4), factors.fresh(4) + factors.fresh(2))
+
+
+@case("factor", "reshape to (4, 8) runs out of elements")
+def reshape_to_more_elements() -> object:
+    factors = FactorSpace()
+    return factors.regroup(factors.fresh(8), (4, 8))
+
+
+@case("factor", "reshape to (3, 4) cuts an axis of 6 at 4")
+def reshape_across_an_axis() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(2, 6))
+    return schedule(b.graph(b.op("view.default", y, (3, 4), shape=(3, 4))), "natural", "held")
+
+
+@case("factor", "an axis of 6 does not split into parts of 4")
+def views_that_split_one_axis_in_two_ways() -> object:
+    factors = FactorSpace()
+    whole = factors.fresh(6)
+    return factors.unify(whole, factors.fresh(3) + factors.fresh(4))
+
+
+# --- layouts -----------------------------------------------------------------------------------
+
+
+def softmax(rows: int = 64, columns: int = 512) -> Graph:
+    b = Builder()
+    x = b.input(rows, columns)
+    top = b.op("amax.default", x, (1,), True, shape=(rows, 1))
+    e = b.op("exp.default", b.op("sub.Tensor", x, top))
+    total = b.op("sum.dim_IntList", e, (1,), True, shape=(rows, 1))
+    return b.graph(b.op("div.Tensor", e, total))
+
+
+def chain(*shape: int) -> Graph:
+    b = Builder()
+    return b.graph(b.op("exp.default", b.op("relu.default", b.input(*shape))))
+
+
+@case("flat", "flat tiling is for groups without a reduction")
+def flat_tiling_of_a_reduction() -> object:
+    return schedule(softmax(), "flat", "held")
+
+
+@case("flat", "the natural tiling is flat already")
+def flat_tiling_of_one_axis() -> object:
+    return space(chain(64, 64)).judge(Config((("x0", 64),), tiling="flat"))
+
+
+@case("loop", "nothing is reduced")
+def loop_over_a_pointwise_group() -> object:
+    return schedule(chain(64, 64), "natural", "loop")
+
+
+def over_both_axes(rows: int, columns: int) -> Graph:
+    b = Builder()
+    x = b.op("exp.default", b.input(rows, columns))
+    down = b.op("sum.dim_IntList", x, (0,), shape=(columns,))
+    return b.graph(down, b.op("sum.dim_IntList", x, (1,), shape=(rows,)))
+
+
+@case("loop", "reductions over different axes cannot share one loop")
+def loop_over_two_long_axes() -> object:
+    return schedule(over_both_axes(8192, 8192), "natural", "loop")
+
+
+@case("recompute", "folds 131072 elements again for each x0")
+def total_of_everything_for_each_row() -> object:
+    b = Builder()
+    total = b.op("sum.default", b.input(512, 256), shape=())
+    return schedule(b.graph(b.op("add.Tensor", b.input(1024), total)), "natural", "loop")
+
+
+@case("split", "no reduction is large enough to be cut")
+def split_of_a_short_row() -> object:
+    return schedule_group(softmax(), "natural", "held", parts=4)
+
+
+@case("split", "does not divide into 16 parts")
+def split_of_an_odd_row() -> object:
+    b = Builder()
+    total = b.op("sum.dim_IntList", b.input(4, 9999 * 2 + 1), (1,), shape=(4,))
+    return schedule_group(b.graph(total), "natural", "held", parts=16)
+
+
+@case("held", "a tile of 131072 elements is too large")
+def row_too_long_to_hold() -> object:
+    return space(softmax(4096, 1 << 17)).judge(Config((("x0", 1),)))
+
+
+# --- configs -----------------------------------------------------------------------------------
+
+
+@case("config", "no block size for axis x0")
+def config_without_a_block() -> object:
+    return lower(chain(64, 64), Config((("y7", 4),)))
+
+
+@case("layout", "the group has no layout natural/8")
+def layout_that_is_not_there() -> object:
+    return space(chain(64, 64)).judge(Config((("x0", 64),), split=8))
+
+
+@case("tile", "a tile of 131072 elements is over 65536")
+def tile_too_large() -> object:
+    return space(softmax(4096, 1 << 14)).judge(Config((("x0", 8),), num_warps=32))
+
+
+@case("tile", "256 elements a thread are over 128")
+def too_many_elements_a_thread() -> object:
+    return space(softmax(4096, 1 << 13)).judge(Config((("x0", 1),), num_warps=1))
+
+
+@case("spills", "bytes a thread would spill")
+def far_too_many_registers() -> object:
+    b = Builder()
+    inputs = [b.input(1 << 14, 1024) for _ in range(12)]
+    total = inputs[0]
+    for x in inputs[1:]:
+        total = b.op("add.Tensor", total, x)
+    top = b.op("amax.default", total, (1,), True, shape=(1 << 14, 1))
+    group = b.graph(*(b.op("sub.Tensor", x, top) for x in inputs))
+    return space(group).judge(Config((("x0", 4),), num_warps=1))
+
+
+@case("slow", "the model expects ")
+def one_row_after_another() -> object:
+    return space(chain(1 << 13, 1 << 10)).judge(Config((("x0", 1),), num_warps=32))
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def joined(graph: Graph, left: set[int], right: set[int]) -> Refusal | None:
+    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n)}
+    for part in (left, right):
+        home.update(dict.fromkeys(part, bitset(part)))
+    return may_join(graph, Dependences(graph), home, bitset(left), bitset(right))
+
+
+@case("size", "more than 96 operations")
+def a_hundred_operations() -> object:
+    b = Builder()
+    x = b.input(64)
+    for _ in range(100):
+        x = b.op("exp.default", x)
+    graph = b.graph(x)
+    return joined(graph, set(range(1, 51)), set(range(51, 101)))
+
+
+@case("convex", "a path leaves the group and comes back")
+def around_an_opaque_operation() -> object:
+    b = Builder()
+    first = b.op("exp.default", b.input(8, 64))
+    scanned = b.op("cumsum.default", first, 1)
+    last = b.op("add.Tensor", first, scanned)
+    return joined(b.graph(last), {first.node}, {last.node})
+
+
+@case("convex", "a path leaves the group and comes back")
+def around_another_group() -> object:
+    b = Builder()
+    x = b.input(8, 64)
+    first, other = b.op("exp.default", x), b.op("relu.default", x)
+    scanned = b.op("cumsum.default", other, 1)
+    neighbour = b.op("add.Tensor", first, x)
+    last = b.op("add.Tensor", first, scanned)
+    # {other, neighbour} reads the group, and what it leads to is read by the group.
+    graph = b.graph(b.op("add.Tensor", last, neighbour))
+    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n)}
+    pair = bitset({other.node, neighbour.node})
+    home[other.node] = home[neighbour.node] = pair
+    dependences = Dependences(graph)
+    return may_join(graph, dependences, home, 1 << first.node, 1 << last.node)
+
+
+@case("buffers", "more than 40 tensors")
+def fifty_inputs() -> object:
+    b = Builder()
+    x = b.input(64)
+    for _ in range(50):
+        x = b.op("add.Tensor", x, b.input(64))
+    graph = b.graph(x)
+    return may_be_kernel(graph, bitset(n.id for n in graph.nodes if is_compute(n)))
+
+
+# --- the tests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_a_reason_that_names_the_thing(name: str) -> None:
+    rule, reason, produce = CASES[name]
+    found = refusal_of(produce)
+    assert found.rule == rule
+    assert reason in found.reason
+    assert str(found) == f"{rule}: {found.reason}"
+
+
+def test_one_that_is_refused_has_a_neighbour_that_is_not() -> None:
+    """The refusals above do not hold for everything near them."""
+    assert refusal_of(flat_tiling_of_one_axis)
+    assert not isinstance(schedule(softmax(), "natural", "loop"), Refusal)
+    assert not isinstance(schedule(over_both_axes(8192, 1024), "natural", "loop"), Refusal)
+    assert space(softmax(4096, 1 << 14)).schedules.keys() >= {Layout("natural", "held")}
+    b = Builder()
+    first = b.op("exp.default", b.input(8, 64))
+    last = b.op("add.Tensor", first, b.op("relu.default", first))
+    assert joined(b.graph(last), {first.node, first.node + 1}, {last.node}) is None
+
+
+def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
+    """Place, rule and reason (as a pattern) of every refusal the planner can give."""
+    for path in sorted(Path(codegen.__file__).parents[1].rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            if node.func.id not in ("Refusal", "Refused") or path.name == "errors.py":
+                continue
+            rule, reason = node.args
+            assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: no literal rule"
+            parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]
+            pattern = "".join(
+                re.escape(part.value) if isinstance(part, ast.Constant) else ".+"
+                for part in parts
+            )
+            yield f"{path.name}:{node.lineno}", rule.value, pattern
+
+
+def test_every_refusal_in_the_source_has_a_case() -> None:
+    produced = [refusal_of(produce) for _, _, produce in CASES.values()]
+    missing = [
+        f"{place} {rule}: {pattern}"
+        for place, rule, pattern in refusals_in_the_source()
+        if not any(r.rule == rule and re.fullmatch(pattern, r.reason) for r in produced)
+    ]
+    assert not missing
+    known = {rule for _, rule, _ in refusals_in_the_source()}
+    assert {rule for rule, _, _ in CASES.values()} == known
