@@ -21,8 +21,9 @@ from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.graph import key
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
-from .planner.runtime.dispatch import Baseline, Dispatcher, OnMiss, Policy, Runner, Sources
+from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
 from .planner.versions import versions
+from .tuner.peers import EAGER, peers_of, real_inputs
 from .tuner.session import tune_captured
 
 Accepted = Literal["measured", "any"]
@@ -35,7 +36,8 @@ class Options:
     """What `torch.compile(model, backend="planner", options={...})` takes.
 
     on_miss: what a graph without a plan does: "baseline" (run as torch.compile or eager would,
-    with a warning), "error", "tune" (search now) or "model" (plan by the cost model, unmeasured).
+    with a warning), "error", "tune" (search now, on the inputs of the call; a backward graph on
+    made-up ones) or "model" (plan by the cost model, unmeasured).
     None is "baseline", and "model" in Triton's interpreter. store: path or SQLAlchemy URL; None
     is the default store. evidence: "measured", or "any" to run modelled plans too; None is
     "measured", and "any" in the interpreter. baseline: "auto" is Inductor on CUDA, else eager.
@@ -137,14 +139,25 @@ def dispatcher_for(options: Options) -> Dispatcher:
     def find(captured: Captured) -> Plan | str:
         return _stored_plan(captured, options)
 
-    def tune(captured: Captured, inputs: Sequence[Any]) -> Plan:
-        return tune_captured(captured, inputs, store=options.store)
+    def tune(captured: Captured, given: Given) -> Plan:
+        return _tuned(captured, given, options)
 
     return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key))
 
 
 def _model(captured: Captured) -> Plan:
     return modelled_plan(captured.graph, profile_of(captured.device))
+
+
+def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
+    """Search now: on the inputs of the call where they are at hand, else on made-up ones. Eager
+    is the user's own code where we have it."""
+    inputs = given.fakes if given.real is None else given.real
+    inputs = real_inputs(captured, inputs, 0)
+    peers = peers_of(captured, inputs)
+    if given.eager is not None:
+        peers[EAGER] = given.eager
+    return tune_captured(captured, inputs, store=options.store, peers=peers, stage=given.stage)
 
 
 def _stored_plan(captured: Captured, options: Options) -> Plan | str:

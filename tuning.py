@@ -25,7 +25,8 @@ from .planner.versions import versions
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.model_peers import model_peers, part_peers
 from .tuner.progress import Progress, Silent
-from .tuner.session import SECONDS, TRIALS, Limits, Session
+from .tuner.session import SECONDS, TRIALS, Limits, Session, plan_record
+from .tuner.training import peer_sums, settled
 
 DEFAULT_TARGET = "h200"
 
@@ -70,13 +71,19 @@ class Tuned:
     @property
     def speedup(self) -> float | None:
         """Time of the best peer of every graph over ours, each as often as it runs; None where
-        it was not measured."""
-        peers = ours = 0.0
+        it was not measured. A forward and its backward graph have one peer: what runs the one
+        runs the other."""
+        steps: dict[str, list[tuple[Plan, Part]]] = {}
         for plan, part in zip(self.plans, self.captured.parts, strict=False):
-            if not plan.measured or not plan.peers:
+            steps.setdefault(part.forward or part.key, []).append((plan, part))
+        peers = ours = 0.0
+        for step in steps.values():
+            sums = peer_sums(tuple(plan for plan, _ in step))
+            if not sums or not all(plan.measured for plan, _ in step):
                 return None
-            peers += part.times * min(seconds for _, seconds in plan.peers)
-            ours += part.times * plan.measured
+            best = min(sums, key=lambda name: sums[name])
+            peers += sum(part.times * dict(plan.peers)[best] for plan, part in step)
+            ours += sum(part.times * (plan.measured or 0.0) for plan, part in step)
         return peers / ours if ours else None
 
 
@@ -197,9 +204,32 @@ class _Job:
                     if not found:
                         raise
                     return found, True
+                if part.stage == "backward" and self.place.measured:
+                    self._settle(found, captured)
                 if interrupted.is_set():
                     return found, True
         return found, False
+
+    def _settle(self, found: list[PlanRecord], captured: CapturedModel) -> None:
+        """The last of the plans, a backward graph's, and its forward graph's, decided together."""
+        last = len(found) - 1
+        known = [(part.key, part.stage) for part in captured.parts]
+        pair = [known.index((captured.parts[last].forward or "", "forward")), last]
+        plans = [Plan.from_json(found[i].payload) for i in pair]
+        forward, backward = [
+            (plan, captured.parts[i].captured.graph) for i, plan in zip(pair, plans, strict=True)
+        ]
+        kept, peer = settled(forward, backward)
+        if peer is None:
+            return
+        self.progress.note(
+            f"{found[last].name}: {peer} is kept for the forward and the backward graph"
+        )
+        for i, plan in zip(pair, kept, strict=True):
+            under = found[i].payload.get("conditions")
+            record = plan_record(plan, found[i].device_key, found[i].name, under)
+            self.store.save_plan(record)
+            found[i] = record
 
     def _title(self, captured: CapturedModel, number: int) -> str:
         if len(captured.parts) == 1:
@@ -221,7 +251,7 @@ class _Job:
             inference = part.stage == "inference"
             peers = model_peers(*whole, modes) if whole and inference else part_peers(part, modes)
             with torch.set_grad_enabled(False):
-                session.measured(profile, peers)
+                session.measured(profile, peers, part.stage)
         elif (kept := self._kept(part)) is not None and kept.evidence == "measured":
             self.progress.note(f"{title}: the store has a measured plan for it, which is kept")
             return kept

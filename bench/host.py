@@ -25,8 +25,7 @@ from .workloads import WORKLOADS, make
 Call = Callable[[], object]
 
 SIZES = (1024, 2**19)
-"""Elements (float32). A replayed graph hands out a small result as a copy, one of more than
-1 MiB as it is."""
+"""Elements (float32): a call that the host alone limits, and one of a few microseconds."""
 
 CALLS = 2000
 BEST_OF = 5

@@ -1,6 +1,6 @@
-"""Workloads that memory binds, written the plain way. Each has a function that makes the model and
-one that makes its inputs, as `planner tune bench/models.py:NAME --inputs bench/models.py:INPUTS`
-wants them. `scale` divides the sizes, so that they run anywhere.
+"""Workloads that memory binds, written the plain way. Each is a class and a function that makes its
+inputs, as `planner tune bench/models.py:NAME --inputs bench/models.py:INPUTS` wants them. `scale`
+divides the sizes, so that they run anywhere.
 """
 
 import torch
@@ -10,10 +10,10 @@ from torch import nn
 BF16 = torch.bfloat16
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, features: int) -> None:
+class RMSNormLongRow(nn.Module):
+    def __init__(self, scale: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(features, dtype=BF16))
+        self.weight = nn.Parameter(torch.ones(65536 // scale, dtype=BF16))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
@@ -21,17 +21,14 @@ class RMSNorm(nn.Module):
         return (wide * scale).to(x.dtype) * self.weight
 
 
-def rmsnorm_long_row(scale: int = 1) -> nn.Module:
-    return RMSNorm(65536 // scale)
-
-
 def rmsnorm_long_row_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
     """x [2048, 65536], bfloat16."""
     return [_normal(2048 // scale, 65536 // scale, dtype=BF16, device=device)]
 
 
-def softmax_few_rows(scale: int = 1) -> nn.Module:
-    return nn.Softmax(dim=-1)
+class SoftmaxFewRows(nn.Softmax):
+    def __init__(self, scale: int = 1) -> None:
+        super().__init__(dim=-1)
 
 
 def softmax_few_rows_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
@@ -42,16 +39,12 @@ def softmax_few_rows_inputs(device: str = "cuda", scale: int = 1) -> list[torch.
 class BatchNormReLU(nn.Module):
     """Statistics of the batch at hand, as in training; none are kept."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, scale: int = 1) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm2d(channels, track_running_stats=False)
+        self.norm = nn.BatchNorm2d(256, track_running_stats=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.norm(x))
-
-
-def batchnorm_train_relu(scale: int = 1) -> nn.Module:
-    return BatchNormReLU(256)
 
 
 def batchnorm_train_relu_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
@@ -60,16 +53,12 @@ def batchnorm_train_relu_inputs(device: str = "cuda", scale: int = 1) -> list[to
 
 
 class GroupNormSiLU(nn.Module):
-    def __init__(self, groups: int, channels: int) -> None:
+    def __init__(self, scale: int = 1) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(groups, channels, dtype=BF16)
+        self.norm = nn.GroupNorm(32, 320, dtype=BF16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.silu(self.norm(x))
-
-
-def groupnorm_silu(scale: int = 1) -> nn.Module:
-    return GroupNormSiLU(32, 320)
 
 
 def groupnorm_silu_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
@@ -77,8 +66,9 @@ def groupnorm_silu_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Te
     return [_normal(max(1, 32 // scale), 320, 64, 64, dtype=BF16, device=device)]
 
 
-def cross_entropy_128k(scale: int = 1) -> nn.Module:
-    return nn.CrossEntropyLoss()
+class CrossEntropy(nn.CrossEntropyLoss):
+    def __init__(self, scale: int = 1) -> None:
+        super().__init__()
 
 
 def cross_entropy_128k_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
@@ -91,16 +81,15 @@ def cross_entropy_128k_inputs(device: str = "cuda", scale: int = 1) -> list[torc
 class CustomLoss(nn.Module):
     """Huber and focal loss and two regularisers: many small operations, one number."""
 
+    def __init__(self, scale: int = 1) -> None:
+        super().__init__()
+
     def forward(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         error = (prediction - target).abs()
         huber = torch.where(error < 1.0, 0.5 * error * error, error - 0.5).mean()
         likely = torch.sigmoid(torch.where(target > 0, prediction, -prediction))
         focal = (-((1 - likely) ** 2) * torch.log(likely + 1e-6)).mean()
         return huber + 0.25 * focal + 1e-3 * prediction.square().mean() + 1e-4 * error.mean()
-
-
-def custom_loss(scale: int = 1) -> nn.Module:
-    return CustomLoss()
 
 
 def custom_loss_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:

@@ -58,11 +58,11 @@ class Workload:
         return max(self.least_bytes / HBM, self.flops / TENSOR)
 
 
-def _more(name: str, what: str, least_bytes: int, short: str, kernels: int | None) -> Workload:
+def _more(
+    name: str, what: str, least_bytes: int, model: str, inputs: str, kernels: int | None
+) -> Workload:
     file = "bench/models.py"
-    return Workload(
-        name, what, file, least_bytes, model=short, inputs=f"{short}_inputs", kernels=kernels
-    )
+    return Workload(name, what, file, least_bytes, model=model, inputs=inputs, kernels=kernels)
 
 
 _SQUARE = 8192 * 8192
@@ -115,7 +115,8 @@ MORE = (
         "rmsnorm_long_row",
         "RMS norm in fp32 of rows, [2048, 65536] bf16, weight",
         2 * (2 * _LONG + 65536),
-        "rmsnorm_long_row",
+        "RMSNormLongRow",
+        "rmsnorm_long_row_inputs",
         1,
     ),
     # Few rows on many processors: the parts of a row are combined by another kernel.
@@ -123,7 +124,8 @@ MORE = (
         "softmax_few_rows_1m",
         "softmax of rows, [8, 4194304] bf16",
         2 * 2 * 8 * 4194304,
-        "softmax_few_rows",
+        "SoftmaxFewRows",
+        "softmax_few_rows_inputs",
         None,
     ),
     # No cache holds the batch, so it is read for its statistics and once more.
@@ -131,28 +133,32 @@ MORE = (
         "batchnorm_train_relu",
         "relu(batch_norm in training), [64, 256, 56, 56] bf16, fp32 affine",
         2 * 3 * _IMAGES + 4 * 2 * 256,
-        "batchnorm_train_relu",
+        "BatchNormReLU",
+        "batchnorm_train_relu_inputs",
         None,
     ),
     _more(
         "groupnorm_silu",
         "silu(group_norm 32), [32, 320, 64, 64] bf16",
         2 * (2 * 32 * 320 * 64 * 64 + 2 * 320),
-        "groupnorm_silu",
+        "GroupNormSiLU",
+        "groupnorm_silu_inputs",
         None,
     ),
     _more(
         "cross_entropy_128k",
         "cross_entropy(logits [8192, 131072] bf16, labels)",
         2 * 8192 * 131072 + 8 * 8192 + 2,
-        "cross_entropy_128k",
+        "CrossEntropy",
+        "cross_entropy_128k_inputs",
         None,
     ),
     _more(
         "custom_loss_many_small_ops",
         "huber + focal + regularisers over [4096, 1024] fp32 to a scalar",
         4 * (2 * 4096 * 1024 + 1),
-        "custom_loss",
+        "CustomLoss",
+        "custom_loss_inputs",
         None,
     ),
 )

@@ -11,7 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -26,6 +26,7 @@ from .graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType
 __all__ = [
     "Captured",
     "Specialised",
+    "Stage",
     "capture",
     "decompositions",
     "hint",
@@ -33,6 +34,8 @@ __all__ = [
     "literal",
     "specialise",
 ]
+
+Stage = Literal["inference", "forward", "backward"]
 
 CONSTANT = "constant"
 

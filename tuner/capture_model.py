@@ -15,11 +15,10 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..planner.capture import Captured, capture, decompositions, is_dynamic, specialise
+from ..planner.capture import Captured, Stage, capture, decompositions, is_dynamic, specialise
 from ..planner.errors import ModelError, PlanError
 from ..planner.graph import key
 from ..planner.ops import is_compute
-from .final import Stage
 
 Model = Callable[..., Any]
 
@@ -67,7 +66,8 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Part:
     """One graph of the model. inputs: the tensors it was run with, weights included, in order.
-    times: how often this very graph ran in the call. origin: None where it was not seen."""
+    times: how often this very graph ran in the call. origin: None where it was not seen. forward:
+    of a backward graph, the key of the forward graph that it belongs to."""
 
     key: str
     captured: Captured
@@ -75,6 +75,7 @@ class Part:
     stage: Stage
     times: int = 1
     origin: Origin | None = None
+    forward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,14 @@ def _floats(value: Any) -> list[torch.Tensor]:
     return []
 
 
+@dataclass(slots=True)
+class _Source:
+    """Of one Dynamo graph, what its last run was: its origin and the key of its forward graph."""
+
+    origin: Origin | None = None
+    forward: str | None = None
+
+
 class _Collector:
     """A torch.compile back end that runs every graph as it is, and remembers it."""
 
@@ -167,17 +176,17 @@ class _Collector:
         self._graphs = 0
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        origin: list[Origin] = []
+        source = _Source()
         compiler = aot_autograd(
-            fw_compiler=lambda g, _: self._compile(g, "forward", origin),
-            bw_compiler=lambda g, _: self._compile(g, "backward", origin),
-            inference_compiler=lambda g, _: self._compile(g, "inference", origin),
+            fw_compiler=lambda g, _: self._compile(g, "forward", source),
+            bw_compiler=lambda g, _: self._compile(g, "backward", source),
+            inference_compiler=lambda g, _: self._compile(g, "inference", source),
             decompositions=decompositions(),
         )
         compiled: Callable[..., Any] = compiler(gm, inputs)
 
         def run(*args: Any) -> Any:
-            origin[:] = [Origin(gm, args)]
+            source.origin = Origin(gm, args)
             return compiled(*args)
 
         return run
@@ -186,10 +195,16 @@ class _Collector:
         notes = list(self._notes)
         if not self._graphs:
             notes.append("torch.compile took no graph from the model")
-        return CapturedModel(tuple(self._parts.values()), self._graphs, tuple(notes))
+        parts = []
+        for part in self._parts.values():
+            if part.stage == "backward" and (part.forward or "", "forward") not in self._parts:
+                notes.append("a backward graph is left as it is, as its forward graph is")
+            else:
+                parts.append(part)
+        return CapturedModel(tuple(parts), self._graphs, tuple(notes))
 
     def _compile(
-        self, gm: fx.GraphModule, stage: Stage, origin: Sequence[Origin]
+        self, gm: fx.GraphModule, stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
         static = None if is_dynamic(gm) else self._captured(gm, stage)
 
@@ -198,9 +213,9 @@ class _Collector:
             args.clear()
             self._graphs += 1
             if static is not None:
-                self._keep(static, inputs, stage, origin)
+                self._keep(static, inputs, stage, source)
             elif is_dynamic(gm):
-                self._keep_specialised(gm, inputs, stage, origin)
+                self._keep_specialised(gm, inputs, stage, source)
             return gm(*inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # as AOTAutograd wants it
@@ -225,13 +240,15 @@ class _Collector:
         found: tuple[str, Captured],
         inputs: tuple[Any, ...],
         stage: Stage,
-        origin: Sequence[Origin],
+        source: _Source,
     ) -> None:
         graph_key, captured = found
+        if stage == "forward":
+            source.forward = graph_key
         known = self._parts.get((graph_key, stage))
         if known is None:
-            first = origin[0] if origin else None
-            part = Part(graph_key, captured, inputs, stage, origin=first)
+            forward = source.forward if stage == "backward" else None
+            part = Part(graph_key, captured, inputs, stage, 1, source.origin, forward)
             self._parts[graph_key, stage] = part
         else:
             self._parts[graph_key, stage] = replace(known, times=known.times + 1)
@@ -241,7 +258,7 @@ class _Collector:
         gm: fx.GraphModule,
         inputs: tuple[Any, ...],
         stage: Stage,
-        origin: Sequence[Origin],
+        source: _Source,
     ) -> None:
         try:
             static = specialise(gm, inputs)
@@ -251,4 +268,4 @@ class _Collector:
         found = self._captured(static.gm, stage)
         if found is not None:
             tensors = tuple(x for x in inputs if isinstance(x, torch.Tensor))
-            self._keep(found, tensors, stage, origin)
+            self._keep(found, tensors, stage, source)

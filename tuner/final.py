@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from ..planner.capture import Captured
+from ..planner.capture import Captured, Stage
 from ..planner.errors import FusionplanError
 from ..planner.plan import Plan
 from ..planner.runtime.cudagraph import GraphedExecutor
@@ -33,7 +33,6 @@ _TOLERANCE = {
 itself: this is to find a wire crossed between them, and float32 allows for TF32."""
 
 Run = Callable[..., list[Any]]
-Stage = Literal["inference", "forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 
 from ..db.records import PlanRecord
 from ..db.store import Store
-from ..planner.capture import Captured
+from ..planner.capture import Captured, Stage
 from ..planner.config import Config
 from ..planner.device import DeviceProfile, builtin, profile_of
 from ..planner.graph import key as graph_key
@@ -28,7 +28,7 @@ from .findings import Findings
 from .groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
 from .lab import Duel, Group, Lab, Pending, WorkerLab
 from .ledger import Ledger, device_record, graph_record
-from .measure import Call, Stopwatch, Timer, stopwatch_for
+from .measure import Call, Stopwatch, Timer, conditions, stopwatch_for
 from .mirror import mirror
 from .offline import plan_offline
 from .outcome import Candidate, Outcome
@@ -62,6 +62,7 @@ def tune_captured(
     *,
     store: Store | str | Path | None = None,
     profile: DeviceProfile | None = None,
+    stage: Stage = "inference",
     trials: int = TRIALS,
     seconds: float = SECONDS,
     progress: Progress | None = None,
@@ -76,7 +77,8 @@ def tune_captured(
     the plan is the model's for `profile` (default: H200): compiled, checked in the interpreter,
     evidence "modelled". inputs: of the graph; fake ones are made up. peers: calls without
     arguments that run the user's model as "eager" and as torch.compile with the mode that names
-    them; None: eager and Inductor on the captured graph. compilers: processes that compile.
+    them; None: eager and Inductor on the captured graph. stage: of a graph of training the peers
+    are timed and never kept (see `training`). compilers: processes that compile.
 
     Ctrl-C ends the search and keeps the best so far; without any finding it is raised again.
     """
@@ -85,7 +87,7 @@ def tune_captured(
     with _opened(store) as opened:
         session = Session(captured, inputs, opened, limits, told, name, compilers)
         if captured.device.type == "cuda" or interpreted():
-            return session.measured(profile or profile_of(captured.device), peers)
+            return session.measured(profile or profile_of(captured.device), peers, stage)
         return session.modelled(profile or builtin("h200"))
 
 
@@ -113,7 +115,12 @@ class Session:
     site: Site = field(default_factory=Site)
     started: float = field(default_factory=time.monotonic)
 
-    def measured(self, profile: DeviceProfile, peers: Mapping[str, Call] | None) -> Plan:
+    def measured(
+        self,
+        profile: DeviceProfile,
+        peers: Mapping[str, Call] | None,
+        stage: Stage = "inference",
+    ) -> Plan:
         """Search on the device, then the last measurement beside the peers."""
         identity = self._record(profile)
         inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
@@ -128,13 +135,15 @@ class Session:
         self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             contestants.warm()
-        arena = Arena(self.captured, inputs, identity, self._timer(profile), self.progress)
+        timer = self._timer(profile)
+        arena = Arena(self.captured, inputs, identity, timer, self.progress, stage)
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
             plans += runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN)
         plan = contest(plans, contestants.ready, arena)
         ledger.add_plan(plan, self.name)
-        self._save(plan, profile)
+        under = {} if self._on_cpu else conditions(self.captured.device.index or 0)
+        self._save(plan, profile, under)
         reason = mirror(self.store.url, ledger.written)
         if reason is not None:
             self.progress.note(reason)
@@ -188,18 +197,24 @@ class Session:
         self.store.put_graph(graph_record(self.captured.graph, key, self.name or key[:12]))
         return Identity(key, profile.key, versions())
 
-    def _save(self, plan: Plan, profile: DeviceProfile) -> None:
+    def _save(
+        self, plan: Plan, profile: DeviceProfile, under: Mapping[str, int] | None = None
+    ) -> None:
         """A plan that was measured is not replaced by one that was not."""
         self.progress.phase("store", self.store.location)
         known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
         if known is not None and known.evidence == "measured" and plan.evidence == "modelled":
             self.progress.note("the store keeps its plan for this graph, which was measured")
             return
-        self.store.save_plan(plan_record(plan, profile.key, self.name))
+        self.store.save_plan(plan_record(plan, profile.key, self.name, under))
 
 
-def plan_record(plan: Plan, device_key: str, name: str) -> PlanRecord:
-    """The plan as the store keeps it; one for each graph, device and versions."""
+def plan_record(
+    plan: Plan, device_key: str, name: str, under: Mapping[str, int] | None = None
+) -> PlanRecord:
+    """The plan as the store keeps it; one for each graph, device and versions. under: the
+    clocks and the temperature at its measurement; the payload has them beside the plan's fields
+    as "conditions", which are evidence and no part of the plan."""
     current = dict(plan.versions)
     identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
     return PlanRecord(
@@ -209,7 +224,7 @@ def plan_record(plan: Plan, device_key: str, name: str) -> PlanRecord:
         versions=current,
         name=name or plan.graph_key[:12],
         evidence=plan.evidence,
-        payload=plan.to_json(),
+        payload=plan.to_json() | ({"conditions": dict(under)} if under else {}),
         speedup=plan.speedup,
     )
 

@@ -1,9 +1,10 @@
 """An executor's call as a CUDA graph, without copying its inputs.
 
 A graph holds addresses, so one is captured for each set of input addresses that comes twice, up
-to a few. The outputs stand in the graph's own memory: small ones are handed out as copies, large
-ones as they are, and while somebody still holds a large one the call runs without a graph, so
-that a result that was given out is never written over.
+to a few. The outputs stand in the graph's own memory and are handed out as they are; while
+somebody still holds one the call runs without a graph, so that a result that was given out is
+never written over. Small outputs of a graph of several kernels are handed out as copies instead:
+there a copy costs less than the launches.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .executor import Executor
 from .inductor import Boxed
 
 SMALL = 1 << 20
-"""Bytes up to which an output is handed out as a copy: about what a launch costs."""
+"""Bytes up to which an output may be handed out as a copy: about what a launch costs."""
 
 Record = Callable[[Boxed, list[Any]], tuple[Callable[[], None], list[Any]]]
 """`record(call, inputs)` gives the replay and the outputs that each replay fills."""
@@ -100,7 +101,8 @@ class GraphedExecutor:
             storage = value.untyped_storage()._cdata if tensor else None
             # What is an input, or a view of one, is the caller's own memory.
             given = not tensor or storage in own
-            copied.append(not given and value.untyped_storage().nbytes() <= SMALL)
+            small = not given and value.untyped_storage().nbytes() <= SMALL
+            copied.append(small and self.kernels_per_call > 1)
             if storage is not None and not given and not copied[-1]:
                 shared.append((storage, torch._C._storage_Use_Count(storage)))
         self._recorded[key] = _Recorded(replay, tuple(outputs), tuple(shared), tuple(copied))

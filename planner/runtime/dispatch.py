@@ -11,19 +11,20 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import ShortenTraceback
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..capture import Captured, capture, decompositions, hint, is_dynamic, specialise
+from ..capture import Captured, Stage, capture, decompositions, hint, is_dynamic, specialise
 from ..errors import PlanError
 from ..graph import Graph, key
-from ..ops import is_free
+from ..ops import is_compute, is_free
 from ..plan import GroupPlan, Plan
 from ..versions import versions
 from .cudagraph import GraphedExecutor
@@ -60,12 +61,24 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What a graph is compiled with. fakes: its inputs as AOTAutograd has them. real: those of
+    the call that led to it, where they are at hand; of a backward graph they never are. eager:
+    runs the user's code behind the graph on the real inputs."""
+
+    fakes: Sequence[Any]
+    stage: Stage
+    real: Sequence[torch.Tensor] | None = None
+    eager: Callable[[], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Where plans come from. find: the stored plan, or why there is none. tune, model: make one;
     None where that is not to be had. device_key: how a device is named in a plan."""
 
     find: Callable[[Captured], Plan | str]
-    tune: Callable[[Captured, Sequence[Any]], Plan] | None = None
+    tune: Callable[[Captured, Given], Plan] | None = None
     model: Callable[[Captured], Plan] | None = None
     device_key: Callable[[torch.device], str] = str
 
@@ -98,10 +111,16 @@ class Dispatcher:
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
+
+        def given(fakes: Sequence[Any], stage: Stage) -> Given:
+            real = _matching(inputs, fakes)
+            return Given(fakes, stage, real, None if real is None else lambda: gm(*inputs))
+
         compiler = aot_autograd(
-            fw_compiler=lambda g, x: self._compile(g, x, "forward"),
-            bw_compiler=lambda g, x: self._compile(g, x, "backward"),
-            inference_compiler=lambda g, x: self._compile(g, x, "inference"),
+            fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
+            # May be asked for late, and must not hold the inputs until then.
+            bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
+            inference_compiler=lambda g, x: self._compile(g, given(x, "inference")),
             decompositions=decompositions(),
         )
         try:
@@ -117,23 +136,23 @@ class Dispatcher:
             self._warn(str(id(gm)), f"torch.compile's Inductor failed, runs eagerly: {error}")
             return gm.forward
 
-    def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any], stage: str) -> Boxed:
+    def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
         with _disable_current_modes(), torch.no_grad():
             if is_dynamic(gm):
-                return _boxed(_Dynamic(self, gm, inputs, stage))
+                return _boxed(_Dynamic(self, gm, given))
             try:
-                return _boxed(self.static(gm, inputs, stage))
+                return _boxed(self.static(gm, given))
             except _Whole as whole:
-                if stage != "backward":
+                if given.stage != "backward":
                     raise
-                return _boxed(self.part(gm, inputs, whole))
+                return _boxed(self.part(gm, given.fakes, whole))
 
-    def static(self, gm: fx.GraphModule, inputs: Sequence[Any], stage: str) -> Boxed:
+    def static(self, gm: fx.GraphModule, given: Given) -> Boxed:
         """What runs a static ATen graph by a plan with groups of its own. Raises _Whole when
         there is none, or when it says to run the whole graph in one way."""
-        captured = capture(gm)
+        captured, stage = capture(gm), given.stage
         graph_key = key(captured.graph)
-        found = self._plan(captured, inputs)
+        found = self._plan(captured, given)
         if isinstance(found, Plan):
             whole = whole_lowering(found, captured.graph)
             if whole is not None:
@@ -144,7 +163,10 @@ class Dispatcher:
                 self.live[graph_key, stage] = Live(found, built)
                 return built.boxed
             found = built
-        self._refuse(graph_key, captured, found)
+        if any(map(is_compute, captured.graph.nodes)):
+            self._refuse(graph_key, captured, found)
+        else:
+            found = "nothing to fuse"  # no tuner would have made a plan for it
         whole = self._baseline(captured.device)
         self.live[graph_key, stage] = Live(self._whole_plan(captured, whole), None, found)
         raise _Whole(*whole)
@@ -158,7 +180,7 @@ class Dispatcher:
                 self._warn(str(id(gm)), f"Inductor failed, runs by ATen: {_short(error)}")
         return _by_aten(gm)
 
-    def _plan(self, captured: Captured, inputs: Sequence[Any]) -> Plan | str:
+    def _plan(self, captured: Captured, given: Given) -> Plan | str:
         """A plan that fits the graph, or why there is none."""
         found = self.sources.find(captured)
         if isinstance(found, Plan):
@@ -166,11 +188,12 @@ class Dispatcher:
         sources, on_miss = self.sources, self.policy.on_miss
         try:
             if on_miss == "tune" and sources.tune is not None:
-                return sources.tune(captured, inputs)
+                return sources.tune(captured, given)
             if on_miss == "model" and sources.model is not None:
                 return sources.model(captured)
             return found
-        except Exception as error:  # noqa: BLE001 - as in _build
+        except Exception as error:  # as in _build
+            log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
             return f"{found}; and {self.policy.on_miss} failed: {_short(error)}"
 
     def _build(self, captured: Captured, plan: Plan, stage: str) -> Runner | str:
@@ -224,21 +247,22 @@ class _Dynamic:
 
     LIMIT = 64
 
-    def __init__(
-        self, dispatcher: Dispatcher, gm: fx.GraphModule, inputs: Sequence[Any], stage: str
-    ) -> None:
-        self._dispatcher, self._gm, self._stage = dispatcher, gm, stage
+    def __init__(self, dispatcher: Dispatcher, gm: fx.GraphModule, given: Given) -> None:
+        self._dispatcher, self._gm, self._stage = dispatcher, gm, given.stage
         self._shared: Boxed | None = None
         # The run for some sizes, and the outputs that are numbers; None: it takes all the inputs.
         self._runs: OrderedDict[Any, tuple[Boxed, tuple[tuple[int, Any], ...] | None]]
         self._runs = OrderedDict()
-        self._runs[_sizes(inputs)] = self._specialised(inputs, compiling=True)
+        self._runs[_sizes(given.fakes)] = self._specialised(given, compiling=True)
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         sizes = _sizes(args)
         found = self._runs.get(sizes)
         if found is None:
-            found = self._runs[sizes] = self._specialised(args)
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            given = Given(list(args), self._stage, tensors)
+            found = self._runs[sizes] = self._specialised(given)
+            del given, tensors
             if len(self._runs) > self.LIMIT:
                 self._runs.popitem(last=False)
         run, numbers = found
@@ -252,12 +276,14 @@ class _Dynamic:
         return results
 
     def _specialised(
-        self, inputs: Sequence[Any], compiling: bool = False
+        self, given: Given, compiling: bool = False
     ) -> tuple[Boxed, tuple[tuple[int, Any], ...] | None]:
+        inputs = given.fakes
         static = specialise(self._gm, inputs)
         fakes = [n.meta["val"] for n in static.gm.graph.nodes if n.op == "placeholder"]
         try:
-            return self._dispatcher.static(static.gm, fakes, self._stage), static.numbers
+            run = self._dispatcher.static(static.gm, replace(given, fakes=fakes))
+            return run, static.numbers
         except _Whole as whole:
             if whole.lowering == "aten":
                 return _by_aten(self._gm), None
@@ -266,6 +292,21 @@ class _Dynamic:
             if self._shared is not None:
                 return self._shared, None
             return self._dispatcher.part(static.gm, fakes, whole), static.numbers
+
+
+def _matching(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The tensors among Dynamo's inputs when they are those of the graph, one for one: it may
+    take fewer, or views of one in place of several. None when they are not."""
+    tensors, wanted = [
+        [x for x in given if isinstance(x, torch.Tensor)] for given in (inputs, fakes)
+    ]
+    if len(tensors) != len(wanted) or any(isinstance(x, FakeTensor) for x in tensors):
+        return None
+    same = all(
+        a.dtype == b.dtype and a.device == b.device and _sizes([a]) == _sizes([b])
+        for a, b in zip(tensors, wanted, strict=True)
+    )
+    return tensors if same else None
 
 
 def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:

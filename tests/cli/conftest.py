@@ -182,7 +182,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         session._save(plan, profile)
         return plan
 
-    def measured(session: Session, profile: DeviceProfile, peers: object) -> Plan:
+    def measured(session: Session, profile: DeviceProfile, *_: object) -> Plan:
         session._record(profile)
         plan = modelled_plan(session.captured.graph, profile)
         plan = replace(

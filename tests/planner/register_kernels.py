@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,7 +37,7 @@ from fusionplan.planner.graph import Graph  # noqa: E402
 from fusionplan.planner.group import subgraph, with_free_nodes  # noqa: E402
 from fusionplan.planner.lower import lower  # noqa: E402
 from fusionplan.planner.ops import is_compute  # noqa: E402
-from fusionplan.planner.registers import count, pressure  # noqa: E402
+from fusionplan.planner.registers import features, pressure  # noqa: E402
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources  # noqa: E402
 from fusionplan.planner.schedule import schedule_group  # noqa: E402
 from fusionplan.planner.space import space_of  # noqa: E402
@@ -81,6 +81,9 @@ GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "sum_of_all": (lambda x: (x * x).sum(), [tensor(1024, 4096)]),
 }
 
+SPILLING = (lambda x: torch.softmax(x, -1), [tensor(4096, 16384)])
+"""A row far too long for the registers of one or two warps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -88,7 +91,7 @@ class Kernel:
 
     name: str
     config: Config
-    features: tuple[float, ...]
+    features: list[tuple[float, ...]]
     predicted: int
     predicted_spill: int
     registers: int
@@ -134,12 +137,11 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
     for number, (kernel, source) in enumerate(zip(schedule.kernels, program.kernels, strict=True)):
         tiles = Tiles.of(kernel.nest, config)
         registers, spill = pressure(kernel.nest, tiles, config.num_warps)
-        features = count(kernel.nest, tiles, config.num_warps)
         found = resources(compile_kernel(source, Target()))
         yield Kernel(
             f"{name}/{number}",
             config,
-            features,
+            features(kernel.nest, tiles, config.num_warps),
             registers,
             spill,
             found.registers,
@@ -155,6 +157,9 @@ def main(total: int, seed: int) -> None:
     ]
     pick.shuffle(wanted)
     found: list[Kernel] = []
+    name, config = "spilling_softmax", Config((("x0", 1),), num_warps=1)
+    graphs[name] = whole(graph_of(*SPILLING))
+    wanted = [(name, replace(config, num_warps=w)) for w in (1, 2)] + wanted
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         for name, config in wanted:

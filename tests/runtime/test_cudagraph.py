@@ -49,8 +49,9 @@ def test_the_second_call_with_the_same_addresses_is_captured(graphed):
     assert run.replays == 2
 
 
-def test_a_small_result_is_a_copy(graphed):
+def test_a_small_result_of_several_kernels_is_a_copy(graphed):
     run, _, x = graphed(100)
+    run.kernels_per_call = 2
     run(x), run(x)
     first = run(x)[0]
     x += 1
@@ -59,8 +60,9 @@ def test_a_small_result_is_a_copy(graphed):
     torch.testing.assert_close(second - first, torch.full((100,), 2.0))
 
 
-def test_a_large_result_that_is_held_is_not_written_over(graphed):
-    run, _, x = graphed(SMALL)
+@pytest.mark.parametrize("size", [100, SMALL])
+def test_a_result_that_is_held_is_not_written_over(graphed, size):
+    run, _, x = graphed(size)
     run(x), run(x)
     held = run(x)[0]
     kept = held.clone()

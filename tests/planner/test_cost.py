@@ -1,0 +1,270 @@
+"""The cost model: bytes counted exactly, bounds kept, and what it spares the compiler."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from corpus import corpus_graph, graph_of, tensor
+from graphs import Builder
+from oracle import whole_group
+
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.cost import Cost, estimate, floor_s, total
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import BUILTIN, CPU, H100, H200, builtin, profile_of
+from fusionplan.planner.errors import DeviceError, Refusal
+from fusionplan.planner.graph import Graph
+from fusionplan.planner.lower import lower
+from fusionplan.planner.schedule import schedule_group
+from fusionplan.planner.space import Space, space_of
+
+
+def group(function, *inputs: torch.Tensor) -> Graph:
+    return whole_group(graph_of(function, inputs)).graph
+
+
+def cost(part: Graph, config: Config) -> Cost:
+    found = schedule_group(part, config.tiling, config.reduction, config.split)
+    assert not isinstance(found, Refusal), found
+    return total([estimate(kernel.nest, config, H200) for kernel in found.kernels])
+
+
+def blocks(**sizes: int) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
+
+
+# --- bytes -------------------------------------------------------------------------------------
+
+MB = 1 << 20
+
+
+def test_a_pointwise_kernel_reads_each_input_once_and_writes_each_output_once() -> None:
+    x, y = tensor(1024, 1024), tensor(1024, 1024, dtype=torch.bfloat16)
+    part = group(lambda x, y: (x + y, torch.exp(x)), x, y)
+    assert cost(part, Config(blocks(x0=1024))).hbm_bytes == 4 * MB + 2 * MB + 4 * MB + 4 * MB
+
+
+def test_a_broadcast_operand_is_read_from_memory_once() -> None:
+    part = group(lambda x, b: torch.relu(x + b), tensor(1024, 1024), tensor(1024))
+    found = cost(part, Config(blocks(x0=1, x1=1024)))
+    assert found.hbm_bytes == 4 * MB + 4096 + 4 * MB
+    assert found.l2_bytes == 4 * MB + 1024 * 4096 + 4 * MB
+
+
+def test_a_held_row_is_read_once() -> None:
+    part = group(lambda x: torch.softmax(x, -1), tensor(1024, 1024))
+    assert cost(part, Config(blocks(x0=1))).hbm_bytes == 8 * MB
+
+
+@pytest.mark.xfail(reason="the second pass over an input is taken for a neighbour of the first")
+def test_a_row_walked_in_passes_is_read_in_each() -> None:
+    part = group(lambda x: torch.softmax(x, -1), tensor(1 << 14, 1 << 15))
+    whole = (1 << 14) * (1 << 15) * 4
+    # Few rows at a time fit the L2 cache, so that only the first pass reads memory; each of the
+    # three passes, and the store, goes through L2.
+    near = cost(part, Config(blocks(x0=1, r0=2048), reduction="loop"))
+    assert near.l2_bytes == 4 * whole
+    assert 2 * whole <= near.hbm_bytes < 4 * whole
+    far = cost(part, Config(blocks(x0=16, r0=512), reduction="loop"))
+    assert near.hbm_bytes < far.hbm_bytes <= 4 * whole
+
+
+def test_a_single_pass_loop_reads_once() -> None:
+    part = group(lambda x: x.sum(-1), tensor(4096, 1 << 14))
+    found = cost(part, Config(blocks(x0=1, r0=2048), reduction="loop"))
+    assert found.hbm_bytes == 4096 * (1 << 14) * 4 + 4096 * 4
+
+
+def test_a_split_adds_its_temporary_and_a_launch() -> None:
+    part = group(lambda x: x.sum(), tensor(1024, 1024))
+    found = cost(part, Config(blocks(x0=1, r0=1024), reduction="loop", split=128))
+    assert found.launches == 2
+    assert found.hbm_bytes == 4 * MB + 2 * 128 * 4 + 4
+
+
+def test_a_strided_read_moves_whole_sectors() -> None:
+    part = group(lambda x: x[:, ::8] * 2, tensor(1024, 8192))
+    dense = group(lambda x: x * 2, tensor(1024, 1024))
+    config = Config(blocks(x0=1, x1=256))
+    assert cost(part, config).l2_bytes > 4 * cost(dense, Config(blocks(x0=256))).l2_bytes
+
+
+# --- bounds and order --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm_residual", "diamond", "with_own_transpose"])
+def test_no_estimate_is_under_the_floor(name: str) -> None:
+    part = whole_group(corpus_graph(name)).graph
+    space = space_of(part, H200)
+    assert isinstance(space, Space)
+    judged = [space.judge(c) for c in itertools.islice(space.enumerate(), 300)]
+    costs = [c for c in judged if isinstance(c, Cost)]
+    assert len(costs) > 20
+    assert space.floor_s() == floor_s(part, H200) > H200.launch_s
+    assert min(c.seconds for c in costs) >= space.floor_s()
+
+
+def test_more_rows_take_longer() -> None:
+    config = Config(blocks(x0=1), num_warps=4)
+    times = [
+        cost(group(lambda x: torch.softmax(x, -1), tensor(1 << n, 1024)), config).seconds
+        for n in range(8, 18)
+    ]
+    assert times == sorted(times)
+    assert times[-1] > 20 * times[0]
+
+
+def test_a_larger_tile_takes_more_registers() -> None:
+    part = group(lambda x: torch.softmax(x, -1), tensor(4096, 1024))
+    found = [cost(part, Config(blocks(x0=1 << n), num_warps=4)) for n in range(6)]
+    assert [c.registers for c in found] == sorted(c.registers for c in found)
+    assert found[-1].registers > 2 * found[0].registers
+    assert found[-1].occupancy < found[0].occupancy
+
+
+def test_more_warps_take_fewer_registers_each() -> None:
+    part = group(lambda x: torch.softmax(x, -1), tensor(4096, 8192))
+    found = [cost(part, Config(blocks(x0=1), num_warps=w)) for w in (4, 8, 16)]
+    assert [c.registers for c in found] == sorted((c.registers for c in found), reverse=True)
+
+
+def test_expensive_arithmetic_binds_before_memory_does() -> None:
+    def deep(x):
+        for _ in range(12):
+            x = torch.atan(torch.sinh(x))
+        return x
+
+    config = Config(blocks(x0=1024))
+    assert cost(group(torch.relu, tensor(4096, 4096)), config).limit == "memory"
+    assert cost(group(deep, tensor(4096, 4096)), config).limit == "arithmetic"
+
+
+def test_joining_two_kernels_over_the_same_tensor_is_cheaper() -> None:
+    x = tensor(4096, 4096)
+    config = Config(blocks(x0=1024))
+    joined = cost(group(lambda x: torch.relu(x + 1), x), config).seconds
+    apart = cost(group(lambda x: x + 1, x), config).seconds
+    assert joined < 1.2 * apart
+
+
+def test_total_adds_times_and_keeps_the_hungriest() -> None:
+    part = group(lambda x: torch.softmax(x, -1), tensor(4096, 4096))
+    few, many = (cost(part, Config(blocks(x0=n), num_warps=4)) for n in (1, 2))
+    both = total([few, many])
+    assert both.seconds == few.seconds + many.seconds
+    assert both.hbm_bytes == few.hbm_bytes + many.hbm_bytes
+    assert both.launches == 2
+    assert both.registers == max(few.registers, many.registers)
+
+
+@pytest.mark.xfail(raises=ZeroDivisionError, reason="nothing in flight is divided by")
+def test_a_group_that_reads_nothing_has_a_cost() -> None:
+    """A mask made of indices alone: no load, and no division by what is in flight."""
+    b = Builder()
+    full = b.op("full.default", (64, 64), 0.5, shape=(64, 64))
+    graph = b.graph(b.op("exp.default", full))
+    (planned,) = modelled_plan(graph, H200).groups
+    assert planned.predicted is not None
+    assert math.isfinite(planned.predicted)
+
+
+# --- what never reaches the compiler -----------------------------------------------------------
+
+
+class Compiler:
+    """Counts what it is given, as a tuner's compiler would be."""
+
+    def __init__(self) -> None:
+        self.compiled: list[Config] = []
+
+    def try_all(self, space: Space, configs) -> list[Refusal]:
+        refused = []
+        for config in configs:
+            found = space.judge(config)
+            if isinstance(found, Refusal):
+                refused.append(found)
+                continue
+            assert isinstance(lower(space.group, config), Program)
+            self.compiled.append(config)
+        return refused
+
+
+def test_hopeless_configs_are_refused_before_they_are_compiled() -> None:
+    space = space_of(group(lambda x: torch.softmax(x, -1), tensor(4096, 1 << 14)), H200)
+    assert isinstance(space, Space)
+    hopeless = [
+        Config(blocks(x0=1), num_warps=1),  # 512 elements a thread: minutes of compilation
+        Config(blocks(x0=8), num_warps=32),  # a tile of 131072 elements
+        Config(blocks(x0=1, r0=1), num_warps=1, reduction="loop"),  # one element at a time
+        Config(blocks(y7=4)),  # no block for the rows
+        Config(blocks(x0=1), split=64),  # a layout the group does not have
+    ]
+    compiler = Compiler()
+    refused = compiler.try_all(space, hopeless)
+    assert [r.rule for r in refused] == ["tile", "tile", "slow", "config", "layout"]
+    assert compiler.compiled == []
+
+
+def test_the_models_best_all_reach_the_compiler() -> None:
+    space = space_of(group(lambda x: torch.softmax(x, -1), tensor(4096, 4096)), H200)
+    assert isinstance(space, Space)
+    compiler = Compiler()
+    ranked = space.ranked(10)
+    assert compiler.try_all(space, [config for config, _ in ranked]) == []
+    assert len(compiler.compiled) == 10
+    assert [c.seconds for _, c in ranked] == sorted(c.seconds for _, c in ranked)
+
+
+# --- devices -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_builtin_profiles_are_sound(name: str) -> None:
+    device = builtin(name)
+    assert builtin(name.upper()) is device
+    sizes, times = zip(*device.copy_s, strict=True)
+    assert list(sizes) == sorted(sizes)
+    assert list(times) == sorted(times)
+    assert 1e12 < device.bandwidth < 8e12
+    assert device.l2_bandwidth > device.bandwidth
+    assert device.capability in (80, 90)
+    assert device.to_json()["name"] == device.name
+
+
+def test_streaming_time_follows_the_measured_curve() -> None:
+    for size, seconds in H200.copy_s:
+        assert H200.stream_s(size) == pytest.approx(seconds)
+    times = [H200.stream_s(2.0**n) for n in range(10, 36)]
+    assert times == sorted(times)
+    assert H200.stream_s(0) == pytest.approx(H200.launch_s)
+    assert H200.stream_s(2.0**40) == pytest.approx(2.0**40 / H200.bandwidth, rel=0.01)
+
+
+def test_a_slower_memory_is_slower() -> None:
+    part = group(lambda x: torch.relu(x) * 2, tensor(8192, 8192))
+    found = schedule_group(part, "natural", "held")
+    assert not isinstance(found, Refusal)
+    (kernel,) = found.kernels
+    config = Config(blocks(x0=1024))
+    assert (
+        estimate(kernel.nest, config, H100).seconds
+        > estimate(kernel.nest, config, H200).seconds
+    )
+
+
+def test_keys_tell_devices_apart() -> None:
+    keys = {device.key for device in (*BUILTIN.values(), CPU)}
+    assert len(keys) == len(BUILTIN) + 1
+    assert H200.key == builtin("h200").key
+
+
+def test_unknown_devices_are_refused_by_name() -> None:
+    with pytest.raises(DeviceError, match="unknown target 'h900'; known targets: h200"):
+        builtin("h900")
+    with pytest.raises(DeviceError, match="meta"):
+        profile_of(torch.device("meta"))
+    assert profile_of(torch.device("cpu")) is CPU

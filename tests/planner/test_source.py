@@ -1,0 +1,136 @@
+"""Generated source, held as goldens in golden/. After a wanted change of the code generator:
+
+    pytest tests/planner/test_source.py --accept-goldens
+
+and read the difference before it is committed.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from corpus import HALF, Function, graph_of, group_norm_silu, layer_norm_residual, rotary, tensor
+from oracle import whole_group
+
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.lower import lower
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def blocks(**sizes: int) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
+
+
+KERNELS: dict[str, tuple[Function, list[torch.Tensor], Config]] = {
+    "pointwise_broadcast": (
+        lambda x, b: torch.log(torch.relu(x + b)),
+        [tensor(1000, 768, dtype=HALF), tensor(768, dtype=HALF)],
+        Config(blocks(x0=4, x1=256), num_warps=4, num_stages=1),
+    ),
+    "pointwise_flat": (
+        lambda x, b: torch.log(torch.relu(x + b)),
+        [tensor(1000, 768, dtype=HALF), tensor(768, dtype=HALF)],
+        Config(blocks(x0=1024), num_warps=4, num_stages=1, tiling="flat"),
+    ),
+    "softmax_held": (
+        lambda x: torch.softmax(x, -1),
+        [tensor(4096, 1000)],
+        Config(blocks(x0=2), num_warps=4, num_stages=1),
+    ),
+    "softmax_loop": (
+        lambda x: torch.softmax(x, -1),
+        [tensor(4096, 1000)],
+        Config(blocks(x0=2, r0=256), num_warps=4, num_stages=2, reduction="loop"),
+    ),
+    "layer_norm_residual": (
+        layer_norm_residual,
+        [tensor(*shape, dtype=HALF) for shape in ((4096, 1024), (4096, 1024), (1024,), (1024,))],
+        Config(blocks(x0=1), num_warps=4, num_stages=1),
+    ),
+    "rotary": (
+        rotary,
+        [tensor(*shape, dtype=HALF) for shape in ((2, 8, 512, 64), (512, 64), (512, 64))],
+        Config(blocks(x0=1, x1=16, x2=64), num_warps=4, num_stages=1),
+    ),
+    "split_sum": (
+        lambda x: (x * x).sum(),
+        [tensor(512, 2048)],
+        Config(blocks(x0=1, r0=1024), num_warps=4, reduction="loop", num_stages=1, split=256),
+    ),
+    "group_norm_silu": (
+        group_norm_silu,
+        [tensor(4, 64, 16, 16), tensor(64), tensor(64)],
+        Config(blocks(x0=1, x1=1), num_warps=8, num_stages=1),
+    ),
+}
+
+
+def program(name: str) -> Program:
+    function, inputs, config = KERNELS[name]
+    found = lower(whole_group(graph_of(function, inputs)).graph, config)
+    assert isinstance(found, Program), found
+    return found
+
+
+def text(found: Program) -> str:
+    """All kernels of a program, with their launches."""
+    parts = [f"# temporary: {kept}\n" for kept in found.temporaries]
+    for kernel in found.kernels:
+        buffers = ", ".join(f"{b.kind}{b.index}: {b.dtype}" for b in kernel.buffers)
+        launch = f"grid {kernel.grid}, {kernel.num_warps} warps, {kernel.num_stages} stages"
+        parts.append(f"# {kernel.name}: {launch}\n# {buffers}\n\n{kernel.text}")
+    return "\n\n".join(parts)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_source_is_the_golden_one(name: str, request: pytest.FixtureRequest) -> None:
+    found = text(program(name))
+    golden = GOLDEN / f"{name}.py.txt"
+    if request.config.getoption("--accept-goldens"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(found)
+    assert golden.exists(), f"no {golden.name}: run with --accept-goldens"
+    assert found == golden.read_text(), "changed: run with --accept-goldens when it is meant"
+
+
+def test_there_is_no_golden_without_a_kernel() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}.py.txt" for name in KERNELS}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_source_is_a_module_that_names_its_origins(name: str) -> None:
+    for kernel in program(name).kernels:
+        (function,) = [
+            node
+            for node in ast.parse(kernel.text).body
+            if isinstance(node, ast.FunctionDef) and node.name == kernel.name
+        ]
+        assert len(function.args.args) == len(kernel.buffers)
+        assert kernel.name.startswith("fused_")
+        body = kernel.text[kernel.text.index(f"def {kernel.name}") :]
+        assigned = [line for line in body.splitlines() if line.strip().startswith("v")]
+        assert assigned
+        assert all("#" in line for line in assigned if " = " in line and "_sofar" not in line)
+
+
+def test_a_split_sum_is_two_kernels_that_share_a_temporary() -> None:
+    found = program("split_sum")
+    assert [k.name for k in found.kernels] == ["fused_mul_sum_0", "fused_mul_sum_1"]
+    assert [[b.kind for b in k.buffers] for k in found.kernels] == [["in", "tmp"], ["tmp", "out"]]
+    assert [t.numel for t in found.temporaries] == [256]
+
+
+def test_the_same_plan_gives_the_same_text() -> None:
+    assert text(program("rotary")) == text(program("rotary"))
+
+
+def test_only_what_a_kernel_calls_is_pasted_above_it() -> None:
+    kernel = program("softmax_held").kernels[0].text
+    assert "def max_nan" in kernel
+    assert "def fast_log" not in kernel
+    assert "libdevice" not in kernel
