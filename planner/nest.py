@@ -172,6 +172,7 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
         for out in values.outputs
     }
     live = _live_axes(values, axes, loads, forms)
+    _refuse_apart(values, live, stores, axes)
     loop = next((i for i, axis in enumerate(axes) if axis.role is Role.LOOP), None)
     body = _place(values, live, axes, loop)
     _refuse_recomputed_folds(values, live, axes)
@@ -444,6 +445,21 @@ HELD_BESIDE_LOOP = 4096
 
 RECOMPUTED_LIMIT = 1 << 16
 """Elements of a fold that every block of an unrelated grid axis may compute again."""
+
+
+def _refuse_apart(
+    values: Values,
+    live: Sequence[frozenset[int]],
+    stores: Mapping[int, Access],
+    axes: Sequence[TileAxis],
+) -> None:
+    """Some value must span the whole grid: were the grid the product of axes that no value has
+    together, every program of the one would compute all of the other again."""
+    grid = {i for i, axis in enumerate(axes) if axis.role is Role.GRID and axis.extent > 1}
+    spans = [*live, *(stores[o.index].axes | live[o.value] for o in values.outputs)]
+    if not any(grid <= span for span in spans):
+        names = ", ".join(axes[i].name for i in sorted(grid))
+        raise Refused("apart", f"no value of the group spans all grid axes {names}")
 
 
 def _refuse_recomputed_folds(

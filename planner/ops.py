@@ -27,7 +27,8 @@ class Pointwise:
     "same": untouched), 16-bit floats as float32.
 
     relaxed: used instead where the value is rounded to bfloat16 before anything reads it;
-    its relative error must stay under 2**-10. on_bool: used when the operands are bool.
+    its relative error must stay under 2**-10. on_bool: used when the operands are bool. wide:
+    used for float64, where a correctly rounded function takes only float32.
     """
 
     expr: str
@@ -35,6 +36,7 @@ class Pointwise:
     promotion: Promotion = "default"
     relaxed: str | None = None
     on_bool: str | None = None
+    wide: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,10 @@ ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis}, keep_dims=T
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis}, keep_dims=True)")
 
 
-def _float(expr: str, cost: CostClass = "libdevice", relaxed: str | None = None) -> Pointwise:
-    return Pointwise(expr, cost, "float", relaxed)
+def _float(
+    expr: str, cost: CostClass = "libdevice", relaxed: str | None = None, wide: str | None = None
+) -> Pointwise:
+    return Pointwise(expr, cost, "float", relaxed, wide=wide)
 
 
 def _compare(sign: str) -> Pointwise:
@@ -129,7 +133,7 @@ _ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other}")
 _SUB = Pointwise("{self} - {other} * {alpha}")
 _RSUB = Pointwise("{other} - {self} * {alpha}")
 _MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}")
-_DIV = _float("tl.div_rn({self}, {other})", "div", relaxed="{self} / {other}")
+_DIV = _float("tl.div_rn({self}, {other})", "div", "{self} / {other}", "{self} / {other}")
 _MAXIMUM = Pointwise("tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)")
 _MINIMUM = Pointwise("tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)")
 _POW = _float("libdevice.pow({self}, {exponent})")
@@ -146,10 +150,15 @@ _POINTWISE: dict[str, Pointwise] = {
     "log2.default": _float("tl.log2({self})"),
     "log10.default": _float("libdevice.log10({self})"),
     "log1p.default": _float("libdevice.log1p({self})"),
-    "sqrt.default": _float("tl.sqrt_rn({self})", "div", "tl.sqrt({self})"),
+    "sqrt.default": _float("tl.sqrt_rn({self})", "div", *["tl.sqrt({self})"] * 2),
     "rsqrt.default": _float("tl.rsqrt({self})", "sfu"),
-    "reciprocal.default": _float("tl.div_rn(1.0, {self})", "div", "1.0 / {self}"),
-    "sigmoid.default": _float("tl.div_rn(1.0, 1.0 + exp(-{self}))", "div", "tl.sigmoid({self})"),
+    "reciprocal.default": _float("tl.div_rn(1.0, {self})", "div", *["1.0 / {self}"] * 2),
+    "sigmoid.default": _float(
+        "tl.div_rn(1.0, 1.0 + exp(-{self}))",
+        "div",
+        "tl.sigmoid({self})",
+        "1.0 / (1.0 + exp(-{self}))",
+    ),
     "tanh.default": _float("libdevice.tanh({self})", relaxed="fast_tanh({self})"),
     "erf.default": _float("tl.erf({self})"),
     "erfc.default": _float("libdevice.erfc({self})"),
@@ -319,7 +328,9 @@ def _power(node: Node) -> Pointwise:
     if isinstance(exponent, (int, float)) and float(exponent) in _DECOMPOSED_POW:
         text = _DECOMPOSED_POW[float(exponent)].replace("{x}", "{self}")
         promotion: Promotion = "default" if float(exponent).is_integer() else "float"
-        return Pointwise(text, "fma" if promotion == "default" else "div", promotion)
+        wide = text.replace("sqrt_rn", "sqrt")
+        cost: CostClass = "fma" if promotion == "default" else "div"
+        return Pointwise(text, cost, promotion, wide=wide)
     return _POW
 
 

@@ -14,6 +14,7 @@ from .axes import Factors, FactorSpace
 from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, TensorType
 from .ops import (
+    DTYPES,
     Cast,
     Concat,
     Constant,
@@ -123,6 +124,8 @@ class _Tracer:
 
     def _load(self, node: Node, windows: Windows) -> tuple[int, Dims]:
         tensor = _type(node)
+        if tensor.dtype not in DTYPES:
+            raise Refused("dtype", f"no kernel reads {node.name}, which is {tensor.dtype}")
         dims = self._fresh(tensor.shape, windows)
         parts = []
         for factors, size, stride, window in zip(
@@ -168,6 +171,8 @@ class _Tracer:
         cost = operation.cost
         if operation.relaxed and _is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
+        if operation.wide and working == "float64":
+            expr = operation.wide
         if operation.on_bool and working == "bool":
             expr = operation.on_bool
         kind = Compute(expr, tuple(operands), working, result, cost)

@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from fusionplan.planner.registers import FEATURES, WEIGHTS, free
 
 KERNELS = Path(__file__).resolve().parent.parent / "tests" / "planner" / "register_kernels.py"

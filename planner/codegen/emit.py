@@ -11,7 +11,7 @@ from ..nest import Access, Loop, Nest, Role, Step, Store
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
 from .access import Tiles
 from .body import TRITON_DTYPE, convert, expression, identity, literal
-from .intrinsics import GPU
+from .intrinsics import GPU, STAND_INS
 from .source import Buffer, KernelSource
 
 _HEADER = "import triton\nimport triton.language as tl\n"
@@ -41,13 +41,15 @@ def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) ->
 
 def _module(kernel: str, interpreted: bool) -> str:
     called = [name for name in GPU if re.search(rf"(?<![\w.]){name}\(", kernel)]
+    imports = _HEADER
     if interpreted:
-        header = _HEADER + _INTERPRETED
-        header += "".join(f"{name} = libdevice.{name}\n" for name in called)
-        return f"{header}\n\n{kernel}"
+        stand_ins = [name for name in called if name in STAND_INS]
+        called = [name for name in called if name not in STAND_INS]
+        imports += _INTERPRETED + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
     helpers = "".join(GPU[name] + "\n" for name in called)
-    header = _HEADER + _LIBDEVICE * ("libdevice." in kernel + helpers)
-    return f"{header}\n{helpers}\n{kernel}"
+    if not interpreted and "libdevice." in kernel + helpers:
+        imports += _LIBDEVICE
+    return f"{imports}\n{helpers}\n{kernel}"
 
 
 class _Emitter:

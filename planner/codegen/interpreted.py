@@ -1,7 +1,8 @@
 """Stand-ins, in Triton's interpreter, for libdevice and the functions of `intrinsics.py`.
 
-The interpreter runs kernels on NumPy arrays and has no libdevice; each function here is NumPy's
-own of the same meaning, so that the expressions of the operation table run unchanged.
+The interpreter runs kernels on NumPy arrays and has no libdevice and no inline assembly; each
+function here is NumPy's own of the same meaning, so that the expressions of the operation table run
+unchanged.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ trunc = _elementwise(np.trunc)
 rint = _elementwise(np.rint)
 fmod = _elementwise(np.fmod)
 pow = _elementwise(np.power)
-exp = _elementwise(np.exp)
 fast_log = _elementwise(np.log)
 fast_tanh = _elementwise(np.tanh)
 
@@ -68,19 +68,6 @@ def rounded(x: Any) -> Any:
         x = tl.full([1], x, tl.float32)
     data = torch.from_numpy(np.array(x.handle.data, dtype=np.float32))
     return _wrap(data.to(torch.bfloat16).to(torch.float32).numpy(), x)
-
-
-def clamp(x: Any, low: Any, high: Any) -> Any:
-    if low is not None:
-        x = tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
-    if high is not None:
-        x = tl.minimum(x, high, propagate_nan=tl.PropagateNan.ALL)
-    return x
-
-
-def remainder(x: Any, y: Any) -> Any:
-    r = x % y
-    return tl.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:

@@ -1,10 +1,12 @@
 """Functions that generated kernels call beside Triton's own, as text.
 
-`GPU` is pasted, function by function as needed, above the kernel. In Triton's interpreter the
-same names come from `interpreted.py`, which also stands in for libdevice there.
+`GPU` is pasted, function by function as needed, above the kernel. What Triton's interpreter cannot
+run, `interpreted.py` stands in for there, as for libdevice.
 """
 
 from __future__ import annotations
+
+STAND_INS = ("fast_log", "fast_tanh", "max_nan", "min_nan", "prod")
 
 GPU = {
     "exp": '''
@@ -16,7 +18,8 @@ def exp(x):
     t = x * 1.4426950408889634
     rest = tl.fma(x, 1.4426950408889634, -t)
     y = tl.exp2(t)
-    return tl.where(tl.abs(t) < 150.0, tl.fma(y, rest * 0.6931471805599453, y), y)
+    exact = (t > -150.0) & (t < 128.0)  # Beyond, y is 0 or infinite and must stay so.
+    return tl.where(exact, tl.fma(y, rest * 0.6931471805599453, y), y)
 ''',
     "fast_log": '''
 @triton.jit

@@ -45,5 +45,5 @@ def test_floors_are_of_memory_or_of_matrix_products():
 def test_arguments_name_the_file_and_the_functions():
     assert WORKLOADS["rotary"].arguments == [str(ROOT / "examples/rotary.py")]
     model, option, inputs = WORKLOADS["custom_loss_many_small_ops"].arguments
-    assert (option, model.rpartition(":")[2]) == ("--inputs", "custom_loss")
+    assert (option, model.rpartition(":")[2]) == ("--inputs", "CustomLoss")
     assert inputs.endswith("models.py:custom_loss_inputs")

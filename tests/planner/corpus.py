@@ -8,19 +8,16 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch._dynamo.backends.common import aot_autograd
-
 from fusionplan.planner.capture import capture, decompositions
 from fusionplan.planner.graph import Graph
+from torch._dynamo.backends.common import aot_autograd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Function = Callable[..., object]
 HALF = torch.bfloat16
 
 
-def tensor(
-    *shape: int, dtype: torch.dtype = torch.float32, device: str = "meta"
-) -> torch.Tensor:
+def tensor(*shape: int, dtype: torch.dtype = torch.float32, device: str = "meta") -> torch.Tensor:
     """A tensor with no data behind it."""
     return torch.empty(shape, dtype=dtype, device=device)
 
@@ -61,8 +58,10 @@ def example(name: str) -> tuple[Function, list[torch.Tensor]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    model = module.get_model() if hasattr(module, "get_model") else module.Model(
-        *module.get_init_inputs()
+    model = (
+        module.get_model()
+        if hasattr(module, "get_model")
+        else module.Model(*module.get_init_inputs())
     )
     return model.to("meta"), module.get_inputs("meta")
 
@@ -90,9 +89,7 @@ def around_a_matmul(x, y):
 
 def attention(x, wq, wk, wv, g):
     x = F.rms_norm(x, (x.shape[-1],), g)
-    q, k, v = (
-        F.linear(x, w).unflatten(-1, (8, 64)).transpose(1, 2) for w in (wq, wk, wv)
-    )
+    q, k, v = (F.linear(x, w).unflatten(-1, (8, 64)).transpose(1, 2) for w in (wq, wk, wv))
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.silu(mixed.transpose(1, 2).flatten(-2))
 
@@ -138,7 +135,7 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
         [tensor(8192, 1024)],
     ),
     "diamond": (
-        lambda x: (lambda t: torch.sigmoid(t) * torch.tanh(t))(x + 1),
+        lambda x: torch.sigmoid(x + 1) * torch.tanh(x + 1),
         [tensor(4096, 4096)],
     ),
     "with_own_transpose": (lambda x: torch.relu(x + x.t()), [tensor(4096, 4096)]),

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ import triton
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from corpus import (  # noqa: E402
+from corpus import (
     HALF,
     Function,
     batch_norm_relu,
@@ -28,26 +29,25 @@ from corpus import (  # noqa: E402
     rotary,
     tensor,
 )
-
-from fusionplan.planner.codegen.access import Tiles  # noqa: E402
-from fusionplan.planner.config import Config  # noqa: E402
-from fusionplan.planner.device import H200  # noqa: E402
-from fusionplan.planner.errors import Refusal  # noqa: E402
-from fusionplan.planner.graph import Graph  # noqa: E402
-from fusionplan.planner.group import subgraph, with_free_nodes  # noqa: E402
-from fusionplan.planner.lower import lower  # noqa: E402
-from fusionplan.planner.ops import is_compute  # noqa: E402
-from fusionplan.planner.registers import features, pressure  # noqa: E402
-from fusionplan.planner.runtime.compile import Target, compile_kernel, resources  # noqa: E402
-from fusionplan.planner.schedule import schedule_group  # noqa: E402
-from fusionplan.planner.space import space_of  # noqa: E402
+from fusionplan.planner.codegen.access import Tiles
+from fusionplan.planner.config import Config
+from fusionplan.planner.device import H200
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.graph import Graph
+from fusionplan.planner.group import subgraph, with_free_nodes
+from fusionplan.planner.lower import lower
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.registers import features, pressure
+from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.schedule import schedule_group
+from fusionplan.planner.space import Space, space_of
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "bias_relu_log": (
         lambda x, b: torch.log(torch.relu(x + b)),
         [tensor(4096, 4096, dtype=HALF), tensor(4096, dtype=HALF)],
     ),
-    "gelu": (lambda x: F.gelu(x), [tensor(4096, 4096)]),
+    "gelu": (F.gelu, [tensor(4096, 4096)]),
     "four_inputs": (
         lambda a, b, c, d: torch.sigmoid(a) * b + torch.tanh(c) * d,
         [tensor(2048, 2048) for _ in range(4)],
@@ -104,21 +104,22 @@ def whole(graph: Graph) -> Graph:
 
 
 def sample(group: Graph, pick: random.Random, each: int) -> Iterator[Config]:
-    """Configs of every layout; of each layout those with the largest tiles a thread come in with
-    the same weight as the usual ones."""
+    """Configs of every layout that the model lets through to the compiler, as many with 24 or
+    more elements a thread as with fewer."""
     space = space_of(group, H200)
-    assert not isinstance(space, Refusal), space
+    assert isinstance(space, Space), space
     by_layout: dict[object, list[Config]] = {}
     for config in space.enumerate():
-        by_layout.setdefault((config.tiling, config.reduction, config.split > 1), []).append(config)
+        heavy = _per_thread(space, config) >= 24
+        kind = (config.tiling, config.reduction, config.split > 1, heavy)
+        by_layout.setdefault(kind, []).append(config)
     for configs in by_layout.values():
-        heavy = [c for c in configs if _per_thread(space, c) >= 24]
-        light = [c for c in configs if _per_thread(space, c) < 24]
-        for some in (heavy, light):
-            yield from pick.sample(some, min(each, len(some)))
+        pick.shuffle(configs)
+        good = (c for c in configs if not isinstance(space.judge(c), Refusal))
+        yield from islice(good, each)
 
 
-def _per_thread(space, config: Config) -> float:
+def _per_thread(space: Space, config: Config) -> float:
     layout = next(
         each
         for each in space.schedules
@@ -152,9 +153,7 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
 def main(total: int, seed: int) -> None:
     pick = random.Random(seed)
     graphs = {name: whole(graph_of(*given)) for name, given in GROUPS.items()}
-    wanted = [
-        (name, config) for name, group in graphs.items() for config in sample(group, pick, 4)
-    ]
+    wanted = [(name, config) for name, group in graphs.items() for config in sample(group, pick, 4)]
     pick.shuffle(wanted)
     found: list[Kernel] = []
     name, config = "spilling_softmax", Config((("x0", 1),), num_warps=1)

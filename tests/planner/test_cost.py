@@ -8,9 +8,6 @@ import math
 import pytest
 import torch
 from corpus import corpus_graph, graph_of, tensor
-from graphs import Builder
-from oracle import whole_group
-
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.cost import Cost, estimate, floor_s, total
@@ -21,6 +18,8 @@ from fusionplan.planner.graph import Graph
 from fusionplan.planner.lower import lower
 from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Space, space_of
+from graphs import Builder
+from oracle import whole_group
 
 
 def group(function, *inputs: torch.Tensor) -> Graph:
@@ -96,7 +95,9 @@ def test_a_strided_read_moves_whole_sectors() -> None:
 # --- bounds and order --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["softmax", "layer_norm_residual", "diamond", "with_own_transpose"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "layer_norm_residual", "diamond", "with_own_transpose"]
+)
 def test_no_estimate_is_under_the_floor(name: str) -> None:
     part = whole_group(corpus_graph(name)).graph
     space = space_of(part, H200)
@@ -250,10 +251,7 @@ def test_a_slower_memory_is_slower() -> None:
     assert not isinstance(found, Refusal)
     (kernel,) = found.kernels
     config = Config(blocks(x0=1024))
-    assert (
-        estimate(kernel.nest, config, H100).seconds
-        > estimate(kernel.nest, config, H200).seconds
-    )
+    assert estimate(kernel.nest, config, H100).seconds > estimate(kernel.nest, config, H200).seconds
 
 
 def test_keys_tell_devices_apart() -> None:

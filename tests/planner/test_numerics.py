@@ -204,6 +204,14 @@ def test_large_and_tiny_values_keep_their_accuracy() -> None:
     verify(lambda x: torch.tanh(x) + torch.sigmoid(x), [x])
 
 
+def test_the_whole_range_of_the_exponential() -> None:
+    x = torch.cat([torch.linspace(-200, 200, 4001), torch.tensor([float("inf"), float("-inf")])])
+    x = x.to(DEVICE)
+    # Clamped: the interpreter has no fused multiply-add, which the last bits of exp(88) need.
+    verify(lambda x: (torch.exp(x).clamp_max(1e4), torch.sigmoid(x), torch.tanh(x)), [x])
+    verify(lambda x: (torch.exp(x), torch.sigmoid(x), torch.tanh(x)), [x.bfloat16()])
+
+
 def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
     x = data(2, 32768)
     for function, kernels in (

@@ -8,9 +8,6 @@ import json
 
 import pytest
 from corpus import CORPUS, EXAMPLES, corpus_graph, example, graph_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.cover import Groups, cut_edges, modelled_plan, partition
@@ -21,6 +18,8 @@ from fusionplan.planner.legality import Dependences, bits, bitset, may_be_kernel
 from fusionplan.planner.lower import lower
 from fusionplan.planner.ops import is_compute, is_free, is_input
 from fusionplan.planner.plan import GroupPlan, Plan
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 # --- the corpus --------------------------------------------------------------------------------
 
@@ -86,7 +85,7 @@ def test_groups_of_the_modelled_plan(name: str) -> None:
 def test_every_group_of_a_plan_runs_as_the_plan_says(name: str) -> None:
     graph = graph_named(name)
     plan = modelled_plan(graph, H200)
-    assert (plan.evidence, plan.graph_key, plan.device) == ("modelled", key(graph), H200.name)
+    assert (plan.evidence, plan.graph_key, plan.device) == ("modelled", key(graph), H200.key)
     for group in plan.groups:
         part = subgraph(graph, group.nodes).graph
         assert group.lowering == "triton"
@@ -218,9 +217,7 @@ def is_acyclic(edges: set[tuple[int, int]]) -> bool:
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_any_partition_is_a_legal_cover(graph: Graph, random) -> None:
     cuts = frozenset(edge for edge in cut_edges(graph) if random.random() < 0.4)
     groups = partition(graph, cuts)
@@ -265,6 +262,8 @@ def test_cutting_everything_leaves_single_operations(graph: Graph) -> None:
 @given(graphs())
 @settings(max_examples=25, deadline=None)
 def test_any_graph_has_a_modelled_plan(graph: Graph) -> None:
+    # What reads nothing is in test_cost.py.
+    assume(not any(n.op == "aten.full.default" for n in graph.nodes))
     plan = modelled_plan(graph, H200)
     for group in plan.groups:
         assert group.config is not None
@@ -338,9 +337,11 @@ def test_a_damaged_plan_is_read_whole_or_refused(plan: Plan, data: st.DataObject
     try:
         read = Plan.from_json(damaged)
     except ValueError as error:
-        assert str(error).startswith("no plan: ")
+        refused = str(error)
     else:
+        refused = ""
         assert Plan.from_json(read.to_json()) == read
+    assert not refused or refused.startswith("no plan: ")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from graphs import Builder
-
 from fusionplan.planner import codegen
 from fusionplan.planner.axes import FactorSpace
 from fusionplan.planner.config import Config
@@ -27,6 +25,7 @@ from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Layout, Space, space_of
 from fusionplan.planner.trace import _hits, trace
 from fusionplan.planner.values import Window
+from graphs import Builder
 
 # name: (rule, words of the reason, what produces it)
 CASES: dict[str, tuple[str, str, Callable[[], object]]] = {}
@@ -243,6 +242,13 @@ def total_of_everything_for_each_row() -> object:
     return schedule(b.graph(b.op("add.Tensor", b.input(1024), total)), "natural", "loop")
 
 
+@case("apart", "no value of the group spans all grid axes x0, x1")
+def two_groups_with_nothing_in_common() -> object:
+    b = Builder()
+    x, y = b.input(64), b.input(48)
+    return schedule(b.graph(b.op("exp.default", x), b.op("exp.default", y)), "natural", "held")
+
+
 @case("split", "no reduction is large enough to be cut")
 def split_of_a_short_row() -> object:
     return schedule_group(softmax(), "natural", "held", parts=4)
@@ -392,8 +398,7 @@ def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
             assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: no literal rule"
             parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]
             pattern = "".join(
-                re.escape(part.value) if isinstance(part, ast.Constant) else ".+"
-                for part in parts
+                re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts
             )
             yield f"{path.name}:{node.lineno}", rule.value, pattern
 

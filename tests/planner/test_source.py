@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from corpus import HALF, Function, graph_of, group_norm_silu, layer_norm_residual, rotary, tensor
-from oracle import whole_group
-
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
+from oracle import whole_group
 
 GOLDEN = Path(__file__).with_name("golden")
 
