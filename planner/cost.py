@@ -60,7 +60,9 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     tail = 1 + (tail - 1) * 0.5
     # Little's law: what is under way at once, over the latency, bounds the bandwidth.
     flowing = _bytes_in_flight(nest, tiles, waves, resident, device) / (0.5 * device.latency_s)
-    memory_s = max(device.stream_s(traffic.hbm) - device.launch_s, traffic.hbm / flowing)
+    memory_s = max(
+        device.stream_s(traffic.hbm) - device.launch_s, traffic.hbm / flowing if flowing else 0.0
+    )
     memory_s = max(memory_s, traffic.l2 / device.l2_bandwidth) / min(1.0, max(0.05, busy * 1.6))
     memory_s *= _EVICTION[config.eviction] * _awkwardness(nest, tiles, config)
     memory_s += 2.0 * spills * threads * programs / device.l2_bandwidth
@@ -128,19 +130,19 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
     at the same time, read before comes from L2 when their working set fits it."""
     hbm = l2 = 0
     seen: set[int] = set()
-    near: set[tuple[int, int]] = set()
+    near: set[tuple[int, int]] = set()  # (input, stretch of the body)
     concurrent = min(programs, device.sm_count * 8)
-    for access, iterations, buffer in _accesses(nest, tiles):
+    for access, iterations, buffer, stretch in _accesses(nest, tiles):
         tile = _tile_bytes(access, tiles)
         moved = tile * iterations * programs
         if buffer is None:
             hbm += access.type.nbytes
             l2 += moved
             continue
-        if (buffer, iterations) not in near:
+        if (buffer, stretch) not in near:
             # The same input at another offset in the same stretch is found in L1.
             l2 += moved
-        near.add((buffer, iterations))
+        near.add((buffer, stretch))
         repeats = moved / max(1, access.type.nbytes)
         if buffer in seen or repeats > 1.5:
             # Read again: by a later pass of the same program, or by another program.
@@ -154,24 +156,21 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
     return _Traffic(hbm, l2)
 
 
-def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, int, int | None]]:
-    """Every access, its repetitions within a program, and the input it reads (None: a store)."""
-    found: list[tuple[Access, int, int | None]] = []
-
-    def visit(step: Step | Store, times: int) -> None:
-        if isinstance(step, Store):
-            found.append((nest.stores[step.output], times, None))
-        elif step.value in nest.loads:
-            load = nest.values[step.value].kind
-            assert isinstance(load, Load)
-            found.append((nest.loads[step.value], times, load.input))
-
-    for step in nest.body:
-        if isinstance(step, Loop):
-            for inner in step.body:
-                visit(inner, tiles.count(step.axis))
-        else:
-            visit(step, 1)
+def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, int, int | None, int]]:
+    """Every access, its repetitions within a program, the input it reads (None: a store), and
+    the stretch of the body it stands in: a loop, or the straight-line work."""
+    found: list[tuple[Access, int, int | None, int]] = []
+    for place, step in enumerate(nest.body):
+        inner = step.body if isinstance(step, Loop) else (step,)
+        times = tiles.count(step.axis) if isinstance(step, Loop) else 1
+        stretch = place + 1 if isinstance(step, Loop) else 0
+        for part in inner:
+            if isinstance(part, Store):
+                found.append((nest.stores[part.output], times, None, stretch))
+            elif part.value in nest.loads:
+                load = nest.values[part.value].kind
+                assert isinstance(load, Load)
+                found.append((nest.loads[part.value], times, load.input, stretch))
     return found
 
 
@@ -259,7 +258,7 @@ def _bytes_in_flight(
     nest: Nest, tiles: Tiles, waves: float, resident: int, device: DeviceProfile
 ) -> float:
     tile = sum(
-        _tile_bytes(a, tiles) for a, _, buffer in _accesses(nest, tiles) if buffer is not None
+        _tile_bytes(a, tiles) for a, _, buffer, _ in _accesses(nest, tiles) if buffer is not None
     )
     return tile * resident * device.sm_count * min(1.0, waves)
 
@@ -287,7 +286,7 @@ def _awkwardness(nest: Nest, tiles: Tiles, config: Config) -> float:
     """How much slower than a plain copy the accesses run: by the bytes a thread moves at once,
     best at one 16-byte vector for each tensor, and by the stretches a tile falls into. Factors
     fitted to measurements on an H200."""
-    accesses = [a for a, _, _ in _accesses(nest, tiles)]
+    accesses = [a for a, _, _, _ in _accesses(nest, tiles)]
     widest = max(accesses, key=lambda a: _tile_bytes(a, tiles), default=None)
     if widest is None:
         return 1.0

@@ -56,13 +56,17 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
 def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
     dependences = Dependences(graph)
     home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n)}
-    for first, second in dependences.edges:
-        left, right = home[first], home[second]
-        if left == right or not wanted((first, second), left, right):
-            continue
-        if may_join(graph, dependences, home, left, right) is None:
-            for node in bits(left | right):
-                home[node] = left | right
+    grows = True
+    while grows:  # What was refused may become legal when its neighbours have joined.
+        grows = False
+        for first, second in dependences.edges:
+            left, right = home[first], home[second]
+            if left == right or not wanted((first, second), left, right):
+                continue
+            if may_join(graph, dependences, home, left, right) is None:
+                grows = True
+                for node in bits(left | right):
+                    home[node] = left | right
     groups = sorted(set(home.values()), key=lambda group: group & -group)
     return tuple(with_free_nodes(graph, bits(group)) for group in groups)
 

@@ -65,9 +65,9 @@ def _launcher(number: int, part: Graph, program: Program) -> str:
     lines = [f"def group_{number}({', '.join(names)}):"]
     for i, node in enumerate(part.inputs):
         lines.append(f"    # in{i}: {_type(part, node)} strides {_type(part, node).stride}")
-    for i, node in enumerate(part.outputs):
-        if node is not None:
-            lines.append(f"    out{i} = {_empty(_type(part, node))}")
+    for i, output in enumerate(part.outputs):
+        if output is not None:
+            lines.append(f"    out{i} = {_empty(_type(part, output))}")
     lines += [f"    tmp{i} = {_empty(tensor)}" for i, tensor in enumerate(program.temporaries)]
     for kernel in program.kernels:
         arguments = ", ".join(_argument(buffer) for buffer in kernel.buffers)

@@ -39,8 +39,9 @@ class Plan:
 
     graph_key: `graph.key` of the graph. device: the key of its profile; with the versions it is
     what the figures and the generated code depend on. No group: the graph runs as the user's own
-    eager code, not opened into ATen operations. measured: seconds of the whole plan, re-measured beside its `peers` ("eager",
-    "default", "max-autotune", ...) in one interleaved run. cudagraph: runs as a captured graph.
+    eager code, not opened into ATen operations. measured: seconds of the whole plan, re-measured
+    beside its `peers` ("eager", "default", "max-autotune", ...) in one interleaved run.
+    cudagraph: runs as a captured graph.
     """
 
     graph_key: str

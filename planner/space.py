@@ -25,6 +25,7 @@ _Judged = tuple[Config, Cost]
 _WARPS = (1, 2, 4, 8, 16, 32)
 _STAGES = (1, 2)
 _EVICTIONS = ("none", "first", "last")
+_BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
@@ -305,7 +306,11 @@ def _blocks(
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Block sizes under limits with the size of their largest tile: those near 2048 elements
     first, long inner blocks before long outer ones."""
-    choices = [tuple(1 << p for p in range(min(limit, 8192).bit_length())) for limit in limits]
+    outer = max(0, len(limits) - _BLOCKED)
+    choices = [
+        tuple(1 << p for p in range(min(limit, 8192).bit_length())) if place >= outer else (1,)
+        for place, limit in enumerate(limits)
+    ]
     most = max(16384, *(held for held, _ in tiles))
     found = []
     for blocks in itertools.product(*choices):

@@ -134,7 +134,7 @@ def test_wheel_holds_the_package_and_nothing_else(copy: Path, tmp_path: Path) ->
 
 def test_imports_beside_modules_of_the_same_names(tmp_path: Path) -> None:
     """A user's db.py, tuner.py and planner.py stay theirs, and ours stay ours."""
-    own = ("api", "backend", "cli", "db", "planner", "tuner")
+    own = ("api", "backend", "cli", "db", "planner", "tuner", "tuning")
     for name in own:
         (tmp_path / f"{name}.py").write_text("MINE = True\n")
     lines = ["from pathlib import Path"]

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 import optuna
 from optuna.trial import TrialState
 
-from .config_search import Bench, Budget, new_study, tune_group
+from ..planner.device import CPU
+from .config_search import Bench, Budget, new_study, settle, tune_group
 from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s
+from .ledger import compute_count
+from .outcome import Candidate, Timed
+from .progress import TrialDone
 
 KEPT = 2
 MOST_ASKED = 48
@@ -24,6 +28,10 @@ NEAR_FLOOR = 1.1
 WORTH = 1.15
 """A partition is measured when the model thinks it at most this much slower than the best."""
 MOST_SCALED = 1.25
+INDUCTOR = Candidate("inductor", options="default")
+MOST_INDUCTOR = 3
+INDUCTOR_S = 20.0
+"""Seconds that must be left for Inductor to be tried on a group."""
 FIRST_SHARE = 0.75
 """Of the trials, for the partition that the model prefers; the rest is for others."""
 
@@ -60,14 +68,16 @@ class PartitionSearch:
         self._tune(first, int(self.budget.trials * share))
         if alone or self._is_obvious(first):
             return
+        kept = min(MOST_INDUCTOR, self.budget.trials // 16)
         for groups in self._proposals(best_cuts):
-            rest = self.budget.trials - self.used
+            rest = self.budget.trials - self.used - kept
             if self.budget.is_spent or rest < self.split.least:
-                return
+                break
             if self._is_worth_measuring(groups):
                 self._tune(groups, min(rest, self.split.usual * len(groups)))
+        self._try_inductor(self.best(1)[0].groups)
         rest = self.budget.trials - self.used
-        if rest >= self.split.least:
+        if rest >= self.split.least and not self.budget.is_spent:
             self._tune(self.best(1)[0].groups, rest, again=True)
 
     def best(self, count: int = KEPT) -> list[Partition]:
@@ -187,6 +197,44 @@ class PartitionSearch:
             taken = self.bench.findings.of(key).trials - before
             self.used += taken
             trials = max(0, trials - taken)
+
+    def _try_inductor(self, groups: Groups) -> None:
+        """Inductor's own kernels for the costliest groups of several operations that are not yet
+        near their floor. Each is a trial, and takes the time of a compilation on the device."""
+        if self.tasks.profile == CPU:  # in the interpreter speed means nothing
+            return
+        tasks = {t.group.key: t for t in map(self.tasks.of, groups)}
+        findings = self.bench.findings
+        seconds = {key: findings.of(key).best_s or 0.0 for key in tasks}
+        tried = 0
+        for key in sorted(tasks, key=lambda key: -seconds[key]):
+            task, known = tasks[key], findings.of(key).outcomes
+            if compute_count(task.group.graph) < 2 or INDUCTOR in known:
+                continue
+            if not seconds[key] > task.floor_s * NEAR_FLOOR:
+                continue
+            left_s = self.budget.until - self.budget.clock()
+            if tried == MOST_INDUCTOR or self.used >= self.budget.trials or left_s < INDUCTOR_S:
+                return
+            tried += 1
+            self.used += 1
+            self._measure_inductor(task)
+
+    def _measure_inductor(self, task: Task) -> None:
+        group, bench = task.group, self.bench
+        found = bench.findings.of(group.key)
+        before_s = found.best_s
+        outcome = bench.lab.measure(group, INDUCTOR, before_s)
+        bench.ledger.add(group, INDUCTOR, outcome)
+        found.add(INDUCTOR, outcome, None)
+        if isinstance(outcome, Timed) and (before_s is None or outcome.seconds < before_s):
+            found.settled = None
+            settle(group, bench, found)
+        number, most = len(found.outcomes), self.budget.trials
+        done = TrialDone(
+            group.key, group.name, number, most, INDUCTOR, outcome, None, found.best_s, False
+        )
+        bench.progress.trial(done)
 
     def _trials(self, groups: int, share: float, trials: int) -> int:
         if groups == 1:

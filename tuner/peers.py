@@ -74,9 +74,7 @@ def peer_plan(name: str, seconds: float, graph: Graph, identity: Identity) -> Pl
     code, and one group of the whole graph for a mode of torch.compile."""
     if name == EAGER:
         return identity.plan((), "measured")
-    group = GroupPlan(
-        _work(graph), "inductor", identity.graph_key, measured=seconds, options=name
-    )
+    group = GroupPlan(_work(graph), "inductor", identity.graph_key, measured=seconds, options=name)
     return identity.plan([group], "measured")
 
 

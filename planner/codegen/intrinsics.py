@@ -18,8 +18,8 @@ def exp(x):
     t = x * 1.4426950408889634
     rest = tl.fma(x, 1.4426950408889634, -t)
     y = tl.exp2(t)
-    exact = (t > -150.0) & (t < 128.0)  # Beyond, y is 0 or infinite and must stay so.
-    return tl.where(exact, tl.fma(y, rest * 0.6931471805599453, y), y)
+    # Beyond -150 < t < 128, y is 0 or infinite and must stay so.
+    return tl.where(tl.abs(t + 11.0) < 139.0, tl.fma(y, rest * 0.6931471805599453, y), y)
 ''',
     "fast_log": '''
 @triton.jit

@@ -188,6 +188,13 @@ def test_internal_error(planner, monkeypatch):
     assert len(result.err.splitlines()) == 1
 
 
+def test_an_error_of_the_tuner_is_internal():
+    from fusionplan.cli.errors import INTERNAL, exit_code
+    from fusionplan.tuner.outcome import TunerError
+
+    assert exit_code(TunerError("a worker does not start")) == TunerError.exit_code == INTERNAL
+
+
 def test_debug_shows_the_traceback(planner, monkeypatch):
     monkeypatch.setenv("PLANNER_DEBUG", "1")
     result = planner("show")

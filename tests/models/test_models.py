@@ -26,13 +26,22 @@ class Convolutional(nn.Module):
         return self.head(self.second(x).mean((2, 3)))
 
 
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.norm(x))
+
+
 class Recurrent(nn.Module):
     """torch.compile leaves an LSTM, and what calls it, to eager; `head` it can compile."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(16, 16, batch_first=True)
-        self.head = nn.Sequential(nn.LayerNorm(16), nn.GELU())
+        self.head = Head()
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y, (h, _) = self.lstm(x * 2)

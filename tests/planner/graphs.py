@@ -23,7 +23,7 @@ class Builder:
 
     def input(self, *shape: int, dtype: str = "float32", stride: tuple[int, ...] = ()) -> Ref:
         tensor = dense(*shape, dtype=dtype)
-        return self._add(INPUT, (), TensorType(shape, stride or tensor.stride, dtype))
+        return self.node(INPUT, (), TensorType(shape, stride or tensor.stride, dtype))
 
     def op(self, name: str, *args: Arg, shape: tuple[int, ...] | None = None, **kwargs: Arg) -> Ref:
         """`aten.<name>` of these arguments; the shape is the first reference's unless given."""
@@ -32,15 +32,15 @@ class Builder:
             assert first is not None
             shape = first.shape
         dtype = first.dtype if first else "float32"
-        return self._add(f"aten.{name}", args, dense(*shape, dtype=dtype), tuple(kwargs.items()))
+        return self.node(f"aten.{name}", args, dense(*shape, dtype=dtype), tuple(kwargs.items()))
 
     def opaque(self, *args: Ref) -> Ref:
         """An operation with no row in the table and no single tensor as its value."""
-        return self._add("aten.sort.default", args, None)
+        return self.node("aten.sort.default", args, None)
 
     def graph(self, *outputs: Ref | None) -> Graph:
         return Graph(tuple(self.nodes), tuple(o and o.node for o in outputs))
 
-    def _add(self, op: str, args: tuple, type_: TensorType | None, kwargs: tuple = ()) -> Ref:
+    def node(self, op: str, args: tuple, type_: TensorType | None, kwargs: tuple = ()) -> Ref:
         self.nodes.append(Node(len(self.nodes), f"n{len(self.nodes)}", op, args, kwargs, type_))
         return Ref(len(self.nodes) - 1)

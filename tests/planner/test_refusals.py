@@ -16,7 +16,7 @@ from fusionplan.planner.axes import FactorSpace
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import Refusal, Refused
-from fusionplan.planner.graph import Graph, Ref
+from fusionplan.planner.graph import Graph, Ref, TensorType
 from fusionplan.planner.legality import Dependences, bitset, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nest import schedule
@@ -74,6 +74,13 @@ def operation_without_a_row() -> object:
 def operation_with_several_results() -> object:
     b = Builder()
     return trace(b.graph(b.opaque(b.input(4, 6))))
+
+
+@case("dtype", "which is complex64")
+def input_of_complex_numbers() -> object:
+    b = Builder()
+    x = b.input(4, 6, dtype="complex64")
+    return trace(b.graph(b.node("aten.abs.default", (x,), TensorType((4, 6), (6, 1), "float32"))))
 
 
 @case("cast", "n0 casts no tensor")

@@ -1,7 +1,10 @@
 """`load`, `plans`, `executors` and torch.compile(backend="planner"), with a store on disk."""
 
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import fusionplan
 import pytest
@@ -185,8 +188,50 @@ def test_importing_the_store_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+BY_NAME = """
+import torch, fusionplan
+from importlib import metadata
+
+(point,) = metadata.entry_points(group="torch_dynamo_backends", name="planner")
+assert point.value == "fusionplan.backend:planner"
+assert "planner" in torch._dynamo.list_backends()
+options = {"on_miss": "model", "evidence": "any"}
+f = torch.compile(lambda x: torch.exp(x) + 1, backend="planner", options=options)
+g = torch.compile(lambda x: torch.sin(x) * 2, backend="planner")
+x = torch.randn(4, 8)
+torch.testing.assert_close(f(x), torch.exp(x) + 1)
+(plan,) = fusionplan.plans(f)
+(executor,) = fusionplan.executors(f)
+assert [group.lowering for group in plan.groups] == ["triton"]
+assert (executor.kernels_per_call, executor.calls) == (1, 1)
+assert fusionplan.plans(g) == []
+"""
+
+
+def test_by_its_registered_name_where_the_package_is_installed(tmp_path):
+    """As pip leaves an editable installation: the package on the path, its metadata beside it."""
+    root = Path(fusionplan.__file__).resolve().parent
+    (tmp_path / "fusionplan").symlink_to(root)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    info = tmp_path / f"fusionplan-{project['version']}.dist-info"
+    info.mkdir()
+    name = f"Name: fusionplan\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{name}")
+    points = project["entry-points"]["torch_dynamo_backends"]
+    lines = ["[torch_dynamo_backends]", *(f"{n} = {target}" for n, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    world = os.environ | {"PYTHONPATH": str(tmp_path), "PLANNER_STORE": str(tmp_path / "none.db")}
+    command = [sys.executable, "-P", "-W", "error::UserWarning:fusionplan", "-c", BY_NAME]
+    done = subprocess.run(command, env=world, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_names_of_the_package():
-    assert {"load", "plans", "tune", "Plan"} <= set(dir(fusionplan))
+    from fusionplan.tuning import Tuned, tune
+
+    assert {"load", "plans", "tune", "Plan", "Tuned"} <= set(dir(fusionplan))
     assert fusionplan.Plan is Plan
+    assert fusionplan.tune is tune
+    assert fusionplan.Tuned is Tuned
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fusionplan.nothing  # noqa: B018

@@ -243,3 +243,49 @@ def test_a_dynamic_miss_does_not_keep_other_shapes_from_their_plans():
         x = torch.randn(rows, 8)
         torch.testing.assert_close(fast(x), x.softmax(-1).cumsum(0))
     assert sum(live.runner is not None for live in dispatcher.live.values()) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tuning_on_a_miss_sees_the_inputs_of_the_call(dynamic):
+    seen = []
+
+    def tune(captured, given):
+        seen.append(given)
+        return opaque(captured)
+
+    block, x = Block().eval(), torch.randn(3, 16)
+    fast = torch.compile(block, dynamic=dynamic, backend=tuning(tune))
+    with torch.no_grad():
+        fast(x)
+        (given,) = seen
+        assert given.stage == "inference"
+        assert any(torch.equal(x, real) for real in given.real)
+        torch.testing.assert_close(given.eager()[0], block(x))
+
+
+def test_tuning_on_a_miss_has_no_inputs_of_a_backward_graph():
+    seen = {}
+
+    def tune(captured, given):
+        seen[given.stage] = given
+        return opaque(captured)
+
+    hand_back(torch.compile(Block(), backend=tuning(tune)), torch.randn(3, 16))
+    assert seen["forward"].real is not None
+    assert seen["backward"].real is None
+
+
+def tuning(tune):
+    return Dispatcher(Policy(on_miss="tune"), Sources(no_plan, tune=tune))
+
+
+def test_a_graph_with_nothing_to_fuse_is_no_miss():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FusionplanWarning)
+        for on_miss in ("baseline", "error"):
+            torch._dynamo.reset()
+            dispatcher = backend(no_plan, on_miss=on_miss)
+            x = torch.randn(4, 4)
+            torch.testing.assert_close(torch.compile(torch.mm, backend=dispatcher)(x, x), x @ x)
+            (live,) = dispatcher.live.values()
+            assert live.why == "nothing to fuse"

@@ -134,3 +134,36 @@ def test_a_graph_with_nothing_to_fuse(store: Store):
     found, _, _ = search(store, graph, lab)
     assert not lab.measured
     assert found.best() == [] or found.best()[0].groups == ()
+
+
+def with_inductor(seconds: float):
+    def formula(group: Group, candidate: Candidate) -> float:
+        return seconds if candidate.lowering == "inductor" else fused(group, candidate)
+
+    return formula
+
+
+def test_inductor_is_tried_on_a_group_of_several_operations_and_may_win(store: Store):
+    graph = big(4)
+    found, tasks, bench = search(store, graph, lab := FakeLab(with_inductor(5e-5)))
+    assert [k for k, c in lab.measured if c.lowering == "inductor"] == [key(graph)]
+    identity = Identity("k", "d", {"t": "1"})
+    (group,) = plan_of(found.best()[0].groups, tasks, bench.findings, identity).groups
+    assert (group.lowering, group.options, group.config) == ("inductor", "default", None)
+    (trial,) = [t for t in store.trials() if t.config["lowering"] == "inductor"]
+    assert trial.measured_s == 5e-5
+
+
+def test_an_inductor_that_is_slower_changes_nothing(store: Store):
+    found, tasks, bench = search(store, big(4), FakeLab(with_inductor(1.0)))
+    plan = plan_of(found.best()[0].groups, tasks, bench.findings, Identity("k", "d", {"t": "1"}))
+    assert [g.lowering for g in plan.groups] == ["triton"]
+
+
+def test_inductor_is_not_tried_near_the_floor_or_without_trials_or_time(store: Store):
+    graph = big(3)
+    floor = Tasks(graph, H200).of((1, 2, 3)).floor_s
+    for formula, trials in ((lambda g, c: floor if c.config else 1.0, 40), (fused, 4)):
+        lab = FakeLab(formula)
+        search(store, graph, lab, trials)
+        assert all(c.lowering != "inductor" for _, c in lab.measured)

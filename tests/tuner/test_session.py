@@ -16,7 +16,7 @@ from fusionplan.tuner.final import differs
 from fusionplan.tuner.lab import Group
 from fusionplan.tuner.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.session import Limits, Session, Site
+from fusionplan.tuner.session import Limits, Session, Site, plan_record
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
 
 H200 = builtin("h200")
@@ -74,19 +74,19 @@ def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
 
 
 @pytest.mark.parametrize(
-    "peers, lowering, options",
+    "peers, groups",
     [
-        ({"eager": 0.5, "default": 2.0}, "aten", ""),
-        ({"eager": 2.0, "max-autotune": 0.5}, "inductor", "max-autotune"),
+        ({"eager": 0.5, "default": 2.0}, []),
+        ({"eager": 2.0, "max-autotune": 0.5}, [("inductor", "max-autotune")]),
     ],
 )
 def test_a_faster_peer_becomes_the_plan(
-    store: Store, graph: Captured, peers: dict[str, float], lowering: str, options: str
+    store: Store, graph: Captured, peers: dict[str, float], groups: list[tuple[str, str]]
 ):
     calls = {name: lambda s=s: s for name, s in peers.items()}
     tuning = session(store, graph, FakeLab(wide))
     plan = tuning.measured(H200, calls)
-    assert [(g.lowering, g.options) for g in plan.groups] == [(lowering, options)]
+    assert [(g.lowering, g.options) for g in plan.groups] == groups
     assert plan.measured == 0.5
     assert dict(plan.peers) == peers
     assert any("faster than our plan" in note for note in tuning.progress.of("note"))
@@ -137,7 +137,8 @@ def test_when_every_kernel_is_wrong_the_graph_runs_as_eager(store: Store, graph:
         return Wrong("output 0 ...") if candidate.config else 10.0
 
     plan = session(store, graph, FakeLab(formula)).measured(H200, {"eager": lambda: 0.9})
-    assert {g.lowering for g in plan.groups} == {"aten"}
+    assert plan.groups == ()
+    assert plan.measured == 0.9  # the peer's: our executor would run the opened graph
 
 
 def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
@@ -178,3 +179,20 @@ def test_outputs_of_a_whole_graph_are_compared():
     assert "NaN" in (differs([a / 0 * 0], [a]) or "")
     assert "100.00%" in (differs([i], [i + 1]) or "")
     assert "instead of" in (differs([a.half()], [a]) or "")
+
+
+def test_in_training_a_faster_peer_is_left_to_the_decision_on_both_graphs(
+    store: Store, graph: Captured
+):
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, {"eager": lambda: 0.5}, "forward")
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert (plan.measured, plan.peers) == (1.0, (("eager", 0.5),))
+
+
+def test_clocks_and_temperature_are_kept_beside_the_plan():
+    plan = Plan("graph", H200.key, (("torch", "2"),), "measured", (), measured=1.0)
+    record = plan_record(plan, H200.key, "m", {"sm_mhz": 1980, "temperature_c": 40})
+    assert record.payload["conditions"] == {"sm_mhz": 1980, "temperature_c": 40}
+    assert Plan.from_json(record.payload) == plan
+    assert "conditions" not in plan_record(plan, H200.key, "m").payload

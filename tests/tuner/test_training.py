@@ -1,0 +1,65 @@
+"""A training step is run by our plans or by a peer, as a whole, and by what it takes in sum."""
+
+import pytest
+import torch
+from fusionplan.planner.graph import key
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.dispatch import whole_lowering
+from fusionplan.tuner.training import peer_sums, settled
+from tuner_fakes import captured
+
+FORWARD = captured(lambda x: torch.exp(x) + 1, torch.randn(4)).graph
+BACKWARD = captured(lambda x: torch.sin(x) * 2, torch.randn(4)).graph
+
+
+def plan(graph, measured, own=True, **peers):
+    nodes = tuple(n.id for n in graph.nodes if n.op != "input")
+    groups = (GroupPlan(nodes, "triton", ""),) if own else ()
+    figures = tuple(peers.items())
+    return Plan(key(graph), "d", (), "measured", groups, measured=measured, peers=figures)
+
+
+def decide(forward, backward):
+    return settled((forward, FORWARD), (backward, BACKWARD))
+
+
+def test_ours_stay_when_they_win_in_sum_though_not_in_each():
+    forward = plan(FORWARD, 2.0, eager=1.5, default=3.0)
+    backward = plan(BACKWARD, 1.0, eager=4.0, default=3.0)
+    assert decide(forward, backward) == ((forward, backward), None)
+
+
+@pytest.mark.parametrize("peer", ["eager", "default"])
+def test_a_peer_that_wins_in_sum_is_kept_for_both(peer):
+    times = {"eager": 9.0, "default": 9.0}
+    forward = plan(FORWARD, 1.0, **times | {peer: 2.0})
+    backward = plan(BACKWARD, 5.0, **times | {peer: 2.0})
+    kept, name = decide(forward, backward)
+    assert name == peer
+    assert [p.measured for p in kept] == [2.0, 2.0]
+    assert [p.peers for p in kept] == [forward.peers, backward.peers]
+    want = ("aten", "") if peer == "eager" else ("inductor", "default")
+    assert [whole_lowering(p, g) for p, g in zip(kept, (FORWARD, BACKWARD), strict=True)] == [
+        want,
+        want,
+    ]
+
+
+def test_without_a_forward_plan_of_ours_the_backward_plan_claims_nothing():
+    forward = plan(FORWARD, 1.0, own=False, eager=1.0)
+    backward = plan(BACKWARD, 0.1, eager=4.0)
+    kept, name = decide(forward, backward)
+    assert name == "eager"
+    assert [p.groups for p in kept] == [(), ()]
+    assert [p.measured for p in kept] == [1.0, 4.0]
+
+
+def test_a_difference_within_the_margin_changes_nothing():
+    forward, backward = plan(FORWARD, 1.0, eager=0.995), plan(BACKWARD, 1.0, eager=0.995)
+    assert decide(forward, backward)[1] is None
+
+
+def test_nothing_is_decided_without_peers_that_ran_both():
+    forward, backward = plan(FORWARD, 1.0, eager=0.1), plan(BACKWARD, 1.0, default=0.1)
+    assert peer_sums((forward, backward)) == {}
+    assert decide(forward, backward) == ((forward, backward), None)
