@@ -148,7 +148,7 @@ def _print_studies(studies: Sequence[StudySummary]) -> None:
             str(s.trials),
             str(s.failures),
             render.duration(s.best_s),
-            Text(render.pairs(s.best_config or {})),
+            Text(render.candidate(s.best_config or {})),
             f"{s.finished:%Y-%m-%d %H:%M:%S}",
         )
     render.out().print(made)
@@ -172,7 +172,7 @@ def _print_trials(trials: Sequence[TrialRecord]) -> None:
             render.duration(t.measured_s),
             render.duration(least.get(t.subject)),
             "-" if t.registers is None else str(t.registers),
-            Text(render.pairs(t.config)),
+            Text(render.candidate(t.config)),
             Text(t.reason or ""),
         )
     render.out().print(made)

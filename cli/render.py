@@ -160,3 +160,22 @@ def pairs(data: Mapping[str, Any]) -> str:
     """A small JSON object on one line: a config, the versions."""
     texts = {k: json.dumps(v) if isinstance(v, (dict, list)) else v for k, v in data.items()}
     return " ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def candidate(data: Mapping[str, Any]) -> str:
+    """What a trial tried, on one line: a kernel's numbers, or the lowerings of a partition."""
+    if "groups" in data:
+        lowerings = [group.get("lowering", "?") for group in data["groups"]]
+        shown = ", ".join(f"{lowerings.count(x)} {x}" for x in dict.fromkeys(lowerings))
+        return f"groups: {shown or 'none'}" + ", as a graph" * bool(data.get("cudagraph"))
+    if "blocks" not in data:
+        return pairs({k: v for k, v in data.items() if v})
+    split, eviction = data.get("split", 1), data.get("eviction", "none")
+    parts = [f"{axis}={size}" for axis, size in data["blocks"]]
+    parts += [f"{short}={data[name]}" for short, name in _NUMBERS.items() if name in data]
+    parts += [str(data["reduction"])] if "reduction" in data else []
+    parts += ["flat"] * (data.get("tiling") == "flat") + [f"split={split}"] * (split != 1)
+    return " ".join(parts + [f"evict={eviction}"] * (eviction != "none"))
+
+
+_NUMBERS = {"warps": "num_warps", "stages": "num_stages"}

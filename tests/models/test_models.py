@@ -1,4 +1,4 @@
-"""Models as their owners write them: inference and one training step equal eager, by our kernels."""
+"""Models as their owners write them: inference and a training step equal eager, by our kernels."""
 
 from __future__ import annotations
 

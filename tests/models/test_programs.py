@@ -245,7 +245,7 @@ def test_gradients_of_gradients_are_refused_as_by_torch() -> None:
     x = X.clone().requires_grad_()
     y = compile(lambda x: torch.exp(x) * x)(x)
     (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="torch.compile with aot_autograd does not"):
+    with pytest.raises(RuntimeError, match=r"torch\.compile with aot_autograd does not"):
         grad.sum().backward()
 
 
