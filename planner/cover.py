@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
 
+from .config import Config
+from .cost import Cost
 from .device import DeviceProfile
 from .errors import Refusal
 from .graph import Graph, key
@@ -41,12 +44,11 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
     """The model's plan of a graph: its best cover, each group with its best config."""
     groups = []
     for nodes in partition(graph, best_cuts(graph, device)):
-        group = subgraph(graph, nodes).graph
-        space = space_of(group, device)
-        best = [] if isinstance(space, Refusal) else space.ranked(1)
-        if best:
-            config, cost = best[0]
-            groups.append(GroupPlan(nodes, "triton", key(group), config, cost.seconds))
+        part = _Part.of(graph, nodes)
+        best = _best(part, device)
+        if best is not None:
+            config, cost = best
+            groups.append(GroupPlan(nodes, "triton", part.key, config, cost.seconds))
     predicted = sum(g.predicted or 0.0 for g in groups)
     return Plan(
         key(graph), device.key, tuple(versions().items()), "modelled", tuple(groups), predicted
@@ -81,13 +83,32 @@ def _is_cheaper_joined(graph: Graph, left: int, right: int, device: DeviceProfil
 
 def _modelled_s(graph: Graph, group: int, device: DeviceProfile) -> float | None:
     """Seconds of a group by the model's best config; None where it has no kernel."""
-    return _best_s(subgraph(graph, with_free_nodes(graph, bits(group))).graph, device)
+    return _quick_s(_Part.of(graph, with_free_nodes(graph, bits(group))), device)
 
 
-@cache
-def _best_s(group: Graph, device: DeviceProfile) -> float | None:
-    space: Space | Refusal = space_of(group, device)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A group by its content: the layers of a model are equal but for the names of their nodes."""
+
+    key: str
+    group: Graph = field(compare=False)
+
+    @staticmethod
+    def of(graph: Graph, nodes: Iterable[int]) -> _Part:
+        group = subgraph(graph, nodes).graph
+        return _Part(key(group), group)
+
+
+@lru_cache(maxsize=4096)
+def _quick_s(part: _Part, device: DeviceProfile) -> float | None:
+    space: Space | Refusal = space_of(part.group, device)
     if isinstance(space, Refusal):
         return None
     best = space.quick()
     return best.seconds if best else None
+
+
+@lru_cache(maxsize=1024)
+def _best(part: _Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
+    space: Space | Refusal = space_of(part.group, device)
+    return None if isinstance(space, Refusal) else next(iter(space.ranked(1)), None)

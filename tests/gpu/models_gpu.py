@@ -197,7 +197,7 @@ def main() -> int:
                 continue
             try:
                 found = one(MODELS[name], stage, asked.tiny)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told, and the next model tried
                 found = {"ok": False, "exception": f"{type(error).__name__}: {error}"[:2000]}
                 found["traceback"] = traceback.format_exc()[-4000:]
                 print(f"{name:12} {stage:10} FAILED {found['exception'][:200]}", flush=True)
