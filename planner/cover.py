@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -94,7 +94,7 @@ class _Part:
     group: Graph = field(compare=False)
 
     @staticmethod
-    def of(graph: Graph, nodes: Iterable[int]) -> _Part:
+    def of(graph: Graph, nodes: tuple[int, ...]) -> _Part:
         group = subgraph(graph, nodes).graph
         return _Part(key(group), group)
 

@@ -99,6 +99,11 @@ def active_target() -> Target:
     return Target(capability=major * 10 + minor)
 
 
+_COMMENT = re.compile(r"[ ]+# .*$", re.MULTILINE)
+"""Comments name the nodes of one layer; without them the kernels of equal layers are one text,
+which Triton compiles once."""
+
+
 @lru_cache(maxsize=4096)
 def _module(text: str) -> dict[str, Any]:
     name = f"<fusionplan {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
@@ -112,7 +117,7 @@ def _module(text: str) -> dict[str, Any]:
 def jit_function(source: KernelSource) -> Any:
     """The kernel as `triton.jit` made it (in the interpreter: callable on CPU tensors)."""
     try:
-        return _module(source.text)[source.name]
+        return _module(_COMMENT.sub("", source.text))[source.name]
     except (SyntaxError, KeyError, NameError) as error:
         raise CompileFailed(f"kernel {source.name}: its text is no module: {error}") from error
 

@@ -5,10 +5,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fusionplan.planner.runtime.compile import CompileFailed, compile_kernel, interpreted
+from fusionplan.planner.runtime.compile import (
+    CompileFailed,
+    compile_kernel,
+    interpreted,
+    jit_function,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +66,10 @@ def test_nothing_compiles_in_the_interpreter(kernel):
     assert interpreted()
     with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):
         compile_kernel(kernel("x", 128))
+
+
+def test_kernels_that_differ_in_comments_are_one(kernel):
+    source = kernel("x * 2", 1000)
+    text = source.text.replace("\n    tl.store", "  # add_7\n    tl.store", 1)
+    assert text != source.text
+    assert jit_function(replace(source, text=text)) is jit_function(source)
