@@ -64,7 +64,7 @@ def test_bad_places(location):
 @pytest.mark.parametrize(
     "path, network",
     [
-        ("/work/plans.db", False),
+        ("/data/plans.db", False),
         ("/home/me/plans.db", True),
         ("/homely/plans.db", False),
         ("/home/me/fast disk/plans.db", False),
