@@ -121,8 +121,10 @@ def test_closing_cancels_what_waits_and_refuses_more():
         pool.submit("w", {"do": ""})
 
 
+# A shell starts background jobs with SIGINT ignored, and Python keeps to that.
 PARENT = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from fusionplan.tuner.pool import Pool, Role, worker_command
 pool = Pool({"w": Role([sys.executable, "-c", %r], 1, 60)})
 future = pool.submit("w", {"do": "hang"})
@@ -152,6 +154,6 @@ def test_no_orphans_however_the_parent_ends(how: signal.Signals):
     child = int(parent.stdout.readline())
     assert is_alive(child)
     parent.send_signal(how)
-    parent.wait(timeout=60)  # Its own limit is 5 s a worker; a loaded machine needs more.
+    parent.wait(timeout=60)
     parent.stdout.close()
     assert gone(child)
