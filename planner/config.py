@@ -16,19 +16,27 @@ class Config:
 
     tiling    "natural" keeps an axis apart where some access needs it apart; "flat" merges all
               grid axes into one and recovers the parts by division.
-    reduction "held": the reduced axes lie whole in one tile; "loop": they are walked in blocks.
+    reduction "held": the reduced axes lie whole in one tile; "loop": the longest of them is walked
+              in blocks; "nested": each of them is, one loop inside the other.
     split     parts into which a reduction is cut over the grid (1: not cut).
     eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
               read again, at another offset or by other blocks, is evicted last.
+    group     blocks of the last grid axis but one that go together before the last axis moves on,
+              so that blocks which run at the same time share their operands (1: none).
+    programs  of a persistent grid: each walks every programs-th block (0: one for each block).
+    access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
 
     blocks: tuple[tuple[str, Positive], ...]
     num_warps: Positive = 4
     num_stages: Positive = 2
     tiling: Literal["natural", "flat"] = "natural"
-    reduction: Literal["held", "loop"] = "held"
+    reduction: Literal["held", "loop", "nested"] = "held"
     split: Positive = 1
     eviction: Literal["none", "first", "last"] = "none"
+    group: Positive = 1
+    programs: Annotated[int, Field(ge=0)] = 0
+    access: Literal["pointer", "descriptor"] = "pointer"
 
     def block(self, axis: str) -> int:
         """The block size of an axis. Raises KeyError for an axis the config does not name."""
@@ -39,4 +47,7 @@ class Config:
         parts += [f"warps={self.num_warps}", f"stages={self.num_stages}", self.reduction]
         parts += ["flat"] * (self.tiling == "flat") + [f"split={self.split}"] * (self.split > 1)
         parts += [f"evict={self.eviction}"] * (self.eviction != "none")
+        parts += [f"group={self.group}"] * (self.group > 1)
+        parts += [f"programs={self.programs}"] * (self.programs > 0)
+        parts += ["descriptors"] * (self.access == "descriptor")
         return " ".join(parts)

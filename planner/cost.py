@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from . import matrix
 from .codegen.access import Tiles
 from .config import Config
 from .device import DeviceProfile
 from .graph import Graph, itemsize
-from .nest import Access, Loop, Nest, Role, Step, Store
+from .forms import Access, Role
+from .nest import Nest
+from .place import Carry, Loop, Step, Store
 from .registers import pressure
 from .values import Choice, Compute, Fold, Load
 
@@ -18,6 +21,7 @@ from .values import Choice, Compute, Fold, Load
 _FMA_SLOTS = {"move": 1.0, "fma": 1.0, "sfu": 1.0, "div": 8.0, "libdevice": 22.0}
 _SFU_SLOTS = {"move": 0.0, "fma": 0.0, "sfu": 1.0, "div": 1.0, "libdevice": 1.0}
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
+_LIMITS = ("memory", "arithmetic", "tensor cores")
 # Hints to the cache cost a little more often than they help.
 _EVICTION = {"none": 1.0, "first": 1.03, "last": 1.01}
 
@@ -42,6 +46,8 @@ class Cost:
     compute_s: float
     seconds: float
     limit: str
+    flops: float = 0.0
+    tensor_s: float = 0.0
 
 
 def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
@@ -52,7 +58,8 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     fma, sfu = _operations(nest, tiles, programs, config)
     registers, spills = pressure(nest, tiles, config.num_warps)
     threads = 32 * config.num_warps
-    resident = _resident_blocks(registers, threads, device)
+    shared = shared_bytes(nest, tiles, config)
+    resident = _resident_blocks(registers, threads, shared, device)
     waves = programs / (resident * device.sm_count)
     busy = min(1.0, programs / device.sm_count)
     # The last wave is rarely full: whole waves over exact ones, felt less the more there are.
@@ -70,11 +77,16 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     # Latency is hidden by other warps: with few of them arithmetic runs below its rate.
     hidden = min(1.0, 0.4 + min(waves, 1.0) * resident * config.num_warps / 32)
     compute_s = max(fma / device.fma_rate, sfu / device.sfu_rate) / rate / hidden
-    longest, other = max(memory_s, compute_s), min(memory_s, compute_s)
+    flops = matrix.flops(nest, tiles) * programs
+    tensor_s = matrix.seconds(nest, tiles, config, device, resident) * programs / (
+        device.sm_count * busy
+    )
+    each = (memory_s, compute_s, tensor_s)
+    longest, other = max(each), sum(each) - max(each)
     serial_s = waves * _chain_s(nest, tiles, config.num_warps, device)
     longest = max(longest, serial_s, _started_s(programs, config.num_warps, device))
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
-    apart = 0.12 + (0.4 / resident if _folds(nest) else 0.0)
+    apart = 0.12 + (0.4 / resident if _folds(nest) or flops else 0.0)
     seconds = device.launch_s + (longest + apart * other) * (tail if programs > 1 else 1.0)
     return Cost(
         hbm_bytes=traffic.hbm,
@@ -84,13 +96,15 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
         launches=1,
         registers=registers,
         spill_bytes=spills,
-        shared_bytes=_shared(nest, tiles, config.num_warps),
+        shared_bytes=shared,
         occupancy=resident * threads / device.threads_per_sm,
         waves=waves,
         memory_s=memory_s,
         compute_s=compute_s,
         seconds=seconds,
-        limit="memory" if memory_s >= compute_s else "arithmetic",
+        limit=_LIMITS[each.index(max(each))],
+        flops=flops,
+        tensor_s=tensor_s,
     )
 
 
@@ -109,6 +123,8 @@ def total(costs: Sequence[Cost]) -> Cost:
         memory_s=sum(c.memory_s for c in costs),
         compute_s=sum(c.compute_s for c in costs),
         seconds=sum(c.seconds for c in costs),
+        flops=sum(c.flops for c in costs),
+        tensor_s=sum(c.tensor_s for c in costs),
     )
 
 
@@ -134,7 +150,7 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
     concurrent = min(programs, device.sm_count * 8)
     for access, iterations, buffer, stretch in _accesses(nest, tiles):
         tile = _tile_bytes(access, tiles)
-        moved = tile * iterations * programs
+        moved = int(tile * iterations * programs)
         if buffer is None:
             hbm += access.type.nbytes
             l2 += moved
@@ -156,22 +172,24 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
     return _Traffic(hbm, l2)
 
 
-def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, int, int | None, int]]:
+def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, float, int | None, int]]:
     """Every access, its repetitions within a program, the input it reads (None: a store), and
     the stretch of the body it stands in: a loop, or the straight-line work."""
-    found: list[tuple[Access, int, int | None, int]] = []
-    for place, step in enumerate(nest.body):
-        inner = step.body if isinstance(step, Loop) else (step,)
-        times = tiles.count(step.axis) if isinstance(step, Loop) else 1
-        stretch = place + 1 if isinstance(step, Loop) else 0
-        for part in inner:
-            if isinstance(part, Store):
-                found.append((nest.stores[part.output], times, None, stretch))
-            elif part.value in nest.loads:
-                load = nest.values[part.value].kind
-                assert isinstance(load, Load)
-                found.append((nest.loads[part.value], times, load.input, stretch))
+    found: list[tuple[Access, float, int | None, int]] = []
+    for item, loops in nest.walk():
+        times = _turns(loops, tiles)
+        stretch = id(loops[0]) if loops else 0
+        if isinstance(item, Store):
+            found.append((nest.stores[item.output], times, None, stretch))
+        elif isinstance(item, Step) and item.value in nest.loads:
+            load = nest.values[item.value].kind
+            assert isinstance(load, Load)
+            found.append((nest.loads[item.value], times, load.input, stretch))
     return found
+
+
+def _turns(loops: Sequence[Loop], tiles: Tiles) -> float:
+    return math.prod(tiles.turns(loop.axis) for loop in loops)
 
 
 def _tile_bytes(access: Access, tiles: Tiles) -> int:
@@ -191,6 +209,7 @@ def _tile_bytes(access: Access, tiles: Tiles) -> int:
 def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tuple[float, float]:
     fma = sfu = 0.0
     threads = 32 * config.num_warps
+    dots = [c for c in nest.contractions if tiles.dot(c) is not None]
 
     def work(value: int) -> tuple[float, float]:
         item = nest.values[value]
@@ -198,8 +217,13 @@ def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tupl
         match item.kind:
             case Compute(cost=cost):
                 return elements * _FMA_SLOTS[cost], elements * _SFU_SLOTS[cost]
-            case Fold(source=source):
-                whole = _padded(nest, tiles, source)
+            case Fold() if value in dots:
+                # The accumulator may have to be brought up to a new extremum.
+                return (float(elements) if value in nest.corrections else 0.0), 0.0
+            case Fold():
+                whole = tiles.tile(value) if item.kind.times is not None else _padded(
+                    nest, tiles, item.kind.source
+                )
                 steps = math.log2(threads) if config.num_warps > 1 else 5.0
                 return whole + 2.0 * threads * steps, 0.0
             case Choice():
@@ -208,19 +232,15 @@ def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tupl
                 return _access_slots(nest.loads[value], tiles, config), 0.0
         return elements, 0.0
 
-    for step in nest.body:
-        inner = step.body if isinstance(step, Loop) else (step,)
-        times = tiles.count(step.axis) if isinstance(step, Loop) else 1
-        for part in inner:
-            if isinstance(part, Step):
-                more = work(part.value)
-            else:
-                more = (_access_slots(nest.stores[part.output], tiles, config), 0.0)
-            fma += more[0] * times * programs
-            sfu += more[1] * times * programs
-        if isinstance(step, Loop):
-            for carry in step.carries:
-                fma += work(carry)[0] * times * programs
+    for item, loops in nest.walk():
+        times = _turns(loops, tiles)
+        if isinstance(item, Store):
+            more = (_access_slots(nest.stores[item.output], tiles, config), 0.0)
+        else:
+            assert not isinstance(item, Loop)
+            more = work(item.value)
+        fma += more[0] * times * programs
+        sfu += more[1] * times * programs
     return fma + programs * threads * _PROLOGUE, sfu
 
 
@@ -233,7 +253,7 @@ def _access_slots(access: Access, tiles: Tiles, config: Config) -> float:
     run = tiles.blocks[inner[0].axis] if inner else 1
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
     divisions = sum(t.mod > 0 or t.div > 1 for t in access.offset.terms)
-    slots = 4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access))
+    slots = 4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access, ()))
     return elements / width * slots
 
 
@@ -241,7 +261,9 @@ def _padded(nest: Nest, tiles: Tiles, value: int) -> int:
     return math.prod(tiles.blocks[a] for a in nest.live[value])
 
 
-def _resident_blocks(registers: int, threads: int, device: DeviceProfile) -> int:
+def _resident_blocks(
+    registers: int, threads: int, shared: int, device: DeviceProfile
+) -> int:
     """Blocks an SM holds at once; registers are given out in units of 8 a thread."""
     per_block = max(16, math.ceil(registers / 8) * 8) * threads
     return max(
@@ -249,6 +271,7 @@ def _resident_blocks(registers: int, threads: int, device: DeviceProfile) -> int
         min(
             device.registers_per_sm // per_block,
             device.threads_per_sm // threads,
+            device.shared_per_sm // (shared + 1024),
             device.blocks_per_sm,
         ),
     )
@@ -266,14 +289,14 @@ def _bytes_in_flight(
 def _chain_s(nest: Nest, tiles: Tiles, num_warps: int, device: DeviceProfile) -> float:
     """Seconds of one program alone: its loads wait for memory once in straight-line work and in
     every pass, a little in every turn of a loop, and all its warps meet at every fold."""
-    loops = [step for step in nest.body if isinstance(step, Loop)]
-    turns = sum(tiles.count(step.axis) for step in loops)
-    waits = device.latency_s * max(1, len(loops)) + 0.15e-6 * turns
+    outer = [item for item in nest.body if isinstance(item, Loop)]
+    turns = sum(tiles.turns(loop.axis) for loop in outer)
+    waits = device.latency_s * max(1, len(outer)) + 0.15e-6 * turns
     return waits + _folds(nest) * (0.2e-6 + 0.03e-6 * num_warps)
 
 
 def _folds(nest: Nest) -> int:
-    return sum(isinstance(value.kind, Fold) for value in nest.values)
+    return sum(isinstance(v.kind, Fold) and v.kind.times is None for v in nest.values)
 
 
 def _started_s(programs: int, num_warps: int, device: DeviceProfile) -> float:
@@ -312,11 +335,12 @@ def _run(access: Access, tiles: Tiles) -> int:
     return run
 
 
-def _shared(nest: Nest, tiles: Tiles, num_warps: int) -> int:
-    """Shared memory of the reductions that cross warps."""
+def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
+    """Shared memory: the reductions that cross warps, or the operands of matrix products."""
     largest = 0
     for value in nest.values:
-        if isinstance(value.kind, Fold) and num_warps > 1:
+        if isinstance(value.kind, Fold) and config.num_warps > 1:
             kept = math.prod(tiles.blocks[a] for a in nest.live[value.id])
-            largest = max(largest, kept * num_warps * max(4, itemsize(value.dtype)))
-    return largest
+            if value.kind.times is None:
+                largest = max(largest, kept * config.num_warps * max(4, itemsize(value.dtype)))
+    return max(largest, matrix.staged_bytes(nest, tiles, config))

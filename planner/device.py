@@ -16,7 +16,8 @@ from .errors import DeviceError
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
-    the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle."""
+    the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
+    tensor_flops: operations per second of the vendor's best matrix product in 16 bits."""
 
     name: str
     sm_count: int
@@ -30,6 +31,7 @@ class DeviceProfile:
     latency_s: float
     fma_rate: float = 128.0
     sfu_rate: float = 16.0
+    tensor_flops: float = 720e12
     registers_per_sm: int = 65536
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
@@ -103,6 +105,7 @@ A100 = replace(
     copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 2.04) for size, s in H200.copy_s),
     l2_bandwidth=4.0e12,
     fma_rate=64.0,
+    tensor_flops=260e12,
     shared_per_sm=164 * 1024,
 )
 

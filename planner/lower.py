@@ -46,5 +46,6 @@ def _rewired(source: KernelSource, kernel: KernelNest) -> KernelSource:
     buffers = []
     for buffer in source.buffers:
         own = origin[buffer.index] if buffer.kind == "in" else kernel.outputs[buffer.index]
-        buffers.append(Buffer(own.kind, own.index, buffer.dtype))
-    return replace(source, buffers=tuple(buffers))
+        buffers.append(Buffer(own.kind, own.index, buffer.dtype, buffer.descriptor))
+    plain = source.plain and _rewired(source.plain, kernel)
+    return replace(source, buffers=tuple(buffers), plain=plain)

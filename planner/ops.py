@@ -18,6 +18,29 @@ from .graph import INPUT, Arg, Node, Symbol
 
 CostClass = Literal["move", "fma", "sfu", "div", "libdevice"]
 Promotion = Literal["default", "float", "bool", "same"]
+Law = Literal[
+    "",
+    "copy",  # the operand itself, perhaps in another dtype
+    "add",  # self + other * alpha
+    "sub",  # self - other * alpha
+    "rsub",  # other - self * alpha
+    "mul",  # self * other
+    "div",  # self / other
+    "neg",
+    "exp",
+    "exp2",
+    "select",  # self where condition, else other
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",  # of booleans
+    "or",
+    "not",
+    "rising",  # does not fall when an operand rises
+    "rising_from_0",  # the same, for operands of at least 0
+]
+"""What algebra may assume of a pointwise operation (see `online.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +60,9 @@ class Pointwise:
     relaxed: str | None = None
     on_bool: str | None = None
     wide: str | None = None
+    law: Law = ""
+    quick: str | None = None
+    quick_cost: CostClass = "sfu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +94,16 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
+class Contraction:
+    """beta * bias + alpha * left @ right, the names being those of the schema's arguments; leading
+    dimensions are batches."""
+
+    left: str
+    right: str
+    bias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """An index map: no work. `kind` says which rule in `axes.py` reads its arguments."""
 
@@ -92,7 +128,7 @@ class Iota:
     """start + step * index along the only dimension."""
 
 
-Row = Pointwise | Cast | Reduction | View | Concat | Constant | Iota
+Row = Pointwise | Cast | Reduction | Contraction | View | Concat | Constant | Iota
 
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 
@@ -100,7 +136,7 @@ SUM = Monoid(
     "sum",
     {"float": "0.0", "int": "0", "bool": "0"},
     "{a} + {b}",
-    "tl.sum({x}, {axis}, keep_dims=True)",
+    "tl.sum({x}, {axis})",
 )
 PROD = Monoid("prod", {"float": "1.0", "int": "1", "bool": "1"}, "{a} * {b}", "prod({x}, {axis})")
 MAX = Monoid(
@@ -115,42 +151,58 @@ MIN = Monoid(
     "tl.minimum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)",
     "min_nan({x}, {axis})",
 )
-ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis}, keep_dims=True)")
-ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis}, keep_dims=True)")
+ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
+ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
 
 def _float(
-    expr: str, cost: CostClass = "libdevice", relaxed: str | None = None, wide: str | None = None
+    expr: str,
+    cost: CostClass = "libdevice",
+    relaxed: str | None = None,
+    wide: str | None = None,
+    law: Law = "",
+    quick: str | None = None,
 ) -> Pointwise:
-    return Pointwise(expr, cost, "float", relaxed, wide=wide)
+    return Pointwise(expr, cost, "float", relaxed, wide=wide, law=law, quick=quick)
+
+
+_LAWS: dict[str, Law] = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
 def _compare(sign: str) -> Pointwise:
-    return Pointwise("{self} " + sign + " {other}", promotion="bool")
+    return Pointwise("{self} " + sign + " {other}", promotion="bool", law=_LAWS.get(sign, ""))
 
 
-_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other}")
-_SUB = Pointwise("{self} - {other} * {alpha}")
-_RSUB = Pointwise("{other} - {self} * {alpha}")
-_MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}")
-_DIV = _float("tl.div_rn({self}, {other})", "div", "{self} / {other}", "{self} / {other}")
-_MAXIMUM = Pointwise("tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)")
-_MINIMUM = Pointwise("tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)")
+_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other}", law="add")
+_SUB = Pointwise("{self} - {other} * {alpha}", law="sub")
+_RSUB = Pointwise("{other} - {self} * {alpha}", law="rsub")
+_MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}", law="mul")
+_DIV = _float(
+    "tl.div_rn({self}, {other})", "div", "{self} / {other}", "{self} / {other}", law="div", quick="{self} / {other}"
+)
+_MAXIMUM = Pointwise(
+    "tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising"
+)
+_MINIMUM = Pointwise(
+    "tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising"
+)
 _POW = _float("libdevice.pow({self}, {exponent})")
-_AND, _OR, _XOR = (Pointwise("{self} " + sign + " {other}") for sign in "&|^")
-_CLAMP = Pointwise("clamp({self}, {min}, {max})")
+_AND = Pointwise("{self} & {other}", law="and")
+_OR = Pointwise("{self} | {other}", law="or")
+_XOR = Pointwise("{self} ^ {other}")
+_CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
 _REMAINDER = Pointwise("remainder({self}, {other})", "div")
 _FMOD = Pointwise("libdevice.fmod({self}, {other})", "div")
 
 _POINTWISE: dict[str, Pointwise] = {
-    "exp.default": _float("exp({self})", "sfu", "tl.exp({self})"),
-    "exp2.default": _float("tl.exp2({self})", "sfu"),
-    "expm1.default": _float("libdevice.expm1({self})"),
-    "log.default": _float("tl.log({self})", relaxed="fast_log({self})"),
-    "log2.default": _float("tl.log2({self})"),
-    "log10.default": _float("libdevice.log10({self})"),
-    "log1p.default": _float("libdevice.log1p({self})"),
-    "sqrt.default": _float("tl.sqrt_rn({self})", "div", *["tl.sqrt({self})"] * 2),
+    "exp.default": _float("exp({self})", "sfu", "tl.exp({self})", law="exp", quick="tl.exp({self})"),
+    "exp2.default": _float("tl.exp2({self})", "sfu", law="exp2"),
+    "expm1.default": _float("libdevice.expm1({self})", law="rising"),
+    "log.default": _float("tl.log({self})", relaxed="fast_log({self})", law="rising_from_0"),
+    "log2.default": _float("tl.log2({self})", law="rising_from_0"),
+    "log10.default": _float("libdevice.log10({self})", law="rising_from_0"),
+    "log1p.default": _float("libdevice.log1p({self})", law="rising_from_0"),
+    "sqrt.default": _float("tl.sqrt_rn({self})", "div", *["tl.sqrt({self})"] * 2, law="rising_from_0"),
     "rsqrt.default": _float("tl.rsqrt({self})", "sfu"),
     "reciprocal.default": _float("tl.div_rn(1.0, {self})", "div", *["1.0 / {self}"] * 2),
     "sigmoid.default": _float(
@@ -158,9 +210,10 @@ _POINTWISE: dict[str, Pointwise] = {
         "div",
         "tl.sigmoid({self})",
         "1.0 / (1.0 + exp(-{self}))",
+        "rising",
     ),
-    "tanh.default": _float("libdevice.tanh({self})", relaxed="fast_tanh({self})"),
-    "erf.default": _float("tl.erf({self})"),
+    "tanh.default": _float("libdevice.tanh({self})", relaxed="fast_tanh({self})", law="rising"),
+    "erf.default": _float("tl.erf({self})", law="rising"),
     "erfc.default": _float("libdevice.erfc({self})"),
     **{
         f"{name}.default": _float(f"libdevice.{name}({{self}})")
@@ -169,18 +222,18 @@ _POINTWISE: dict[str, Pointwise] = {
     "sin.default": _float("tl.sin({self})"),
     "cos.default": _float("tl.cos({self})"),
     "atan2.default": _float("libdevice.atan2({self}, {other})"),
-    "neg.default": Pointwise("-{self}"),
+    "neg.default": Pointwise("-{self}", law="neg"),
     "abs.default": Pointwise("tl.abs({self})"),
-    "relu.default": Pointwise("tl.where({self} < 0, 0, {self})"),
+    "relu.default": Pointwise("tl.where({self} < 0, 0, {self})", law="rising"),
     "sign.default": Pointwise("({self} > 0).to({self}.dtype) - ({self} < 0).to({self}.dtype)"),
-    "floor.default": Pointwise("tl.floor({self})"),
-    "ceil.default": Pointwise("tl.ceil({self})"),
-    "trunc.default": Pointwise("libdevice.trunc({self})"),
-    "round.default": Pointwise("libdevice.rint({self})"),
+    "floor.default": Pointwise("tl.floor({self})", law="rising"),
+    "ceil.default": Pointwise("tl.ceil({self})", law="rising"),
+    "trunc.default": Pointwise("libdevice.trunc({self})", law="rising"),
+    "round.default": Pointwise("libdevice.rint({self})", law="rising"),
     "isnan.default": Pointwise("{self} != {self}", promotion="bool"),
     "isinf.default": Pointwise('tl.abs({self}) == float("inf")', promotion="bool"),
-    "logical_not.default": Pointwise("{self} == 0", promotion="bool"),
-    "bitwise_not.default": Pointwise("~{self}", on_bool="{self} == 0"),
+    "logical_not.default": Pointwise("{self} == 0", promotion="bool", law="not"),
+    "bitwise_not.default": Pointwise("~{self}", on_bool="{self} == 0", law="not"),
     "add.Tensor": _ADD,
     "add.Scalar": _ADD,
     "sub.Tensor": _SUB,
@@ -201,10 +254,10 @@ _POINTWISE: dict[str, Pointwise] = {
     "minimum.default": _MINIMUM,
     "clamp.default": _CLAMP,
     "clamp.Tensor": _CLAMP,
-    "clamp_min.default": Pointwise("clamp({self}, {min}, None)"),
-    "clamp_max.default": Pointwise("clamp({self}, None, {max})"),
-    "clamp_min.Tensor": Pointwise("clamp({self}, {min}, None)"),
-    "clamp_max.Tensor": Pointwise("clamp({self}, None, {max})"),
+    "clamp_min.default": Pointwise("clamp({self}, {min}, None)", law="rising"),
+    "clamp_max.default": Pointwise("clamp({self}, None, {max})", law="rising"),
+    "clamp_min.Tensor": Pointwise("clamp({self}, {min}, None)", law="rising"),
+    "clamp_max.Tensor": Pointwise("clamp({self}, None, {max})", law="rising"),
     **{
         f"{name}.{overload}": _compare(sign)
         for name, sign in {
@@ -217,16 +270,16 @@ _POINTWISE: dict[str, Pointwise] = {
         }.items()
         for overload in ("Tensor", "Scalar")
     },
-    "logical_and.default": Pointwise("({self} != 0) & ({other} != 0)", promotion="bool"),
-    "logical_or.default": Pointwise("({self} != 0) | ({other} != 0)", promotion="bool"),
+    "logical_and.default": Pointwise("({self} != 0) & ({other} != 0)", promotion="bool", law="and"),
+    "logical_or.default": Pointwise("({self} != 0) | ({other} != 0)", promotion="bool", law="or"),
     "logical_xor.default": Pointwise("({self} != 0) ^ ({other} != 0)", promotion="bool"),
     **{
         f"bitwise_{name}.{overload}": row
         for name, row in {"and": _AND, "or": _OR, "xor": _XOR}.items()
         for overload in ("Tensor", "Scalar")
     },
-    "where.self": Pointwise("tl.where({condition}, {self}, {other})"),
-    "clone.default": Pointwise("{self}", "move", "same"),
+    "where.self": Pointwise("tl.where({condition}, {self}, {other})", law="select"),
+    "clone.default": Pointwise("{self}", "move", "same", law="copy"),
 }
 
 _DECOMPOSED_POW = {2.0: "{x} * {x}", 3.0: "{x} * {x} * {x}", 0.5: "tl.sqrt_rn({x})"}
@@ -268,6 +321,13 @@ _REDUCTIONS: dict[str, Reduction] = {
     "all.dims": Reduction(ALL),
 }
 
+_CONTRACTIONS: dict[str, Contraction] = {
+    "mm.default": Contraction("self", "mat2"),
+    "bmm.default": Contraction("self", "mat2"),
+    "addmm.default": Contraction("mat1", "mat2", "self"),
+    "baddbmm.default": Contraction("batch1", "batch2", "self"),
+}
+
 _OTHERS: dict[str, Row] = {
     "cat.default": Concat(),
     "_to_copy.default": Cast(),
@@ -285,6 +345,7 @@ OPS: dict[str, Row] = {
     **{f"aten.{name}": row for name, row in _POINTWISE.items()},
     **{f"aten.{name}": row for name, row in _VIEWS.items()},
     **{f"aten.{name}": row for name, row in _REDUCTIONS.items()},
+    **{f"aten.{name}": row for name, row in _CONTRACTIONS.items()},
     **{f"aten.{name}": row for name, row in _OTHERS.items()},
     "prims.convert_element_type.default": Cast(),
     "prims.iota.default": Iota(),
@@ -304,7 +365,12 @@ def row(node: Node) -> Row | None:
     found = OPS.get(node.op)
     if isinstance(found, Cast) and bound(node).get("device") not in (None, _SAME_DEVICE):
         return None
+    if isinstance(found, Contraction) and node.type.dtype not in _FLOATS:
+        return None
     return found
+
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 DTYPES = frozenset(
@@ -341,7 +407,7 @@ def is_free(node: Node) -> bool:
 
 def is_compute(node: Node) -> bool:
     """Nodes a generated kernel does work for; together with the free ones, all it can hold."""
-    return isinstance(row(node), (Pointwise, Cast, Reduction, Concat))
+    return isinstance(row(node), (Pointwise, Cast, Reduction, Contraction, Concat))
 
 
 @functools.cache

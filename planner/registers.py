@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .codegen.access import Tiles
 from .graph import itemsize
-from .nest import Loop, Nest, Step, Store
+from .nest import Nest
+from .place import Loop, Step, Store
 from .values import Compute, Fold, Load
 
 MOST = 255
@@ -36,11 +37,34 @@ WEIGHTS = (14.5, 0.72, 0.39, 1.18, 0.27, 0.0, 0.59, 0.14, 0.3, 0.71, 0.34, 0.25,
 
 def pressure(nest: Nest, tiles: Tiles, num_warps: int) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them."""
+    limit = min(MOST, 65536 // (32 * num_warps))
+    if any(tiles.dot(c) for c in nest.contractions):
+        wanted = _with_dots(nest, tiles, 32 * num_warps)
+        return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     stretches = features(nest, tiles, num_warps)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted = max(wanted, free(stretches, num_warps))
-    limit = min(MOST, 65536 // (32 * num_warps))
     return int(min(limit, max(16, wanted))), int(max(0.0, wanted - limit) * 4)
+
+
+def _with_dots(nest: Nest, tiles: Tiles, threads: int) -> float:
+    """With matrix products: accumulators stay in registers all through their loop, loaded
+    operands in shared memory; what else is computed on the widest tile comes on top."""
+    dots = {c for c in nest.contractions if tiles.dot(c)}
+    operands = {r for c in dots for r in nest.values[c].reads}
+    most = 0.0
+    for item, loops in nest.walk():
+        if isinstance(item, Store):
+            continue
+        carried = {c for loop in loops for c in loop.carries}
+        kept = sum(tiles.tile(c) for c in carried)
+        loaded = item.value in nest.loads and item.value in operands
+        own = 0 if loaded or item.value in carried else tiles.tile(item.value)
+        kind = nest.values[item.value].kind
+        # The values of a chain of operations live beside what they are computed from.
+        beside = 0.5 * own if isinstance(kind, Compute) else 0.0
+        most = max(most, (kept + own + beside) / threads)
+    return 34.0 + most
 
 
 def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:
@@ -139,7 +163,7 @@ class _Counter:
             self._widest(again),
             sum(self._stored(o) for o in stretch.outputs),
             float(stretch.trips > 2),
-            max(0.0, len(self.tiles.dims) - 1.0),
+            max(0.0, sum(b > 1 for b in self.tiles.blocks) - 1.0),
         )
 
     def _widest(self, values: Iterable[int]) -> float:
@@ -157,11 +181,12 @@ class _Counter:
 def _stretches(nest: Nest, tiles: Tiles) -> list[_Stretch]:
     """The body cut where all threads meet: at every fold and at both ends of every loop."""
     found = [_Stretch([])]
-    for step in nest.body:
-        match step:
-            case Loop(axis=axis, carries=carries, body=body):
-                inner = [s.value for s in body if isinstance(s, Step)]
-                stores = tuple(s.output for s in body if isinstance(s, Store))
+    for item in nest.body:
+        match item:
+            case Loop(axis=axis, carries=carries):
+                inside = [each for each, _ in nest.walk_in(item)]
+                inner = [i.value for i in inside if isinstance(i, Step)]
+                stores = tuple(i.output for i in inside if isinstance(i, Store))
                 found.append(_Stretch(inner, carries, stores, tiles.count(axis)))
                 found.append(_Stretch(list(carries), trips=0))
             case Step(value=value):

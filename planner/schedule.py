@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from .errors import Refusal
 from .graph import INPUT, Graph, TensorType
-from .nest import Nest, Role, schedule
+from .forms import Role
+from .nest import Nest, schedule
 from .split import Source, split
 
 SHORT = 4096

@@ -6,26 +6,27 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
-from .codegen.access import block_size, power_of_two
+from .codegen.access import Tiles, power_of_two
 from .config import Config
-from .cost import Cost, estimate, floor_s, total
+from .cost import Cost, estimate, floor_s, shared_bytes, total
 from .device import DeviceProfile
 from .errors import Refusal, Refused
 from .graph import Graph
-from .nest import Nest, Role, TileAxis
+from .forms import Role, TileAxis
+from .nest import Nest
+from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
 from .schedule import Schedule, schedule_group
 from .split import SMALLEST
 
 Value = str | int | bool
 _Judged = tuple[Config, Cost]
 
-_WARPS = (1, 2, 4, 8, 16, 32)
 _STAGES = (1, 2)
+_DOT_STAGES = (3, 4, 2)
+_GROUPS = (8, 1)
 _EVICTIONS = ("none", "first", "last")
-_BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
@@ -48,12 +49,12 @@ class Layout:
     """What decides the nests: tiling, how reductions are walked, and their parts."""
 
     tiling: Literal["natural", "flat"]
-    reduction: Literal["held", "loop"]
+    reduction: Literal["held", "loop", "nested"]
     split: int = 1
 
     @property
     def name(self) -> str:
-        base = self.tiling if self.reduction == "held" else "loop"
+        base = self.tiling if self.reduction == "held" else self.reduction
         return base if self.split == 1 else f"{base}/{self.split}"
 
 
@@ -80,11 +81,14 @@ class Space:
         return Config(
             tuple(sorted(blocks)),
             num_warps=int(choice["num_warps"]),
-            num_stages=int(choice["num_stages"]) if layout.reduction == "loop" else 1,
+            num_stages=1 if layout.reduction == "held" else int(choice["num_stages"]),
             tiling=layout.tiling,
             reduction=layout.reduction,
             split=layout.split,
             eviction=choice["eviction"],
+            group=int(choice.get("group", 1)),
+            programs=int(choice.get("programs", 0)),
+            access=choice.get("access", "pointer"),
         )
 
     def choice(self, config: Config) -> dict[str, Value]:
@@ -95,6 +99,9 @@ class Space:
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
             "eviction": config.eviction,
+            "group": config.group,
+            "programs": config.programs,
+            "access": config.access,
         }
 
     def judge(self, config: Config) -> Cost | Refusal:
@@ -106,7 +113,7 @@ class Space:
         costs = []
         for kernel in self.schedules[layout].kernels:
             try:
-                refusal = _hopeless(kernel.nest, config)
+                refusal = _hopeless(kernel.nest, config, self.device)
                 if refusal is not None:
                     return refusal
                 costs.append(estimate(kernel.nest, config, self.device))
@@ -164,14 +171,17 @@ class Space:
 
     def _of_layout(self, layout: Layout) -> Iterator[Config]:
         kernels = self.schedules[layout].kernels
-        for warps, chosen in _points(kernels[0].nest):
+        by_dots = bool(dot_sides(kernels[0].nest))
+        for warps, chosen in points(kernels[0].nest):
             rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
             following: dict[str, Value] = {}
             for kernel in kernels[1:]:
                 # The later kernels of a split go by the first point of a like size.
-                points = (blocks for w, blocks in _points(kernel.nest) if w == warps)
-                following |= next(points, {a.name: 1 for a in _loose(kernel.nest)})
-            yield self.config({"layout": layout.name, **chosen, **following, **rest})
+                alike = (blocks for w, blocks in points(kernel.nest) if w == warps)
+                following |= next(alike, {a.name: 1 for a in loose(kernel.nest)})
+            for stages in _DOT_STAGES if by_dots and layout.reduction != "held" else (1,):
+                rest |= {"num_stages": stages, "group": _GROUPS[0] if by_dots else 1}
+                yield self.config({"layout": layout.name, **chosen, **following, **rest})
 
 
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
@@ -188,18 +198,18 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
             schedules[layout] = found
     if not schedules:
         return refusals[_NATURAL]
-    space = Space(device, schedules, refusals, _dimensions(schedules), group)
+    space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
     usual = space.quick()
     return replace(space, hopeless_s=_HOPELESS * usual.seconds + _NOISE_S) if usual else space
 
 
 _NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
-_LOOP = Layout("natural", "loop")
+_LOOP, _NESTED = Layout("natural", "loop"), Layout("natural", "nested")
 
 
 def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
     """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
-    found = [_NATURAL, _FLAT, _LOOP]
+    found = [_NATURAL, _FLAT, _LOOP, _NESTED]
     plain = schedule_group(group, "natural", "loop")
     if isinstance(plain, Refusal):
         return found
@@ -226,96 +236,63 @@ def _sensible(
         if [a.extents for a in nest.axes] == [a.extents for a in natural.axes]:
             return Refusal("flat", "the natural tiling is flat already")
     for kernel in found.kernels:
-        held = kernel.nest.largest_tile(_least_blocks(kernel.nest))
+        held = kernel.nest.largest_tile(least_blocks(kernel.nest))
         if held > _LARGEST_TILE:
             return Refusal("held", f"a tile of {held} elements is too large")
     return found
 
 
-def _dimensions(schedules: Mapping[Layout, Schedule]) -> tuple[Dimension, ...]:
+def _dimensions(schedules: Mapping[Layout, Schedule], device: DeviceProfile) -> tuple[Dimension, ...]:
     layouts = frozenset(layout.name for layout in schedules)
     found = [Dimension("layout", tuple(layout.name for layout in schedules), layouts)]
-    extents: dict[str, int] = {}
+    sizes: dict[str, set[int]] = {}
     used: dict[str, set[str]] = {}
+    by_dots: set[str] = set()
     for layout, schedule in schedules.items():
-        for axis in _tiled(schedule):
-            extents[axis.name] = max(extents.get(axis.name, 1), axis.extent)
-            used.setdefault(axis.name, set()).add(layout.name)
-    for name, extent in sorted(extents.items()):
-        most = min(power_of_two(extent), 1 << 14)
-        values = tuple(1 << p for p in range(most.bit_length()))
-        found.append(Dimension(name, values, frozenset(used[name])))
-    found.append(Dimension("num_warps", _WARPS, layouts))
-    looping = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
+        for kernel in schedule.kernels:
+            sides = dot_sides(kernel.nest)
+            by_dots |= {layout.name} if sides else set()
+            for number, axis in enumerate(kernel.nest.axes):
+                if axis.role is not Role.HELD:
+                    own = block_sizes(axis, sides.get(number, "")) if sides else _powers(axis)
+                    sizes.setdefault(axis.name, set()).update(own)
+                    used.setdefault(axis.name, set()).add(layout.name)
+    for name in sorted(sizes):
+        found.append(Dimension(name, tuple(sorted(sizes[name])), frozenset(used[name])))
+    found.append(Dimension("num_warps", WARPS, layouts))
+    looping = frozenset(layout.name for layout in schedules if layout.reduction != "held")
     if looping:
-        found.append(Dimension("num_stages", _STAGES, looping))
+        stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
+        found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
     found.append(Dimension("eviction", _EVICTIONS, layouts))
+    if by_dots:
+        found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
+        found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
     return tuple(found)
+
+
+def _powers(axis: TileAxis) -> tuple[int, ...]:
+    most = min(power_of_two(axis.extent), 1 << 14)
+    return tuple(1 << p for p in range(most.bit_length()))
 
 
 def _layout(config: Config) -> Layout:
     return Layout(config.tiling, config.reduction, config.split)
 
 
-def _loose(nest: Nest) -> list[TileAxis]:
-    """The axes whose block is to be chosen."""
-    return [a for a in nest.axes if a.role is not Role.HELD]
-
-
 def _tiled(schedule: Schedule) -> list[TileAxis]:
-    return [a for kernel in schedule.kernels for a in _loose(kernel.nest)]
+    return [a for kernel in schedule.kernels for a in loose(kernel.nest)]
 
 
-def _least_blocks(nest: Nest) -> list[int]:
-    return [power_of_two(a.extent) if a.role is Role.HELD else 1 for a in nest.axes]
-
-
-def _hopeless(nest: Nest, config: Config) -> Refusal | None:
-    tile = nest.largest_tile([block_size(a, config) for a in nest.axes])
+def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
+    tiles = Tiles.of(nest, config)
+    shared = shared_bytes(nest, tiles, config)
+    if shared > device.shared_per_sm - 1024:
+        return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
+    tile = tiles.largest_tile()
     if tile > _LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")
     each = tile / (32 * config.num_warps)
     if each > _MOST_PER_THREAD:
         return Refusal("tile", f"{each:.0f} elements a thread are over {_MOST_PER_THREAD}")
     return None
-
-
-def _points(nest: Nest) -> Iterator[tuple[int, dict[str, Value]]]:
-    """Warps and blocks of one kernel, the usual tile sizes first."""
-    loose = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
-    least = _least_blocks(nest)
-    # A value's tile: what it holds whole times the blocks of its other axes, by their position.
-    tiles = {
-        (
-            math.prod(least[a] for a in live),
-            tuple(place for place, a in enumerate(loose) if a in live),
-        )
-        for live in nest.live
-    }
-    limits = tuple(power_of_two(nest.axes[a].extent) for a in loose)
-    names = [nest.axes[a].name for a in loose]
-    for tile, blocks in _blocks(limits, tuple(sorted(tiles))):
-        for warps in _WARPS:
-            if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1):
-                yield warps, dict(zip(names, blocks, strict=True))
-
-
-@lru_cache(maxsize=256)
-def _blocks(
-    limits: tuple[int, ...], tiles: tuple[tuple[int, tuple[int, ...]], ...]
-) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Block sizes under limits with the size of their largest tile: those near 2048 elements
-    first, long inner blocks before long outer ones."""
-    outer = max(0, len(limits) - _BLOCKED)
-    choices = [
-        tuple(1 << p for p in range(min(limit, 8192).bit_length())) if place >= outer else (1,)
-        for place, limit in enumerate(limits)
-    ]
-    most = max(16384, *(held for held, _ in tiles))
-    found = []
-    for blocks in itertools.product(*choices):
-        tile = max(held * math.prod(blocks[place] for place in places) for held, places in tiles)
-        if tile <= most:
-            order = (abs(tile.bit_length() - 12), *(-b for b in reversed(blocks)))
-            found.append((order, tile, blocks))
-    return tuple((tile, blocks) for _, tile, blocks in sorted(found))

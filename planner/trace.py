@@ -13,12 +13,17 @@ from torch._prims_common import elementwise_dtypes
 from .axes import Factors, FactorSpace
 from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, TensorType
+from .narrow import narrowed
 from .ops import (
     DTYPES,
+    SUM,
     Cast,
     Concat,
     Constant,
+    Contraction,
+    CostClass,
     Iota,
+    Law,
     Pointwise,
     Reduction,
     View,
@@ -76,6 +81,9 @@ class _Tracer:
         self.group = group
         self.again = _read_again(group, shared)
         self.space = FactorSpace()
+        types = [_type(group.nodes[o]) for o in group.outputs if o is not None]
+        # Nothing that leaves the kernel shows more than 11 bits of a float.
+        self.narrow = all(t.dtype in ("float16", "bfloat16") for t in types)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
 
@@ -103,6 +111,8 @@ class _Tracer:
                 return self._cast(node, windows)
             case Reduction() as reduction:
                 return self._fold(node, reduction, windows)
+            case Contraction() as contraction:
+                return self._contract(node, contraction, windows)
             case View(kind=kind):
                 return self._view(node, kind, windows)
             case Concat():
@@ -168,14 +178,16 @@ class _Tracer:
                 elif factors:
                     dims[position] = factors
         working, result = _working_dtypes(self.group, node, operation)
-        cost = operation.cost
+        cost, law = operation.cost, operation.law
         if operation.relaxed and _is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
+        if self.narrow and not (operation.relaxed and expr == operation.relaxed):
+            expr, operands, cost, law = _quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide
         if operation.on_bool and working == "bool":
             expr = operation.on_bool
-        kind = Compute(expr, tuple(operands), working, result, cost)
+        kind = Compute(expr, tuple(operands), working, result, cost, law)
         return self._add(kind, tuple(dims), _type(node).dtype, node)
 
     def _cast(self, node: Node, windows: Windows) -> tuple[int, Dims]:
@@ -183,7 +195,7 @@ class _Tracer:
         if not isinstance(source, Ref):
             raise Refused("cast", f"{node.name} casts no tensor")
         value, dims = self.read(source.node, windows)
-        kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
+        kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
         return self._add(kind, dims, _type(node).dtype, node)
 
     def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> tuple[int, Dims]:
@@ -203,6 +215,66 @@ class _Tracer:
         reduced = tuple(f for i in sorted(over) for f in dims[i])
         kind = Fold(reduction.monoid, value, reduced, reduction.mean)
         return self._add(kind, kept, _type(node).dtype, node)
+
+    def _contract(
+        self, node: Node, contraction: Contraction, windows: Windows
+    ) -> tuple[int, Dims]:
+        """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
+        named, shape = bound(node), _type(node).shape
+        left, right = named[contraction.left], named[contraction.right]
+        assert isinstance(left, Ref)
+        assert isinstance(right, Ref)
+        batch = windows[:-2]
+        a, a_dims = self.read(left.node, (*batch, windows[-2], None))
+        b, b_dims = self.read(right.node, (*batch, None, windows[-1]))
+        for mine, other in zip(a_dims[:-2], b_dims[:-2], strict=True):
+            if mine and other:
+                self.space.unify(mine, other)
+        if a_dims[-1] and b_dims[-2]:
+            self.space.unify(a_dims[-1], b_dims[-2])
+        reduced = a_dims[-1] or b_dims[-2]
+        if _type(self.group.nodes[left.node]).shape[-1] == 0:
+            raise Refused("empty", f"{node.name} contracts an axis of length 0")
+        lead = tuple(x or y for x, y in zip(a_dims[:-2], b_dims[:-2], strict=True))
+        dims = (*lead, a_dims[-2], b_dims[-1])
+        operand = _type(self.group.nodes[left.node]).dtype
+        precision = "tf32" if dict(node.kwargs).get("precision") == "tf32" else "ieee"
+        kind = Fold(SUM, a, reduced, False, b, operand, precision)
+        result = self._add(kind, dims, _type(node).dtype, node)
+        if not contraction.bias:
+            return result
+        bias = named[contraction.bias]
+        assert isinstance(bias, Ref)
+        alpha, beta = named.get("alpha", 1), named.get("beta", 1)
+        if alpha != 1:
+            result = self._binary("{self} * {other}", "mul", result, alpha, (), node)
+        if beta == 0:
+            return result
+        added = self._operand(bias.node, shape, windows)
+        if beta != 1:
+            added = self._binary("{self} * {other}", "mul", added, beta, (), node)
+        return self._binary("{self} + {other}", "add", result, Ref(added[0]), added[1], node)
+
+    def _binary(
+        self,
+        expr: str,
+        law: Law,
+        left: tuple[int, Dims],
+        right: Arg,
+        right_dims: Dims,
+        node: Node,
+    ) -> tuple[int, Dims]:
+        """An operation that is part of a node, with a value or a number on its right."""
+        dims = list(left[1])
+        for position, factors in enumerate(right_dims):
+            if factors and dims[position]:
+                self.space.unify(dims[position], factors)
+            dims[position] = dims[position] or factors
+        dtype = register_dtype(_type(node).dtype)
+        operands = (("self", Ref(left[0])), ("other", right))
+        return self._add(
+            Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node
+        )
 
     def _constant(self, node: Node, constant: Constant, windows: Windows) -> tuple[int, Dims]:
         number = bound(node)[constant.argument] if constant.argument else constant.value
@@ -344,7 +416,8 @@ class _Tracer:
             for o in outputs
         )
         factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
-        return Values(tuple(kept), stores, {f: self.space.extent(f) for f in sorted(factors)})
+        extents = {f: self.space.extent(f) for f in sorted(factors)}
+        return narrowed(Values(tuple(kept), stores, extents))
 
 
 def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:
@@ -356,8 +429,13 @@ def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -
         case Compute(operands=operands):
             new = tuple((n, Ref(renamed[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
             return replace(kind, operands=new)
-        case Fold(source=source, reduced=reduced):
-            return replace(kind, source=renamed[source], reduced=space.resolve(reduced))
+        case Fold(source=source, reduced=reduced, times=times):
+            return replace(
+                kind,
+                source=renamed[source],
+                times=None if times is None else renamed[times],
+                reduced=space.resolve(reduced),
+            )
         case Index(factors=factors):
             return replace(kind, factors=space.resolve(factors))
         case Choice(factors=factors, pieces=pieces):
@@ -375,7 +453,7 @@ def _read_again(group: Graph, shared: bool) -> frozenset[int]:
         kind = row(node)
         if is_input(node):
             again.update(() if shared else (node.id,))
-        elif not isinstance(kind, Reduction) and indices.issuperset(node.inputs):
+        elif not isinstance(kind, (Reduction, Contraction)) and indices.issuperset(node.inputs):
             indices.add(node.id)
         elif isinstance(kind, View):
             again.add(node.id)
@@ -446,6 +524,25 @@ def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
             for u in users
         )
     )
+
+
+def _quick(
+    operation: Pointwise,
+    expr: str,
+    operands: list[tuple[str, Arg]],
+    cost: CostClass,
+    working: str | None,
+) -> tuple[str, list[tuple[str, Arg]], CostClass, Law]:
+    """The cheaper form of an operation in float32, of nearly its full accuracy."""
+    if working != "float32":
+        return expr, operands, cost, operation.law
+    divisor = dict(operands).get("other")
+    if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
+        inverse = [(n, 1.0 / divisor if n == "other" else a) for n, a in operands]
+        return "{self} * {other}", inverse, "fma", "mul"
+    if operation.quick:
+        return operation.quick, operands, operation.quick_cost, operation.law
+    return expr, operands, cost, operation.law
 
 
 _KINDS = {

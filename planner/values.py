@@ -8,12 +8,13 @@ choice. A value read through two different windows is computed for each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .axes import Factors
 from .graph import Arg, Ref, TensorType
-from .ops import Monoid
+from .ops import Law, Monoid
 
 Dims = tuple[Factors, ...]
 Number = bool | int | float
@@ -62,23 +63,30 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Compute:
     """`expr` over named operands (a value id wrapped in Ref, a number, or None), evaluated in
-    dtype `working`; `result` is the dtype the expression yields."""
+    dtype `working`; `result` is the dtype the expression yields; `law`: see `ops.Law`."""
 
     expr: str
     operands: tuple[tuple[str, Arg], ...]
     working: str | None
     result: str
     cost: str
+    law: Law = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """`source` folded over `reduced`; divided by their extent when `mean`."""
+    """`source` folded over `reduced`; divided by their extent when `mean`.
+
+    With `times` it is a contraction: the sum of the products of the two, each of dtype `operand`;
+    `precision` is that of float32 products: "ieee" or "tf32"."""
 
     monoid: Monoid
     source: int
     reduced: Factors
-    mean: bool
+    mean: bool = False
+    times: int | None = None
+    operand: str = ""
+    precision: str = "ieee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +134,8 @@ class Value:
         match self.kind:
             case Compute(operands=operands):
                 return tuple(dict.fromkeys(a.node for _, a in operands if isinstance(a, Ref)))
-            case Fold(source=source):
-                return (source,)
+            case Fold(source=source, times=times):
+                return (source,) if times is None or times == source else (source, times)
             case Choice(pieces=pieces):
                 return tuple(dict.fromkeys(piece for piece, _, _ in pieces))
         return ()
@@ -148,6 +156,34 @@ class Values:
     values: tuple[Value, ...]
     outputs: tuple[Output, ...]
     extents: Mapping[int, int]
+
+    def size(self, factors: Factors) -> int:
+        """Elements along factors."""
+        return math.prod(self.extents[f] for f in factors)
+
+    def dependence(self) -> tuple[frozenset[int], ...]:
+        """For each value the factors on which it really depends."""
+        found: list[frozenset[int]] = []
+        for value in self.values:
+            own: set[int] = set()
+            match value.kind:
+                case Load(dims=dims):
+                    moving = (d for d in dims if d.stride * d.step or d.limit is not None)
+                    own.update(f for dim in moving for f in dim.factors)
+                case Index(factors=factors) | Choice(factors=factors):
+                    own.update(factors)
+            own.update(*(found[source] for source in value.reads))
+            if isinstance(value.kind, Fold):
+                own.difference_update(value.kind.reduced)
+            found.append(frozenset(own))
+        return tuple(found)
+
+    def ancestors(self) -> tuple[frozenset[int], ...]:
+        """For each value all those that it is computed from, itself included."""
+        found: list[frozenset[int]] = []
+        for value in self.values:
+            found.append(frozenset({value.id}).union(*(found[r] for r in value.reads)))
+        return tuple(found)
 
 
 def register_dtype(dtype: str) -> str:

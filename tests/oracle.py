@@ -14,7 +14,8 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import Graph, TensorType
 from fusionplan.planner.group import Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import compile_kernel, interpreted, jit_function
+from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.launch import Launcher
 from torch._dynamo.backends.common import aot_autograd
 
 DEVICE = "cpu" if interpreted() else "cuda"
@@ -65,13 +66,16 @@ def run_program(program: Program, part: Subgraph, inputs: Sequence[torch.Tensor]
     outputs = [empty(t) for t in types]
     temporaries = [empty(t) for t in program.temporaries]
     pools = {"in": list(inputs), "out": outputs, "tmp": temporaries}
+    stream = 0 if interpreted() else torch.cuda.current_stream().cuda_stream
     for kernel in program.kernels:
-        arguments = [pools[b.kind][b.index] for b in kernel.buffers]
-        if interpreted():
-            jit_function(kernel)[(kernel.grid,)](*arguments)
+        launcher = Launcher(kernel, torch.device(DEVICE))
+        tensors = [pools[b.kind][b.index] for b in kernel.buffers]
+        if launcher.takes_tensors:
+            launcher.aligned(0, *tensors)
             continue
-        aligned = all(a.data_ptr() % 16 == 0 for a in arguments)
-        compile_kernel(kernel, aligned=aligned).kernel[(kernel.grid, 1, 1)](*arguments)
+        pointers = [t.data_ptr() for t in tensors]
+        aligned = all(p % 16 == 0 for p in pointers)
+        (launcher.aligned if aligned else launcher.unaligned)(stream, *pointers)
     return outputs
 
 

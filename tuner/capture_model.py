@@ -19,6 +19,7 @@ from ..planner.capture import Captured, Stage, capture, decompositions, is_dynam
 from ..planner.errors import ModelError, PlanError
 from ..planner.graph import key
 from ..planner.ops import is_compute
+from ..planner.saving import partition
 
 Model = Callable[..., Any]
 
@@ -181,6 +182,7 @@ class _Collector:
             fw_compiler=lambda g, _: self._compile(g, "forward", source),
             bw_compiler=lambda g, _: self._compile(g, "backward", source),
             inference_compiler=lambda g, _: self._compile(g, "inference", source),
+            partition_fn=partition,
             decompositions=decompositions(),
         )
         compiled: Callable[..., Any] = compiler(gm, inputs)

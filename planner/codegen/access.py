@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..config import Config
 from ..errors import Refused
+from ..forms import Access, Affine, Role, Term, TileAxis
 from ..graph import TensorType
-from ..nest import Access, Affine, Nest, Role, TileAxis
+from ..nest import Nest
+from ..values import Fold
 
 INT32_LIMIT = 2**31 - 1
 
@@ -28,12 +32,29 @@ def block_size(axis: TileAxis, config: Config) -> int:
         raise Refused("config", f"no block size for axis {axis.name}") from None
 
 
+LEAST_DOT = 16
+"""The least size of each side of a matrix product of tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The tile axes of a matrix product [m, k] x [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+
+Dims = tuple[int, ...]
+"""The tile axes that are dimensions of a value, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Blocks of a nest's axes and what follows from them.
 
-    An axis with block 1 is a scalar and no dimension of the tiles; every other axis is one
-    dimension, in order, and a value that does not depend on it has size 1 there.
+    An axis with block 1 is a scalar and no dimension of any tile; a value has one dimension for
+    each other axis on which it depends, in the order of the axes, and is a scalar without one.
     """
 
     nest: Nest
@@ -47,65 +68,112 @@ class Tiles:
         wide = any(_span(access.type) > INT32_LIMIT for access in accesses)
         return Tiles(nest, blocks, wide)
 
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The axes that are dimensions of the tiles."""
-        return tuple(i for i, block in enumerate(self.blocks) if block > 1)
+    def dims(self, axes: Iterable[int]) -> Dims:
+        """The axes among these that are dimensions of a tile."""
+        return tuple(sorted(a for a in set(axes) if self.blocks[a] > 1))
 
-    def dim(self, axis: int) -> int:
-        return self.dims.index(axis)
-
-    def shape(self, live: frozenset[int]) -> str:
-        return "[" + ", ".join(str(self.blocks[d] if d in live else 1) for d in self.dims) + "]"
+    def shape(self, dims: Dims) -> str:
+        return "[" + ", ".join(str(self.blocks[d]) for d in dims) + "]"
 
     def count(self, axis: int) -> int:
         """Blocks along an axis."""
         return -(-self.nest.axes[axis].extent // self.blocks[axis])
 
+    def turns(self, axis: int) -> float:
+        """Blocks along a looped axis that masks leave on average."""
+        found = self.nest.limits.get(axis, ())
+        if not found:
+            return self.count(axis)
+        total = 0
+        for eighth in range(8):
+            first, last = 0, self.count(axis)
+            for limit in found:
+                rest = limit.rest.base
+                for term in limit.rest.terms:
+                    other = self.nest.axes[term.axis].extent
+                    at = other * (2 * eighth + 1) // 16
+                    rest += term.scale * (at if other > 1 else 0)
+                if limit.scale > 0:
+                    last = min(last, max(0, -rest) // self.blocks[axis] + 1)
+                else:
+                    first = max(first, max(0, rest) // self.blocks[axis])
+            total += max(0, last - first)
+        return total / 8
+
     def is_ragged(self, axis: int) -> bool:
         return self.nest.axes[axis].extent % self.blocks[axis] != 0
 
-    def spread(self, axis: int) -> str:
-        """The subscript that puts a vector along `axis` into its dimension."""
-        if len(self.dims) == 1:
-            return ""
-        return "[" + ", ".join(":" if d == axis else "None" for d in self.dims) + "]"
+    @staticmethod
+    def spread(text: str, own: Dims, dims: Dims) -> str:
+        """A value of dimensions `own` placed among `dims`; a scalar needs no place."""
+        if not own or own == dims:
+            return text
+        return f"{text}[{', '.join(':' if d in own else 'None' for d in dims)}]"
 
-    def affine(self, form: Affine) -> str:
-        parts = []
-        for term in form.terms:
-            text = self.nest.axes[term.axis].name
-            if term.div > 1:
-                text = f"{text} // {term.div}"
-            if term.mod:
-                text = f"({text}) % {term.mod}" if term.div > 1 else f"{text} % {term.mod}"
-            if term.scale != 1:
-                text = (
-                    f"({text}) * {term.scale}"
-                    if term.div > 1 or term.mod
-                    else f"{text} * {term.scale}"
-                )
-            parts.append(text)
+    def index(self, axis: int, dims: Dims, suffix: str = "") -> str:
+        """The index along an axis (or, with suffix "_in", whether it is inside)."""
+        return self.spread(self.nest.axes[axis].name + suffix, self.dims((axis,)), dims)
+
+    def affine(self, form: Affine, dims: Dims) -> str:
+        parts = [self.term(term, dims) for term in form.terms]
         if form.base or not parts:
             parts.append(str(form.base))
         return " + ".join(parts)
 
-    def pointer(self, buffer: str, access: Access) -> str:
-        text = self.affine(access.offset)
+    def term(self, term: Term, dims: Dims) -> str:
+        text = self.index(term.axis, dims)
+        if term.div > 1:
+            text = f"{text} // {term.div}"
+        if term.mod:
+            text = f"({text}) % {term.mod}" if term.div > 1 else f"{text} % {term.mod}"
+        if term.scale != 1:
+            joined = term.div > 1 or term.mod
+            text = f"({text}) * {term.scale}" if joined else f"{text} * {term.scale}"
+        return text
+
+    def pointer(self, buffer: str, access: Access, dims: Dims) -> str:
+        text = self.affine(access.offset, dims)
         return buffer if text == "0" else f"{buffer} + ({text})"
 
-    def masks(self, access: Access) -> list[str]:
+    def masks(self, access: Access, dims: Dims) -> list[str]:
         """Conditions under which the access is in bounds; none when it always is."""
-        conditions = [
-            f"{self.nest.axes[a].name}_in" for a in sorted(access.axes) if self.is_ragged(a)
-        ]
+        ragged = (a for a in sorted(access.axes) if self.is_ragged(a))
+        conditions = [self.index(a, dims, "_in") for a in ragged]
         for index, limit in access.guards:
-            text = self.affine(index)
+            text = self.affine(index, dims)
             least, most = self._range(index)
             conditions += [f"({text} >= 0)"] * (least < 0) + [f"({text} < {limit})"] * (
                 most >= limit
             )
         return conditions
+
+    def dot(self, fold: int) -> Dot | None:
+        """How a contraction is a matrix product of tiles; None where it is a sum of products."""
+        kind = self.nest.fold(fold)
+        if kind.times is None or kind.operand not in ("float16", "bfloat16", "float32"):
+            return None
+        left, right = (set(self.dims(self.nest.live[v])) for v in (kind.source, kind.times))
+        k = set(self.dims(self.nest.reduced(kind)))
+        m, n = left - right, right - left
+        sizes = [math.prod(self.blocks[a] for a in axes) for axes in (m, n, k)]
+        if left & right != k or [len(m), len(n), len(k)] != [1, 1, 1] or min(sizes) < LEAST_DOT:
+            return None
+        return Dot(m.pop(), n.pop(), k.pop())
+
+    def tile(self, value: int) -> int:
+        """Elements of the largest tile that evaluating a value takes."""
+        axes = set(self.nest.live[value])
+        kind = self.nest.values[value].kind
+        if isinstance(kind, Fold) and kind.times is not None and self.dot(value) is None:
+            axes |= self.nest.live[kind.source] | self.nest.live[kind.times]
+        return math.prod(self.blocks[a] for a in axes)
+
+    def largest_tile(self) -> int:
+        """Elements of the largest tile in registers: loaded operands of matrix products lie in
+        shared memory."""
+        dots = [c for c in self.nest.contractions if self.dot(c) is not None]
+        staged = {r for c in dots for r in self.nest.values[c].reads if r in self.nest.loads}
+        return max((self.tile(v.id) for v in self.nest.values if v.id not in staged), default=1)
 
     def _range(self, form: Affine) -> tuple[int, int]:
         """The least and the greatest value of a form over the nest's extents."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from ..config import Config
+from ..errors import Refused
+from ..forms import Access, Role, Term
 from ..graph import itemsize
-from ..nest import Access, Loop, Nest, Role, Step, Store
+from ..nest import Nest
+from ..place import Body, Carry, Loop, Step, Store
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
-from .access import Tiles
-from .body import TRITON_DTYPE, convert, expression, identity, literal
+from . import folds
+from .access import Dims
+from .body import TRITON_DTYPE, convert, expression, literal
 from .intrinsics import GPU, STAND_INS
+from .scope import Scope
 from .source import Buffer, KernelSource
 
 _HEADER = "import triton\nimport triton.language as tl\n"
@@ -23,20 +29,35 @@ def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) ->
     """One kernel. Raises Refused when the config does not fit the nest."""
     emitter = _Emitter(nest, config, interpreted)
     body = emitter.kernel()
-    inputs = sorted({v.kind.input for v in nest.values if isinstance(v.kind, Load)})
-    loaded = {v.kind.input: v.kind.dtype for v in nest.values if isinstance(v.kind, Load)}
-    buffers = [Buffer("in", i, loaded[i]) for i in inputs]
-    buffers += [Buffer("out", o.index, o.type.dtype) for o in nest.outputs]
-    arguments = ", ".join(f"{b.kind}{b.index}" for b in buffers)
+    plain = None
+    if emitter.scope.descriptors:
+        plain = emit(nest, replace(config, access="pointer"), name, interpreted=interpreted)
+    elif config.access == "descriptor":
+        raise Refused("descriptor", "no access is a block that a descriptor can copy")
+    buffers = _buffers(nest, emitter.scope)
+    arguments = ", ".join(buffers)
     kernel = f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(body) + "\n"
     return KernelSource(
         name,
         _module(kernel, interpreted),
-        tuple(buffers),
+        tuple(buffers.values()),
         emitter.grid,
         config.num_warps,
         config.num_stages,
+        plain,
     )
+
+
+def _buffers(nest: Nest, scope: Scope) -> dict[str, Buffer]:
+    """The kernel's arguments by name: pointers to what is accessed by pointer, then descriptors."""
+    loads = [v.kind for v in nest.values if isinstance(v.kind, Load)]
+    inputs = sorted({load.input: load.dtype for load in loads}.items())
+    found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs}
+    found |= {f"out{o.index}": Buffer("out", o.index, o.type.dtype) for o in nest.outputs}
+    if scope.descriptors:
+        text = "\n".join(scope.lines)
+        found = {n: b for n, b in found.items() if re.search(rf"\b{n}\b", text)}
+    return found | {name: buffer for buffer, name in scope.descriptors.items()}
 
 
 def _module(kernel: str, interpreted: bool) -> str:
@@ -57,108 +78,162 @@ class _Emitter:
 
     def __init__(self, nest: Nest, config: Config, interpreted: bool) -> None:
         self.nest = nest
-        self.interpreted = interpreted
         self.config = config
-        self.tiles = Tiles.of(nest, config)
-        self.names: dict[int, str] = {}
-        self.dtypes = {v.id: v.dtype for v in nest.values}
-        # Whether a value is a block (perhaps with every size 1) or a scalar in Triton's eyes.
-        self.is_block: dict[int, bool] = {}
-        self.lines: list[str] = []
-        self.indent = 1
-        self.passes = 0
-        self.grid = 1
-        for axis in nest.with_role(Role.GRID):
-            self.grid *= self.tiles.count(axis)
+        self.scope = Scope(nest, config, interpreted)
+        self.tiles = self.scope.tiles
+        self.loops = 0
+        self.tiles_in_all = math.prod(self.tiles.count(a) for a in nest.with_role(Role.GRID))
+        self.grid = min(self.tiles_in_all, config.programs or self.tiles_in_all)
 
     def kernel(self) -> list[str]:
-        self._grid()
+        scope, wide = self.scope, ".to(tl.int64)" * self.tiles.wide
         for axis in self.nest.with_role(Role.HELD):
             self._index(axis, "")
-        for step in self.nest.body:
-            match step:
+        if self.grid == self.tiles_in_all:
+            scope.line("pid = tl.program_id(0)" + wide)
+            self._tile()
+            return scope.lines
+        count = self.tiles_in_all
+        scope.line(f"for turn in tl.range(tl.program_id(0), {count}, {self.grid}, flatten=True):")
+        with scope.indented():
+            scope.line("pid = turn" + wide)
+            self._tile()
+        return scope.lines
+
+    def _tile(self) -> None:
+        self._grid()
+        self._body(self.nest.body, None)
+
+    def _body(self, body: Body, carried: folds.Carried | None) -> None:
+        for item in body:
+            match item:
                 case Loop():
-                    self._loop(step)
+                    self._loop(item)
                 case Step(value=value):
                     self._value(self.nest.values[value])
+                case Carry(value=value):
+                    assert carried is not None
+                    carried.take(value)
                 case Store(output=output):
                     self._store(output)
-        return self.lines
-
-    def _line(self, text: str, comment: str = "") -> None:
-        note = f"  # {comment}" if comment else ""
-        self.lines.append("    " * self.indent + text + note)
 
     # --- axes ---
 
     def _grid(self) -> None:
-        """Program id to block indices: the innermost axis changes fastest."""
+        """Program id to block indices: the innermost axis changes fastest, or with `group` blocks
+        of the last two axes go in stripes, so that neighbours in time share what they read."""
         axes = self.nest.with_role(Role.GRID)
-        self._line("pid = tl.program_id(0)" + ".to(tl.int64)" * self.tiles.wide)
+        counted = [a for a in axes if self.tiles.count(a) > 1]
         rest = "pid"
-        for position, axis in reversed(list(enumerate(axes))):
-            count, name = self.tiles.count(axis), self.nest.axes[axis].name
-            block = f"({rest}) % {count}" if position else rest
-            self._line(f"{name}_block = {block if count > 1 else '0'}")
-            self._index(axis, f"{name}_block")
-            rest = rest if count == 1 else f"{rest} // {count}"
+        blocks = {a: "0" for a in axes}
+        if self.config.group > 1 and len(counted) > 1:
+            rest = self._grouped(*counted[-2:])
+            blocks.update({a: f"{self.nest.axes[a].name}_block" for a in counted[-2:]})
+            counted = counted[:-2]
+        for position, axis in reversed(list(enumerate(counted))):
+            count = self.tiles.count(axis)
+            blocks[axis] = f"({rest}) % {count}" if position else rest
+            rest = f"{rest} // {count}"
+        for axis in reversed(axes):
+            name = f"{self.nest.axes[axis].name}_block"
+            if blocks[axis] != name:
+                self.scope.line(f"{name} = {blocks[axis]}")
+            self._index(axis, name)
+
+    def _grouped(self, outer: int, inner: int) -> str:
+        """Block indices of two axes: `group` blocks of the outer, then all of the inner."""
+        names = [self.nest.axes[a].name for a in (outer, inner)]
+        rows, columns = self.tiles.count(outer), self.tiles.count(inner)
+        most, line = min(self.config.group, rows), self.scope.line
+        line(f"stripe = (pid % {rows * columns}) // {most * columns}")
+        line(f"place = pid % {rows * columns} - stripe * {most * columns}")
+        line(f"height = tl.minimum({rows} - stripe * {most}, {most})" if rows % most else
+             f"height = {most}")
+        line(f"{names[0]}_block = stripe * {most} + place % height")
+        line(f"{names[1]}_block = place // height")
+        return f"pid // {rows * columns}"
 
     def _index(self, axis: int, block_index: str) -> None:
-        """The index along an axis, as a scalar or as a vector in its dimension."""
+        """The index along an axis, as a scalar or as a vector."""
         tile, block = self.nest.axes[axis], self.tiles.blocks[axis]
+        self.scope.starts[axis] = f"{block_index} * {block}" if block_index else "0"
         offset = f"{block_index} * {block}" if block > 1 else block_index
+        text = offset or "0"
         if block > 1:
-            spread = self.tiles.spread(axis)
-            lanes = f"tl.arange(0, {block}){spread}"
+            lanes = f"tl.arange(0, {block})"
             text = f"{offset} + {lanes}" if block_index else lanes
-        else:
-            text = offset or "0"
-        self._line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
+        self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
-            self._line(f"{tile.name}_in = {tile.name} < {tile.extent}")
+            self.scope.line(f"{tile.name}_in = {tile.name} < {tile.extent}")
 
     # --- statements ---
 
     def _value(self, value: Value) -> None:
-        name = self.names[value.id] = f"v{value.id}"
-        reads_block = any(self.is_block[r] for r in value.reads)
-        live = self.nest.live[value.id] & set(self.tiles.dims)
-        self.is_block[value.id] = reads_block or bool(live)
+        scope = self.scope
         match value.kind:
-            case Load(dtype=dtype):
-                access = self.nest.loads[value.id]
-                text = convert(self._load(value.kind.input, access), dtype, value.dtype)
-            case Compute() as compute:
-                text = expression(compute, self.names, self.dtypes)
-                text = convert(text, compute.result, value.dtype)
             case Fold() as fold:
-                text = self._fold(value, fold)
+                folds.step(scope, value, fold)
+                return
+            case Load() as load:
+                self._load(value, load)
+                return
+            case Compute() as compute:
+                dims = scope.union(value.reads)
+                texts = {source: scope.at(source, dims) for source in value.reads}
+                text = expression(compute, texts, scope.dtypes)
+                text = convert(text, compute.result, value.dtype)
             case Index(start=start, step=step):
-                form = self.tiles.affine(self.nest.forms[value.id])
+                dims = self.tiles.dims(self.nest.forms[value.id].axes)
+                form = self.tiles.affine(self.nest.forms[value.id], dims)
                 text = f"({form})" + f" * {step}" * (step != 1) + f" + {start}" * (start != 0)
-                if live:
+                if dims:
                     text = f"({text}).to({TRITON_DTYPE[value.dtype]})"
             case Literal(number=number):
-                text = literal(number, value.dtype)
+                dims, text = (), literal(number, value.dtype)
             case Choice() as choice:
-                text = self._choice(value, choice)
-        shape = self.tiles.shape(self.nest.live[value.id]) if self.is_block[value.id] else "scalar"
-        self._line(f"{name} = {text}", f"{value.origin} {shape}")
+                pieces = scope.union(tuple(piece for piece, _, _ in choice.pieces))
+                dims = self.tiles.dims([*pieces, *self.nest.forms[value.id].axes])
+                text = self._choice(value, choice, dims)
+        scope.bind(value.id, text, dims)
 
-    def _load(self, index: int, access: Access) -> str:
+    def _load(self, value: Value, load: Load) -> None:
+        access, scope = self.nest.loads[value.id], self.scope
+        dims = self.tiles.dims(access.axes)
+        text = self._loaded(load, access, dims)
+        if scope.is_dot_operand_only(value.id):
+            scope.raw[value.id] = f"v{value.id}"
+            block = scope.described("in", load.input, access, dims)
+            if block is not None:
+                rows_first = self._is_rows_first(access, dims)
+                text = block.format("load", "")
+                text = text if rows_first else f"tl.trans({text})"
+        elif any(value.id in self.nest.values[c].reads for c in scope.dots):
+            scope.assign(value.id, f"v{value.id}_raw", text, dims)
+            scope.raw[value.id] = text = f"v{value.id}_raw"
+            text = convert(text, load.dtype, value.dtype)
+        else:
+            text = convert(text, load.dtype, value.dtype)
+        scope.bind(value.id, text, dims)
+
+    def _loaded(self, load: Load, access: Access, dims: Dims) -> str:
         options = ""
-        if masks := self.tiles.masks(access):
+        if masks := self.tiles.masks(access, dims):
             options += f", mask={_all(masks)}, other=0"
-        hint = self._hint(index, access)
+        hint = self._hint(load.input, access)
         if hint and hint == self.config.eviction:
             options += f', eviction_policy="evict_{hint}"'
-        return f"tl.load({self.tiles.pointer(f'in{index}', access)}{options})"
+        return f"tl.load({self.tiles.pointer(f'in{load.input}', access, dims)}{options})"
+
+    @staticmethod
+    def _is_rows_first(access: Access, dims: Dims) -> bool:
+        """Whether a descriptor's block has its dimensions in the order of the axes."""
+        return any(t.axis == dims[-1] and t.scale == 1 for t in access.offset.terms)
 
     def _hint(self, index: int, access: Access) -> str:
         """ "first" for what nothing reads again: no other block or pass, no other access to the
         same input. "last" for what other blocks read, and for reads of the same input again at
         another offset. "" for the first of those reads."""
-        loops = sum(isinstance(step, Loop) for step in self.nest.body)
+        loops = sum(1 for _ in self.nest.loops())
         walked = math.prod(axis.extent for axis in self.nest.axes)
         if loops > 1 or access.type.nbytes < walked * itemsize(access.type.dtype):
             return "last"
@@ -168,118 +243,88 @@ class _Emitter:
             return "first"
         return "last" if access.guards else ""
 
-    def _choice(self, value: Value, choice: Choice) -> str:
-        index = self.tiles.affine(self.nest.forms[value.id])
+    def _choice(self, value: Value, choice: Choice, dims: Dims) -> str:
+        index = self.tiles.affine(self.nest.forms[value.id], dims)
         *rest, last = choice.pieces
-        text = convert(self.names[last[0]], self.dtypes[last[0]], value.dtype)
+        text = convert(self.scope.at(last[0], dims), self.scope.dtypes[last[0]], value.dtype)
         for piece, _, high in reversed(rest):
-            own = convert(self.names[piece], self.dtypes[piece], value.dtype)
+            own = convert(self.scope.at(piece, dims), self.scope.dtypes[piece], value.dtype)
             text = f"tl.where({index} < {high}, {own}, {text})"
-        return text
-
-    def _fold(self, value: Value, fold: Fold) -> str:
-        """A fold whose axes all lie in the tile: one reduction per dimension."""
-        source = self._foldable(value, fold)
-        axes = self.nest.reduced(fold)
-        dims = [self.tiles.dim(a) for a in axes if self.tiles.blocks[a] > 1]
-        self.is_block[value.id] = self.is_block[fold.source] or bool(dims)
-        return self._finish(value, fold, source, dims)
-
-    def _finish(self, value: Value, fold: Fold, text: str, dims: list[int]) -> str:
-        """Reduce along dimensions, then make the result what the value is."""
-        working = _fold_dtype(value)
-        for dim in dims:
-            text = fold.monoid.reduce.format(x=text, axis=dim)
-            if working not in ("float32", "float64", "int64"):
-                text = f"({text}).to({TRITON_DTYPE[working]})"
-        if fold.mean:
-            count = 1
-            for axis in self.nest.reduced(fold):
-                count *= self.nest.axes[axis].extent
-            text = f"{text} * {1 / count!r}" if count & (count - 1) == 0 else f"{text} / {count}.0"
-        return convert(text, working, value.dtype)
-
-    def _foldable(self, value: Value, fold: Fold) -> str:
-        """The fold's source at full shape, with the identity where the axis is padded."""
-        working = _fold_dtype(value)
-        text = convert(self.names[fold.source], self.dtypes[fold.source], working)
-        axes = self.nest.reduced(fold)
-        live = self.nest.live[fold.source]
-        missing = [a for a in axes if a in self.tiles.dims and a not in live]
-        if missing:
-            shape = self.tiles.shape(live | set(axes))
-            text = (
-                f"tl.broadcast_to({text}, {shape})"
-                if self.is_block[fold.source]
-                else (f"tl.full({shape}, {text}, {TRITON_DTYPE[working]})")
-            )
-        masks = [f"{self.nest.axes[a].name}_in" for a in axes if self.tiles.is_ragged(a)]
-        if masks:
-            neutral = identity(dict(fold.monoid.identity), working)
-            text = f"tl.where({_all(masks)}, {text}, {neutral})"
         return text
 
     def _loop(self, loop: Loop) -> None:
         axis = self.nest.axes[loop.axis]
-        carries = [self.nest.values[c] for c in loop.carries]
-        for value in carries:
-            assert isinstance(value.kind, Fold)
-            working = _fold_dtype(value)
-            live = self.nest.live[value.kind.source] | set(self.nest.reduced(value.kind))
-            neutral = identity(dict(value.kind.monoid.identity), working)
-            full = f"tl.full({self.tiles.shape(live)}, {neutral}, {TRITON_DTYPE[working]})"
-            self._line(f"v{value.id}_sofar = {full}", f"{value.origin}, before its reduction")
-        stages = f", num_stages={self.config.num_stages}" if self.config.num_stages > 1 else ""
-        counter = f"{axis.name}_block{self.passes}"
-        self._line(f"for {counter} in tl.range(0, {self.tiles.count(loop.axis)}{stages}):")
-        self.passes += 1
-        self.indent += 1
-        self._index(loop.axis, counter)
-        for step in loop.body:
-            if isinstance(step, Step):
-                self._value(self.nest.values[step.value])
+        carried = folds.Carried(self.scope, loop)
+        carried.begin()
+        counter = f"{axis.name}_block{self.loops}"
+        self.loops += 1
+        innermost = not any(isinstance(item, Loop) for item in loop.body)
+        staged = innermost and self.config.num_stages > 1
+        stages = f", num_stages={self.config.num_stages}" if staged else ""
+        first, last = self._range(loop.axis)
+        self.scope.line(f"for {counter} in tl.range({first}, {last}{stages}):")
+        with self.scope.indented():
+            self._index(loop.axis, counter)
+            self._body(loop.body, carried)
+        carried.end()
+
+    def _range(self, axis: int) -> tuple[str, str]:
+        """First and last block of a loop: all of them, or those that masks do not empty."""
+        first, last = "0", str(self.tiles.count(axis))
+        name, block = self.nest.axes[axis].name, self.tiles.blocks[axis]
+        for limit in self.nest.limits.get(axis, ()):
+            parts = [self._least(term) for term in limit.rest.terms]
+            rest = " + ".join([*parts, str(limit.rest.base)] if limit.rest.base else parts or ["0"])
+            if limit.scale > 0:
+                text = f"tl.minimum({last}, tl.maximum(-({rest}), 0) // {block} + 1)"
+                last = f"{name}_last"
+                self.scope.line(f"{last} = {text}", "masks empty the blocks from here on")
             else:
-                self._store(step.output)
-        for value in carries:
-            assert isinstance(value.kind, Fold)
-            name = f"v{value.id}_sofar"
-            item = self._foldable(value, value.kind)
-            self._line(f"{name} = {value.kind.monoid.combine.format(a=name, b=item)}")
-        self.indent -= 1
-        for value in carries:
-            assert isinstance(value.kind, Fold)
-            self.names[value.id] = f"v{value.id}"
-            self.is_block[value.id] = True
-            reduced = self.nest.reduced(value.kind)
-            dims = [self.tiles.dim(a) for a in reduced if self.tiles.blocks[a] > 1]
-            text = self._finish(value, value.kind, f"v{value.id}_sofar", dims)
-            self._line(f"v{value.id} = {text}", value.origin)
+                text = f"tl.maximum({first}, tl.maximum({rest}, 0) // {block})"
+                first = f"{name}_first"
+                self.scope.line(f"{first} = {text}", "masks empty the blocks before")
+        return first, last
+
+    def _least(self, term: Term) -> str:
+        """The least value of a term of a linear form in this tile."""
+        axis, block = self.nest.axes[term.axis], self.tiles.blocks[term.axis]
+        start = f"({self.scope.starts[term.axis]})"
+        if term.scale < 0:
+            end = f"tl.minimum({start} + {block - 1}, {axis.extent - 1})"
+            return f"{end} * {term.scale}" if block > 1 else f"{start} * {term.scale}"
+        return f"{start} * {term.scale}" if term.scale != 1 else start
 
     def _store(self, output: int) -> None:
-        out, access = self.nest.outputs[output], self.nest.stores[output]
-        text = convert(self.names[out.value], self.dtypes[out.value], out.type.dtype)
-        if self.interpreted and out.type.dtype == "bfloat16":
+        out, access, scope = self.nest.outputs[output], self.nest.stores[output], self.scope
+        dims = self.tiles.dims([*access.axes, *scope.dims[out.value]])
+        value = scope.at(out.value, dims)
+        text = convert(value, scope.dtypes[out.value], out.type.dtype)
+        if scope.interpreted and out.type.dtype == "bfloat16":
             # The interpreter cuts the low bits off where the GPU rounds to nearest.
-            text = f"libdevice.rounded({self.names[out.value]}).to(tl.bfloat16)"
-        pointer = self.tiles.pointer(f"out{output}", access)
-        if self.is_block[out.value] and not access.axes & set(self.tiles.dims):
-            ones = ", ".join("1" for _ in self.tiles.dims)
-            pointer += f" + tl.zeros([{ones}], tl.int32)"
-        masks = self.tiles.masks(access)
+            text = f"libdevice.rounded({value}).to(tl.bfloat16)"
+        pointer = self.tiles.pointer(f"out{output}", access, dims)
+        masks = self.tiles.masks(access, dims)
         for axis in self.nest.with_role(Role.GRID):
             if axis not in access.axes and self.tiles.count(axis) > 1:
                 # Blocks along an axis that the output lacks all hold the same; one writes it.
                 masks.append(f"({self.nest.axes[axis].name}_block == 0)")
+        whole = scope.dims[out.value] == dims and self._is_whole(access, dims)
+        block = scope.described("out", output, access, dims) if whole else None
+        if block is not None:
+            text = text if self._is_rows_first(access, dims) else f"tl.trans({text})"
+            scope.line(block.format("store", f", {text}"))
+            return
         options = f", mask={_all(masks)}" if masks else ""
         if self.config.eviction == "first":
             options += ', eviction_policy="evict_first"'
-        self._line(f"tl.store({pointer}, {text}{options})")
+        scope.line(f"tl.store({pointer}, {text}{options})")
+
+
+    def _is_whole(self, access: Access, dims: Dims) -> bool:
+        """Whether every block of the grid writes a place of its own."""
+        grid = (a for a in self.nest.with_role(Role.GRID) if self.tiles.count(a) > 1)
+        return all(a in access.axes for a in grid) and set(dims) <= access.axes
 
 
 def _all(masks: list[str]) -> str:
     return " & ".join(masks)
-
-
-def _fold_dtype(value: Value) -> str:
-    """Bools fold as int32; everything else as what the result is in registers."""
-    return "int32" if value.dtype == "bool" else value.dtype

@@ -72,7 +72,9 @@ def rounded(x: Any) -> Any:
 
 def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
     def call(x: Any, axis: int) -> Any:
-        data = function(x.handle.data, axis=axis, keepdims=True)
+        data = np.asarray(function(x.handle.data, axis=axis))
+        if data.ndim == 0:
+            return tl.core.tensor(TensorHandle(data.reshape(1), x.handle.dtype), x.dtype)
         return tl.core.tensor(
             TensorHandle(data, x.handle.dtype), tl.block_type(x.dtype, list(data.shape))
         )

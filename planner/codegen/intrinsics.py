@@ -61,8 +61,8 @@ def _max_nan(a, b):
 def max_nan(x, axis: tl.constexpr):
     """Maximum along an axis, NaN when there is one."""
     if x.dtype.is_floating():
-        return tl.reduce(x, axis, _max_nan, keep_dims=True)
-    return tl.max(x, axis, keep_dims=True)
+        return tl.reduce(x, axis, _max_nan)
+    return tl.max(x, axis)
 ''',
     "min_nan": '''
 @triton.jit
@@ -74,8 +74,8 @@ def _min_nan(a, b):
 def min_nan(x, axis: tl.constexpr):
     """Minimum along an axis, NaN when there is one."""
     if x.dtype.is_floating():
-        return tl.reduce(x, axis, _min_nan, keep_dims=True)
-    return tl.min(x, axis, keep_dims=True)
+        return tl.reduce(x, axis, _min_nan)
+    return tl.min(x, axis)
 ''',
     "prod": """
 @triton.jit
@@ -85,6 +85,6 @@ def _multiply(a, b):
 
 @triton.jit
 def prod(x, axis: tl.constexpr):
-    return tl.reduce(x, axis, _multiply, keep_dims=True)
+    return tl.reduce(x, axis, _multiply)
 """,
 }

@@ -8,20 +8,37 @@ from ..graph import TensorType
 
 
 @dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A tensor descriptor over a buffer, for bulk copies of blocks: its sizes, its strides (in
+    elements, the last is 1) and the block that one access moves. It begins `offset` elements into
+    the buffer. The offset and the strides but the last are multiples of 16 bytes, and so is the
+    buffer's address. In kernel text: `d.load([i, j])` (zeros outside) and `d.store([i, j], v)`."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    block: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
-    """One pointer argument: `kind` "in" (group input), "out" (group output) or "tmp" (a buffer
-    that lives from one kernel of the group to a later one); `index` counts within the kind."""
+    """One argument: `kind` "in" (group input), "out" (group output) or "tmp" (a buffer that lives
+    from one kernel of the group to a later one); `index` counts within the kind. A pointer, or a
+    tensor descriptor when `descriptor` is given; one buffer may be several arguments."""
 
     kind: str
     index: int
     dtype: str
+    descriptor: Descriptor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
     """One Triton kernel. `text` is a whole module without launch code: imports, helper functions
-    and the `@triton.jit` function `name`, whose arguments are the pointers of `buffers` in order
-    and nothing else: every size is a literal in the text. The grid is one-dimensional."""
+    and the `@triton.jit` function `name`, whose arguments are `buffers` in order and nothing else:
+    every size is a literal in the text. The grid is one-dimensional. plain: the same kernel by
+    pointers only, for buffers that no descriptor can describe because they are not aligned; its
+    buffers are among ours, in an order of its own."""
 
     name: str
     text: str
@@ -29,6 +46,7 @@ class KernelSource:
     grid: int
     num_warps: int
     num_stages: int
+    plain: KernelSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,25 +24,25 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.interpreter import InterpretedFunction
 
-from ..codegen.source import KernelSource
+from ..codegen.source import Buffer, KernelSource
 from ..errors import FusionplanError
 
-_POINTER = {
-    "bool": "*i1",
-    "uint8": "*u8",
-    "int8": "*i8",
-    "int16": "*i16",
-    "int32": "*i32",
-    "int64": "*i64",
-    "uint16": "*u16",
-    "uint32": "*u32",
-    "uint64": "*u64",
-    "float16": "*fp16",
-    "bfloat16": "*bf16",
-    "float32": "*fp32",
-    "float64": "*fp64",
-    "float8_e4m3fn": "*fp8e4nv",
-    "float8_e5m2": "*fp8e5",
+_ELEMENT = {
+    "bool": "i1",
+    "uint8": "u8",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
 }
 _SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
@@ -74,7 +74,7 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """`kernel` is Triton's CompiledKernel. aligned: it may only be given 16-byte aligned
-    pointers."""
+    pointers (one that takes descriptors always)."""
 
     source: KernelSource
     kernel: Any
@@ -122,6 +122,22 @@ def jit_function(source: KernelSource) -> Any:
         raise CompileFailed(f"kernel {source.name}: its text is no module: {error}") from error
 
 
+def _argument(buffer: Buffer) -> str:
+    """Triton's name for the argument's type. Raises KeyError for a type that it has not."""
+    element = _ELEMENT[buffer.dtype]
+    if buffer.descriptor is None:
+        return f"*{element}"
+    if element == "i1":
+        raise KeyError("a descriptor of bool")
+    return f"tensordesc<{element}[{', '.join(map(str, buffer.descriptor.block))}]>"
+
+
+def _divisible(source: KernelSource) -> dict[tuple[int], list[list[object]]]:
+    """That pointers are multiples of 16. A descriptor is an opaque value: of it nothing is said."""
+    pointers = [i for i, b in enumerate(source.buffers) if b.descriptor is None]
+    return {(i,): [["tt.divisibility", 16]] for i in pointers}
+
+
 def compile_kernel(
     source: KernelSource, target: Target | None = None, aligned: bool = True
 ) -> Compiled:
@@ -132,12 +148,12 @@ def compile_kernel(
     function = jit_function(source)
     names = function.arg_names
     if len(names) != len(source.buffers):
-        raise CompileFailed(f"kernel {source.name}: takes {len(names)} pointers")
+        raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
     try:
-        signature = {n: _POINTER[b.dtype] for n, b in zip(names, source.buffers, strict=True)}
+        signature = {n: _argument(b) for n, b in zip(names, source.buffers, strict=True)}
     except KeyError as error:
         raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
-    divisible = {(i,): [["tt.divisibility", 16]] for i in range(len(names))} if aligned else {}
+    divisible = _divisible(source) if aligned else {}
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     try:

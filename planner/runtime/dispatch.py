@@ -26,6 +26,7 @@ from ..errors import PlanError
 from ..graph import Graph, key
 from ..ops import is_compute, is_free
 from ..plan import GroupPlan, Plan
+from ..saving import partition
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor
@@ -121,6 +122,7 @@ class Dispatcher:
             # May be asked for late, and must not hold the inputs until then.
             bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
             inference_compiler=lambda g, x: self._compile(g, given(x, "inference")),
+            partition_fn=partition,
             decompositions=decompositions(),
         )
         try:

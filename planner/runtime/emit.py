@@ -182,13 +182,13 @@ class Emitter:
         if not self.how.pointers:
             self.lines.append(f"{name}(0, {', '.join(tensors)})")
             return
-        pointers = [f"p{i}" for i in range(len(tensors))]
-        self.lines += [f"{p} = {t}.data_ptr()" for p, t in zip(pointers, tensors, strict=True)]
+        # A kernel may take one tensor both by pointer and by descriptor.
+        pointers = {t: f"p{i}" for i, t in enumerate(dict.fromkeys(tensors))}
+        self.lines += [f"{p} = {t}.data_ptr()" for t, p in pointers.items()]
         # What the allocator gave is aligned; what came from elsewhere may not be.
-        doubtful = [p for p, b in zip(pointers, kernel.buffers, strict=True) if b.kind == "in"] or [
-            "0"
-        ]
-        given = ", ".join(["stream", *pointers])
+        read = [t for t, b in zip(tensors, kernel.buffers, strict=True) if b.kind == "in"]
+        doubtful = [pointers[t] for t in dict.fromkeys(read)] or ["0"]
+        given = ", ".join(["stream", *(pointers[t] for t in tensors)])
         self.lines.append(f"({name}u if ({' | '.join(doubtful)}) & 15 else {name})({given})")
 
     def _allocate(self, name: str, tensor: TensorType | None) -> None:

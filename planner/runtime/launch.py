@@ -11,15 +11,19 @@ to read the arguments, and the pointers as one tuple. An unknown layout goes the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 import triton
+import triton.backends.nvidia.driver as nvidia
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..codegen.source import KernelSource
+from ..codegen.source import Buffer, KernelSource
 from ..errors import DeviceError
-from .compile import Compiled, compile_kernel, interpreted, jit_function
+from .compile import Compiled, CompileFailed, compile_kernel, interpreted, jit_function
 
 Launch = Callable[..., None]
 """`launch(stream, *pointers)`."""
@@ -27,40 +31,52 @@ Launch = Callable[..., None]
 _COMMON = ("launch", "launch_cooperative_grid", "launch_pdl")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
 
+_KEPT = 64
+"""Encoded descriptors kept for an argument; the allocator gives the same few addresses again."""
 
-def bind(kernel: Any, grid: int, version: str = triton.__version__) -> Launch:
-    """The shortest launch of a loaded kernel that this Triton has."""
+
+def bind(
+    kernel: Any, grid: int, version: str = triton.__version__, buffers: Sequence[Buffer] = ()
+) -> Launch:
+    """The shortest launch of a loaded kernel that this Triton has. buffers: its arguments, needed
+    only when some of them are descriptors."""
     run = kernel.run
-    known = all(hasattr(run, name) for name in (*_COMMON, *_SCRATCH))
+    described = any(b.descriptor for b in buffers)
+    launch = getattr(run, "launch", None)
+    if described:
+        launch = _unwrapped(launch)
+    known = launch is not None and all(hasattr(run, name) for name in (*_COMMON, *_SCRATCH))
     if known and not any(getattr(run, name) for name in _SCRATCH):
+        encoded = _encoders(kernel, buffers) if described else None
         if version.startswith("3.6."):
-            return _bind_3_6(kernel, run, grid)
+            return _expanded(_bind_3_6(kernel, run, launch, grid), encoded)
         if version.startswith("3.7.") and hasattr(run, "kernel_signature"):
-            return _bind_3_7(kernel, run, grid)
-    return _bind_public(kernel, grid)
+            return _expanded(_bind_3_7(kernel, run, launch, grid), encoded)
+    objects = [_kept(b, lambda d: (d,)) for b in buffers] if described else None
+    return _expanded(_bind_public(kernel, grid), objects)
 
 
-def _bind_3_6(kernel: Any, run: Any, grid: int) -> Launch:
-    launch, function, metadata = run.launch, kernel.function, kernel.packed_metadata
+def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
+    function, metadata = kernel.function, kernel.packed_metadata
     cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
 
-    def call(stream: int, *pointers: int) -> None:
+    def call(stream: int, *arguments: Any) -> None:
         launch(
             *(grid, 1, 1, stream, function, cooperative, dependent),
             *(None, None, metadata, None, None, None),
-            *pointers,
+            *arguments,
         )
 
     return call
 
 
-def _bind_3_7(kernel: Any, run: Any, grid: int) -> Launch:
-    launch, function, metadata = run.launch, kernel.function, kernel.packed_metadata
+def _bind_3_7(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
+    function, metadata = kernel.function, kernel.packed_metadata
     cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
     annotations, signature = run.arg_annotations, run.kernel_signature
 
     # One positional call, no unpacking: this is the hottest line of the run time.
-    def call(stream: int, *pointers: int) -> None:
+    def call(stream: int, *arguments: Any) -> None:
         launch(
             grid,
             1,
@@ -77,7 +93,7 @@ def _bind_3_7(kernel: Any, run: Any, grid: int) -> Launch:
             None,
             annotations,
             signature,
-            pointers,
+            arguments,
         )
 
     return call
@@ -86,17 +102,106 @@ def _bind_3_7(kernel: Any, run: Any, grid: int) -> Launch:
 def _bind_public(kernel: Any, grid: int) -> Launch:
     run = kernel[(grid, 1, 1)]
 
-    def call(stream: int, *pointers: int) -> None:
-        run(*pointers, stream=stream)
+    def call(stream: int, *arguments: Any) -> None:
+        run(*arguments, stream=stream)
 
     return call
+
+
+Expand = Callable[[int], tuple[Any, ...]]
+"""From the address of a buffer to what stands for it among a launcher's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """As much of a tensor as Triton asks of a descriptor's base."""
+
+    address: int
+    dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def _expanded(call: Launch, expands: Sequence[Expand | None] | None) -> Launch:
+    """The same launch, from addresses alone."""
+    if expands is None:
+        return call
+    each = tuple(expands)
+
+    # The allocator gives the same addresses again: mostly all of them were seen together.
+    @lru_cache(maxsize=_KEPT)
+    def expanded(*pointers: int) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for pointer, expand in zip(pointers, each, strict=True):
+            found += (pointer,) if expand is None else expand(pointer)
+        return tuple(found)
+
+    def described(stream: int, *pointers: int) -> None:
+        call(stream, *expanded(*pointers))
+
+    return described
+
+
+def _kept(buffer: Buffer, encode: Callable[[Any], Sequence[Any]]) -> Expand | None:
+    """How an argument is expanded; None for a pointer, which stands for itself."""
+    described = buffer.descriptor
+    if described is None:
+        return None
+    dtype = getattr(torch, buffer.dtype)
+    begin = described.offset * dtype.itemsize
+    layout = [list(of) for of in (described.shape, described.stride, described.block)]
+
+    # What is encoded is an address, not what lies there: a kept descriptor never grows stale.
+    @lru_cache(maxsize=_KEPT)
+    def expand(pointer: int) -> tuple[Any, ...]:
+        return tuple(encode(TensorDescriptor(Address(pointer + begin, dtype), *layout)))
+
+    return expand
+
+
+def _encoders(kernel: Any, buffers: Sequence[Buffer]) -> list[Expand | None]:
+    """By Triton's own encoding: the opaque value, then its sizes and strides. A target without
+    such values has no `tensordesc_meta`, and gets the address and the sizes instead."""
+    metas = iter(getattr(kernel.metadata, "tensordesc_meta", None) or ())
+    found = []
+    for buffer in buffers:
+        meta = None if buffer.descriptor is None else next(metas, None)
+        found.append(_kept(buffer, partial(nvidia.make_tensordesc_arg, metadata=meta)))
+    return found
+
+
+def _unwrapped(launch: Any) -> Any:
+    """The C launcher inside Triton's wrapper that encodes descriptors; None when this Triton has
+    it elsewhere."""
+    names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
+    if "launcher" not in names or not hasattr(nvidia, "make_tensordesc_arg"):
+        return None
+    return launch.__closure__[names.index("launcher")].cell_contents
+
+
+def arguments(source: KernelSource, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """What Triton's public launch takes for these tensors: Triton's descriptor objects where the
+    kernel wants descriptors, and else the tensors themselves."""
+    given: list[Any] = []
+    for buffer, tensor in zip(source.buffers, tensors, strict=True):
+        found = buffer.descriptor
+        if found is None:
+            given.append(tensor)
+            continue
+        begin = tensor.storage_offset() + found.offset
+        base = tensor.as_strided(found.shape, found.stride, begin)
+        layout = [list(of) for of in (found.shape, found.stride, found.block)]
+        given.append(TensorDescriptor(base, *layout))
+    return given
 
 
 class Launcher:
     """One kernel on one device, in two variants.
 
     `aligned(stream, *pointers)` asks for pointers that are multiples of 16 and lets the compiler
-    use wide loads; `unaligned` takes any, and is compiled when it is first called. In Triton's
+    use wide loads; `unaligned` takes any, and is compiled when it is first called: of a kernel
+    with descriptors it is the `plain` one, and raises CompileFailed if there is none. In Triton's
     interpreter `takes_tensors` is true: both take CPU tensors in place of pointers, and ignore
     the stream.
     """
@@ -129,19 +234,46 @@ class Launcher:
     def unaligned(self, stream: int, *pointers: int) -> None:
         """Launch with pointers of any alignment."""
         if self._unaligned is None:
-            self._unaligned = self._load(compile_kernel(self.source, aligned=False))
+            source, order = _plain(self.source)
+            load = self._load(compile_kernel(source, aligned=False))
+            self._unaligned = load if order is None else _reordered(load, order)
         self._unaligned(stream, *pointers)
 
     def _load(self, compiled: Compiled) -> Launch:
         # A module is loaded into the current device's context.
         with torch.cuda.device(self._device):
-            return bind(compiled.kernel, self.source.grid)
+            return bind(compiled.kernel, compiled.source.grid, buffers=compiled.source.buffers)
+
+
+def _plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
+    """The kernel for buffers of any alignment, and the place of each of its arguments among those
+    of `source` (None: they are the same)."""
+    if not any(b.descriptor for b in source.buffers):
+        return source, None
+    if source.plain is None or any(b.descriptor for b in source.plain.buffers):
+        raise CompileFailed(
+            f"kernel {source.name}: takes tensor descriptors, and has no variant for buffers that "
+            "are not aligned"
+        )
+    places = {(b.kind, b.index): i for i, b in enumerate(source.buffers)}
+    return source.plain, tuple(places[b.kind, b.index] for b in source.plain.buffers)
+
+
+def _reordered(call: Launch, order: Sequence[int]) -> Launch:
+    def reordered(stream: int, *pointers: Any) -> None:
+        call(stream, *(pointers[i] for i in order))
+
+    return reordered
 
 
 def _interpret(source: KernelSource) -> Launch:
     kernel = jit_function(source)[(source.grid,)]
+    described = [i for i, b in enumerate(source.buffers) if b.descriptor]
 
     def call(_stream: int, *tensors: Any) -> None:
-        kernel(*tensors)
+        if any(tensors[i].data_ptr() % 16 for i in described):
+            plain, order = _plain(source)
+            return _reordered(_interpret(plain), order or ())(_stream, *tensors)
+        kernel(*arguments(source, tensors))
 
     return call

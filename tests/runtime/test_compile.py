@@ -52,7 +52,7 @@ def test_failures_say_what_is_wrong(found):
     assert "rsqrt is not defined" in found["unknown_name"]
     assert "no module" in found["no_module"]
     assert "columns" in found["other_name"]
-    assert "takes 2 pointers" in found["buffers"]
+    assert "takes 2 arguments" in found["buffers"]
     assert "complex64" in found["dtype"]
 
 

@@ -1,0 +1,218 @@
+"""Folds as Triton: reductions of tiles, matrix products, and what loops carry of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..place import Loop
+from ..values import Fold, Load, Value
+from .access import Dims
+from .body import TRITON_DTYPE, convert, identity
+from .scope import Scope
+
+
+def step(scope: Scope, value: Value, fold: Fold) -> None:
+    """A fold whose axes all lie in the tile."""
+    dims = scope.tiles.dims(scope.nest.live[value.id])
+    if value.id in scope.dots:
+        scope.bind(value.id, convert(_dot(scope, value, fold, ""), "float32", value.dtype), dims)
+        return
+    text, over = _item(scope, value, fold)
+    text = _reduced(scope, value, fold, text, over)
+    scope.bind(value.id, _scaled(scope, value, fold, text), _without(over, scope, fold))
+
+
+@dataclass(slots=True)
+class Carried:
+    """The state of the folds that one loop carries."""
+
+    scope: Scope
+    loop: Loop
+    _scales: dict[object, tuple[str, Dims]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Before the loop: each state is the identity."""
+        for fold in self.loop.carries:
+            value, kind = self.scope.nest.values[fold], self.scope.nest.fold(fold)
+            dtype = _working(value)
+            dims, neutral = self._dims(fold), identity(dict(kind.monoid.identity), dtype)
+            full = f"tl.full({self.scope.tiles.shape(dims)}, {neutral}, {TRITON_DTYPE[dtype]})"
+            self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
+
+    def take(self, fold: int) -> None:
+        """In the loop: this turn's tile goes into the state."""
+        scope, kind = self.scope, self.scope.nest.fold(fold)
+        value, state = scope.nest.values[fold], f"v{fold}_sofar"
+        correction = scope.nest.corrections.get(fold)
+        before = state
+        if correction is not None:
+            scale, dims = self._scale(fold)
+            before = f"{state} * {scope.tiles.spread(scale, dims, self._dims(fold))}"
+        if fold in scope.dots:
+            if correction is not None:
+                scope.line(f"{state} = {before}")
+            scope.line(f"{state} = {_dot(scope, value, kind, state)}", value.origin)
+            return
+        text, over = _item(scope, value, kind)
+        if not self.loop.by_lane:
+            text = _reduced(scope, value, kind, text, over)
+        text = kind.monoid.combine.format(a=before, b=text)
+        if not self._is_followed(fold):
+            scope.line(f"{state} = {text}")
+            return
+        # Inside exponents an extremum that is still the identity stands as 0: inf - inf is NaN.
+        neutral = identity(dict(kind.monoid.identity), _working(value))
+        scope.line(f"v{fold}_before = {state}")
+        scope.line(f"{state} = {text}")
+        scope.assign(fold, f"v{fold}", _guarded(state, neutral), self._dims(fold))
+
+    def end(self) -> None:
+        """After the loop: the results."""
+        scope = self.scope
+        ends: dict[int, str] = {}
+        for fold in self.loop.carries:
+            value, kind = scope.nest.values[fold], scope.nest.fold(fold)
+            text, over = f"v{fold}_sofar", self._dims(fold)
+            if self.loop.by_lane:
+                correction = scope.nest.corrections.get(fold)
+                if correction is not None:
+                    terms = [
+                        (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
+                        for c, x in correction.exponent
+                    ]
+                    text = f"{text} * {_power(scope, correction.base, terms)}"
+                text = _reduced(scope, value, kind, text, over)
+                over = _without(over, scope, kind)
+            scope.bind(fold, _scaled(scope, value, kind, text), over)
+            if self.loop.by_lane and self._is_followed(fold):
+                neutral = identity(dict(kind.monoid.identity), _working(value))
+                scope.line(f"v{fold}_end = {_guarded(f'v{fold}', neutral)}")
+                ends[fold] = f"v{fold}_end"
+
+    def _dims(self, fold: int) -> Dims:
+        """Of a state: one for each lane, or those of the result."""
+        axes = set(self.scope.nest.live[fold])
+        if self.loop.by_lane:
+            kind = self.scope.nest.fold(fold)
+            axes |= self.scope.nest.live[kind.source] | set(self.scope.nest.reduced(kind))
+        return self.scope.tiles.dims(axes)
+
+    def _is_followed(self, fold: int) -> bool:
+        corrections = [self.scope.nest.corrections.get(c) for c in self.loop.carries]
+        return any(fold == x for each in corrections if each for _, x in each.exponent)
+
+    def _scale(self, fold: int) -> tuple[str, Dims]:
+        """H's factor in this turn, written once for all folds with the same exponent."""
+        correction = self.scope.nest.corrections[fold]
+        if correction not in self._scales:
+            dims = self.scope.union(tuple(x for _, x in correction.exponent))
+            terms = []
+            for c, x in correction.exponent:
+                old = self.scope.tiles.spread(f"v{x}_before", self._dims(x), dims)
+                terms.append((c, self.scope.at(x, dims), old))
+            name = f"v{fold}_scale"
+            self.scope.line(f"{name} = {_power(self.scope, correction.base, terms)}")
+            self._scales[correction] = name, dims
+        return self._scales[correction]
+
+
+def _guarded(name: str, neutral: str) -> str:
+    return f"tl.where({name} == {neutral}, 0.0, {name})"
+
+
+def _power(scope: Scope, base: str, terms: list[tuple[float, str, str]]) -> str:
+    """base ** sum(c * (new - old))."""
+    parts = []
+    for c, new, old in terms:
+        first, second = (new, old) if c > 0 else (old, new)
+        parts.append(f"({first} - {second})" + f" * {abs(c)}" * (abs(c) != 1))
+    if base == "2":
+        return f"tl.exp2({' + '.join(parts)})"
+    return f"{'tl.exp' if scope.narrow else 'exp'}({' + '.join(parts)})"
+
+
+def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
+    """What a fold takes in: its source (or product) with every dimension that it reduces, the
+    identity where an axis is padded."""
+    working = _working(value)
+    axes = scope.nest.reduced(fold)
+    sources = (fold.source,) if fold.times is None else (fold.source, fold.times)
+    dims = scope.tiles.dims([*scope.union(sources), *axes])
+    if fold.times is None:
+        text = scope.full(fold.source, dims, working)
+    else:
+        left = convert(scope.at(fold.source, dims), scope.dtypes[fold.source], working)
+        right = convert(scope.at(fold.times, dims), scope.dtypes[fold.times], working)
+        text = f"{left} * {right}"
+        if scope.union(sources) != dims:
+            text = f"tl.broadcast_to({text}, {scope.tiles.shape(dims)})"
+    masks = [scope.tiles.index(a, dims, "_in") for a in axes if scope.tiles.is_ragged(a)]
+    if masks:
+        neutral = identity(dict(fold.monoid.identity), working)
+        text = f"tl.where({' & '.join(masks)}, {text}, {neutral})"
+    return text, dims
+
+
+def _without(dims: Dims, scope: Scope, fold: Fold) -> Dims:
+    axes = scope.nest.reduced(fold)
+    return tuple(d for d in dims if d not in axes)
+
+
+def _reduced(scope: Scope, value: Value, fold: Fold, text: str, dims: Dims) -> str:
+    """Reduced along the fold's dimensions, the last first."""
+    working = _working(value)
+    for axis in sorted(set(scope.nest.reduced(fold)) & set(dims), reverse=True):
+        text = fold.monoid.reduce.format(x=text, axis=dims.index(axis))
+        dims = tuple(d for d in dims if d != axis)
+        if working not in ("float32", "float64", "int64"):
+            text = f"({text}).to({TRITON_DTYPE[working]})"
+    return text
+
+
+def _scaled(scope: Scope, value: Value, fold: Fold, text: str) -> str:
+    """The result as the value is: divided by the count if a mean, in the value's dtype."""
+    if fold.mean:
+        count = 1
+        for axis in scope.nest.reduced(fold):
+            count *= scope.nest.axes[axis].extent
+        text = f"{text} * {1 / count!r}" if count & (count - 1) == 0 else f"{text} / {count}.0"
+    return convert(text, _working(value), value.dtype)
+
+
+def _dot(scope: Scope, value: Value, fold: Fold, state: str) -> str:
+    """A matrix product of tiles, added to `state` where there is one."""
+    dot = scope.dots[value.id]
+    assert fold.times is not None
+    left = _operand(scope, fold, fold.source, dot.k)
+    right = _operand(scope, fold, fold.times, dot.k)
+    if scope.interpreted and fold.operand == "bfloat16":
+        # The interpreter keeps bfloat16 as integers and multiplies those.
+        left, right = f"{left}.to(tl.float32)", f"{right}.to(tl.float32)"
+    rows, columns = dot.m, dot.n
+    if rows > columns:  # The result's dimensions go in the order of the axes.
+        left, right, rows, columns = right, left, columns, rows
+    a = left if rows < dot.k else f"tl.trans({left})"
+    b = right if dot.k < columns else f"tl.trans({right})"
+    options = f", {state}" if state else ""
+    if fold.operand == "float32":
+        options += f', input_precision="{fold.precision}"'
+    return f"tl.dot({a}, {b}{options})"
+
+
+def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:
+    """An operand in the dtype of the product, zero where the summed axis is padded."""
+    kind = scope.nest.values[value].kind
+    if isinstance(kind, Load) and kind.dtype == fold.operand:
+        return scope.raw[value]
+    text, dims = scope.names[value], scope.dims[value]
+    if scope.tiles.is_ragged(k):
+        text = f"tl.where({scope.tiles.index(k, dims, '_in')}, {text}, 0.0)"
+    if scope.interpreted and fold.operand == "bfloat16":
+        # The interpreter cuts the low bits off where the GPU rounds to nearest.
+        text = f"libdevice.rounded({text})"
+    return convert(text, scope.dtypes[value], fold.operand)
+
+
+def _working(value: Value) -> str:
+    """Bools fold as int32; everything else as what the result is in registers."""
+    return "int32" if value.dtype == "bool" else value.dtype

@@ -1,0 +1,96 @@
+"""What is known at a point of a kernel's text: the lines so far and the name of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..config import Config
+from ..forms import Access
+from ..graph import itemsize
+from ..nest import Nest
+from ..values import Fold, Load
+from .access import Dims, Tiles
+from .body import TRITON_DTYPE, convert
+from .descriptors import coordinates, described
+from .source import Buffer
+
+
+class Scope:
+    """Lines of a kernel, and for each value its name and the dimensions it has there."""
+
+    def __init__(self, nest: Nest, config: Config, interpreted: bool) -> None:
+        self.nest = nest
+        self.config = config
+        self.interpreted = interpreted
+        self.tiles = Tiles.of(nest, config)
+        self.names: dict[int, str] = {}
+        self.raw: dict[int, str] = {}
+        self.dims: dict[int, Dims] = {}
+        self.dtypes = {v.id: v.dtype for v in nest.values}
+        self.starts: dict[int, str] = {}
+        self.descriptors: dict[Buffer, str] = {}
+        self.lines: list[str] = []
+        self._indent = 1
+        self.dots = {c: dot for c in nest.contractions if (dot := self.tiles.dot(c)) is not None}
+        self.narrow = all(itemsize(out.type.dtype) <= 2 for out in nest.outputs)
+        """Whether no output is wider than 16 bits."""
+
+    def described(self, kind: str, index: int, access: Access, dims: Dims) -> str | None:
+        """A descriptor and the coordinates of this block in it, as `{0}` fits in a call; None
+        where the access goes by pointers."""
+        if self.config.access != "descriptor":
+            return None
+        found = described(self.tiles, access, dims)
+        if found is None:
+            return None
+        buffer = Buffer(kind, index, access.type.dtype, found.descriptor)
+        name = self.descriptors.setdefault(buffer, f"{kind}{index}_blocks{len(self.descriptors)}")
+        place = coordinates(self.tiles, found, self.starts)
+        return f"{name}.{{0}}({place}{{1}})"
+
+    def line(self, text: str, comment: str = "") -> None:
+        note = f"  # {comment}" if comment else ""
+        self.lines.append("    " * self._indent + text + note)
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    def bind(self, value: int, text: str, dims: Dims) -> None:
+        """Write `v<id> = text`; readers find it by that name."""
+        self.assign(value, f"v{value}", text, dims)
+
+    def assign(self, value: int, name: str, text: str, dims: Dims) -> None:
+        shape = self.tiles.shape(dims) if dims else "scalar"
+        self.line(f"{name} = {text}", f"{self.nest.values[value].origin} {shape}")
+        self.names[value], self.dims[value] = name, dims
+
+    def at(self, value: int, dims: Dims) -> str:
+        """A value among the dimensions of its reader."""
+        return self.tiles.spread(self.names[value], self.dims[value], dims)
+
+    def union(self, values: tuple[int, ...]) -> Dims:
+        return tuple(sorted({d for v in values for d in self.dims[v]}))
+
+    def full(self, value: int, dims: Dims, dtype: str) -> str:
+        """A value in `dtype` with every one of the dimensions, repeated along those it lacks."""
+        text = convert(self.at(value, dims), self.dtypes[value], dtype)
+        if self.dims[value] == dims:
+            return text
+        if not self.dims[value]:
+            return f"tl.full({self.tiles.shape(dims)}, {text}, {TRITON_DTYPE[dtype]})"
+        return f"tl.broadcast_to({text}, {self.tiles.shape(dims)})"
+
+    def is_dot_operand_only(self, load: int) -> bool:
+        """Whether a loaded value is only ever an operand of dots in its own dtype."""
+        kind = self.nest.values[load].kind
+        assert isinstance(kind, Load)
+        readers = [v for v in self.nest.values if load in v.reads]
+        stored = any(out.value == load for out in self.nest.outputs)
+        return not stored and all(
+            v.id in self.dots and isinstance(v.kind, Fold) and v.kind.operand == kind.dtype
+            for v in readers
+        )
