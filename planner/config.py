@@ -24,6 +24,8 @@ class Config:
     group     blocks of the last grid axis but one that go together before the last axis moves on,
               so that blocks which run at the same time share their operands (1: none).
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
+    flatten   the outer of two loops is run as one with the inner, so that the loads of its next turn
+              begin before this turn's end.
     access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
 
@@ -36,6 +38,7 @@ class Config:
     eviction: Literal["none", "first", "last"] = "none"
     group: Positive = 1
     programs: Annotated[int, Field(ge=0)] = 0
+    flatten: bool = False
     access: Literal["pointer", "descriptor"] = "pointer"
 
     def block(self, axis: str) -> int:
@@ -49,5 +52,5 @@ class Config:
         parts += [f"evict={self.eviction}"] * (self.eviction != "none")
         parts += [f"group={self.group}"] * (self.group > 1)
         parts += [f"programs={self.programs}"] * (self.programs > 0)
-        parts += ["descriptors"] * (self.access == "descriptor")
+        parts += ["flat loops"] * self.flatten + ["descriptors"] * (self.access == "descriptor")
         return " ".join(parts)

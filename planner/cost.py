@@ -78,16 +78,21 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     hidden = min(1.0, 0.4 + min(waves, 1.0) * resident * config.num_warps / 32)
     compute_s = max(fma / device.fma_rate, sfu / device.sfu_rate) / rate / hidden
     flops = matrix.flops(nest, tiles) * programs
-    tensor_s = matrix.seconds(nest, tiles, config, device, resident) * programs / (
-        device.sm_count * busy
-    )
+    tensor_s = matrix.tensor_s(nest, tiles, programs, device) / busy
     each = (memory_s, compute_s, tensor_s)
     longest, other = max(each), sum(each) - max(each)
     serial_s = waves * _chain_s(nest, tiles, config.num_warps, device)
     longest = max(longest, serial_s, _started_s(programs, config.num_warps, device))
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
     apart = 0.12 + (0.4 / resident if _folds(nest) or flops else 0.0)
-    seconds = device.launch_s + (longest + apart * other) * (tail if programs > 1 else 1.0)
+    alone_s = longest + apart * other
+    if flops:
+        streamed = max(0.0, device.stream_s(traffic.hbm) - device.launch_s)
+        arithmetic = max(fma / device.fma_rate, sfu / device.sfu_rate) / rate
+        l2_s = traffic.l2 / device.l2_bandwidth
+        work = matrix.Work(streamed, l2_s, tensor_s, arithmetic, resident, spills)
+        alone_s = matrix.seconds(nest, tiles, config, work)
+    seconds = device.launch_s + alone_s * (tail if programs > 1 else 1.0)
     return Cost(
         hbm_bytes=traffic.hbm,
         l2_bytes=traffic.l2,
@@ -162,7 +167,7 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
         repeats = moved / max(1, access.type.nbytes)
         if buffer in seen or repeats > 1.5:
             # Read again: by a later pass of the same program, or by another program.
-            in_use = tile * iterations * concurrent
+            in_use = tile * iterations * _apart(access, nest, tiles, concurrent)
             missed = max(0.0, 1.0 - device.l2_bytes * 0.7 / max(1, min(in_use, access.type.nbytes)))
             fresh = 0 if buffer in seen else access.type.nbytes
             hbm += fresh + int(missed * max(0, moved - fresh))
@@ -170,6 +175,17 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
             hbm += access.type.nbytes
         seen.add(buffer)
     return _Traffic(hbm, l2)
+
+
+def _apart(access: Access, nest: Nest, tiles: Tiles, programs: int) -> int:
+    """Among programs that run at the same time, how many touch different data: those next to each
+    other along a grid axis that the access lacks share theirs."""
+    different, left = 1, programs
+    for axis in reversed(nest.with_role(Role.GRID)):
+        count = min(tiles.count(axis), left)
+        different *= count if axis in access.axes else 1
+        left = -(-left // max(1, count))
+    return different
 
 
 def _accesses(nest: Nest, tiles: Tiles) -> list[tuple[Access, float, int | None, int]]:

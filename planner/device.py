@@ -31,7 +31,7 @@ class DeviceProfile:
     latency_s: float
     fma_rate: float = 128.0
     sfu_rate: float = 16.0
-    tensor_flops: float = 720e12
+    tensor_flops: float = 800e12
     registers_per_sm: int = 65536
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
@@ -105,7 +105,7 @@ A100 = replace(
     copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 2.04) for size, s in H200.copy_s),
     l2_bandwidth=4.0e12,
     fma_rate=64.0,
-    tensor_flops=260e12,
+    tensor_flops=280e12,
     shared_per_sm=164 * 1024,
 )
 

@@ -169,11 +169,7 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     live = _live_axes(values, axes, loads, forms)
     _refuse_apart(values, live, stores, axes)
     loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
-    carried = {
-        v.id: place_of[v.kind.reduced[0]][0]
-        for v in values.values
-        if isinstance(v.kind, Fold) and v.kind.reduced and place_of[v.kind.reduced[0]][0] in loops
-    }
+    carried = _carried(values, axes, loops)
     body = place(values, live, carried, loops, corrections)
     _refuse_recomputed_folds(values, live, axes)
     nest = Nest(
@@ -195,6 +191,21 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     )
     _refuse_repeated_contractions(nest)
     return nest
+
+
+def _carried(
+    values: Values, axes: Sequence[TileAxis], loops: frozenset[int]
+) -> dict[int, int]:
+    """The looped axis of every fold that has one."""
+    found: dict[int, int] = {}
+    for value in values.values:
+        if isinstance(value.kind, Fold):
+            own = [i for i in loops if set(axes[i].factors) <= set(value.kind.reduced)]
+            if len(own) > 1:
+                raise Refused("loop", f"{value.origin} reduces over two looped axes")
+            if own:
+                found[value.id] = own[0]
+    return found
 
 
 def _derived(

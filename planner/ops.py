@@ -50,8 +50,10 @@ class Pointwise:
     "same": untouched), 16-bit floats as float32.
 
     relaxed: used instead where the value is rounded to bfloat16 before anything reads it;
-    its relative error must stay under 2**-10. on_bool: used when the operands are bool. wide:
-    used for float64, where a correctly rounded function takes only float32.
+    its relative error must stay under 2**-10. quick: used for float32 where no output of the
+    kernel is wider than 16 bits; relative error under 2**-18, of an exponential under 2**-17 at
+    the ends of its range. on_bool: used when the operands are bool. wide: used for float64, where
+    a correctly rounded function takes only float32.
     """
 
     expr: str
@@ -178,7 +180,12 @@ _SUB = Pointwise("{self} - {other} * {alpha}", law="sub")
 _RSUB = Pointwise("{other} - {self} * {alpha}", law="rsub")
 _MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}", law="mul")
 _DIV = _float(
-    "tl.div_rn({self}, {other})", "div", "{self} / {other}", "{self} / {other}", law="div", quick="{self} / {other}"
+    "tl.div_rn({self}, {other})",
+    "div",
+    "{self} / {other}",
+    "{self} / {other}",
+    law="div",
+    quick="{self} / {other}",
 )
 _MAXIMUM = Pointwise(
     "tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising"
@@ -195,25 +202,51 @@ _REMAINDER = Pointwise("remainder({self}, {other})", "div")
 _FMOD = Pointwise("libdevice.fmod({self}, {other})", "div")
 
 _POINTWISE: dict[str, Pointwise] = {
-    "exp.default": _float("exp({self})", "sfu", "tl.exp({self})", law="exp", quick="tl.exp({self})"),
+    "exp.default": _float(
+        "exp({self})", "sfu", "tl.exp({self})", law="exp", quick="tl.exp({self})"
+    ),
     "exp2.default": _float("tl.exp2({self})", "sfu", law="exp2"),
-    "expm1.default": _float("libdevice.expm1({self})", law="rising"),
-    "log.default": _float("tl.log({self})", relaxed="fast_log({self})", law="rising_from_0"),
+    "expm1.default": _float(
+        "libdevice.expm1({self})", law="rising", quick="quick_expm1({self})"
+    ),
+    "log.default": _float(
+        "tl.log({self})",
+        relaxed="fast_log({self})",
+        law="rising_from_0",
+        quick="quick_log({self})",
+    ),
     "log2.default": _float("tl.log2({self})", law="rising_from_0"),
     "log10.default": _float("libdevice.log10({self})", law="rising_from_0"),
-    "log1p.default": _float("libdevice.log1p({self})", law="rising_from_0"),
-    "sqrt.default": _float("tl.sqrt_rn({self})", "div", *["tl.sqrt({self})"] * 2, law="rising_from_0"),
+    "log1p.default": _float(
+        "libdevice.log1p({self})", law="rising_from_0", quick="quick_log1p({self})"
+    ),
+    "sqrt.default": _float(
+        "tl.sqrt_rn({self})",
+        "div",
+        "tl.sqrt({self})",
+        "tl.sqrt({self})",
+        law="rising_from_0",
+        quick="tl.sqrt({self})",
+    ),
     "rsqrt.default": _float("tl.rsqrt({self})", "sfu"),
-    "reciprocal.default": _float("tl.div_rn(1.0, {self})", "div", *["1.0 / {self}"] * 2),
+    "reciprocal.default": _float(
+        "tl.div_rn(1.0, {self})", "div", "1.0 / {self}", "1.0 / {self}", quick="1.0 / {self}"
+    ),
     "sigmoid.default": _float(
         "tl.div_rn(1.0, 1.0 + exp(-{self}))",
         "div",
         "tl.sigmoid({self})",
         "1.0 / (1.0 + exp(-{self}))",
         "rising",
+        "1.0 / (1.0 + tl.exp(-{self}))",
     ),
-    "tanh.default": _float("libdevice.tanh({self})", relaxed="fast_tanh({self})", law="rising"),
-    "erf.default": _float("tl.erf({self})", law="rising"),
+    "tanh.default": _float(
+        "libdevice.tanh({self})",
+        relaxed="fast_tanh({self})",
+        law="rising",
+        quick="quick_tanh({self})",
+    ),
+    "erf.default": _float("tl.erf({self})", law="rising", quick="quick_erf({self})"),
     "erfc.default": _float("libdevice.erfc({self})"),
     **{
         f"{name}.default": _float(f"libdevice.{name}({{self}})")
@@ -278,6 +311,16 @@ _POINTWISE: dict[str, Pointwise] = {
         for name, row in {"and": _AND, "or": _OR, "xor": _XOR}.items()
         for overload in ("Tensor", "Scalar")
     },
+    **{
+        op: Pointwise(f"{side}_shift({{self}}, {{other}})")
+        for side, sign in (("left", "l"), ("right", "r"))
+        for op in (
+            f"bitwise_{side}_shift.Tensor",
+            f"bitwise_{side}_shift.Tensor_Scalar",
+            f"__{sign}shift__.Tensor",
+            f"__{sign}shift__.Scalar",
+        )
+    },
     "where.self": Pointwise("tl.where({condition}, {self}, {other})", law="select"),
     "clone.default": Pointwise("{self}", "move", "same", law="copy"),
 }
@@ -328,6 +371,9 @@ _CONTRACTIONS: dict[str, Contraction] = {
     "baddbmm.default": Contraction("batch1", "batch2", "self"),
 }
 
+# Nothing is promised of what these hold.
+_EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default")
+
 _OTHERS: dict[str, Row] = {
     "cat.default": Concat(),
     "_to_copy.default": Cast(),
@@ -336,6 +382,7 @@ _OTHERS: dict[str, Row] = {
     "scalar_tensor.default": Constant("s"),
     "zeros_like.default": Constant(value=0.0),
     "ones_like.default": Constant(value=1.0),
+    **dict.fromkeys(_EMPTY, Constant(value=0)),
     "arange.start_step": Iota(),
     "arange.start": Iota(),
     "arange.default": Iota(),
@@ -349,6 +396,8 @@ OPS: dict[str, Row] = {
     **{f"aten.{name}": row for name, row in _OTHERS.items()},
     "prims.convert_element_type.default": Cast(),
     "prims.iota.default": Iota(),
+    "fusionplan.bitcast.default": Pointwise("{self}", "move", "same"),
+    "fusionplan.uniform.default": Pointwise("uniform({seed}, {index})", "div", "same"),
 }
 
 
@@ -362,6 +411,8 @@ def row(node: Node) -> Row | None:
         return None
     if node.op == "aten.pow.Tensor_Scalar":
         return _power(node)
+    if node.op == "fusionplan.bitcast.default":
+        return Pointwise(f"tl.cast({{self}}, tl.{node.type.dtype}, bitcast=True)", "move", "same")
     found = OPS.get(node.op)
     if isinstance(found, Cast) and bound(node).get("device") not in (None, _SAME_DEVICE):
         return None

@@ -86,7 +86,7 @@ class _Placer:
         body: list[Item] = []
         wanted = {o: self._output(o).value for o in outputs}
         needed = self._closure([*targets, *wanted.values()], done)
-        here = [f for f in sorted(needed) if self._is_carried(f, open_)]
+        here = [f for f in sorted(needed - done) if self._is_carried(f, open_)]
         passes = self._passes(here, done)
         streamed = {o: self._context(v) - open_ for o, v in wanted.items()}
         turn = {

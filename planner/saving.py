@@ -2,10 +2,11 @@
 
 torch's default is every value that the backward pass reads: softmax probabilities [.., S, S],
 logits [N, V]. A kernel that never stores such a value would have to, for that reason alone. So a
-value that is *grown* (much larger than the stored values it comes from) and *streamed* (the
-forward pass folds it into something small) is computed again in the backward pass, from what is
-stored: the inputs of its contraction and the statistics of its folds. For all other values torch's
-own minimum cut decides, which computes cheap pointwise chains again where that saves traffic.
+value that is *grown* (much larger than the stored values it comes from, or cheap to compute from
+them) and *streamed* (the forward pass folds it into something small) is computed again in the
+backward pass, from what is stored: the inputs of its contraction and the statistics of its folds.
+A random mask is never drawn again: it is saved. For all other values torch's own minimum cut
+decides, which computes cheap pointwise chains again where that saves traffic.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ is as large as the value. A contraction over a product must shrink it as much ag
 queries grow into scores, they do not stream into them. Not 4, for a vocabulary of 131072 times a
 width of 2048, with 8192 rows, is at 3.8."""
 
+SHALLOW = 256
+"""A product over no more terms is computed again whatever its sources are, which its gradient reads
+in any case. An H200 does about 400 multiply-adds in the time in which it writes and reads again one
+16-bit number."""
+
 FOLDED = 4
 """A fold gives at most one part in so many of what it reads; torch's minimum cut, too, never
 computes such a reduction again."""
@@ -49,6 +55,10 @@ computes such a reduction again."""
 WIDEST = 256
 """Columns of a contraction over a streamed value. All of a block's row is kept in registers while
 the value streams by; with more columns it must be stored, as for the second layer of an MLP."""
+
+SLACK = 1.01
+"""Of torch's default, in bytes. The minimum cut may save scores and the statistics of their rows
+instead of probabilities: a little more is stored, and much less is written."""
 
 Kind = Literal["local", "fold", "contraction", "random", "given", "opaque"]
 
@@ -74,8 +84,8 @@ def partition(
     """The forward and the backward graph of a joint graph; AOTAutograd's `partition_fn`.
 
     floor: bytes from which on a product is computed again; None is FLOOR_BYTES. more: what
-    AOTAutograd gives to torch's own partition functions. Never stores more bytes than torch's
-    default partition. It is that partition, with one warning, where anything here fails.
+    AOTAutograd gives to torch's own partition functions. Stores no more than torch's default
+    partition, but for statistics. It is that partition, with one warning, where anything fails.
     """
     chosen = None
     try:
@@ -86,7 +96,7 @@ def partition(
     if chosen is None:
         return usual
     found, most = [stored_bytes(forward, num_fwd_outputs) for forward, _ in (chosen, usual)]
-    return usual if found > most else chosen
+    return usual if found > most * SLACK else chosen
 
 
 def stored_bytes(forward: fx.GraphModule, num_fwd_outputs: int) -> int:
@@ -118,10 +128,18 @@ def _cut(
         FLOOR_BYTES if floor is None else floor,
     )
     survey.mark()
-    parts: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
-        joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **more
+    # torch's minimum cut saves nothing that no forward output depends on: for its sake they are
+    # outputs themselves.
+    also = survey.statistics_for_the_backward()
+    results[num_fwd_outputs:num_fwd_outputs] = also
+    _set_results(joint, results, num_fwd_outputs, len(also))
+    forward, backward = min_cut_rematerialization_partition(
+        joint, joint_inputs, num_fwd_outputs=num_fwd_outputs + len(also), **more
     )
-    return parts
+    kept = _results(forward.graph)
+    del kept[num_fwd_outputs : num_fwd_outputs + len(also)]
+    _set_results(forward, kept, num_fwd_outputs, -len(also))
+    return forward, backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +171,9 @@ class _Survey:
     def mark(self) -> None:
         """Tells torch's minimum cut: grown values that the backward pass needs must be computed
         again, folds of grown values must be saved."""
-        self._find_forward()
+        tagged = [n for n in self.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"]
+        self._members = _ancestors([*self.outputs, *tagged])
+        self._forward = [n for n in self.graph.nodes if n in self._members]
         for node in reversed(self._forward):
             if self._is_streamed(node):
                 self._streamed.add(node)
@@ -164,17 +184,16 @@ class _Survey:
             # What the user's own checkpointing has marked stays as it is.
             if self._origin[node].grown and node in needed:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
-            elif _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node)):
+            elif self._is_statistic(node):
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
-    def _find_forward(self) -> None:
-        stack = [n for n in self.outputs if isinstance(n, fx.Node)]
-        while stack:
-            node = stack.pop()
-            if node not in self._members:
-                self._members.add(node)
-                stack.extend(node.all_input_nodes)
-        self._forward = [n for n in self.graph.nodes if n in self._members]
+    def statistics_for_the_backward(self) -> list[fx.Node]:
+        """Folds that the forward pass makes for the backward pass alone: a maximum's index."""
+        own = _ancestors(self.outputs)
+        return [n for n in self._forward if n not in own and self._is_statistic(n)]
+
+    def _is_statistic(self, node: fx.Node) -> bool:
+        return _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node))
 
     def _is_streamed(self, node: fx.Node) -> bool:
         """Whether a fused forward pass need never write the value."""
@@ -250,8 +269,11 @@ class _Survey:
             return self._size(added) * FOLDED <= largest
         if not heavy:
             return _bytes(node) >= GROWN * self._size(leaves)
+        if _bytes(node) < self.floor:
+            return False
         # A parameter is stored, whatever is computed from it.
-        return _bytes(node) >= max(self.floor, GROWN * self._size(leaves - self.static))
+        counted = self._size(leaves - self.static)
+        return _depth(node) <= SHALLOW or _bytes(node) >= GROWN * counted
 
     def _size(self, leaves: frozenset[fx.Node]) -> int:
         return sum(map(_bytes, leaves))
@@ -268,6 +290,18 @@ class _Survey:
         if user not in self._members:
             return user.op != "output"
         return user in needed and (self._is_local(user) or self._origin[user].grown)
+
+
+def _ancestors(values: list[Any]) -> set[fx.Node]:
+    """These nodes and all that they are computed from."""
+    found: set[fx.Node] = set()
+    stack = [n for n in values if isinstance(n, fx.Node)]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
 
 
 def _kind(node: fx.Node) -> Kind:
@@ -296,14 +330,23 @@ def _is_like(node: fx.Node) -> bool:
     )
 
 
-def _width(contraction: fx.Node, operand: fx.Node) -> int | None:
-    """Columns of the product for each row of this operand; None when it is the bias."""
+def _operands(contraction: fx.Node) -> tuple[Any, Any]:
     assert isinstance(contraction.target, torch._ops.OpOverload)
     row = OPS[str(contraction.target)]
     assert isinstance(row, Contraction)
     names = [argument.name for argument in contraction.target._schema.arguments]
+    return contraction.args[names.index(row.left)], contraction.args[names.index(row.right)]
+
+
+def _depth(contraction: fx.Node) -> int:
+    """How many products a sum has."""
+    return int(hint(_operands(contraction)[0].meta["val"].shape[-1]) or 0)
+
+
+def _width(contraction: fx.Node, operand: fx.Node) -> int | None:
+    """Columns of the product for each row of this operand; None when it is the bias."""
     shape = contraction.meta["val"].shape
-    left, right = (contraction.args[names.index(side)] for side in (row.left, row.right))
+    left, right = _operands(contraction)
     widths = [hint(shape[-1])] * (operand is left) + [hint(shape[-2])] * (operand is right)
     return max(widths, default=None)
 
@@ -336,6 +379,21 @@ def _results(graph: fx.Graph) -> list[Any]:
 def _output(graph: fx.Graph) -> fx.Node:
     found: fx.Node = next(n for n in reversed(graph.nodes) if n.op == "output")
     return found
+
+
+def _set_results(gm: fx.GraphModule, results: list[Any], place: int, more: int) -> None:
+    """Gives the graph these results; at `place` they are `more` than before, or fewer."""
+    if not more:
+        return
+    output = _output(gm.graph)
+    output.args = (tuple(results),)
+    for name in ("desc", "output_stack_traces"):  # one entry each
+        if name in output.meta:
+            entries = list(pytree.arg_tree_leaves(output.meta[name]))
+            entries[place : place + max(0, -more)] = [None] * more
+            output.meta[name] = entries
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
 
 
 def _primals(graph: fx.Graph) -> list[fx.Node]:

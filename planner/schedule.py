@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import Refusal
-from .graph import INPUT, Graph, TensorType
+from .errors import Refusal, Refused
 from .forms import Role
-from .nest import Nest, schedule
-from .split import Source, split
+from .graph import Graph, TensorType
+from .nest import Nest, build
+from .parts import cut
+from .trace import trace
+from .values import Values
 
 SHORT = 4096
 """Elements up to which the later kernels of a split hold what they reduce, whatever the layout:
 they mostly combine a few parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a kernel reads or writes: kind "in", "out" (of the whole group) or "tmp"."""
+
+    kind: str
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +44,41 @@ class Schedule:
 
 def schedule_group(group: Graph, tiling: str, reduction: str, parts: int = 1) -> Schedule | Refusal:
     """The kernels of a group under a layout (see `Config`), or why there are none."""
+    try:
+        return _schedule(group, tiling, reduction, parts)
+    except Refused as refused:
+        return refused.refusal
+
+
+def _schedule(group: Graph, tiling: str, reduction: str, parts: int) -> Schedule:
+    values = trace(group)
+    inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
+    results = tuple(Source("out", i) for i in range(len(group.outputs)))
     if parts == 1:
-        nest = schedule(group, tiling, reduction)
-        if isinstance(nest, Refusal):
-            return nest
-        inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
-        outputs = tuple(Source("out", i) for i in range(len(group.outputs)))
-        return Schedule((KernelNest(nest, inputs, outputs),))
-    cut = split(group, parts)
-    if isinstance(cut, Refusal):
-        return cut
+        return Schedule((KernelNest(build(values, tiling, reduction), inputs, results),))
+    found = cut(values, parts, len(group.nodes))
+    read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))
     kernels = []
-    for number, phase in enumerate(cut.phases):
-        nest = schedule(phase.graph, tiling, "held", number)
-        if reduction == "loop" and not (number and _is_short(nest)):
-            nest = schedule(phase.graph, tiling, "loop", number)
-        if isinstance(nest, Refusal):
+    for number, phase in enumerate(found.phases):
+        last = number == len(found.phases) - 1
+        written = (Source("tmp", phase.writes + i) for i in range(len(phase.values.outputs)))
+        nest = _phase(phase.values, tiling, reduction, number)
+        kernels.append(KernelNest(nest, inputs + read, results if last else tuple(written)))
+    return Schedule(tuple(kernels), found.temporaries)
+
+
+def _phase(values: Values, tiling: str, reduction: str, number: int) -> Nest:
+    """The nest of one kernel of a split; a later one holds what it reduces where that is short."""
+    if number == 0 or reduction == "held":
+        return build(values, tiling, reduction, number)
+    try:
+        nest = build(values, tiling, "held", number)
+        if nest.largest_tile([1 if a.role is Role.GRID else a.extent for a in nest.axes]) <= SHORT:
             return nest
-        nodes = [n.id for n in phase.graph.nodes if n.op == INPUT]
-        kernels.append(
-            KernelNest(nest, tuple(zip(nodes, phase.inputs, strict=True)), phase.outputs)
-        )
-    return Schedule(tuple(kernels), cut.temporaries)
-
-
-def _is_short(nest: Nest | Refusal) -> bool:
-    if isinstance(nest, Refusal):
-        return False
-    return nest.largest_tile([1 if a.role is Role.GRID else a.extent for a in nest.axes]) <= SHORT
+    except Refused as refused:
+        if refused.refusal.rule == "apart":
+            raise
+    try:
+        return build(values, tiling, reduction, number)
+    except Refused:
+        return build(values, tiling, "loop", number)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from .codegen import descriptors
 from .codegen.access import Tiles, power_of_two
 from .config import Config
 from .cost import Cost, estimate, floor_s, shared_bytes, total
@@ -18,19 +19,20 @@ from .forms import Role, TileAxis
 from .nest import Nest
 from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
 from .schedule import Schedule, schedule_group
-from .split import SMALLEST
+from .parts import SMALLEST
 
 Value = str | int | bool
 _Judged = tuple[Config, Cost]
 
 _STAGES = (1, 2)
-_DOT_STAGES = (3, 4, 2)
+_DOT_STAGES = (3, 4, 2, 1)
+_DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
 _GROUPS = (8, 1)
 _EVICTIONS = ("none", "first", "last")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
-_ENUMERATED = 2000
+_ENUMERATED = 3000
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
 
@@ -70,6 +72,10 @@ class Space:
     group: Graph
     hopeless_s: float = math.inf
 
+    @property
+    def has_descriptors(self) -> bool:
+        return any(d.name == "access" for d in self.dimensions)
+
     def floor_s(self) -> float:
         """Seconds that no config can beat: compulsory traffic at full bandwidth."""
         return floor_s(self.group, self.device)
@@ -88,6 +94,7 @@ class Space:
             eviction=choice["eviction"],
             group=int(choice.get("group", 1)),
             programs=int(choice.get("programs", 0)),
+            flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
             access=choice.get("access", "pointer"),
         )
 
@@ -101,6 +108,7 @@ class Space:
             "eviction": config.eviction,
             "group": config.group,
             "programs": config.programs,
+            "flatten": config.flatten,
             "access": config.access,
         }
 
@@ -179,9 +187,18 @@ class Space:
                 # The later kernels of a split go by the first point of a like size.
                 alike = (blocks for w, blocks in points(kernel.nest) if w == warps)
                 following |= next(alike, {a.name: 1 for a in loose(kernel.nest)})
-            for stages in _DOT_STAGES if by_dots and layout.reduction != "held" else (1,):
-                rest |= {"num_stages": stages, "group": _GROUPS[0] if by_dots else 1}
-                yield self.config({"layout": layout.name, **chosen, **following, **rest})
+            for more in self._variants(layout) if by_dots else ({},):
+                yield self.config({"layout": layout.name, **chosen, **following, **rest, **more})
+
+    def _variants(self, layout: Layout) -> Iterator[dict[str, Value]]:
+        """How a kernel with matrix products of some tiles is run, the usual ways first."""
+        held, nested = layout.reduction == "held", layout.reduction == "nested"
+        kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
+        for access, stages in itertools.product(kinds, (1,) if held else _DOT_STAGES):
+            one: dict[str, Value] = {"num_stages": stages, "group": 8, "access": access}
+            yield one | {"flatten": nested}
+            if not held and not nested and stages == _DOT_STAGES[0]:
+                yield one | {"programs": self.device.sm_count}
 
 
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
@@ -213,18 +230,25 @@ def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
     plain = schedule_group(group, "natural", "loop")
     if isinstance(plain, Refusal):
         return found
-    axes = plain.kernels[0].nest.axes
-    rows = math.prod(a.extent for a in axes if a.role is Role.GRID)
-    length = math.prod(a.extent for a in axes if a.role is not Role.GRID)
-    if rows < 4 * device.sm_count and length >= 2 * SMALLEST:
+    nest = plain.kernels[0].nest
+    sides = dot_sides(nest)
+    rows, length = 1, 1
+    for number, axis in enumerate(nest.axes):
+        if axis.role is not Role.GRID:
+            length *= axis.extent
+        else:
+            rows *= -(-axis.extent // 128) if sides.get(number) else axis.extent
+    if rows < (device.sm_count if sides else 4 * device.sm_count) and length >= 2 * SMALLEST:
         wanted = [p for p in (1 << e for e in range(1, 13)) if _fills(p, rows, length, device)]
         for parts in wanted:
             found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
+            found += [Layout("natural", "nested", parts)] if sides else []
     return found
 
 
 def _fills(parts: int, rows: int, length: int, device: DeviceProfile) -> bool:
-    return device.sm_count <= rows * parts <= 16 * device.sm_count and length // parts >= 256
+    programs = rows * parts
+    return 0.9 * device.sm_count <= programs <= 16 * device.sm_count and length // parts >= 256
 
 
 def _sensible(
@@ -268,6 +292,9 @@ def _dimensions(schedules: Mapping[Layout, Schedule], device: DeviceProfile) -> 
     if by_dots:
         found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
         found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
+        found.append(Dimension("flatten", (False, True), frozenset(by_dots & {"nested"})))
+        if device.capability >= _DESCRIPTORS:
+            found.append(Dimension("access", ("pointer", "descriptor"), frozenset(by_dots)))
     return tuple(found)
 
 
@@ -289,6 +316,8 @@ def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | No
     shared = shared_bytes(nest, tiles, config)
     if shared > device.shared_per_sm - 1024:
         return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
+    if config.access == "descriptor" and not descriptors.are_of_use(tiles):
+        return Refusal("descriptor", "no access is a block that a descriptor can copy")
     tile = tiles.largest_tile()
     if tile > _LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")

@@ -54,6 +54,18 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     return Described(descriptor, row.axis, column.axis, tuple(rows), tuple(columns))
 
 
+def are_of_use(tiles: Tiles) -> bool:
+    """Whether descriptors can make some access of the kernel: an operand that is loaded for a
+    matrix product, or a store."""
+    nest = tiles.nest
+    operands = {r for c in nest.contractions if tiles.dot(c) for r in nest.values[c].reads}
+    loads = [access for value, access in nest.loads.items() if value in operands]
+    return any(
+        described(tiles, access, tiles.dims(access.axes))
+        for access in (*loads, *nest.stores.values())
+    )
+
+
 def coordinates(tiles: Tiles, found: Described, starts: dict[int, str]) -> str:
     """The block's first row and column, as 32-bit integers."""
     texts = []

@@ -261,6 +261,7 @@ class _Emitter:
         innermost = not any(isinstance(item, Loop) for item in loop.body)
         staged = innermost and self.config.num_stages > 1
         stages = f", num_stages={self.config.num_stages}" if staged else ""
+        stages += ", flatten=True" if not innermost and self.config.flatten else ""
         first, last = self._range(loop.axis)
         self.scope.line(f"for {counter} in tl.range({first}, {last}{stages}):")
         with self.scope.indented():

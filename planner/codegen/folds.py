@@ -125,7 +125,9 @@ def _power(scope: Scope, base: str, terms: list[tuple[float, str, str]]) -> str:
     parts = []
     for c, new, old in terms:
         first, second = (new, old) if c > 0 else (old, new)
-        parts.append(f"({first} - {second})" + f" * {abs(c)}" * (abs(c) != 1))
+        # Where both are infinite they do not differ; inf - inf would be NaN.
+        apart = f"tl.where({first} == {second}, 0.0, {first} - {second})"
+        parts.append(apart + f" * {abs(c)}" * (abs(c) != 1))
     if base == "2":
         return f"tl.exp2({' + '.join(parts)})"
     return f"{'tl.exp' if scope.narrow else 'exp'}({' + '.join(parts)})"

@@ -59,6 +59,7 @@ rint = _elementwise(np.rint)
 fmod = _elementwise(np.fmod)
 pow = _elementwise(np.power)
 fast_log = _elementwise(np.log)
+fast_logf = _elementwise(np.log)
 fast_tanh = _elementwise(np.tanh)
 
 

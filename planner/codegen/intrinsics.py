@@ -35,6 +35,105 @@ def fast_tanh(x):
         "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )
 ''',
+    "quick_log": '''
+@triton.jit
+def quick_log(x):
+    """log: near 1, where the special function unit's error is not small beside the result, a
+    polynomial. Relative error 2**-20."""
+    y = x - 1.0
+    p = tl.fma(y, 0.157574292, -0.181272582)
+    p = tl.fma(p, y, 0.199423832)
+    p = tl.fma(p, y, -0.249533555)
+    p = tl.fma(p, y, 0.333340382)
+    p = tl.fma(p, y, -0.500003684)
+    p = tl.fma(p, y, 0.999999987)
+    return tl.where(tl.abs(y) < 0.25, p * y, libdevice.fast_logf(x))
+''',
+    "quick_log1p": '''
+@triton.jit
+def quick_log1p(x):
+    """log(1 + x), by the polynomial of `quick_log` near 0. Relative error 2**-20."""
+    p = tl.fma(x, 0.157574292, -0.181272582)
+    p = tl.fma(p, x, 0.199423832)
+    p = tl.fma(p, x, -0.249533555)
+    p = tl.fma(p, x, 0.333340382)
+    p = tl.fma(p, x, -0.500003684)
+    p = tl.fma(p, x, 0.999999987)
+    return tl.where(tl.abs(x) < 0.25, p * x, libdevice.fast_logf(1.0 + x))
+''',
+    "quick_expm1": '''
+@triton.jit
+def quick_expm1(x):
+    """exp(x) - 1, by a polynomial near 0. Relative error 2**-20."""
+    p = tl.fma(x, 0.00138888198, 0.00840768268)
+    p = tl.fma(p, x, 0.0416687003)
+    p = tl.fma(p, x, 0.166659743)
+    p = tl.fma(p, x, 0.499999831)
+    p = tl.fma(p, x, 1.00000009)
+    return tl.where(tl.abs(x) < 0.5, p * x, tl.exp(x) - 1.0)
+''',
+    "quick_tanh": '''
+@triton.jit
+def quick_tanh(x):
+    """tanh by one exponential and one division, by an odd polynomial near 0. Relative error
+    2**-20."""
+    a = tl.abs(x)
+    u = x * x
+    p = tl.fma(u, -0.0460281934, 0.13236369)
+    p = tl.fma(p, u, -0.333294672)
+    p = tl.fma(p, u, 0.999999757)
+    # Past the range of the exponential the quotient is 0.
+    far = 1.0 - 2.0 / (tl.exp2(a * 2.8853900817779268) + 1.0)
+    return tl.where(a < 0.45, p * x, tl.where(x < 0.0, -far, far))
+''',
+    "quick_erf": '''
+@triton.jit
+def quick_erf(x):
+    """erf by 1 - 2**q(|x|), by an odd polynomial near 0. Relative error 2**-19; 1 - erf(x) is
+    good to 2**-12 of itself up to 4, as GELU needs it."""
+    a = tl.abs(x)
+    u = x * x
+    p = tl.fma(u, 0.00376721275, -0.0258860729)
+    p = tl.fma(p, u, 0.112558926)
+    p = tl.fma(p, u, -0.376098039)
+    p = tl.fma(p, u, 1.1283787)
+    q = tl.fma(a, -0.000833557389, 0.0140406979)
+    q = tl.fma(q, a, -0.103323467)
+    q = tl.fma(q, a, -0.983644044)
+    q = tl.fma(q, a, -1.58196956)
+    q = tl.fma(q, a, -0.012676628)
+    far = 1.0 - tl.exp2(q)
+    return tl.where(a < 0.9, p * x, tl.where(x < 0.0, -far, far))
+''',
+    "left_shift": '''
+@triton.jit
+def left_shift(x, n):
+    """x * 2**n; 0 where n is no place of a bit in x."""
+    return tl.where((n >= 0) & (n < x.dtype.primitive_bitwidth), x << n, x - x)
+''',
+    "right_shift": '''
+@triton.jit
+def right_shift(x, n):
+    """x / 2**n, rounded down; where n is no place of a bit in x, only the sign is left."""
+    last = x.dtype.primitive_bitwidth - 1
+    return tl.where((n >= 0) & (n <= last), x >> n, tl.where(x < 0, x - x - 1, x - x))
+''',
+    "uniform": '''
+@triton.jit
+def _mixed(x):
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def uniform(seed, index):
+    """The random number in [0, 1) of a seed and an index, bit for bit that of `library.uniform`."""
+    low = _mixed(seed.to(tl.uint32))
+    high = _mixed((seed >> 32).to(tl.uint32) + low)
+    word = _mixed(_mixed(index.to(tl.uint32) ^ low) + high)
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+''',
     "clamp": """
 @triton.jit
 def clamp(x, low, high):

@@ -1,0 +1,285 @@
+"""A reduction cut over the grid: its values as those of several kernels.
+
+The longest reduced axis is divided into `parts`. One kernel for each pass over it writes what its
+folds come to in every part; the kernels after it combine those, each for itself because they are
+few: extrema by their own fold, sums that follow an extremum by the same H by which a loop corrects
+them (`online.py`). The order is fixed, so results repeat exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from .axes import Factors
+from .errors import Refused
+from .graph import Arg, Ref, TensorType
+from .online import Correction, derive
+from .values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Load,
+    LoadDim,
+    Output,
+    Value,
+    ValueKind,
+    Values,
+)
+
+SMALLEST = 4096
+"""Elements below which a reduction is not worth cutting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The values of one kernel. Load k of a temporary has input `first_temporary` + k; outputs of
+    all phases but the last are temporaries, from number `writes` on."""
+
+    values: Values
+    writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The kernels in order, and the types of the temporaries between them."""
+
+    phases: tuple[Phase, ...]
+    temporaries: tuple[TensorType, ...]
+
+
+def cut(values: Values, parts: int, first_temporary: int) -> Parts:
+    """The values with their longest reduction in `parts`. Raises Refused where it cannot be cut."""
+    over = _longest(values)
+    if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
+        raise Refused("split", "no reduction is large enough to be cut")
+    divided = next((f for f in over if values.extents[f] % parts == 0), None)
+    if divided is None:
+        raise Refused("split", f"no reduced axis divides into {parts} parts")
+    derived = derive(values, frozenset(over))
+    builder = _Builder(derived.values, derived.corrections, frozenset(over), divided, parts)
+    builder.first_temporary = first_temporary
+    return builder.build()
+
+
+def _longest(values: Values) -> Factors:
+    """The factors of the largest set that the same folds reduce, outer to inner."""
+    classes: dict[frozenset[int], list[int]] = {}
+    for factor in values.extents:
+        folds = frozenset(
+            v.id for v in values.values if isinstance(v.kind, Fold) and factor in v.kind.reduced
+        )
+        if folds:
+            classes.setdefault(folds, []).append(factor)
+    if not classes:
+        raise Refused("split", "nothing is reduced")
+    found = max(classes.values(), key=lambda c: math.prod(values.extents[f] for f in c))
+    order = next(v.kind.reduced for v in values.values
+                 if isinstance(v.kind, Fold) and set(found) <= set(v.kind.reduced))
+    return tuple(f for f in order if f in found)
+
+
+@dataclass(slots=True)
+class _Builder:
+    values: Values
+    corrections: Mapping[int, Correction]
+    over: frozenset[int]
+    divided: int
+    parts: int
+    first_temporary: int = 0
+    temporaries: list[TensorType] = field(default_factory=list)
+    place: dict[int, int] = field(default_factory=dict)
+    """Temporary of each fold that has one."""
+
+    @property
+    def part(self) -> int:
+        return max(self.values.extents) + 1
+
+    @property
+    def rest(self) -> int:
+        return max(self.values.extents) + 2
+
+    def build(self) -> Parts:
+        passes = self._passes()
+        phases = []
+        for number in range(1, max(passes.values()) + 1):
+            folds = [f for f in sorted(passes) if passes[f] == number]
+            phases.append(self._partial(folds))
+        last = _Copy(self, divide=False)
+        outputs = [replace(o, value=last.value(o.value)) for o in self.values.outputs]
+        phases.append(Phase(last.finish(outputs), 0))
+        return Parts(tuple(phases), tuple(self.temporaries))
+
+    def is_cut(self, value: Value) -> bool:
+        return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
+
+    def _passes(self) -> dict[int, int]:
+        """In which pass over the axis each of its folds is under way."""
+        ancestors = self.values.ancestors()
+        found: dict[int, int] = {}
+        for value in self.values.values:
+            if self.is_cut(value):
+                correction = self.corrections.get(value.id)
+                joined = {x for _, x in correction.exponent} if correction else set()
+                before = {f for f in found if f in ancestors[value.id]}
+                later = [found[f] + 1 for f in before - joined]
+                found[value.id] = max([1, *later, *(found[x] for x in joined & before)])
+        return found
+
+    def _partial(self, folds: Sequence[int]) -> Phase:
+        copy = _Copy(self, divide=True, under_way=frozenset(folds))
+        outputs = []
+        writes = len(self.temporaries)
+        for index, fold in enumerate(folds):
+            value = self.values.values[fold]
+            dims = ((self.part,), *(copy.factors(d) for d in value.dims))
+            shape = (self.parts, *(self.values.size(d) for d in value.dims))
+            kind = TensorType(shape, _contiguous(shape), value.dtype)
+            outputs.append(Output(index, copy.value(fold), dims, kind))
+        for index, fold in enumerate(folds):
+            self.place[fold] = writes + index
+            self.temporaries.append(outputs[index].type)
+        return Phase(copy.finish(outputs), writes)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The values of one kernel: folds of earlier passes read from their parts, those under way
+    over one part only."""
+
+    builder: _Builder
+    divide: bool
+    under_way: frozenset[int] = frozenset()
+    made: list[Value] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+
+    def value(self, number: int) -> int:
+        """The copy of a value, made with all that it reads."""
+        if number not in self.known:
+            old = self.builder.values.values[number]
+            if self.builder.is_cut(old) and number in self.builder.place:
+                self.known[number] = self._combined(old)
+            else:
+                for source in old.reads:
+                    self.value(source)
+                self.known[number] = self._copied(old)
+        return self.known[number]
+
+    def factors(self, factors: Factors) -> Factors:
+        """The same factors, the divided one in two where this kernel works on parts."""
+        if not self.divide:
+            return factors
+        both = (self.builder.part, self.builder.rest)
+        return tuple(p for f in factors for p in (both if f == self.builder.divided else (f,)))
+
+    def finish(self, outputs: Sequence[Output]) -> Values:
+        extents = dict(self.builder.values.extents)
+        extents[self.builder.part] = self.builder.parts
+        extents[self.builder.rest] = extents[self.builder.divided] // self.builder.parts
+        used = {f for v in self.made for f in v.axes} | {f for o in outputs for d in o.dims for f in d}
+        kept = {f: n for f, n in sorted(extents.items()) if f in used}
+        return Values(tuple(self.made), tuple(outputs), kept)
+
+    def _copied(self, old: Value) -> int:
+        dims = tuple(self.factors(d) for d in old.dims)
+        kind: ValueKind = old.kind
+        match kind:
+            case Load():
+                parts = tuple(replace(d, factors=self.factors(d.factors)) for d in kind.dims)
+                kind = replace(kind, dims=parts)
+            case Compute(operands=operands):
+                kind = replace(kind, operands=tuple((n, self._renamed(a)) for n, a in operands))
+            case Fold(source=source, times=times):
+                reduced = self.factors(kind.reduced)
+                if old.id in self.under_way:
+                    reduced = tuple(f for f in reduced if f != self.builder.part)
+                    dims = ((self.builder.part,), *dims)
+                kind = replace(
+                    kind,
+                    source=self.known[source],
+                    times=None if times is None else self.known[times],
+                    reduced=reduced,
+                    mean=kind.mean and old.id not in self.under_way,
+                )
+            case Choice(factors=factors, pieces=pieces):
+                chosen = tuple((self.known[v], low, high) for v, low, high in pieces)
+                kind = replace(kind, factors=self.factors(factors), pieces=chosen)
+            case Index(factors=factors):
+                kind = replace(kind, factors=self.factors(factors))
+        return self._add(kind, dims, old.dtype, old.origin)
+
+    def _combined(self, old: Value) -> int:
+        """A fold of an earlier pass, from its parts."""
+        builder, fold = self.builder, old.kind
+        assert isinstance(fold, Fold)
+        state = self._state(old)
+        correction = builder.corrections.get(old.id)
+        dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
+        if correction is not None:
+            scale: int | None = None
+            for c, x in correction.exponent:
+                apart = "tl.where({new} == {old}, 0.0, {new} - {old})"
+                both: tuple[tuple[str, Arg], ...] = (
+                    ("new", Ref(self.value(x))),
+                    ("old", Ref(self._state(builder.values.values[x]))),
+                )
+                one = self._compute(apart, both, dims, old)
+                one = self._compute("{self} * {other}", _pair(one, c), dims, old)
+                if scale is not None:
+                    one = self._compute("{self} + {other}", _pair(scale, Ref(one)), dims, old)
+                scale = one
+            assert scale is not None
+            power = "exp({self})" if correction.base == "e" else "tl.exp2({self})"
+            scale = self._compute(power, (("self", Ref(scale)),), dims, old, "sfu")
+            state = self._compute("{self} * {other}", _pair(state, Ref(scale)), dims, old)
+        kept = tuple(self.factors(d) for d in old.dims)
+        total = self._add(Fold(fold.monoid, state, (builder.part,)), kept, old.dtype, old.origin)
+        if fold.mean:
+            count = builder.values.size(fold.reduced)
+            total = self._compute("{self} * {other}", _pair(total, 1 / count), kept, old)
+        return total
+
+    def _state(self, old: Value) -> int:
+        """The load of a fold's parts."""
+        builder = self.builder
+        place = builder.place[old.id]
+        tensor = builder.temporaries[place]
+        dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
+        parts = tuple(LoadDim(d, stride) for d, stride in zip(dims, tensor.stride, strict=True))
+        load = Load(builder.first_temporary + place, parts, tensor.dtype)
+        same = next((v.id for v in self.made if v.kind == load), None)
+        return same if same is not None else self._add(load, dims, tensor.dtype, old.origin)
+
+    def _compute(
+        self,
+        expr: str,
+        operands: tuple[tuple[str, Arg], ...],
+        dims: Dims,
+        old: Value,
+        cost: str = "fma",
+    ) -> int:
+        kind = Compute(expr, operands, old.dtype, old.dtype, cost)
+        return self._add(kind, dims, old.dtype, old.origin)
+
+    def _renamed(self, argument: Arg) -> Arg:
+        return Ref(self.known[argument.node]) if isinstance(argument, Ref) else argument
+
+    def _add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
+        self.made.append(Value(len(self.made), kind, dims, dtype, origin))
+        return len(self.made) - 1
+
+
+def _pair(left: int, right: Arg) -> tuple[tuple[str, Arg], ...]:
+    return ("self", Ref(left)), ("other", right)
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= max(1, n)
+    return tuple(strides)
