@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError
 from . import run as running
-from .result import CHILD, HOST, REPORT, Report
+from .result import CHILD, HOST, PREDICTED, REPORT, Missing, Report
 from .table import markdown, write
 from .verdict import faults
-from .workloads import EXAMPLES, WORKLOADS, Workload
+from .workloads import CONTRACTIONS, EXAMPLES, WORKLOADS, Workload
 
 HOST_NAME = "host"
 
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(given)
     try:
-        if options.measure:
-            return _measure(options)
+        if options.measure or options.watch:
+            return _child(options)
         return _run(options, given)
     except FusionplanError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("workloads", nargs="*", type=_workload, metavar="WORKLOAD", help="a workload's name")
     add("--all", action="store_true", help="every workload")
+    add("--contractions", action="store_true", help="those around matrix products")
     add("--store", help="path or database URL; by default $PLANNER_STORE or the user's cache")
     add("--device", default="cuda", help="cuda or cuda:N")
     add(
@@ -61,11 +62,13 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help="the host cost of a call too (default: --host)",
     )
+    add("--ncu", action="store_true", help="the bytes of a call too, counted by Nsight Compute")
     add("--include", type=Path, action="append", default=[], help="an earlier --json to add to")
     add("--json", type=Path, help="write the report there")
     add("--markdown", type=Path, help="write the tables there, between the markers if it has any")
     add("--check", action="store_true", help="exit with 1 when a requirement is not met")
     add("--measure", metavar="NAME", help=argparse.SUPPRESS)
+    add("--watch", metavar="NAME", help=argparse.SUPPRESS)
     return parser
 
 
@@ -84,16 +87,18 @@ def _positive(text: str) -> float:
 
 
 def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
-    workloads = tuple(WORKLOADS.values()) if options.all else options.workloads or EXAMPLES
+    named = [*options.workloads, *(CONTRACTIONS if options.contractions else ())]
+    workloads = list(WORKLOADS.values()) if options.all else named or list(EXAMPLES)
     earlier = [_read(path) for path in options.include]
     children = running.Children(options.store, options.device, options.budget, options.seconds)
     report = running.run(
-        workloads,
+        list(dict.fromkeys(workloads)),
         children,
         tune=options.tune,
         host=options.host,
         say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True),
         arguments=given,
+        count=options.ncu,
     )
     for other in earlier:
         report = running.joined(other, report)
@@ -103,7 +108,10 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     if options.markdown:
         write(options.markdown, text)
     print(text, end="")
-    return _judged(report) if options.check else int(bool(report.failed))
+    if options.check:
+        return _judged(report)
+    uncounted = any(isinstance(m.traffic, Missing) for m in report.workloads)
+    return int(uncounted or bool(report.failed))
 
 
 def _judged(report: Report) -> int:
@@ -120,12 +128,13 @@ def _read(path: Path) -> Report:
         raise FusionplanError(f"{path} is no report: {str(error).splitlines()[0]}") from error
 
 
-def _measure(options: argparse.Namespace) -> int:
-    """The child: one JSON document on stdout, and nothing else there, whatever a compiler says."""
+def _child(options: argparse.Namespace) -> int:
+    """One JSON document on stdout, and nothing else there, whatever a compiler says."""
     import torch
 
     from .host import host_costs
     from .measure import measure
+    from .traffic import watched
 
     device = torch.device(options.device)
     if device.type == "cuda":
@@ -138,7 +147,9 @@ def _measure(options: argparse.Namespace) -> int:
         )
         torch.cuda.set_device(device)
     with _stdout_to_stderr():
-        if options.measure == HOST_NAME:
+        if options.watch:
+            answer = PREDICTED.dump_json(watched(_workload(options.watch), device, options.store))
+        elif options.measure == HOST_NAME:
             answer = HOST.dump_json(host_costs(device))
         else:
             workload = _workload(options.measure)

@@ -12,6 +12,7 @@ import triton
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..api import executors, load, plans
+from ..planner.errors import FusionplanError
 from ..planner.graph import INPUT
 from ..planner.ops import is_free
 from ..planner.plan import Plan
@@ -21,11 +22,24 @@ from ..tuner.measure import Call, Interleaved, Timer, conditions, stopwatch_for
 from ..tuner.model_peers import model_peers
 from ..tuner.peers import Peers
 from ..tuner.progress import Silent
-from .result import EAGER, OURS, Accuracy, Against, Machine, Measured, Missing, Timing
-from .workloads import Workload, make
+from .result import (
+    EAGER,
+    OURS,
+    REWRITTEN,
+    Accuracy,
+    Against,
+    Machine,
+    Measured,
+    Missing,
+    Timing,
+)
+from .workloads import Workload, make, make_rewritten
 
 ROUNDS = 100
 PASSES = 2
+
+REWRITTEN_MODE = "max-autotune-no-cudagraphs"
+"""Of torch.compile, for what is rewritten by hand: its best."""
 
 
 class Notes(Silent):
@@ -56,21 +70,27 @@ def measure(
     def ours() -> object:
         return arguments.run(fast)
 
+    notes = Notes()
     with torch.no_grad():
         try:
-            ours()  # before the peers, which take long to compile
+            first = extra_bytes(ours, device)  # before the peers, which take long to compile
         except NoPlan as error:
             return Missing(str(error))
-        notes = Notes()
-        peers = Peers(model_peers(model, arguments, device.type == "cuda"), notes)
-        peers.warm()
+        live = plans(fast)
+        # Before the peers too: some hold on to memory that the model in float64 needs.
         accuracy = accuracy_of(model, arguments, ours)
-        extra = {
-            name: extra_bytes(c, device) for name, c in ((OURS, ours), (EAGER, peers.ready[EAGER]))
-        }
-        calls = {OURS: ours, **peers.ready}
-        times, best = compare(calls, timer or _timer(device), budget_s)
-    live = plans(fast)
+        _give_back(device)
+        given = model_peers(model, arguments, device.type == "cuda")
+        if workload.rewritten and device.type == "cuda":
+            given[REWRITTEN] = rewritten_peer(workload, arguments, device)
+        peers = ready_peers(given, model, arguments, notes)
+        _give_back(device)
+        # A graph holds its memory between calls; the first call runs without.
+        graphed = any(plan.cudagraph for plan in live)
+        extra = {OURS: first if graphed else extra_bytes(ours, device)}
+        if EAGER in peers:
+            extra[EAGER] = extra_bytes(peers[EAGER], device)
+        times, best = compare({OURS: ours, **peers}, timer or _timer(device), budget_s, notes)
     return Measured(
         workload.name,
         machine(device),
@@ -80,27 +100,90 @@ def measure(
         kernels=sum(runner.kernels_per_call for runner in executors(fast)),
         lowerings=lowerings(fast),
         plan="; ".join(_described(plan) for plan in live),
-        cudagraph=any(plan.cudagraph for plan in live),
+        cudagraph=graphed,
         extra_bytes=extra,
         conditions=conditions(device.index or 0) if device.type == "cuda" else {},
         notes=tuple(notes.kept),
     )
 
 
+def ready_peers(
+    given: Mapping[str, Call], model: Callable[..., Any], arguments: Arguments, notes: Notes
+) -> dict[str, Call]:
+    """Those that run, compiled; with a note where what is rewritten by hand is not the same
+    computation."""
+    peers = Peers(given, notes)
+    peers.warm()
+    if REWRITTEN in peers.ready:
+        try:
+            problem = accuracy_of(model, arguments, peers.ready[REWRITTEN]).problem
+        except torch.OutOfMemoryError as error:
+            problem = f"not checked: {_first_line(error)}"
+        if problem:
+            notes.note(f"{REWRITTEN}: {problem}")
+    return peers.ready
+
+
+def rewritten_peer(workload: Workload, arguments: Arguments, device: torch.device) -> Call:
+    """What a person rewrote by hand, in torch.compile's best mode for it."""
+    model = make_rewritten(workload, str(device))
+    compiled = torch.compile(model, mode=REWRITTEN_MODE, dynamic=False)
+    return lambda: arguments.run(compiled)
+
+
+class _PeerFailed(Exception):
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name)
+        self.name, self.error = name, error
+
+
 def compare(
-    calls: Mapping[str, Call], timer: Timer, budget_s: float
+    calls: Mapping[str, Call], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Against]:
-    """Interleaved times of all, in two passes, and ours against the best of the others."""
-    passes = [timer.interleaved(calls, budget_s=budget_s) for _ in range(PASSES)]
+    """Interleaved times of all, in two passes, and ours against the best of the others but for
+    what was rewritten by hand. A peer that fails is left out, with a note. Raises FusionplanError
+    when none is left."""
+    while True:
+        guarded = {n: c if n == OURS else _guarded(n, c) for n, c in calls.items()}
+        try:
+            passes = [timer.interleaved(guarded, budget_s=budget_s) for _ in range(PASSES)]
+            break
+        except _PeerFailed as failed:
+            notes.note(f"{failed.name} fails beside the others: {_first_line(failed.error)}")
+            calls = {n: c for n, c in calls.items() if n != failed.name}
     whole = Interleaved({n: [lap for p in passes for lap in p.laps[n]] for n in calls})
     times: dict[str, Timing] = {}
     for name in calls:
         total = whole.timing(name)
         each = tuple(p.timing(name).seconds for p in passes)
         times[name] = Timing(total.seconds, each, total.spread_s, total.laps)
-    best = min((n for n in calls if n != OURS), key=lambda n: times[n].seconds)
+    peers = [name for name in calls if name not in (OURS, REWRITTEN)]
+    if not peers:
+        raise FusionplanError("neither eager nor torch.compile runs beside the plan")
+    best = min(peers, key=lambda n: times[n].seconds)
     ratio = whole.ratio(OURS, best)
     return times, Against(best, ratio.median, ratio.low, ratio.high)
+
+
+def _guarded(name: str, call: Call) -> Call:
+    def run() -> object:
+        try:
+            return call()
+        except Exception as error:
+            raise _PeerFailed(name, error) from error
+
+    return run
+
+
+def _first_line(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
+
+
+def _give_back(device: torch.device) -> None:
+    """What torch keeps of freed memory, to the device: other pools can have it then."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> Accuracy:
@@ -153,8 +236,9 @@ def _allowance(dtype: torch.dtype) -> float:
 
 
 def extra_bytes(call: Call, device: torch.device) -> int:
-    """The most memory that a call takes besides what was there; 0 where it is not counted."""
+    """The most memory that one call takes besides what was there; 0 where it is not counted."""
     if device.type != "cuda":
+        call()
         return 0
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)

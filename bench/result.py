@@ -9,6 +9,8 @@ from pydantic import Field, TypeAdapter
 
 OURS = "planner"
 EAGER = "eager"
+REWRITTEN = "flex"
+"""The workload rewritten by hand with FlexAttention: shown, but no peer."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -68,10 +70,46 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """The store has no plan for the workload, or one that cannot be built; or something else that
+    was asked for is not there."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the cost model expects of one call. hbm_bytes: None where a graph has no plan of ours.
+    whole: whether every kernel is generated; of the others only their inputs and results count,
+    each once."""
+
+    hbm_bytes: int | None
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What ncu counted over the kernels of one call, each begun with an empty cache: bytes read
+    from and written to the memory, bytes through the L2 cache, seconds."""
+
+    read_bytes: int
+    written_bytes: int
+    l2_bytes: int
+    seconds: float
+    kernels: int
+    predicted: Predicted
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One workload. kernels: generated kernels of a call. lowerings: how the parts of the plan
     run, "aten" included where some operation is in no group. plan: its configs, for people.
-    extra_bytes: most memory that a call takes besides its inputs, its result included."""
+    extra_bytes: most memory that a call takes besides its inputs, its result included. traffic:
+    None where it was not asked for."""
 
     name: str
     machine: Machine
@@ -86,13 +124,15 @@ class Measured:
     conditions: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tune_s: float | None = None
+    traffic: Traffic | Missing | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """The store has no plan for the workload, or one that cannot be built."""
+class Asked:
+    """What a call may take at most: seconds, and bytes besides its inputs. None: not asked."""
 
-    why: str
+    reach_s: float | None = None
+    peak_extra: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +151,8 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run of the benchmark. failed: why, by the workload's name. floors_s: by workload."""
+    """One run of the benchmark. failed: why, by the workload's name. floors_s, asked: by workload,
+    asked only of those of which something is."""
 
     date: str
     commit: str
@@ -120,6 +161,7 @@ class Report:
     failed: dict[str, str]
     floors_s: dict[str, float]
     host: HostCosts | None = None
+    asked: dict[str, Asked] = field(default_factory=dict)
     format: int = 1
 
     @property
@@ -130,5 +172,6 @@ class Report:
 
 
 CHILD: TypeAdapter[Measured | Missing] = TypeAdapter(Measured | Missing)
+PREDICTED: TypeAdapter[Predicted | Missing] = TypeAdapter(Predicted | Missing)
 HOST: TypeAdapter[HostCosts] = TypeAdapter(HostCosts)
 REPORT: TypeAdapter[Report] = TypeAdapter(Report)

@@ -15,7 +15,8 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError
-from .result import CHILD, HOST, HostCosts, Measured, Missing, Report
+from . import ncu
+from .result import CHILD, HOST, Asked, HostCosts, Measured, Missing, Report, Traffic
 from .workloads import ROOT, Workload
 
 Say = Callable[[str], None]
@@ -32,6 +33,9 @@ class Processes(Protocol):
 
     def tune(self, workload: Workload) -> float:
         """Seconds on the wall, from the start of the process to its end."""
+
+    def watch(self, workload: Workload) -> Traffic | Missing:
+        """The bytes of one call, by ncu. Raises FusionplanError when they cannot be had."""
 
     def host(self) -> HostCosts: ...
 
@@ -61,6 +65,9 @@ class Children:
         _answer([*command, "--quiet", "--device", self.device, *limit, *self._stored])
         return time.monotonic() - start
 
+    def watch(self, workload: Workload) -> Traffic | Missing:
+        return ncu.watch([*self._bench, "--watch", workload.name, *self._stored])
+
     def host(self) -> HostCosts:
         answer = _answer([*self._bench, "--measure", "host"])
         try:
@@ -85,8 +92,10 @@ def run(
     host: bool,
     say: Say,
     arguments: Sequence[str],
+    count: bool = False,
 ) -> Report:
-    """Measure them all. A workload that fails is in the report with the reason."""
+    """Measure them all; count: their bytes too. A workload that fails is in the report with the
+    reason."""
     measured: list[Measured] = []
     failed: dict[str, str] = {}
     for workload in workloads:
@@ -96,7 +105,7 @@ def run(
             failed[workload.name] = str(error)
             say(f"{workload.name}: {error}")
         else:
-            measured.append(found)
+            measured.append(_counted(found, workload, processes, say) if count else found)
     costs = None
     if host:
         say("host: what a call costs")
@@ -113,6 +122,7 @@ def run(
         failed,
         {w.name: w.floor_s for w in workloads},
         costs,
+        {w.name: asked for w in workloads if (asked := Asked(w.reach, w.peak_extra)) != Asked()},
     )
 
 
@@ -132,6 +142,18 @@ def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) ->
     return replace(found, tune_s=tuning_s)
 
 
+def _counted(found: Measured, workload: Workload, processes: Processes, say: Say) -> Measured:
+    """With the bytes of a call, or why they could not be counted: the times stay good."""
+    say(f"{workload.name}: counting bytes")
+    try:
+        traffic = processes.watch(workload)
+    except FusionplanError as error:
+        traffic = Missing(str(error))
+    if isinstance(traffic, Missing):
+        say(f"{workload.name}: bytes not counted: {traffic.why}")
+    return replace(found, traffic=traffic)
+
+
 def joined(earlier: Report, later: Report) -> Report:
     """The later report with what only the earlier one has. Raises BenchError when they are of
     different machines."""
@@ -144,6 +166,7 @@ def joined(earlier: Report, later: Report) -> Report:
         workloads=(*kept, *later.workloads),
         failed={n: why for n, why in earlier.failed.items() if n not in new} | later.failed,
         floors_s=earlier.floors_s | later.floors_s,
+        asked=earlier.asked | later.asked,
         host=later.host or earlier.host,
     )
 

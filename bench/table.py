@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..planner.errors import FusionplanError
-from .result import EAGER, OURS, HostCosts, Measured, Report
+from .result import (
+    EAGER,
+    OURS,
+    REWRITTEN,
+    Asked,
+    HostCosts,
+    Measured,
+    Missing,
+    Predicted,
+    Report,
+    Traffic,
+)
 
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
@@ -20,9 +31,11 @@ def markdown(report: Report) -> str:
     parts = [_where(report)]
     if report.workloads:
         parts += [_times(report), _plans(report)]
+    if any(isinstance(m.traffic, Traffic) for m in report.workloads):
+        parts.append(_bytes(report))
     if report.host:
         parts.append(_host(report.host))
-    notes = [f"- {m.name}: {note}" for m in report.workloads for note in m.notes]
+    notes = [f"- {m.name}: {note}" for m in report.workloads for note in _notes(m)]
     if notes:
         parts.append("\n".join(notes))
     if report.failed:
@@ -61,10 +74,18 @@ def _where(report: Report) -> str:
 
 
 def _times(report: Report) -> str:
-    head = ["workload", *PEERS, OURS, "± passes", "best peer / planner", "planner / floor"]
+    """Columns that no workload has anything for are left out."""
+    rewritten = any(REWRITTEN in m.times for m in report.workloads)
+    reach = any(_asked(report, m).reach_s is not None for m in report.workloads)
+    others = [*PEERS, *([REWRITTEN] if rewritten else [])]
+    titles = [f"{n} (rewritten by hand)" if n == REWRITTEN else n for n in others]
+    head = ["workload", *titles, *(["reach"] if reach else []), OURS]
+    head += ["± passes", "best peer / planner", "planner / floor"]
     rows = []
     for m in report.workloads:
-        peers = [_us(m.times[p].seconds) if p in m.times else "-" for p in PEERS]
+        peers = [_us(m.times[p].seconds) if p in m.times else "-" for p in others]
+        wanted = _asked(report, m).reach_s
+        peers += ["-" if wanted is None else _us(wanted)] if reach else []
         ours = m.times[OURS]
         share = f"{ours.seconds / report.floors_s[m.name]:.2f}"
         speed = f"{1 / m.best.median:.3f} ({1 / m.best.high:.3f}-{1 / m.best.low:.3f})"
@@ -75,22 +96,71 @@ def _times(report: Report) -> str:
     floors = geometric_mean(
         [m.times[OURS].seconds / report.floors_s[m.name] for m in report.workloads]
     )
-    blank = [""] * (len(PEERS) + 2)
+    blank = [""] * (len(head) - 3)
     rows.append(["geometric mean", *blank, f"**{speeds:.3f}**", f"**{floors:.2f}**"])
     return "Microseconds of a call.\n\n" + _table(head, rows)
 
 
 def _plans(report: Report) -> str:
     head = ["workload", "kernels", "plan", "error / eager's", "memory MiB (eager)", "tuning s"]
-    return _table(head, [_plan_row(m) for m in report.workloads])
+    return _table(head, [_plan_row(m, _asked(report, m)) for m in report.workloads])
 
 
-def _plan_row(m: Measured) -> list[str]:
+def _plan_row(m: Measured, asked: Asked) -> list[str]:
     accuracy = f"{m.accuracy.ratio:.2f}" + (" **wrong**" if m.accuracy.problem else "")
-    memory = [f"{m.extra_bytes.get(name, 0) / 2**20:.1f}" for name in (OURS, EAGER)]
+    memory = [_mib(m.extra_bytes.get(name, 0)) for name in (OURS, EAGER)]
+    if asked.peak_extra is not None:
+        memory[0] += f" of {_mib(asked.peak_extra)}"
     tuning = "-" if m.tune_s is None else f"{m.tune_s:.0f}"
     plan = m.plan + (", CUDA graph" if m.cudagraph else "")
     return [m.name, str(m.kernels), plan, accuracy, f"{memory[0]} ({memory[1]})", tuning]
+
+
+def _bytes(report: Report) -> str:
+    """ncu's counts beside the model's."""
+    head = [
+        "workload",
+        "HBM read",
+        "HBM written",
+        "model",
+        "counted / model",
+        "L2",
+        "kernels",
+        "us",
+    ]
+    counted = [(m.name, m.traffic) for m in report.workloads if isinstance(m.traffic, Traffic)]
+    rows = [[name, *_byte_row(traffic)] for name, traffic in counted]
+    return "MiB of a call, by ncu and by the cost model.\n\n" + _table(head, rows)
+
+
+def _byte_row(traffic: Traffic) -> list[str]:
+    expected, share = _expected(traffic.predicted), "-"
+    if traffic.predicted.hbm_bytes:
+        share = f"{traffic.hbm_bytes / traffic.predicted.hbm_bytes:.2f}"
+    moved = [_mib(traffic.read_bytes), _mib(traffic.written_bytes)]
+    ran = [str(traffic.kernels), _us(traffic.seconds)]
+    return [*moved, expected, share, _mib(traffic.l2_bytes), *ran]
+
+
+def _expected(predicted: Predicted) -> str:
+    if predicted.hbm_bytes is None:
+        return "-"
+    return ("" if predicted.whole else "at least ") + _mib(predicted.hbm_bytes)
+
+
+def _notes(m: Measured) -> list[str]:
+    found = list(m.notes)
+    if isinstance(m.traffic, Missing):
+        found.append(f"bytes not counted: {m.traffic.why}")
+    return found
+
+
+def _asked(report: Report, m: Measured) -> Asked:
+    return report.asked.get(m.name, Asked())
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f}"
 
 
 def _host(host: HostCosts) -> str:

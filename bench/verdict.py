@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .result import Measured, Report
+from .result import OURS, Measured, Missing, Report
 from .workloads import Workload
 
 MARGIN = 0.02
 """How much slower than the best peer is still as fast."""
+
+DEVICE = "H200"
+"""In the name of the device that the times to reach are for."""
 
 
 def faults(report: Report, workloads: Mapping[str, Workload]) -> list[str]:
@@ -35,4 +38,18 @@ def faults_of(measured: Measured, workload: Workload) -> list[str]:
         found.append(f"{measured.kernels} generated kernels ({how}) instead of {workload.kernels}")
     if measured.accuracy.problem:
         found.append(measured.accuracy.problem)
+    return found + _limits(measured, workload)
+
+
+def _limits(measured: Measured, workload: Workload) -> list[str]:
+    """Faults against the time to reach and the memory allowed; and that bytes were not counted."""
+    found = []
+    seconds, extra = measured.times[OURS].seconds, measured.extra_bytes.get(OURS, 0)
+    reach, most = workload.reach, workload.peak_extra
+    if reach is not None and seconds > reach and DEVICE in measured.machine.device:
+        found.append(f"reach {reach * 1e3:.4g} ms missed: {seconds * 1e3:.4g}")
+    if most is not None and extra > most:
+        found.append(f"takes {extra / 2**20:.1f} MiB of memory, more than {most / 2**20:.1f}")
+    if isinstance(measured.traffic, Missing):
+        found.append(f"bytes not counted: {measured.traffic.why}")
     return found

@@ -1,11 +1,13 @@
 """The workloads, as data: which file, how many bytes and operations at least, what is asked of us.
 
-The first six are the repository's examples, the others are in bench/models.py.
+The first six are the repository's examples, the others are in bench/models.py and, those around
+matrix products, in bench/contractions.py.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ HBM = 4.3e12
 """Bytes a second that one H200 reads and writes at best, measured with copies of 1 to 4 GB."""
 TENSOR = 790e12
 """bfloat16 operations a second of the vendor's best matrix product on one H200."""
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,10 @@ class Workload:
     file: in the repository. model, inputs: the functions in it that make them; where they are
     not named, the file says it in one of the forms that `planner tune` knows.
     kernels: generated kernels that a call may take at most; None: not asked. ahead: a tie with the
-    best peer is not enough.
+    best peer is not enough. reach: seconds that a call may take on an H200; None: not asked.
+    peak_extra: bytes that a call may take at most besides its inputs, its result included.
+    rewritten: the function that makes a model which a person rewrote by hand for a special library;
+    it is measured too, but is no peer.
     """
 
     name: str
@@ -43,6 +49,9 @@ class Workload:
     inputs: str = ""
     kernels: int | None = 1
     ahead: bool = False
+    reach: float | None = None
+    peak_extra: int | None = None
+    rewritten: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -63,6 +72,32 @@ def _more(
 ) -> Workload:
     file = "bench/models.py"
     return Workload(name, what, file, least_bytes, model=model, inputs=inputs, kernels=kernels)
+
+
+def _contraction(
+    name: str,
+    what: str,
+    model: str,
+    *,
+    least_bytes: int,
+    flops: float,
+    peak_extra: int,
+    reach_ms: float | None = None,
+    rewritten: str = "",
+) -> Workload:
+    return Workload(
+        name,
+        what,
+        "bench/contractions.py",
+        least_bytes,
+        flops,
+        model,
+        f"{name}_inputs",
+        kernels=None,  # The vendor's product may be the better half of a plan.
+        reach=None if reach_ms is None else reach_ms / 1e3,
+        peak_extra=peak_extra,
+        rewritten=rewritten,
+    )
 
 
 _SQUARE = 8192 * 8192
@@ -163,27 +198,163 @@ MORE = (
     ),
 )
 
-WORKLOADS = {workload.name: workload for workload in (*EXAMPLES, *MORE)}
+_SLACK = 2 * MIB
+"""What a call may take besides what it must, where the result alone is allowed: workspace, and what
+the allocator adds to a tensor."""
+_HEAD = 32 * 4096 * 128
+_SCORES = 32 * 4096 * 4096
+
+CONTRACTIONS = (
+    _contraction(
+        "linear_smallk_gelu",
+        "gelu(linear), [65536, 128] x [2048, 128] bf16",
+        "LinearGELU",
+        least_bytes=2 * (65536 * 128 + 2048 * 128 + 2048 + 65536 * 2048),
+        flops=2 * 65536 * 128 * 2048,
+        reach_ms=0.17,
+        peak_extra=2 * 65536 * 2048 + _SLACK,
+    ),
+    _contraction(
+        "linear_relu",
+        "relu(linear), [16384, 1024] x [4096, 1024] bf16",
+        "LinearReLU",
+        least_bytes=2 * (16384 * 1024 + 4096 * 1024 + 4096 + 16384 * 4096),
+        flops=2 * 16384 * 1024 * 4096,
+        reach_ms=0.23,
+        peak_extra=2 * 16384 * 4096 + _SLACK,
+    ),
+    _contraction(
+        "matmul_rowmax",
+        "(x @ y^T).amax(-1), [16384, 256] x [32768, 256] bf16",
+        "MatmulRowMax",
+        least_bytes=2 * (16384 * 256 + 32768 * 256 + 16384),
+        flops=2 * 16384 * 256 * 32768,
+        reach_ms=0.42,
+        peak_extra=4 * MIB,
+    ),
+    _contraction(
+        "splade_head",
+        "max over s of log1p(relu(h @ E^T + b)) * mask, h [32, 512, 768], E [30522, 768] bf16",
+        "SpladeHead",
+        least_bytes=2 * (32 * 512 * 768 + 30522 * 768 + 30522 + 32 * 30522) + 8 * 32 * 512,
+        flops=2 * 32 * 512 * 768 * 30522,
+        reach_ms=1.30,
+        peak_extra=16 * MIB,
+    ),
+    _contraction(
+        "linear_cross_entropy",
+        "cross_entropy(linear(h [8192, 2048], E [131072, 2048] bf16).float(), labels)",
+        "LinearCrossEntropy",
+        least_bytes=2 * (8192 * 2048 + 131072 * 2048) + 8 * 8192 + 4,
+        flops=2 * 8192 * 2048 * 131072,
+        reach_ms=6.6,
+        peak_extra=64 * MIB,
+    ),
+    # A causal mask needs half of the scores.
+    _contraction(
+        "attn_naive_softcap_alibi_causal",
+        "attention, fp32 scores, tanh soft cap 30, ALiBi, causal, B2 H32 S4096 D128 bf16",
+        "AttentionSoftcap",
+        least_bytes=2 * 4 * 2 * _HEAD + 4 * 32,
+        flops=2 * 2 * 2 * _SCORES * 128 / 2,
+        reach_ms=1.20,
+        peak_extra=256 * MIB,
+        rewritten="AttentionSoftcapFlex",
+    ),
+    # Beside the result, the statistics: one float32 of each row of scores.
+    _contraction(
+        "attn_naive",
+        "softmax(q @ k^T * scale) @ v, B4 H32 S4096 D128 bf16",
+        "Attention",
+        least_bytes=2 * 4 * 4 * _HEAD,
+        flops=2 * 2 * 4 * _SCORES * 128,
+        reach_ms=1.82,
+        peak_extra=2 * 4 * _HEAD + 4 * 4 * 32 * 4096 + _SLACK,
+        rewritten="AttentionFlex",
+    ),
+    _contraction(
+        "attn_out_residual_ln",
+        "layer_norm(weights @ v + residual), [64, 1024, 1024] x [64, 1024, 128] bf16",
+        "AttentionOutput",
+        least_bytes=2 * (64 * 1024 * 1024 + 3 * 64 * 1024 * 128 + 2 * 128),
+        flops=2 * 64 * 1024 * 1024 * 128,
+        reach_ms=0.052,
+        peak_extra=2 * 64 * 1024 * 128 + _SLACK,
+    ),
+    # The hidden values once, and the result.
+    _contraction(
+        "swiglu_mlp",
+        "(silu(x @ a) * (x @ b)) @ c, x [8192, 4096], hidden 11008, bf16",
+        "SwiGLU",
+        least_bytes=2 * (2 * 8192 * 4096 + 3 * 4096 * 11008),
+        flops=3 * 2 * 8192 * 4096 * 11008,
+        reach_ms=3.30,
+        peak_extra=2 * 8192 * (11008 + 4096) + _SLACK,
+    ),
+    _contraction(
+        "colbert_maxsim",
+        "sum over s of max over t of q @ d^T, q [32, 32, 128], d [4096, 256, 128] bf16",
+        "ColBERTMaxSim",
+        least_bytes=2 * (32 * 32 * 128 + 4096 * 256 * 128 + 32 * 4096),
+        flops=2 * 32 * 32 * 128 * 4096 * 256,
+        peak_extra=4 * MIB,
+    ),
+    # The two normalised inputs, each perhaps scaled as well.
+    _contraction(
+        "contrastive_loss",
+        "InfoNCE in both directions of normalised a, b [16384, 512] bf16",
+        "ContrastiveLoss",
+        least_bytes=2 * 2 * 16384 * 512 + 4 + 4,
+        flops=2 * 2 * 16384 * 512 * 16384,
+        peak_extra=2 * 4 * 16384 * 512 + _SLACK,
+    ),
+    _contraction(
+        "rbf_matvec",
+        "exp(-gamma |x_i - y_j|^2) @ v by xx + yy - 2 x @ y^T, x, y, v [32768, 64] bf16",
+        "RBFProduct",
+        least_bytes=2 * 4 * 32768 * 64,
+        flops=2 * 2 * 32768 * 32768 * 64,
+        peak_extra=16 * MIB,
+    ),
+)
+
+WORKLOADS = {workload.name: workload for workload in (*EXAMPLES, *MORE, *CONTRACTIONS)}
 
 
 def make(workload: Workload, device: str, **scale: int) -> tuple[Callable[..., Any], Call]:
-    """The model on the device and a call of it. `scale` is for those of bench/models.py."""
+    """The model on the device and a call of it. `scale` is for those that are no examples."""
     module = _module(ROOT / workload.file)
+    place = torch.device(device)
     model: Any
-    if workload.model:
-        model = getattr(module, workload.model)(**scale)
-    elif hasattr(module, "get_model"):
-        model = module.get_model()
-    else:
-        model = module.Model(*module.get_init_inputs())
+    with place:  # Weights of a gigabyte are slow to make elsewhere.
+        if workload.model:
+            model = getattr(module, workload.model)(**scale)
+        elif hasattr(module, "get_model"):
+            model = module.get_model()
+        else:
+            model = module.Model(*module.get_init_inputs())
     inputs = getattr(module, workload.inputs or "get_inputs")(device=device, **scale)
-    return model.to(torch.device(device)), Call.of(inputs)
+    return model.to(place), Call.of(inputs)
+
+
+def make_rewritten(workload: Workload, device: str, **scale: int) -> Callable[..., Any]:
+    """The model rewritten by hand, on the device: it takes the same call."""
+    place = torch.device(device)
+    with place:
+        model: Any = getattr(_module(ROOT / workload.file), workload.rewritten)(**scale)
+    rewritten: Callable[..., Any] = model.to(place)
+    return rewritten
 
 
 def _module(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"fusionplan_workload_{file.stem}", file)
+    """The file as a module, once: torch.compile looks its functions up by the module's name."""
+    name = f"fusionplan_workload_{file.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.modules[name] = module
     return module

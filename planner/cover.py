@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from . import matrix
 from .config import Config
 from .cost import Cost
 from .device import DeviceProfile
 from .errors import Refusal
 from .graph import Graph, key
-from .group import subgraph, with_free_nodes
+from .group import is_copied, subgraph, with_free_nodes
 from .legality import Dependences, bits, may_join
-from .ops import is_compute
+from .ops import Contraction, is_compute, row
 from .plan import GroupPlan, Plan
 from .space import Space, space_of
 from .versions import versions
@@ -46,7 +47,7 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
     for nodes in partition(graph, best_cuts(graph, device)):
         part = _Part.of(graph, nodes)
         best = _best(part, device)
-        if best is not None:
+        if best is not None and not _is_vendors(part, best[1].seconds, device):
             config, cost = best
             groups.append(GroupPlan(nodes, "triton", part.key, config, cost.seconds))
     predicted = sum(g.predicted or 0.0 for g in groups)
@@ -57,7 +58,11 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
 
 def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
     dependences = Dependences(graph)
-    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n)}
+    home = {
+        n.id: 1 << n.id
+        for n in graph.nodes
+        if is_compute(n) and not is_copied(graph, n.id)
+    }
     grows = True
     while grows:  # What was refused may become legal when its neighbours have joined.
         grows = False
@@ -74,16 +79,24 @@ def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
 
 
 def _is_cheaper_joined(graph: Graph, left: int, right: int, device: DeviceProfile) -> bool:
-    joined = _modelled_s(graph, left | right, device)
-    apart = [_modelled_s(graph, part, device) for part in (left, right)]
+    joined = _quick_s(_part(graph, left | right), device)
+    apart = [_modelled_s(_part(graph, part), device) for part in (left, right)]
     if joined is None or None in apart:
         return joined is not None
     return joined <= sum(seconds for seconds in apart if seconds is not None)
 
 
-def _modelled_s(graph: Graph, group: int, device: DeviceProfile) -> float | None:
-    """Seconds of a group by the model's best config; None where it has no kernel."""
-    return _quick_s(_Part.of(graph, with_free_nodes(graph, bits(group))), device)
+def _modelled_s(part: _Part, device: DeviceProfile) -> float | None:
+    """Seconds of a group by the model's best config, or as the vendor's products; None where it
+    has no kernel."""
+    found = _quick_s(part, device)
+    if found is None or not _has_contraction(part.group):
+        return found
+    return min(found, aten_s(part.group, device))
+
+
+def _part(graph: Graph, group: int) -> _Part:
+    return _Part.of(graph, with_free_nodes(graph, bits(group)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,28 @@ def _quick_s(part: _Part, device: DeviceProfile) -> float | None:
         return None
     best = space.quick()
     return best.seconds if best else None
+
+
+def aten_s(group: Graph, device: DeviceProfile) -> float:
+    """Seconds of a group as ATen runs it, one operation after the other: the vendor's products,
+    and every other operation at the speed of memory."""
+    total = 0.0
+    for node in group.nodes:
+        if isinstance(row(node), Contraction):
+            total += matrix.vendor_s(group, node.id, device)
+        elif is_compute(node):
+            ends = [group.nodes[i].type for i in node.inputs] + [node.type]
+            total += device.stream_s(sum(t.nbytes for t in ends if t))
+    return total
+
+
+def _is_vendors(part: _Part, seconds: float, device: DeviceProfile) -> bool:
+    """Whether the group is better left to the vendor's products."""
+    return _has_contraction(part.group) and aten_s(part.group, device) <= seconds
+
+
+def _has_contraction(group: Graph) -> bool:
+    return any(isinstance(row(node), Contraction) for node in group.nodes)
 
 
 @lru_cache(maxsize=1024)

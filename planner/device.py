@@ -17,7 +17,8 @@ from .errors import DeviceError
 class DeviceProfile:
     """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
     the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
-    tensor_flops: operations per second of the vendor's best matrix product in 16 bits."""
+    tensor_flops: operations per second of the vendor's best matrix product in 16 bits; vendor:
+    the part of it that its large products usually reach."""
 
     name: str
     sm_count: int
@@ -32,6 +33,7 @@ class DeviceProfile:
     fma_rate: float = 128.0
     sfu_rate: float = 16.0
     tensor_flops: float = 800e12
+    vendor: float = 0.86
     registers_per_sm: int = 65536
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from .errors import Refusal
 from .graph import Graph
-from .group import subgraph, with_free_nodes
+from .group import is_copied, subgraph, with_free_nodes
 from .nest import schedule
-from .ops import is_compute, is_free
+from .ops import is_compute
 
 LARGEST_GROUP = 96
 MOST_BUFFERS = 40
@@ -47,7 +47,7 @@ class Dependences:
         for node in self.graph.nodes:
             own = 0
             for source in node.inputs:
-                own |= found[source] if is_free(self.graph.nodes[source]) else 1 << source
+                own |= found[source] if is_copied(self.graph, source) else 1 << source
             found.append(own)
         return tuple(found)
 
@@ -56,7 +56,7 @@ class Dependences:
         """For every node the working nodes that read its value, as a bitset."""
         found = [0] * len(self.graph.nodes)
         for node in self.graph.nodes:
-            if not is_free(node):
+            if not is_copied(self.graph, node.id):
                 for source in bits(self.sources[node.id]):
                     found[source] |= 1 << node.id
         return tuple(found)
@@ -66,7 +66,7 @@ class Dependences:
         """Pairs of compute nodes that could share a kernel: producer and consumer, and two that
         read the same value, each with the next."""
         nodes = self.graph.nodes
-        compute = [n.id for n in nodes if is_compute(n)]
+        compute = [n.id for n in nodes if is_compute(n) and not is_copied(self.graph, n.id)]
         pairs: dict[tuple[int, int], None] = {}
         readers: dict[int, int] = {}
         for node in compute:

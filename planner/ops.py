@@ -187,12 +187,8 @@ _DIV = _float(
     law="div",
     quick="{self} / {other}",
 )
-_MAXIMUM = Pointwise(
-    "tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising"
-)
-_MINIMUM = Pointwise(
-    "tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising"
-)
+_MAXIMUM = Pointwise("tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising")
+_MINIMUM = Pointwise("tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising")
 _POW = _float("libdevice.pow({self}, {exponent})")
 _AND = Pointwise("{self} & {other}", law="and")
 _OR = Pointwise("{self} | {other}", law="or")
@@ -206,9 +202,7 @@ _POINTWISE: dict[str, Pointwise] = {
         "exp({self})", "sfu", "tl.exp({self})", law="exp", quick="tl.exp({self})"
     ),
     "exp2.default": _float("tl.exp2({self})", "sfu", law="exp2"),
-    "expm1.default": _float(
-        "libdevice.expm1({self})", law="rising", quick="quick_expm1({self})"
-    ),
+    "expm1.default": _float("libdevice.expm1({self})", law="rising", quick="quick_expm1({self})"),
     "log.default": _float(
         "tl.log({self})",
         relaxed="fast_log({self})",

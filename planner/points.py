@@ -15,6 +15,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
 _RESULT = (128, 64, 256, 32, 16)
 _SUMMED = (64, 128, 32, 16)
+_USUAL = 160  # Between 128 x 128 and 128 x 256.
 _DOT_WARPS = (8, 4)
 
 
@@ -84,7 +85,12 @@ def _longest(axes: frozenset[int], nest: Nest) -> int | None:
 def _dot_points(nest: Nest, sides: dict[int, str]) -> Iterator[tuple[int, dict[str, int]]]:
     free = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
     choices = [block_sizes(nest.axes[a], sides.get(a, "")) for a in free]
-    for blocks in itertools.product(*choices):
+    result = [place for place, a in enumerate(free) if sides.get(a) == "result"]
+
+    def unusual(blocks: tuple[int, ...]) -> float:
+        return abs(math.log2(math.prod(blocks[place] for place in result) / _USUAL ** len(result)))
+
+    for blocks in sorted(itertools.product(*choices), key=unusual):
         chosen = {nest.axes[a].name: size for a, size in zip(free, blocks, strict=True)}
         for warps in _DOT_WARPS:
             yield warps, chosen

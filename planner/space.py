@@ -33,6 +33,8 @@ _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
 _ENUMERATED = 3000
+_QUICK = 12  # Configs of a layout that stand for it where groups are compared.
+_RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
 
@@ -127,6 +129,11 @@ class Space:
                 costs.append(estimate(kernel.nest, config, self.device))
             except Refused as refused:
                 return refused.refusal
+        if config.access == "descriptor" and not any(
+            descriptors.are_of_use(Tiles.of(kernel.nest, config))
+            for kernel in self.schedules[layout].kernels
+        ):
+            return Refusal("descriptor", "no access is a block that a descriptor can copy")
         cost = total(costs)
         if cost.spill_bytes > _MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
@@ -139,7 +146,7 @@ class Space:
         judged = [
             self.judge(config)
             for layout in self.schedules
-            for config in itertools.islice(self._of_layout(layout), 6)
+            for config in itertools.islice(self._of_layout(layout), _QUICK)
         ]
         return min(
             (c for c in judged if isinstance(c, Cost)), key=lambda c: c.seconds, default=None
@@ -153,21 +160,22 @@ class Space:
         return good[:limit]
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
-        """The model's best configs of every layout and number of warps, in turns: it ranks like
-        configs well, but layouts against each other less surely."""
-        classes: dict[tuple[Layout, int], list[tuple[Config, Cost]]] = {}
+        """The model's best configs of every class, in turns: it ranks like configs well, but the
+        classes against each other less surely. A class is a layout and a number of warps, or with
+        matrix products their tiles as well."""
+        classes: dict[object, list[tuple[Config, Cost]]] = {}
         for config, cost in self.ranked(_ENUMERATED):
-            classes.setdefault((_layout(config), config.num_warps), []).append((config, cost))
+            tiles = config.blocks if cost.flops else ()
+            classes.setdefault((_layout(config), config.num_warps, tiles), []).append((config, cost))
         turns = itertools.zip_longest(*classes.values())
         found = [item for turn in turns for item in turn if item is not None]
-        hinted = [
-            self._hinted(config, hint) for config, _ in found[:4] for hint in ("last", "first")
-        ]
-        found[6:6] = [item for item in hinted if item is not None]
+        if not any(cost.flops for _, cost in found[:1]):
+            hinted = [self._hinted(c, hint) for c, _ in found[:4] for hint in ("last", "first")]
+            found[6:6] = [item for item in hinted if item is not None]
         return found[:limit]
 
-    def _hinted(self, config: Config, eviction: Literal["last", "first"]) -> _Judged | None:
-        changed = replace(config, eviction=eviction)
+    def _hinted(self, config: Config, eviction: str) -> _Judged | None:
+        changed = replace(config, eviction="last" if eviction == "last" else "first")
         cost = self.judge(changed)
         return (changed, cost) if isinstance(cost, Cost) else None
 
@@ -314,10 +322,8 @@ def _tiled(schedule: Schedule) -> list[TileAxis]:
 def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
     tiles = Tiles.of(nest, config)
     shared = shared_bytes(nest, tiles, config)
-    if shared > device.shared_per_sm - 1024:
+    if shared > device.shared_per_sm - _RESERVED:
         return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
-    if config.access == "descriptor" and not descriptors.are_of_use(tiles):
-        return Refusal("descriptor", "no access is a block that a descriptor can copy")
     tile = tiles.largest_tile()
     if tile > _LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")

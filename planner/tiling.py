@@ -51,7 +51,14 @@ def tile_axes(values: Values, tiling: str, reduction: str, phase: int) -> tuple[
         reduced += [(Role.HELD, run) for run in merged(one, everything=whole)]
     axes += [_axis(f"{r}{i}", role, run, values) for i, (role, run) in enumerate(reduced)]
     position = {f: i for i, f in enumerate(order)}
-    return tuple(sorted(axes, key=lambda axis: position[axis.factors[-1]]))
+
+    def place(axis: TileAxis) -> tuple[bool, int]:
+        # Tensor cores spread the first dimension of a product over warps and keep most of the
+        # second in one thread: that is the one to reduce.
+        last = bool(contracted) and axis.role is not Role.GRID
+        return last, position[axis.factors[-1]]
+
+    return tuple(sorted(axes, key=place))
 
 
 def _roles(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import optuna
 from optuna.trial import TrialState
@@ -22,6 +22,7 @@ from .outcome import Candidate, Timed
 from .progress import TrialDone
 
 KEPT = 2
+_VENDORS = (0.75, 1.3)
 MOST_ASKED = 48
 NEAR_FLOOR = 1.1
 """A partition this close to the least that the device can do is not searched further."""
@@ -149,7 +150,7 @@ class PartitionSearch:
         study = new_study(self.bench.seed)
         names = {f"{a}-{b}": (a, b) for a, b in self.edges}
         everything: Cuts = frozenset(self.edges)
-        for cuts in (best_cuts, everything, frozenset[tuple[int, int]]()):
+        for cuts in (best_cuts, *self._leaning(), everything, frozenset[tuple[int, int]]()):
             study.enqueue_trial({n: e in cuts for n, e in names.items()})
         for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + 2)):
             trial = study.ask()
@@ -161,6 +162,13 @@ class PartitionSearch:
             if len(self.seen) > fresh:
                 yield groups
             self._tell(study, trial, groups)
+
+    def _leaning(self) -> Iterator[Cuts]:
+        """The model's cuts if the vendor's products were slower or faster than it thinks."""
+        profile = self.tasks.profile
+        for vendor in _VENDORS:
+            leaning = replace(profile, vendor=profile.vendor * vendor)
+            yield self.tasks.cover.best(self.graph, leaning)
 
     def _tell(self, study: optuna.Study, trial: optuna.trial.Trial, groups: Groups) -> None:
         if all(self.tasks.of(nodes).modelled is None for nodes in groups):

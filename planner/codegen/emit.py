@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 from ..config import Config
-from ..errors import Refused
 from ..forms import Access, Role, Term
 from ..graph import itemsize
 from ..nest import Nest
@@ -32,8 +31,6 @@ def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) ->
     plain = None
     if emitter.scope.descriptors:
         plain = emit(nest, replace(config, access="pointer"), name, interpreted=interpreted)
-    elif config.access == "descriptor":
-        raise Refused("descriptor", "no access is a block that a descriptor can copy")
     buffers = _buffers(nest, emitter.scope)
     arguments = ", ".join(buffers)
     kernel = f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(body) + "\n"

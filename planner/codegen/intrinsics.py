@@ -84,7 +84,7 @@ def quick_tanh(x):
     p = tl.fma(p, u, 0.999999757)
     # Past the range of the exponential the quotient is 0.
     far = 1.0 - 2.0 / (tl.exp2(a * 2.8853900817779268) + 1.0)
-    return tl.where(a < 0.45, p * x, tl.where(x < 0.0, -far, far))
+    return tl.where(a < 0.45, p * x, libdevice.copysign(far, x))
 ''',
     "quick_erf": '''
 @triton.jit
@@ -103,7 +103,7 @@ def quick_erf(x):
     q = tl.fma(q, a, -1.58196956)
     q = tl.fma(q, a, -0.012676628)
     far = 1.0 - tl.exp2(q)
-    return tl.where(a < 0.9, p * x, tl.where(x < 0.0, -far, far))
+    return tl.where(a < 0.9, p * x, libdevice.copysign(far, x))
 ''',
     "left_shift": '''
 @triton.jit

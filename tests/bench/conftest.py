@@ -9,6 +9,7 @@ from fusionplan.bench.result import (
     OURS,
     Accuracy,
     Against,
+    Asked,
     HostCost,
     HostCosts,
     Machine,
@@ -43,8 +44,9 @@ def report() -> Callable[..., Report]:
     def make(*workloads: Measured, host: bool = False, **failed: str) -> Report:
         costs = HostCosts(MACHINE, (HostCost(1024, {"executor": 7.5}),)) if host else None
         floors = {m.name: WORKLOADS[m.name].floor_s for m in workloads}
-        return Report(
-            "2025-01-02 03:04 UTC", "abc123", "scripts/bench", workloads, failed, floors, costs
-        )
+        found = {m.name: WORKLOADS[m.name] for m in workloads}
+        asked = {n: Asked(w.reach, w.peak_extra) for n, w in found.items() if w.peak_extra}
+        date = "2025-01-02 03:04 UTC"
+        return Report(date, "abc123", "scripts/bench", workloads, failed, floors, costs, asked)
 
     return make

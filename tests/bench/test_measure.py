@@ -1,11 +1,21 @@
 """Measuring, with a stopwatch that is told the times, and whole on the CPU in the interpreter."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fusionplan.bench import host
-from fusionplan.bench.measure import accuracy_of, compare, measure
-from fusionplan.bench.result import EAGER, OURS, Measured, Missing
-from fusionplan.bench.workloads import WORKLOADS
+from fusionplan.bench.measure import (
+    Notes,
+    accuracy_of,
+    compare,
+    measure,
+    ready_peers,
+    rewritten_peer,
+)
+from fusionplan.bench.result import EAGER, OURS, REWRITTEN, Measured, Missing
+from fusionplan.bench.workloads import WORKLOADS, make
+from fusionplan.planner.errors import FusionplanError
 from fusionplan.tuner.capture_model import Call
 from fusionplan.tuner.measure import Timer
 
@@ -31,7 +41,7 @@ def fresh_dynamo():
 
 def test_ours_is_compared_with_the_best_of_the_others():
     calls = {OURS: lambda: 2e-3, EAGER: lambda: 9e-3, "default": lambda: 4e-3}
-    times, best = compare(calls, TIMER, 1.0)
+    times, best = compare(calls, TIMER, 1.0, Notes())
     assert times[EAGER].seconds == 9e-3
     assert times[OURS].runs == 10
     assert times[OURS].passes_s == (2e-3, 2e-3)
@@ -41,9 +51,60 @@ def test_ours_is_compared_with_the_best_of_the_others():
 
 def test_passes_that_differ_are_told():
     laps = iter([1e-3] * 9 + [3e-3] * 9)  # 3 rounds to warm up, 1 to see, 5 that count
-    times, _ = compare({OURS: lambda: next(laps), EAGER: lambda: 1e-3}, TIMER, 1.0)
+    times, _ = compare({OURS: lambda: next(laps), EAGER: lambda: 1e-3}, TIMER, 1.0, Notes())
     assert times[OURS].passes_s == (1e-3, 3e-3)
     assert times[OURS].spread == pytest.approx(1.0)
+
+
+def test_what_is_rewritten_by_hand_is_timed_but_is_no_peer():
+    calls = {OURS: lambda: 2e-3, EAGER: lambda: 4e-3, REWRITTEN: lambda: 1e-3}
+    times, best = compare(calls, TIMER, 1.0, Notes())
+    assert times[REWRITTEN].seconds == 1e-3
+    assert (best.peer, best.median) == (EAGER, pytest.approx(0.5))
+
+
+def test_a_note_tells_that_what_is_rewritten_computes_something_else():
+    call = Call((torch.randn(100, dtype=torch.bfloat16),))
+    for change, told in ((1.0, 0), (1.5, 1)):
+        notes = Notes()
+        wrong = {EAGER: lambda: call.run(torch.exp)}
+        wrong[REWRITTEN] = lambda factor=change: call.run(torch.exp) * factor
+        assert set(ready_peers(wrong, torch.exp, call, notes)) == {EAGER, REWRITTEN}
+        assert [n.startswith("flex: result 0: error") for n in notes.kept] == [True] * told
+
+
+def test_what_is_rewritten_takes_the_call_of_the_workload(monkeypatch):
+    workload = replace(WORKLOADS["attn_naive"], rewritten="Attention")
+    _, call = make(workload, "cpu", scale=64)
+    modes = []
+    monkeypatch.setattr(torch, "compile", lambda m, mode, dynamic: modes.append(mode) or m)
+    run = rewritten_peer(workload, call, CPU)
+    assert run().shape == call.args[0].shape
+    assert modes == ["max-autotune-no-cudagraphs"]
+
+
+def fails():
+    raise torch.OutOfMemoryError("CUDA out of memory.\nTried a lot")
+
+
+def test_a_peer_that_runs_out_of_memory_beside_the_others_is_left_out():
+    notes = Notes()
+    calls = {OURS: lambda: 2e-3, "default": fails, EAGER: lambda: 4e-3}
+    times, best = compare(calls, TIMER, 1.0, notes)
+    assert set(times) == {OURS, EAGER}
+    assert best.peer == EAGER
+    told = "default fails beside the others: OutOfMemoryError: CUDA out of memory."
+    assert notes.kept == [told]
+
+
+def test_our_own_failure_is_no_peers():
+    with pytest.raises(torch.OutOfMemoryError):
+        compare({OURS: fails, EAGER: lambda: 4e-3}, TIMER, 1.0, Notes())
+
+
+def test_without_a_peer_there_is_nothing_to_compare_with():
+    with pytest.raises(FusionplanError, match="neither eager nor"):
+        compare({OURS: lambda: 2e-3, EAGER: fails}, TIMER, 1.0, Notes())
 
 
 @pytest.mark.parametrize(

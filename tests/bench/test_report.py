@@ -1,9 +1,22 @@
 """Tables, the verdict, and reports joined, from invented results."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from fusionplan.bench.result import REPORT, Accuracy, Against
+from fusionplan.bench.result import (
+    EAGER,
+    OURS,
+    REPORT,
+    REWRITTEN,
+    Accuracy,
+    Against,
+    Machine,
+    Missing,
+    Predicted,
+    Timing,
+    Traffic,
+)
 from fusionplan.bench.run import BenchError, joined
 from fusionplan.bench.table import BEGIN, END, geometric_mean, markdown, write
 from fusionplan.bench.verdict import faults, faults_of
@@ -14,6 +27,77 @@ from fusionplan.planner.errors import FusionplanError
 def test_a_report_survives_json(measured, report):
     whole = report(measured(tune_s=31.5, extra_bytes={"planner": 5}), host=True, rotary="broken")
     assert REPORT.validate_json(REPORT.dump_json(whole)) == whole
+
+
+H200 = Machine("NVIDIA H200", "2.11.0", "3.6.0", "3.12.1", "555.0")
+TRAFFIC = Traffic(30 * 2**20, 10 * 2**20, 80 * 2**20, 25e-6, 2, Predicted(32 * 2**20))
+
+
+def cells_of(text, start, number=0):
+    rows = [line for line in text.splitlines() if line.startswith(start)]
+    return [cell.strip() for cell in rows[number].strip("|").split("|")]
+
+
+def test_a_report_with_bytes_and_limits_survives_json(measured, report):
+    whole = report(
+        measured("attn_naive", traffic=TRAFFIC),
+        measured("splade_head", traffic=Missing("no ncu")),
+        measured("rotary"),
+    )
+    again = REPORT.validate_json(REPORT.dump_json(whole))
+    assert again == whole
+    assert again.asked["splade_head"].reach_s == pytest.approx(1.3e-3)
+    assert "rotary" not in again.asked
+
+
+def test_a_report_from_before_limits_is_read(measured, report):
+    data = json.loads(REPORT.dump_json(report(measured())))
+    del data["asked"], data["workloads"][0]["traffic"]
+    assert REPORT.validate_json(json.dumps(data)) == report(measured())
+
+
+def test_reach_memory_and_rewritten_have_their_columns(measured, report):
+    times = measured().times | {REWRITTEN: Timing(50e-6, (50e-6,), 1e-6, 200)}
+    extra = {OURS: 8 * 2**20, EAGER: 512 * 2**20}
+    text = markdown(
+        report(
+            measured("matmul_rowmax", extra_bytes=extra),
+            measured("attn_naive", times=times),
+            measured("rotary"),
+        )
+    )
+    head = cells_of(text, "| workload")
+    first, second, third = (cells_of(text, f"| {n}") for n in ("matmul", "attn", "rotary"))
+    assert head[5:8] == ["flex (rewritten by hand)", "reach", "planner"]
+    assert first[5:8] == ["-", "420.0", "**80.0**"]
+    assert second[5:7] == ["50.0", "1820.0"]
+    assert third[5:7] == ["-", "-"]
+    assert cells_of(text, "| matmul", 1)[4] == "8.0 of 4.0 (512.0)"
+
+
+def test_without_any_of_these_the_table_is_as_it_was(measured, report):
+    text = markdown(report(measured()))
+    assert "reach" not in text
+    assert "flex" not in text
+    assert "HBM" not in text
+
+
+def test_bytes_stand_beside_the_models(measured, report):
+    parts = replace(TRAFFIC, predicted=Predicted(16 * 2**20, whole=False))
+    text = markdown(
+        report(
+            measured(traffic=TRAFFIC),
+            measured("rotary", traffic=parts),
+            measured("softmax_rows", traffic=replace(TRAFFIC, predicted=Predicted(None, False))),
+            measured("sigmoid_tanh", traffic=Missing("no program ncu")),
+        )
+    )
+    chain = ["30.0", "10.0", "32.0", "1.25", "80.0", "2", "25.0"]
+    assert cells_of(text, "| article_chain", 2)[1:] == chain
+    assert cells_of(text, "| rotary", 2)[3:5] == ["at least 16.0", "2.50"]
+    assert cells_of(text, "| softmax_rows", 2)[3:5] == ["-", "-"]
+    assert text.count("| sigmoid_tanh") == 2
+    assert "- sigmoid_tanh: bytes not counted: no program ncu" in text
 
 
 def test_the_table_has_every_figure(measured, report):
@@ -95,11 +179,44 @@ def test_write_makes_a_file_but_spoils_none(tmp_path):
         ("article_chain", {"lowerings": ("aten", "triton")}, "1 generated kernels (aten, triton)"),
         ("batchnorm_train_relu", {"kernels": 2}, None),
         ("article_chain", {"accuracy": Accuracy(1.0, 0.1, "result 0: error")}, "result 0: error"),
+        ("article_chain", {"traffic": TRAFFIC}, None),
+        ("article_chain", {"traffic": Missing("no ncu")}, "bytes not counted: no ncu"),
+        ("matmul_rowmax", {"extra_bytes": {OURS: 4 * 2**20}}, None),
+        (
+            "matmul_rowmax",
+            {"extra_bytes": {OURS: 5 * 2**20}},
+            "takes 5.0 MiB of memory, more than 4.0",
+        ),
+        ("colbert_maxsim", {"machine": H200, "kernels": 3, "lowerings": ("aten", "triton")}, None),
     ],
 )
 def test_faults(measured, name, changes, fault):
     found = faults_of(measured(name, **changes), WORKLOADS[name])
     assert (found == []) if fault is None else (len(found) == 1 and found[0].startswith(fault))
+
+
+@pytest.mark.parametrize(
+    "microseconds, machine, fault",
+    [
+        (170.0, H200, None),
+        (190.0, H200, "reach 0.17 ms missed: 0.19"),
+        (170.2, H200, "reach 0.17 ms missed: 0.1702"),
+        (190.0, replace(H200, device="Another GPU"), None),
+    ],
+)
+def test_a_missed_reach_is_a_fault_on_the_device_it_is_for(measured, microseconds, machine, fault):
+    seconds = microseconds * 1e-6
+    times = measured().times | {OURS: Timing(seconds, (seconds,), 1e-6, 200)}
+    slow = measured("linear_smallk_gelu", times=times, machine=machine)
+    assert faults_of(slow, WORKLOADS["linear_smallk_gelu"]) == ([fault] if fault else [])
+
+
+def test_a_missed_reach_does_not_excuse_a_slower_plan(measured):
+    times = measured().times | {OURS: Timing(0.3e-3, (0.3e-3,), 1e-6, 200)}
+    slower = Against("default", 1.05, 1.04, 1.06)
+    slow = measured("linear_smallk_gelu", times=times, machine=H200, best=slower)
+    found = faults_of(slow, WORKLOADS["linear_smallk_gelu"])
+    assert found == ["5.0% slower than default", "reach 0.17 ms missed: 0.3"]
 
 
 def test_a_workload_that_failed_is_a_fault(measured, report):
@@ -115,6 +232,7 @@ def test_joined_reports_keep_what_is_new(measured, report):
     assert [m.name for m in whole.workloads] == ["softmax_rows", "article_chain", "rotary"]
     assert whole.workloads[1].kernels == 3
     assert not whole.failed
+    assert joined(report(measured("rbf_matvec")), later).asked.keys() == {"rbf_matvec"}
     assert whole.host == earlier.host
     assert "softmax_rows" in markdown(whole)
 

@@ -8,18 +8,21 @@ import sys
 import pytest
 from fusionplan.bench import run as running
 from fusionplan.bench.__main__ import main
-from fusionplan.bench.result import HostCosts, Missing
+from fusionplan.bench.result import Asked, HostCosts, Missing, Predicted, Traffic
 from fusionplan.bench.run import BenchError, Children, run
-from fusionplan.bench.workloads import WORKLOADS
+from fusionplan.bench.workloads import CONTRACTIONS, WORKLOADS
+from fusionplan.planner.errors import DeviceError
 
 ROTARY, CHAIN = WORKLOADS["rotary"], WORKLOADS["article_chain"]
 
 
 class FakeProcesses:
-    """Has plans for some workloads, and for those it tunes; measuring those in `broken` fails."""
+    """Has plans for some workloads, and for those it tunes; measuring those in `broken` fails.
+    traffic: what is counted, or the error."""
 
-    def __init__(self, measured, planned=(), broken=()):
+    def __init__(self, measured, planned=(), broken=(), traffic=None):
         self.make, self.planned, self.broken, self.log = measured, set(planned), broken, []
+        self.traffic = traffic
 
     def measure(self, workload):
         self.log.append(("measure", workload.name))
@@ -34,14 +37,26 @@ class FakeProcesses:
         self.planned.add(workload.name)
         return 12.5
 
+    def watch(self, workload):
+        self.log.append(("watch", workload.name))
+        if isinstance(self.traffic, Exception):
+            raise self.traffic
+        return self.traffic
+
     def host(self):
         return HostCosts(self.make().machine, ())
 
 
-def run_fake(processes, *workloads, tune=True, host=False):
+def run_fake(processes, *workloads, tune=True, host=False, count=False):
     said = []
     report = run(
-        workloads, processes, tune=tune, host=host, say=said.append, arguments=["--json", "a b"]
+        workloads,
+        processes,
+        tune=tune,
+        host=host,
+        say=said.append,
+        arguments=["--json", "a b"],
+        count=count,
     )
     return report, said
 
@@ -67,6 +82,33 @@ def test_one_failure_leaves_the_others(measured):
     report, _ = run_fake(processes, ROTARY, CHAIN)
     assert report.failed == {"rotary": "it died"}
     assert [m.name for m in report.workloads] == ["article_chain"]
+
+
+TRAFFIC = Traffic(3, 2, 9, 1e-6, 1, Predicted(5))
+
+
+def test_bytes_are_counted_where_they_are_asked_for(measured):
+    processes = FakeProcesses(measured, planned=["rotary"], traffic=TRAFFIC)
+    report, _ = run_fake(processes, ROTARY, count=True)
+    assert report.workloads[0].traffic == TRAFFIC
+    report, _ = run_fake(processes, ROTARY)
+    assert report.workloads[0].traffic is None
+    assert processes.log.count(("watch", "rotary")) == 1
+
+
+@pytest.mark.parametrize("traffic", [DeviceError("no program ncu"), Missing("no program ncu")])
+def test_times_stay_where_bytes_cannot_be_counted(measured, traffic):
+    processes = FakeProcesses(measured, planned=["rotary"], traffic=traffic)
+    report, said = run_fake(processes, ROTARY, count=True)
+    assert report.workloads[0].traffic == Missing("no program ncu")
+    assert not report.failed
+    assert any("bytes not counted: no program ncu" in line for line in said)
+
+
+def test_what_is_asked_is_in_the_report(measured):
+    processes = FakeProcesses(measured, planned=["rotary", "splade_head"])
+    report, _ = run_fake(processes, ROTARY, WORKLOADS["splade_head"])
+    assert report.asked == {"splade_head": Asked(1.3e-3, 16 * 2**20)}
 
 
 def test_a_child_that_fails_or_prints_nonsense_is_told(monkeypatch):
@@ -120,6 +162,25 @@ def test_check_decides_the_exit_code(monkeypatch, capsys, measured, tmp_path):
     assert "check: rotary: 2 generated kernels" in capsys.readouterr().err
     assert _run_main(monkeypatch, measured, "rotary", "--check", **planned) == 0
     assert _run_main(monkeypatch, measured, "rotary", broken=["rotary"]) == 1
+
+
+def test_without_ncu_the_exit_code_tells(monkeypatch, capsys, measured):
+    fake = {"planned": ["rotary"], "traffic": DeviceError("no program ncu")}
+    assert _run_main(monkeypatch, measured, "rotary", **fake) == 0
+    assert _run_main(monkeypatch, measured, "rotary", "--ncu", **fake) == 1
+    assert "- rotary: bytes not counted: no program ncu" in capsys.readouterr().out
+    assert _run_main(monkeypatch, measured, "rotary", "--ncu", "--check", **fake) == 1
+    fake["traffic"] = TRAFFIC
+    assert _run_main(monkeypatch, measured, "rotary", "--ncu", "--check", **fake) == 0
+
+
+def test_contractions_are_a_set_of_their_own(monkeypatch, capsys, measured, tmp_path):
+    names = [w.name for w in CONTRACTIONS]
+    written = tmp_path / "report.json"
+    options = ("rotary", "splade_head", "--contractions", "--json", written)
+    assert _run_main(monkeypatch, measured, *options, planned=["rotary", *names]) == 0
+    found = [m["name"] for m in json.loads(written.read_text())["workloads"]]
+    assert found == ["rotary", "splade_head", *(n for n in names if n != "splade_head")]
 
 
 def test_json_markdown_and_an_earlier_report(monkeypatch, capsys, measured, tmp_path):

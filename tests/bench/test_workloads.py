@@ -1,5 +1,7 @@
 """The workloads build and run, and their floors follow from what they read and write."""
 
+import sys
+
 import pytest
 import torch
 from fusionplan.bench.workloads import EXAMPLES, MORE, ROOT, WORKLOADS, make
@@ -18,7 +20,7 @@ def test_least_bytes_are_inputs_weights_and_results(name):
     model, call = make(WORKLOADS[name], "meta")
     with torch.no_grad():
         result = call.run(model)
-    moved = nbytes([call.args, list(model.parameters()), result])
+    moved = nbytes([call.args, list(model.parameters()), list(model.buffers()), result])
     if name == "batchnorm_train_relu":  # read once more
         moved += nbytes(call.args)
     assert WORKLOADS[name].least_bytes == moved
@@ -29,6 +31,11 @@ def test_small_ones_run(workload):
     model, call = make(workload, "cpu", scale=SCALE)
     with torch.no_grad():
         assert bool(torch.isfinite(call.run(model)).all())
+
+
+def test_functions_of_a_workload_can_be_found_by_the_name_of_their_module():
+    model, _ = make(MORE[0], "meta", scale=SCALE)  # as torch.compile does with what it inlines
+    assert getattr(sys.modules[type(model).__module__], type(model).__name__) is type(model)
 
 
 def test_every_example_is_a_workload():

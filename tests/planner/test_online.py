@@ -60,6 +60,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
         "clamp_min.default": np.maximum,
         "eq.Scalar": np.equal,
         "le.Tensor": np.less_equal,
+        "ge.Tensor": np.greater_equal,
         "logical_not.default": lambda self: self == 0,
     }.items()
     for text in (row(name).expr, row(name).relaxed, row(name).wide)
@@ -283,6 +284,10 @@ def checked(
     return derived
 
 
+def is_load(value: Value) -> bool:
+    return isinstance(value.kind, Load)
+
+
 def folds(derived: Derived) -> dict[str, dict[float, str]]:
     """By origin of each corrected fold: origins of the extrema by their coefficients."""
     origins = [v.origin for v in derived.values.values]
@@ -487,6 +492,32 @@ def test_splade_head() -> None:
     assert derived.values.values[fold.kind.source].kind.times is not None
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda y, keep: y * keep[..., None],
+        lambda y, keep: keep[..., None].float() * y,
+        lambda y, keep: y.masked_fill(~keep[..., None], 0.0),
+        lambda y, keep: torch.where(keep[..., None], y, 0.0),
+    ],
+)
+def test_splade_head_with_a_mask(mask: Callable[..., torch.Tensor]) -> None:
+    def head(h: torch.Tensor, w: torch.Tensor, b: torch.Tensor, keep: torch.Tensor):
+        return mask(torch.log1p(torch.relu(F.linear(h, w, b))), keep).amax(1)
+
+    derived = checked(head, [t(2, 5, 4), t(6, 4), t(6), t(2, 5, dtype=torch.bool)], "amax")
+    (proof,) = derived.proofs
+    assert proof.rule == "rising"
+    assert "log1p" in proof.formula
+    last = derived.values.values[derived.values.outputs[0].value]
+    assert last.kind.expr == row("log1p.default").expr
+
+
+def test_a_mask_of_any_number_keeps_the_operations_in_the_loop() -> None:
+    values = traced(lambda x, m: (torch.log1p(torch.relu(x)) * m).amax(-1), t(3, 8), t(3, 8))
+    assert derive(values, looped(values, "amax")).values is values
+
+
 def test_falling_operations_swap_the_extremum() -> None:
     derived = checked(lambda x, b: (b - torch.tanh(x) * 2).amax(-1), [t(3, 8), t(3, 1)], "amax")
     (fold,) = [v.kind for v in derived.values.values if isinstance(v.kind, Fold)]
@@ -528,16 +559,83 @@ def test_what_else_reads_the_operations_keeps_them_in_the_loop() -> None:
     assert formulas(derived) == ["max(f(u)) = f(max(u)), f = tanh"]
 
 
+def test_the_target_of_a_cross_entropy_is_picked_in_passing() -> None:
+    def loss(h: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        logits = F.log_softmax(h @ w, -1)
+        hit = torch.arange(6, device=h.device) == target[:, None]
+        return -torch.where(hit, logits, 0.0).sum(-1)
+
+    inputs = [t(3, 4), t(4, 6), t(3, dtype=torch.int64)]
+    values = traced(loss, *inputs)
+    over = looped(values, "amax")
+    derived = derive(values, over)
+    assert not derived.refusals
+    assert folds(derived) == {"sum_1": {-1.0: "amax"}}
+    assert derived.proofs[-1].rule == "pick"
+    contents = buffers(values)
+    (number,) = [v.kind.input for v in values.values if v.dtype == "int64" and is_load(v)]
+    contents[number] = np.array([5, 0, -100])
+    assert assert_streams(values, derived, over, contents, 4) == 1
+    assert unstreamed(values, contents)[0].flatten()[2] == 0, "a target that is no class"
+
+
+def test_only_one_element_is_picked() -> None:
+    def several(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        later = torch.arange(8, device=x.device) >= i
+        return torch.where(later, x - x.amax(-1, keepdim=True), 0.0).sum(-1)
+
+    reason = refusal(several, [t(3, 8), t(3, 1, dtype=torch.int64)], "sum_1")
+    assert reason == "sub is no product: amax cannot leave it"
+
+
+def test_one_element_is_picked_only_by_an_index_that_stays() -> None:
+    def moving(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        hit = torch.arange(8, device=x.device) == i
+        return torch.where(hit, x - x.amax(-1, keepdim=True), 0.0).sum(-1)
+
+    reason = refusal(moving, [t(3, 8), t(3, 8, dtype=torch.int64)], "sum_1")
+    assert reason == "sub is no product: amax cannot leave it"
+
+
+def test_a_product_of_exponentials_follows_both() -> None:
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(-1, keepdim=True))
+        return (e * e).sum(-1)
+
+    derived = checked(squared, [t(3, 8)], "amax")
+    assert folds(derived) == {"sum_1": {-2.0: "amax"}}
+    assert formulas(derived) == ["H(t, x, x') = t * exp(2 * (x - x')), x = amax"]
+
+
 # --- refusals ----------------------------------------------------------------------------------
 
 
-def refusal(function: Callable[..., object], inputs: Sequence[torch.Tensor], fold: str) -> str:
+def refusal(
+    function: Callable[..., object], inputs: Sequence[torch.Tensor], fold: str, axis: str = ""
+) -> str:
+    """Why a fold keeps a later pass, streamed over the axis of the fold `axis`, or its own."""
     values = traced(function, *inputs)
-    over = looped(values, fold)
+    over = looped(values, axis or fold)
     derived = derive(values, over)
     assert assert_streams(values, derived, over, buffers(values), 3) > 1
     assert derived.refusals[fold].rule == "online"
     return derived.refusals[fold].reason
+
+
+def test_refused_where_the_fold_reduces_what_the_multiplier_varies_over() -> None:
+    reason = refusal(lambda x: torch.softmax(x, -1).sum(), [t(3, 8)], "sum_2", "sum_1")
+    assert reason == "amax in the exponent varies over what the sum reduces"
+
+
+def test_refused_part_of_the_looped_axis() -> None:
+    values = traced(lambda x: (x.view(3, 4, 2).sum(-1), x.amax(-1)), t(3, 8))
+    derived = derive(values, looped(values, "amax"))
+    assert derived.refusals["sum_1"].reason == "sum_1 reduces only a part of the looped axis"
+
+
+def test_refused_product_of_what_is_under_way() -> None:
+    reason = refusal(lambda x: (x / x.amax(-1, keepdim=True)).prod(-1), [t(3, 8)], "prod")
+    assert reason == "no rule corrects a prod under way"
 
 
 def test_refused_variance() -> None:
@@ -574,6 +672,14 @@ def test_refused_maximum_of_something_else() -> None:
 def test_refused_exponent_with_the_wrong_sign() -> None:
     reason = refusal(lambda x: torch.exp(x - x.amin(-1, keepdim=True)).sum(-1), [t(3, 8)], "sum_1")
     assert "not bounded while amin" in reason
+
+
+def test_refused_two_bases() -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        d = x - x.amax(-1, keepdim=True)
+        return (torch.exp(d) * torch.exp2(d)).sum(-1)
+
+    assert refusal(both, [t(3, 8)], "sum_1") == "the source holds both exp and exp2"
 
 
 def test_refused_streamed_divisor() -> None:
@@ -726,7 +832,7 @@ def weight(b: Builder, draw: Callable[..., object], score: int, mask: int) -> in
 
 def multiplied(b: Builder, draw: Callable[..., object], value: int, mask: int, total: int) -> int:
     """The value times what streams, what a mask selects and what folds give."""
-    steps = ["streamed", "mask", "total", "norm", "neg", "cast"]
+    steps = ["streamed", "mask", "total", "norm", "neg", "cast", "square"]
     for step in draw(st.lists(st.sampled_from(steps), max_size=4)):
         match step:
             case "streamed":
@@ -741,6 +847,8 @@ def multiplied(b: Builder, draw: Callable[..., object], value: int, mask: int, t
                 value = b.op("mul.Tensor", value, b.op("rsqrt.default", squares))
             case "neg":
                 value = b.op("neg.default", value)
+            case "square":
+                value = b.op("mul.Tensor", value, value)
             case "cast":
                 value = b.copy(value)
     return value

@@ -1,0 +1,115 @@
+"""Bytes of one call as Nsight Compute (ncu) counts them: its command line, and what it prints."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import ValidationError
+
+from ..planner.errors import DeviceError, FusionplanError
+from .result import PREDICTED, Missing, Predicted, Traffic
+
+READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+L2, TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
+METRICS = (READ, WRITTEN, L2, TIME)
+
+USUAL = "/usr/local/cuda/bin/ncu"
+
+_UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
+_UNITS |= {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0}
+_UNITS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class NcuError(FusionplanError):
+    """ncu counted nothing that can be used."""
+
+
+def find() -> str:
+    """The program. Raises DeviceError where there is none."""
+    found = shutil.which("ncu") or (USUAL if os.access(USUAL, os.X_OK) else None)
+    if found is None:
+        raise DeviceError(f"no program ncu on PATH nor {USUAL}: install NVIDIA Nsight Compute")
+    return found
+
+
+def watch(program: Sequence[str]) -> Traffic | Missing:
+    """Run a program of ours that turns the profiler on for one call and prints what the model
+    expects. Raises DeviceError without ncu, NcuError when it fails."""
+    ncu = find()
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        done = subprocess.run(
+            command(ncu, log, program),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        told = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if done.returncode:
+        raise NcuError(f"ncu ended with exit code {done.returncode}{_complaint(told)}")
+    try:
+        predicted = PREDICTED.validate_json(done.stdout)
+    except ValidationError as error:
+        raise NcuError(f"the program under ncu gave no result: {done.stdout[-200:]!r}") from error
+    return predicted if isinstance(predicted, Missing) else summed(told, predicted)
+
+
+def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
+    """The kernels between the calls that start and stop the profiler, in base units; the clocks
+    are left as they are. What ncu itself says goes to the log."""
+    options = ["--profile-from-start", "off", "--clock-control", "none"]
+    options += ["--target-processes", "application-only", "--metrics", ",".join(METRICS)]
+    options += ["--csv", "--print-units", "base", "--log-file", str(log)]
+    return [ncu, *options, *program]
+
+
+def summed(text: str, predicted: Predicted) -> Traffic:
+    """The sums over the kernels in ncu's output. Raises NcuError where it has none, or where a
+    metric was not counted."""
+    kernels: dict[str, dict[str, float]] = {}
+    for row in _rows(text):
+        counted = kernels.setdefault(row["ID"], {})
+        counted[row["Metric Name"]] = _value(row)
+    if not kernels:
+        raise NcuError(f"ncu saw no kernel{_complaint(text)}")
+    try:
+        sums = {m: sum(counted[m] for counted in kernels.values()) for m in METRICS}
+    except KeyError as error:
+        raise NcuError(f"ncu did not count {error.args[0]} of every kernel") from error
+    read, written, l2 = (round(sums[m]) for m in (READ, WRITTEN, L2))
+    return Traffic(read, written, l2, sums[TIME], len(kernels), predicted)
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """One for each kernel and metric. Lines of ncu's own, and of the program's, come before."""
+    lines = text.splitlines()
+    for start, line in enumerate(lines):
+        if line.startswith('"ID",'):
+            table = [row for row in lines[start:] if row.startswith('"')]
+            return [row for row in csv.DictReader(table) if row.get("Metric Name") in METRICS]
+    return []
+
+
+def _value(row: Mapping[str, str]) -> float:
+    number, unit = row["Metric Value"].replace(",", ""), row["Metric Unit"]
+    try:
+        value = float(number) * _UNITS[unit]
+    except (KeyError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise NcuError(f"ncu gave {row['Metric Name']} as {number!r} in {unit!r}")
+    return value
+
+
+def _complaint(text: str) -> str:
+    """The last error that ncu told, as the rest of a sentence."""
+    found = [line for line in text.splitlines() if line.startswith("==ERROR==")]
+    return f": {found[-1].removeprefix('==ERROR==').strip()}" if found else ""
