@@ -12,6 +12,7 @@ import typer
 from .. import __version__
 from .doctor import doctor
 from .errors import EXIT_CODES, OK, report
+from .explain import explain
 from .history import history
 from .settings import SETTINGS, defaults
 from .show import show
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command()(tune)
 app.command()(show)
+app.command()(explain)
 app.command()(history)
 app.command()(doctor)
 

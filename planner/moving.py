@@ -51,7 +51,7 @@ def pick(work: Rewriting, fold: int, kind: Fold) -> str:
         return work.add(replace(own.kind, operands=new), value.dims, own.dtype, own.origin)
 
     result = behind(chosen.node)
-    hits = total(work.number(1.0, source.dtype))
+    hits = _hit(work, condition.node, source.dtype) or total(work.number(1.0, source.dtype))
     work.put(fold, unless_zero(work, hits, result))
     formula = (
         f"sum(where(j == i, f(u), 0)) = f(sum(where(j == i, u, 0))), {work.names([source.id])}"
@@ -74,6 +74,38 @@ def is_one_hot(work: Rewriting, condition: int) -> bool:
         return False
     index = work.values[moving[0]].kind
     return isinstance(index, Index) and index.step != 0 and work.along <= set(index.factors)
+
+
+def _hit(work: Rewriting, condition: int, dtype: str) -> int | None:
+    """1 where the sought index lies on the axis, else 0, if that follows from its value alone;
+    None where it does not."""
+    kind = work.values[condition].kind
+    if not isinstance(kind, Compute) or kind.law == "and":
+        return None
+    sides = [a.node for _, a in kind.operands if isinstance(a, Ref)]
+    moving = [s for s in sides if work.streams(Ref(s))]
+    still = [s for s in sides if s not in moving]
+    index = work.values[work.uncopied(moving[0])].kind
+    if len(still) != 1 or not isinstance(index, Index) or (index.start, index.step) != (0, 1):
+        return None
+    if set(index.factors) != set(work.along):
+        return None
+    (sought,) = still
+    value = work.values[sought]
+    length = work.given.size(index.factors)
+
+    def test(name: str, number: int) -> int:
+        operands = (("self", Ref(sought)), ("other", number))
+        row = row_of(name)
+        made = Compute(row.expr, operands, value.dtype, "bool", row.cost, row.law)
+        return work.add(made, value.dims, "bool", value.origin)
+
+    both = row_of("logical_and.default")
+    pair = (("self", Ref(test("ge.Scalar", 0))), ("other", Ref(test("lt.Scalar", length))))
+    inside = work.add(
+        Compute(both.expr, pair, "bool", "bool", both.cost, both.law), value.dims, "bool", value.origin
+    )
+    return work.cast(inside, dtype)
 
 
 def lift(work: Rewriting, fold: int, kind: Fold) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from .bounds import Limit, limits
 from .errors import Refusal, Refused
+from .exponent import fused_exponents
 from .forms import (
     Access,
     Affine,
@@ -155,6 +156,7 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
         raise Refused("empty", "a tensor of the group has no elements")
     axes = tile_axes(values, tiling, reduction, phase)
     values, corrections, derived = _derived(values, axes)
+    loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
     place_of = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}
     loads, forms = {}, {}
     for value in values.values:
@@ -168,8 +170,8 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     }
     live = _live_axes(values, axes, loads, forms)
     _refuse_apart(values, live, stores, axes)
-    loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
     carried = _carried(values, axes, loops)
+    values = fused_exponents(values)
     body = place(values, live, carried, loops, corrections)
     _refuse_recomputed_folds(values, live, axes)
     nest = Nest(

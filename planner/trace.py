@@ -83,7 +83,8 @@ class _Tracer:
         self.space = FactorSpace()
         types = [_type(group.nodes[o]) for o in group.outputs if o is not None]
         # Nothing that leaves the kernel shows more than 11 bits of a float.
-        self.narrow = all(t.dtype in ("float16", "bfloat16") for t in types)
+        self.narrow = all(t.dtype in _NARROW for t in types)
+        self.rounded = _after_rounding(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
 
@@ -181,7 +182,9 @@ class _Tracer:
         cost, law = operation.cost, operation.law
         if operation.relaxed and _is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
-        if self.narrow and not (operation.relaxed and expr == operation.relaxed):
+        # What follows a rounding to 16 bits carries an error far above that of a quick exponential.
+        exponential = operation.law in ("exp", "exp2") and node.id in self.rounded
+        if (self.narrow or exponential) and not (operation.relaxed and expr == operation.relaxed):
             expr, operands, cost, law = _quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide
@@ -458,6 +461,19 @@ def _read_again(group: Graph, shared: bool) -> frozenset[int]:
         elif isinstance(kind, View):
             again.add(node.id)
     return frozenset(again | indices)
+
+
+_NARROW = ("float16", "bfloat16")
+
+
+def _after_rounding(group: Graph) -> frozenset[int]:
+    """Nodes computed from what a product of matrices was rounded to 16 bits."""
+    found: set[int] = set()
+    for node in group.nodes:
+        product = isinstance(row(node), Contraction) and node.type is not None
+        if product and node.type.dtype in _NARROW or not found.isdisjoint(node.inputs):
+            found.add(node.id)
+    return frozenset(found)
 
 
 def _expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:

@@ -130,7 +130,8 @@ def _power(scope: Scope, base: str, terms: list[tuple[float, str, str]]) -> str:
         parts.append(apart + f" * {abs(c)}" * (abs(c) != 1))
     if base == "2":
         return f"tl.exp2({' + '.join(parts)})"
-    return f"{'tl.exp' if scope.narrow else 'exp'}({' + '.join(parts)})"
+    quick = scope.narrow or bool(scope.dots)
+    return f"{'tl.exp' if quick else 'exp'}({' + '.join(parts)})"
 
 
 def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:

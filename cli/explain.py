@@ -1,0 +1,414 @@
+"""`planner explain`: why a model's plan is what it is, group by group."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..db import PlanRecord, Store
+from ..db.location import resolve
+from . import render, stored
+from .errors import UsageError
+from .show import JsonOption, StoreOption
+from .tune import DeviceOption, InputsOption, ModelArgument, TargetOption
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from ..planner.explain import (
+        Alone,
+        Boundary,
+        Denied,
+        Explanation,
+        GroupExplanation,
+        Kernel,
+        Measured,
+        Otherwise,
+        Side,
+        Tensor,
+    )
+    from ..planner.graph import Graph
+    from ..planner.plan import GroupPlan, Plan
+    from ..tuner.capture_model import CapturedModel, Part
+    from ..tuning import Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The plan of one graph: of the store (its record's key) or of the cost model (key None)."""
+
+    plan: Plan
+    key: str | None
+    note: str
+    measured: dict[str, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """One graph of the model with the explanation of its plan."""
+
+    name: str
+    part: Part
+    found: _Found
+    explanation: Explanation
+
+    def to_json(self) -> dict[str, Any]:
+        about = {
+            "name": self.name,
+            "stage": self.part.stage,
+            "times": self.part.times,
+            "plan_key": self.found.key,
+            "note": self.found.note,
+        }
+        return about | self.explanation.to_json()
+
+
+def explain(
+    model: ModelArgument,
+    inputs: InputsOption = None,
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    target: TargetOption = None,
+    training: Annotated[bool, typer.Option("--training", help="The backward pass too.")] = False,
+    modelled: Annotated[
+        bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
+    ] = False,
+    group: Annotated[
+        int | None, typer.Option("--group", min=0, metavar="N", help="Only the group of number N.")
+    ] = None,
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="The generated Triton kernels too.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Explain a model's plan: every group with its loops, what was derived, what masks leave, its
+    predicted and measured cost; and why neighbouring groups are not one kernel.
+
+    Without a stored plan for this device, the plan is the cost model's, and says so.
+    """
+    with contextlib.ExitStack() as stack:
+        opened = None if modelled else _opened(store, stack)
+        # What the model's own code prints is no result of ours.
+        with contextlib.redirect_stdout(sys.stderr):
+            name, captured, place = _captured(model, inputs, device, target, training)
+        explained = list(_explained(name, captured, place, opened, group, kernel))
+    if group is not None and not any(each.explanation.groups for each in explained):
+        counts = ", ".join(str(len(each.found.plan.groups)) for each in explained) or "0"
+        raise UsageError(f"--group {group}: there is no such group; groups in the plan: {counts}")
+    if json:
+        document = {
+            "device": place.profile.name,
+            "notes": list(captured.notes),
+            "plans": [each.to_json() for each in explained],
+        }
+        render.print_json(document)
+        return
+    if not explained:
+        render.out().print("nothing to fuse: the model runs as it is")
+    for each in explained:
+        if group is None or each.explanation.groups:
+            _print(render.out(), each)
+
+
+def _opened(location: str | None, stack: contextlib.ExitStack) -> Store | None:
+    """The store for reading; None where it is not made yet. Raises StoreError for any other that
+    cannot be read."""
+    place = resolve(location)
+    if place.path is not None and not place.path.exists():
+        print(f"planner: there is no store {place.path} yet", file=sys.stderr)
+        return None
+    return stack.enter_context(Store.open(location, create=False, read_only=True))
+
+
+def _captured(
+    model: str, inputs: str | None, device: str | None, target: str | None, training: bool
+) -> tuple[str, CapturedModel, Place]:
+    from ..tuner.capture_model import capture_model
+    from ..tuning import place_of
+    from .modelfile import load_model
+
+    place = place_of(device, target)
+    named = load_model(model, inputs, place.device)
+    return named.name, capture_model(named.model, named.call, training=training), place
+
+
+def _explained(
+    name: str,
+    captured: CapturedModel,
+    place: Place,
+    store: Store | None,
+    group: int | None,
+    texts: bool,
+) -> Iterator[_Explained]:
+    from ..planner.explain import explain as explained
+
+    for number, part in enumerate(captured.parts):
+        title = name if len(captured.parts) == 1 else f"{name} {number} {part.stage}"
+        found = _found(part, place, store)
+        explanation = explained(
+            part.captured.graph,
+            found.plan,
+            place.profile,
+            measured=found.measured,
+            sources=_sources(part.captured.fx_nodes),
+            only=None if group is None else {group},
+            texts=texts,
+        )
+        yield _Explained(title, part, found, explanation)
+
+
+# --- which plan, and what was measured ---
+
+
+def _found(part: Part, place: Place, store: Store | None) -> _Found:
+    from ..planner.versions import versions
+
+    device = place.profile
+    record = None if store is None else _record(store, part.key, device.key)
+    if store is None or record is None:
+        where = "" if store is None else f"{store.location} has no plan of it for {device.name}: "
+        note = f"{where}this is the cost model's plan, nothing was measured"
+        return _Found(_modelled(part.captured.graph, place), None, note, {})
+    note = f"stored as {record.key[: render.KEY]} in {store.location}"
+    if record.versions != versions():
+        note += f", made with {render.pairs(record.versions)}: its kernels may have changed since"
+    plan = stored.shown(store, record).plan
+    return _Found(plan, record.key, note, _measured(store, plan))
+
+
+def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:
+    """The plan that would be run, else the newest of the graph that other versions made."""
+    from ..planner.versions import versions
+
+    exact = store.plan(graph_key, device_key, versions())
+    return exact or next(iter(store.plans(graph_key=graph_key, device_key=device_key)), None)
+
+
+def _modelled(graph: Graph, place: Place) -> Plan:
+    from ..planner.cover import modelled_plan
+
+    return modelled_plan(graph, place.profile)
+
+
+def _measured(store: Store, plan: Plan) -> dict[str, Measured]:
+    """What the trials of the chosen configs told, by kernel key."""
+    found = {group.kernel_key: _trial(store, plan, group) for group in plan.groups}
+    return {name: measured for name, measured in found.items() if measured is not None}
+
+
+def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
+    from ..planner.explain import Measured
+    from ..tuner.outcome import Candidate
+
+    wanted = Candidate(group.lowering, group.config, group.options).to_json()
+    trials = store.trials(
+        subject=group.kernel_key,
+        device_key=plan.device,
+        versions=dict(plan.versions),
+        outcome="timed",
+        newest_first=True,
+    )
+    trial = next((t for t in trials if t.config == wanted), None)
+    if trial is None:
+        return None
+    return Measured(trial.measured_s, trial.registers, trial.spill_bytes, trial.shared_bytes)
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]+)')
+
+
+def _sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
+    """The innermost line of the user's code behind each node, where Dynamo kept it."""
+    found = {}
+    for number, node in enumerate(nodes):
+        frames = list(_FRAME.finditer(str(node.meta.get("stack_trace") or "")))
+        if frames:
+            file = frames[-1]["file"].rsplit("/", 1)[-1]
+            found[number] = f"{file}:{frames[-1]['line']}: {frames[-1]['code'].strip()}"
+    return found
+
+
+# --- text ---
+
+
+def _print(console: Console, explained: _Explained) -> None:
+    explanation = explained.explanation
+    head = Text()
+    head.append(f"graph {explanation.graph_key[: render.KEY]}", style="bold")
+    head.append(f"  {explained.name}  {explanation.device}  evidence: {explanation.evidence}")
+    console.print(head)
+    console.print(Text(explained.found.note), style="dim", soft_wrap=True)
+    total = f"predicted {render.duration(explanation.predicted_s)}"
+    console.print(f"{total}, measured {render.duration(explanation.measured_s)}")
+    if not explained.found.plan.groups and not explanation.alone:
+        console.print("no groups: the whole graph runs as eager does")
+    for group in explanation.groups:
+        _print_group(console, group)
+    if explanation.alone:
+        _heading(console, "in no group, run as ATen")
+        _lines(console, [_alone(each) for each in explanation.alone], 1)
+    if explanation.boundaries:
+        _heading(console, "why neighbours are not one kernel")
+        graph = explained.part.captured.graph
+        _lines(console, [_boundary(each, graph) for each in explanation.boundaries], 1)
+    console.print()
+
+
+def _print_group(console: Console, group: GroupExplanation) -> None:
+    config = str(group.config or group.options or "").strip()
+    names = " ".join(o.name for o in group.operations)
+    _heading(console, f"group {group.number}: {group.lowering} {config}".rstrip())
+    _lines(console, [names], 1)
+    console.print(Padding(_operations(group), (0, 0, 0, 2)))
+    _section(console, "reads", [_tensor(t) for t in group.inputs])
+    _section(console, "writes", [_tensor(t) for t in group.outputs])
+    never = [f"{t}, {_size(t.nbytes)} never stored" for t in group.never_stored]
+    _section(console, "largest intermediates", never)
+    _section(console, "between its kernels", [_tensor(t) for t in group.temporaries])
+    if group.otherwise is not None:
+        _section(console, "not generated", [_otherwise(group.otherwise)])
+    for kernel in group.kernels:
+        _print_kernel(console, kernel)
+    proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
+    _section(console, "derived, so that folds share one pass", proofs)
+    _section(console, "a pass of its own", [_denied(d) for d in group.denied])
+    if group.predicted is not None:
+        _lines(console, ["cost"], 1)
+        console.print(Padding(_figures(group), (0, 0, 0, 4)))
+    _section(console, "layouts it does not have", [_denied(d) for d in group.layouts])
+
+
+def _print_kernel(console: Console, kernel: Kernel) -> None:
+    grid = f"kernel {kernel.name}, {kernel.programs} programs"
+    _lines(console, [grid], 1)
+    axes = render.table("axis", "extent", "role", "block", "blocks", right=("extent", "block"))
+    for axis in kernel.axes:
+        count = str(-(-axis.extent // axis.block))
+        axes.add_row(axis.name, str(axis.extent), axis.role, str(axis.block), count)
+    console.print(Padding(axes, (0, 0, 0, 4)))
+    for bound in kernel.bounds:
+        where = " and ".join(bound.conditions)
+        turns = f"{bound.turns:.3g} of {bound.whole} turns on average"
+        _lines(console, [f"masks leave of {bound.axis} only {where}: {turns}"], 2)
+    body = [line for line in kernel.nest.splitlines() if not line.startswith("axis ")]
+    _lines(console, body, 2)
+    if kernel.text:
+        _lines(console, ["generated text"], 1)
+        _lines(console, kernel.text.strip("\n").splitlines(), 0)
+
+
+def _operations(group: GroupExplanation) -> Table:
+    made = render.table("node", "name", "operation", "value", "line", right=("node",))
+    for o in group.operations:
+        copied = " (copied)" if o.copied else ""
+        made.add_row(f"%{o.node}", Text(o.name), o.op + copied, Text(o.type or "?"), Text(o.source))
+    return made
+
+
+def _figures(group: GroupExplanation) -> Table:
+    """Predicted beside measured; a dash for what is not known."""
+    cost, known = group.predicted, group.measured
+    assert cost is not None
+    plan = "" if group.predicted_s is None else f" ({render.duration(group.predicted_s)} in the plan)"
+    rows = (
+        ("memory traffic", _size(cost.hbm_bytes), None),
+        ("L2 traffic", _size(cost.l2_bytes), None),
+        ("matrix flops", _count(cost.flops), None),
+        ("fma operations", _count(cost.fma), None),
+        ("sfu operations", _count(cost.sfu), None),
+        ("registers a thread", str(cost.registers), known.registers),
+        ("spilled a thread", _size(cost.spill_bytes), _size(known.spill_bytes)),
+        ("shared memory a block", _size(cost.shared_bytes), _size(known.shared_bytes)),
+        ("occupancy", f"{cost.occupancy:.0%}", None),
+        ("waves", f"{cost.waves:.3g}", None),
+        ("launches", str(cost.launches), None),
+        ("bound by", cost.limit, None),
+        ("seconds", render.duration(cost.seconds) + plan, render.duration(known.seconds)),
+    )
+    made = render.table("", "predicted", "measured", right=("predicted", "measured"))
+    for name, predicted, measured in rows:
+        made.add_row(name, predicted, "-" if measured is None else str(measured))
+    return made
+
+
+def _alone(alone: Alone) -> str:
+    operation = alone.operation
+    return f"%{operation.node} {operation.name}: {_otherwise(alone.otherwise)}"
+
+
+def _otherwise(otherwise: Otherwise) -> str:
+    usual = render.duration(otherwise.aten_s)
+    if otherwise.refusal is not None:
+        return f"{otherwise.refusal.rule}: {otherwise.refusal.reason}"
+    return f"the model expects {render.duration(otherwise.generated_s)} generated, {usual} as ATen"
+
+
+def _boundary(boundary: Boundary, graph: Graph) -> str:
+    first, second = boundary.edges[0]
+    names = f"{graph.nodes[first].name}, {graph.nodes[second].name}"
+    who = f"{_side(boundary.left, graph)} and {_side(boundary.right, graph)} ({names})"
+    if boundary.refusal is not None:
+        return f"{who}: {boundary.refusal.rule}: {boundary.refusal.reason}"
+    together = f"the model expects {render.duration(boundary.together_s)} together"
+    if boundary.apart_s is None:
+        return f"{who}: {together}, and knows nothing of them apart"
+    return f"{who}: {together}, {render.duration(boundary.apart_s)} apart"
+
+
+def _side(side: Side, graph: Graph) -> str:
+    if side.group is not None:
+        return f"group {side.group}"
+    return " ".join(f"%{n} {graph.nodes[n].name}" for n in side.nodes)
+
+
+def _denied(denied: Denied) -> str:
+    return f"{denied.subject}: {denied.rule}: {denied.reason}"
+
+
+def _tensor(tensor: Tensor) -> str:
+    return f"{tensor}, {_size(tensor.nbytes)}"
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(Text(text), style="bold", soft_wrap=True)
+
+
+def _section(console: Console, title: str, lines: list[str]) -> None:
+    """A title with its lines; nothing where there are none."""
+    if lines:
+        _lines(console, [title], 1)
+        _lines(console, lines, 2)
+
+
+def _lines(console: Console, lines: list[str], depth: int) -> None:
+    """Whole lines, however long: nests and kernels are read as they are."""
+    for line in lines:
+        console.print(Text("  " * depth + line), soft_wrap=True)
+
+
+def _size(nbytes: int | None) -> str:
+    if nbytes is None:
+        return "-"
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _count(number: float) -> str:
+    """Three figures with a unit of thousands."""
+    for scale, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g}"

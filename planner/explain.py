@@ -1,0 +1,533 @@
+"""Why a plan is what it is, as data: for each group its nests, what was derived and what was
+refused, its cost beside what was measured; for each pair of neighbours, why they are two kernels.
+
+`Explanation.to_json` gives what `planner explain --json` prints. Its keys are the names of the
+fields below; names that end in _s are seconds, in bytes or nbytes bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from .bounds import Limit
+from .codegen.access import Tiles
+from .config import Config
+from .cost import Cost, estimate, total
+from .cover import aten_s, cut_edges
+from .device import DeviceProfile
+from .errors import PlanError, Refusal, Refused
+from .forms import Affine
+from .graph import Graph, TensorType, key
+from .group import is_copied, subgraph, with_free_nodes
+from .legality import Dependences, bits, bitset, may_join
+from .lower import lower
+from .nest import Derivation, Nest
+from .ops import Contraction, is_compute, is_free, is_input, row
+from .plan import Evidence, GroupPlan, Lowering, Plan
+from .schedule import Schedule, schedule_group
+from .space import space_of
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A node that does work. type: None where its value is no single tensor; source: the line of
+    the user's code it comes from, where that is known; copied: every group that reads it computes
+    it again."""
+
+    node: int
+    name: str
+    op: str
+    type: str | None
+    source: str = ""
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor by the name of its node; nbytes: of its distinct elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @staticmethod
+    def of(name: str, tensor: TensorType) -> Tensor:
+        return Tensor(name, tensor.dtype, tensor.shape, tensor.nbytes)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A tile axis. role: "grid", "loop" or "held"; block: its elements in one tile."""
+
+    name: str
+    extent: int
+    role: str
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A proof of `online.py` for the fold of node `fold`: it joins the pass of those it reads."""
+
+    fold: str
+    rule: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """What was refused, by which rule, and the step that failed."""
+
+    subject: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What masks leave of a looped axis: only where all conditions hold does a tile count; that
+    is `turns` of its `whole` tiles on average."""
+
+    axis: str
+    conditions: tuple[str, ...]
+    turns: float
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch. nest: as it prints; text: the generated module, where it was asked for."""
+
+    name: str
+    nest: str
+    axes: tuple[Axis, ...]
+    bounds: tuple[Bound, ...]
+    programs: int
+    predicted: Cost
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a measurement told of a group's config; None where it did not tell."""
+
+    seconds: float | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """A group or node that is not generated: `refusal` where it has no kernel, else the model's
+    seconds of the best generated kernel. aten_s: those of ATen, one operation after the other;
+    None where the model knows nothing of one of them."""
+
+    refusal: Denied | None
+    generated_s: float | None
+    aten_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExplanation:
+    """One group of the plan, `number` as `planner show` counts them.
+
+    kernels: none where the group is not generated, then `otherwise` says why. derived, denied:
+    what was derived for the folds over looped axes, and those that keep a pass of their own.
+    never_stored: the largest values that are neither input nor output: the largest of all, and
+    the largest matrix product where that is another one. temporaries: what the kernels of a split
+    hand on. layouts: those the group does not have. predicted: of all its kernels by the present
+    model; predicted_s: as the plan has it.
+    """
+
+    number: int
+    nodes: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    lowering: Lowering
+    config: Config | None
+    options: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+    derived: tuple[Derived, ...]
+    denied: tuple[Denied, ...]
+    never_stored: tuple[Tensor, ...]
+    temporaries: tuple[Tensor, ...]
+    layouts: tuple[Denied, ...]
+    predicted: Cost | None
+    predicted_s: float | None
+    measured: Measured
+    otherwise: Otherwise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A node that is in no group and runs as ATen; `otherwise` says why."""
+
+    operation: Operation
+    otherwise: Otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a boundary: a group by its number, or a node in no group (None)."""
+
+    group: int | None
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Two neighbours that are not one kernel. edges: (node, node) pairs that join them: one reads
+    the other, or both read the same value. refusal: why they cannot be one; else the model's
+    seconds of one kernel and of both apart (None: one of them has no kernel of its own)."""
+
+    left: Side
+    right: Side
+    edges: tuple[tuple[int, int], ...]
+    refusal: Denied | None = None
+    together_s: float | None = None
+    apart_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A whole plan. alone: nodes in no group. device: the name of the profile it was counted for."""
+
+    graph_key: str
+    device: str
+    evidence: Evidence
+    predicted_s: float | None
+    measured_s: float | None
+    groups: tuple[GroupExplanation, ...]
+    alone: tuple[Alone, ...]
+    boundaries: tuple[Boundary, ...]
+    format: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data; `from_json` turns it back into an equal explanation."""
+        data: dict[str, Any] = _EXPLANATION.dump_python(self, mode="json")
+        return data
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Explanation:
+        """Inverse of `to_json`. Raises ValueError on data that is no explanation."""
+        try:
+            return _EXPLANATION.validate_python(dict(data))
+        except ValidationError as error:
+            raise ValueError(f"no explanation: {error.errors()[0]['msg']}") from error
+
+
+_EXPLANATION: TypeAdapter[Explanation] = TypeAdapter(Explanation)
+
+
+def explain(
+    graph: Graph,
+    plan: Plan,
+    device: DeviceProfile,
+    *,
+    measured: Mapping[str, Measured] | None = None,
+    sources: Mapping[int, str] | None = None,
+    only: Collection[int] | None = None,
+    texts: bool = False,
+) -> Explanation:
+    """The explanation of a plan of this graph, its costs counted for the device.
+
+    measured: what is known of groups beyond the plan, by kernel key. sources: lines of the user's
+    code by node. only: numbers of the groups to explain, with their boundaries; None is all.
+    texts: the generated kernels too. Raises PlanError when the plan is of another graph.
+    """
+    if plan.graph_key != key(graph):
+        raise PlanError(f"the plan is for graph {plan.graph_key[:12]}, not for this one")
+    work = _Work(graph, plan, device, measured or {}, sources or {}, texts)
+    wanted = [n for n in range(len(plan.groups)) if only is None or n in only]
+    grouped = {node for group in plan.groups for node in group.nodes}
+    return Explanation(
+        plan.graph_key,
+        device.name,
+        plan.evidence,
+        plan.predicted,
+        plan.measured,
+        tuple(work.group(number) for number in wanted),
+        work.alone(grouped) if only is None and plan.groups else (),
+        tuple(b for b in work.boundaries(only)) if plan.groups else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    graph: Graph
+    plan: Plan
+    device: DeviceProfile
+    measured: Mapping[str, Measured]
+    sources: Mapping[int, str]
+    texts: bool
+    judged: dict[str, Refusal | float] = field(default_factory=dict)
+
+    def operation(self, node: int) -> Operation:
+        found = self.graph.nodes[node]
+        kind = None if found.type is None else str(found.type)
+        source = self.sources.get(node, "")
+        return Operation(node, found.name, found.op, kind, source, is_copied(self.graph, node))
+
+    def group(self, number: int) -> GroupExplanation:
+        group = self.plan.groups[number]
+        part = subgraph(self.graph, group.nodes).graph
+        made: tuple[Kernel, ...] | Refusal = ()
+        schedule: Schedule | Refusal | None = None
+        if group.config is not None:
+            config = group.config
+            schedule = schedule_group(part, config.tiling, config.reduction, config.split)
+            made = self._kernels(part, config, schedule)
+        kernels = () if isinstance(made, Refusal) else made
+        derivation = _derivation(part, schedule)
+        temporaries = schedule.temporaries if isinstance(schedule, Schedule) else ()
+        known = self.measured.get(group.kernel_key, Measured())
+        return GroupExplanation(
+            number=number,
+            nodes=group.nodes,
+            operations=tuple(
+                self.operation(n) for n in group.nodes if not _is_idle(self.graph, n)
+            ),
+            lowering=group.lowering,
+            config=group.config,
+            options=group.options,
+            inputs=_tensors(part, part.inputs),
+            outputs=_tensors(part, [o for o in part.outputs if o is not None]),
+            kernels=kernels,
+            derived=tuple(Derived(p.fold, p.rule, p.formula) for p in derivation.proofs),
+            denied=tuple(_denied(who, r) for who, r in derivation.refusals.items()),
+            never_stored=_never_stored(part) if kernels else (),
+            temporaries=tuple(Tensor.of(f"tmp{i}", t) for i, t in enumerate(temporaries)),
+            layouts=_layouts(part, self.device),
+            predicted=total([k.predicted for k in kernels]) if kernels else None,
+            predicted_s=group.predicted,
+            measured=_with_seconds(known, group),
+            otherwise=None if kernels else self._otherwise(part, made),
+        )
+
+    def _kernels(
+        self, part: Graph, config: Config, schedule: Schedule | Refusal
+    ) -> tuple[Kernel, ...] | Refusal:
+        """The kernels of a config, or why the code of today has none for it."""
+        program = lower(part, config)
+        if isinstance(program, Refusal) or isinstance(schedule, Refusal):
+            return program if isinstance(program, Refusal) else schedule
+        made = []
+        for source, kernel in zip(program.kernels, schedule.kernels, strict=True):
+            nest, tiles = kernel.nest, Tiles.of(kernel.nest, config)
+            try:
+                cost = estimate(nest, config, self.device)
+            except Refused as refused:
+                return refused.refusal
+            text = source.text if self.texts else ""
+            shape = (str(nest), _axes(tiles), _bounds(tiles))
+            made.append(Kernel(source.name, *shape, source.grid, cost, text))
+        return tuple(made)
+
+    # --- what is not generated ---
+
+    def alone(self, grouped: Collection[int]) -> tuple[Alone, ...]:
+        """Nodes that no group has; of those that each reader has a copy of, none is left."""
+        found = []
+        for node in self.graph.nodes:
+            idle = _is_idle(self.graph, node.id) or is_copied(self.graph, node.id)
+            if node.id not in grouped and not idle:
+                part = subgraph(self.graph, with_free_nodes(self.graph, [node.id])).graph
+                found.append(Alone(self.operation(node.id), self._otherwise(part, ())))
+        return tuple(found)
+
+    def _otherwise(self, part: Graph, made: object) -> Otherwise:
+        judged = made if isinstance(made, Refusal) else self._judge(part)
+        known = all(is_compute(n) or _is_idle(part, n.id) for n in part.nodes)
+        usual_s = aten_s(part, self.device) if known else None
+        if isinstance(judged, Refusal):
+            return Otherwise(_denied("kernel", judged), None, usual_s)
+        return Otherwise(None, judged, usual_s)
+
+    def _judge(self, part: Graph) -> Refusal | float:
+        """The model's seconds of the best of a group's usual configs, or why it has no kernel."""
+        # The layers of a model are equal groups: each is judged once.
+        name = key(part)
+        if name not in self.judged:
+            self.judged[name] = self._judge_anew(part)
+        return self.judged[name]
+
+    def _judge_anew(self, part: Graph) -> Refusal | float:
+        space = space_of(part, self.device)
+        if isinstance(space, Refusal):
+            return space
+        best = space.quick()
+        if best is not None:
+            return best.seconds
+        judged = map(space.judge, itertools.islice(space.enumerate(), 1))
+        return next(r for r in judged if isinstance(r, Refusal))
+
+    # --- boundaries ---
+
+    def boundaries(self, only: Collection[int] | None) -> list[Boundary]:
+        """Why neighbours are not one kernel; with `only`, of these groups alone."""
+        home, numbers = self._homes()
+        pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for first, second in cut_edges(self.graph):
+            left, right = home[first], home[second]
+            if left != right:
+                pairs.setdefault((left, right), []).append((first, second))
+        dependences = Dependences(self.graph)
+        found = []
+        for (left, right), edges in pairs.items():
+            sides = [Side(numbers.get(s), tuple(bits(s))) for s in (left, right)]
+            if only is not None and all(side.group not in only for side in sides):
+                continue
+            refusal = may_join(self.graph, dependences, home, left, right)
+            found.append(self._boundary(sides, tuple(edges), refusal))
+        return found
+
+    def _boundary(
+        self, sides: list[Side], edges: tuple[tuple[int, int], ...], refusal: Refusal | None
+    ) -> Boundary:
+        left, right = sides
+        if refusal is None:
+            joined = self._judge(self._part((*left.nodes, *right.nodes)))
+            if not isinstance(joined, Refusal):
+                return Boundary(left, right, edges, None, joined, self._apart_s(sides))
+            refusal = joined
+        return Boundary(left, right, edges, _denied("one kernel", refusal))
+
+    def _apart_s(self, sides: list[Side]) -> float | None:
+        found = 0.0
+        for side in sides:
+            part = self._part(side.nodes)
+            seconds = self._judge(part)
+            if isinstance(seconds, Refusal):
+                return None
+            contracts = any(isinstance(row(node), Contraction) for node in part.nodes)
+            found += min(seconds, aten_s(part, self.device)) if contracts else seconds
+        return found
+
+    def _part(self, nodes: Collection[int]) -> Graph:
+        return subgraph(self.graph, with_free_nodes(self.graph, nodes)).graph
+
+    def _homes(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The group of each compute node as a bitset, itself where it has none; and the number of
+        each group."""
+        compute = [
+            n.id for n in self.graph.nodes if is_compute(n) and not is_copied(self.graph, n.id)
+        ]
+        home = {node: 1 << node for node in compute}
+        numbers = {}
+        for number, group in enumerate(self.plan.groups):
+            members = bitset(node for node in group.nodes if node in home)
+            numbers[members] = number
+            home |= dict.fromkeys(bits(members), members)
+        return home, numbers
+
+
+# --- parts of an explanation ---
+
+
+def _is_idle(graph: Graph, node: int) -> bool:
+    found = graph.nodes[node]
+    return is_input(found) or is_free(found)
+
+
+def _denied(subject: str, refusal: Refusal) -> Denied:
+    return Denied(subject, refusal.rule, refusal.reason)
+
+
+def _tensors(part: Graph, nodes: Collection[int]) -> tuple[Tensor, ...]:
+    found = [part.nodes[n] for n in nodes]
+    return tuple(Tensor.of(n.name, n.type) for n in found if n.type is not None)
+
+
+def _with_seconds(known: Measured, group: GroupPlan) -> Measured:
+    """The plan's own seconds count: they were measured last."""
+    seconds = known.seconds if group.measured is None else group.measured
+    return Measured(seconds, known.registers, known.spill_bytes, known.shared_bytes)
+
+
+def _never_stored(part: Graph) -> tuple[Tensor, ...]:
+    """See `GroupExplanation`; of equal sizes the first counts."""
+    inner = [
+        node
+        for node in part.nodes
+        if node.type is not None and node.id not in part.outputs and not _is_idle(part, node.id)
+    ]
+    products = [node for node in inner if isinstance(row(node), Contraction)]
+    largest = [
+        max(found, key=lambda node: node.type.nbytes if node.type else 0)
+        for found in (inner, products)
+        if found
+    ]
+    return _tensors(part, dict.fromkeys(node.id for node in largest))
+
+
+def _layouts(part: Graph, device: DeviceProfile) -> tuple[Denied, ...]:
+    """The layouts that the group does not have."""
+    space = space_of(part, device)
+    if isinstance(space, Refusal):
+        return (_denied("natural", space),)
+    return tuple(_denied(layout.name, refusal) for layout, refusal in space.refusals.items())
+
+
+def _derivation(part: Graph, schedule: Schedule | Refusal | None) -> Derivation:
+    """What was derived for the nests of a schedule. A split folds its parts by the same rules as
+    the one loop that it divides, whose derivation it is."""
+    if not isinstance(schedule, Schedule):
+        return Derivation()
+    if len(schedule.kernels) > 1:
+        whole = schedule_group(part, "natural", "loop")
+        return Derivation() if isinstance(whole, Refusal) else whole.kernels[0].nest.derived
+    return schedule.kernels[0].nest.derived
+
+
+def _axes(tiles: Tiles) -> tuple[Axis, ...]:
+    pairs = zip(tiles.nest.axes, tiles.blocks, strict=True)
+    return tuple(Axis(axis.name, axis.extent, axis.role.value, block) for axis, block in pairs)
+
+
+def _bounds(tiles: Tiles) -> tuple[Bound, ...]:
+    nest = tiles.nest
+    return tuple(
+        Bound(
+            nest.axes[axis].name,
+            tuple(_condition(nest, axis, limit) for limit in found),
+            tiles.turns(axis),
+            tiles.count(axis),
+        )
+        for axis, found in nest.limits.items()
+        if found
+    )
+
+
+def _condition(nest: Nest, axis: int, limit: Limit) -> str:
+    """scale * index + rest <= 0 with the index on a side of its own: "r0 <= x1 - 128"."""
+    name = nest.axes[axis].name
+    if limit.scale > 0:
+        return f"{name} <= {_form(nest, limit.rest, -1)}"
+    return f"{name} >= {_form(nest, limit.rest, 1)}"
+
+
+def _form(nest: Nest, form: Affine, sign: int) -> str:
+    text = ""
+    for term in form.terms:
+        scale = sign * term.scale
+        name = nest.axes[term.axis].name
+        text += _signed(scale, name if abs(scale) == 1 else f"{abs(scale)} * {name}", text)
+    base = sign * form.base
+    return text + _signed(base, str(abs(base)), text) if base or not text else text
+
+
+def _signed(number: int, text: str, before: str) -> str:
+    if not before:
+        return f"-{text}" if number < 0 else text
+    return f" - {text}" if number < 0 else f" + {text}"
