@@ -113,6 +113,8 @@ def explain(
         }
         render.print_json(document)
         return
+    for note in captured.notes:
+        print(f"note: {note}", file=sys.stderr)
     if not explained:
         render.out().print("nothing to fuse: the model runs as it is")
     for each in explained:
@@ -250,7 +252,7 @@ def _print(console: Console, explained: _Explained) -> None:
     console.print(Text(explained.found.note), style="dim", soft_wrap=True)
     total = f"predicted {render.duration(explanation.predicted_s)}"
     console.print(f"{total}, measured {render.duration(explanation.measured_s)}")
-    if not explained.found.plan.groups and not explanation.alone:
+    if not explained.found.plan.groups:
         console.print("no groups: the whole graph runs as eager does")
     for group in explanation.groups:
         _print_group(console, group)
@@ -269,7 +271,7 @@ def _print_group(console: Console, group: GroupExplanation) -> None:
     names = " ".join(o.name for o in group.operations)
     _heading(console, f"group {group.number}: {group.lowering} {config}".rstrip())
     _lines(console, [names], 1)
-    console.print(Padding(_operations(group), (0, 0, 0, 2)))
+    console.print(_indented(_operations(group), 1))
     _section(console, "reads", [_tensor(t) for t in group.inputs])
     _section(console, "writes", [_tensor(t) for t in group.outputs])
     never = [f"{t}, {_size(t.nbytes)} never stored" for t in group.never_stored]
@@ -284,18 +286,19 @@ def _print_group(console: Console, group: GroupExplanation) -> None:
     _section(console, "a pass of its own", [_denied(d) for d in group.denied])
     if group.predicted is not None:
         _lines(console, ["cost"], 1)
-        console.print(Padding(_figures(group), (0, 0, 0, 4)))
+        console.print(_indented(_figures(group), 2))
     _section(console, "layouts it does not have", [_denied(d) for d in group.layouts])
 
 
 def _print_kernel(console: Console, kernel: Kernel) -> None:
-    grid = f"kernel {kernel.name}, {kernel.programs} programs"
-    _lines(console, [grid], 1)
+    cost = kernel.predicted
+    time = f"{render.duration(cost.seconds)} predicted, bound by {cost.limit}"
+    _lines(console, [f"kernel {kernel.name}: {kernel.programs} programs, {time}"], 1)
     axes = render.table("axis", "extent", "role", "block", "blocks", right=("extent", "block"))
     for axis in kernel.axes:
         count = str(-(-axis.extent // axis.block))
         axes.add_row(axis.name, str(axis.extent), axis.role, str(axis.block), count)
-    console.print(Padding(axes, (0, 0, 0, 4)))
+    console.print(_indented(axes, 2))
     for bound in kernel.bounds:
         where = " and ".join(bound.conditions)
         turns = f"{bound.turns:.3g} of {bound.whole} turns on average"
@@ -319,7 +322,9 @@ def _figures(group: GroupExplanation) -> Table:
     """Predicted beside measured; a dash for what is not known."""
     cost, known = group.predicted, group.measured
     assert cost is not None
-    plan = "" if group.predicted_s is None else f" ({render.duration(group.predicted_s)} in the plan)"
+    seconds, planned = render.duration(cost.seconds), render.duration(group.predicted_s)
+    # A plan of an older model of the device was chosen by other figures.
+    seconds += "" if planned in (seconds, "-") else f" ({planned} in the plan)"
     rows = (
         ("memory traffic", _size(cost.hbm_bytes), None),
         ("L2 traffic", _size(cost.l2_bytes), None),
@@ -333,7 +338,7 @@ def _figures(group: GroupExplanation) -> Table:
         ("waves", f"{cost.waves:.3g}", None),
         ("launches", str(cost.launches), None),
         ("bound by", cost.limit, None),
-        ("seconds", render.duration(cost.seconds) + plan, render.duration(known.seconds)),
+        ("time", seconds, render.duration(known.seconds)),
     )
     made = render.table("", "predicted", "measured", right=("predicted", "measured"))
     for name, predicted, measured in rows:
@@ -389,6 +394,10 @@ def _section(console: Console, title: str, lines: list[str]) -> None:
     if lines:
         _lines(console, [title], 1)
         _lines(console, lines, 2)
+
+
+def _indented(table: Table, depth: int) -> Padding:
+    return Padding(table, (0, 0, 0, 2 * depth), expand=False)
 
 
 def _lines(console: Console, lines: list[str], depth: int) -> None:

@@ -45,7 +45,7 @@ def limits(
             continue
         condition, masked_if, constant = _mask(value, values)
         if constant and _is_empty(values, inside, loop.carries, number, constant):
-            for form in _kept(values, condition, not masked_if):
+            for form in kept(values, condition, not masked_if):
                 limit = _limit(form, loop.axis, place)
                 found += [limit] if limit else []
     return tuple(dict.fromkeys(found))
@@ -152,7 +152,7 @@ def _followed(value: Value, known: Mapping[int, str], values: Values) -> str:
 _FALSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
-def _kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
+def kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
     """Forms that are at most 0 wherever the condition has the wanted outcome."""
     kind = values.values[condition].kind
     if not isinstance(kind, Compute):
@@ -162,12 +162,12 @@ def _kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
         if (kind.law == "and") == wanted:
             for operand in (named["self"], named["other"]):
                 if isinstance(operand, Ref):
-                    yield from _kept(values, operand.node, wanted)
+                    yield from kept(values, operand.node, wanted)
         return
     if kind.law == "not":
         operand = named["self"]
         if isinstance(operand, Ref):
-            yield from _kept(values, operand.node, not wanted)
+            yield from kept(values, operand.node, not wanted)
         return
     if kind.law not in _FALSE:
         return

@@ -19,6 +19,10 @@ from .plan import GroupPlan, Plan
 from .space import Space, space_of
 from .versions import versions
 
+_SPARED = 1.1
+"""Times the seconds of two kernels that one with a product of matrices may take where it spares a
+large intermediate."""
+
 Edge = tuple[int, int]
 Groups = tuple[tuple[int, ...], ...]
 
@@ -83,7 +87,20 @@ def _is_cheaper_joined(graph: Graph, left: int, right: int, device: DeviceProfil
     apart = [_modelled_s(_part(graph, part), device) for part in (left, right)]
     if joined is None or None in apart:
         return joined is not None
-    return joined <= sum(seconds for seconds in apart if seconds is not None)
+    rest = sum(seconds for seconds in apart if seconds is not None)
+    return joined <= rest * (_SPARED if _spares(graph, left, right) else 1.0)
+
+
+def _spares(graph: Graph, left: int, right: int) -> bool:
+    """Whether what passes between two groups is larger than all that they read and write as one."""
+    whole = _part(graph, left | right).group
+    parts = [_part(graph, each).group for each in (left, right)]
+
+    def ends(group: Graph) -> int:
+        found = [group.nodes[n].type for n in (*group.inputs, *(o or 0 for o in group.outputs))]
+        return sum(t.nbytes for t in found if t)
+
+    return _has_contraction(whole) and sum(map(ends, parts)) > 3 * ends(whole)
 
 
 def _modelled_s(part: _Part, device: DeviceProfile) -> float | None:

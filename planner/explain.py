@@ -7,9 +7,8 @@ fields below; names that end in _s are seconds, in bytes or nbytes bytes.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,16 +20,17 @@ from .cost import Cost, estimate, total
 from .cover import aten_s, cut_edges
 from .device import DeviceProfile
 from .errors import PlanError, Refusal, Refused
-from .forms import Affine
+from .forms import Affine, TileAxis
 from .graph import Graph, TensorType, key
 from .group import is_copied, subgraph, with_free_nodes
 from .legality import Dependences, bits, bitset, may_join
 from .lower import lower
-from .nest import Derivation, Nest
+from .nest import Derivation
+from .online import Proof
 from .ops import Contraction, is_compute, is_free, is_input, row
-from .plan import Evidence, GroupPlan, Lowering, Plan
+from .plan import Evidence, Lowering, Plan
 from .schedule import Schedule, schedule_group
-from .space import space_of
+from .space import Space, space_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,6 @@ class Axis:
     extent: int
     role: str
     block: int
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A proof of `online.py` for the fold of node `fold`: it joins the pass of those it reads."""
-
-    fold: str
-    rule: str
-    formula: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +149,7 @@ class GroupExplanation:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
-    derived: tuple[Derived, ...]
+    derived: tuple[Proof, ...]
     denied: tuple[Denied, ...]
     never_stored: tuple[Tensor, ...]
     temporaries: tuple[Tensor, ...]
@@ -201,7 +192,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A whole plan. alone: nodes in no group. device: the name of the profile it was counted for."""
+    """A whole plan. alone: nodes in no group. device: the profile that the costs are of."""
 
     graph_key: str
     device: str
@@ -258,8 +249,8 @@ def explain(
         plan.predicted,
         plan.measured,
         tuple(work.group(number) for number in wanted),
-        work.alone(grouped) if only is None and plan.groups else (),
-        tuple(b for b in work.boundaries(only)) if plan.groups else (),
+        work.alone(grouped) if only is None else (),
+        work.boundaries(only),
     )
 
 
@@ -271,6 +262,7 @@ class _Work:
     measured: Mapping[str, Measured]
     sources: Mapping[int, str]
     texts: bool
+    spaces: dict[str, Space | Refusal] = field(default_factory=dict)
     judged: dict[str, Refusal | float] = field(default_factory=dict)
 
     def operation(self, node: int) -> Operation:
@@ -295,23 +287,22 @@ class _Work:
         return GroupExplanation(
             number=number,
             nodes=group.nodes,
-            operations=tuple(
-                self.operation(n) for n in group.nodes if not _is_idle(self.graph, n)
-            ),
+            operations=tuple(self.operation(n) for n in group.nodes if not _is_idle(self.graph, n)),
             lowering=group.lowering,
             config=group.config,
             options=group.options,
             inputs=_tensors(part, part.inputs),
             outputs=_tensors(part, [o for o in part.outputs if o is not None]),
             kernels=kernels,
-            derived=tuple(Derived(p.fold, p.rule, p.formula) for p in derivation.proofs),
+            derived=derivation.proofs,
             denied=tuple(_denied(who, r) for who, r in derivation.refusals.items()),
             never_stored=_never_stored(part) if kernels else (),
             temporaries=tuple(Tensor.of(f"tmp{i}", t) for i, t in enumerate(temporaries)),
-            layouts=_layouts(part, self.device),
+            layouts=_layouts(self._space(part)),
             predicted=total([k.predicted for k in kernels]) if kernels else None,
             predicted_s=group.predicted,
-            measured=_with_seconds(known, group),
+            # The plan's own seconds were measured last.
+            measured=known if group.measured is None else replace(known, seconds=group.measured),
             otherwise=None if kernels else self._otherwise(part, made),
         )
 
@@ -320,8 +311,9 @@ class _Work:
     ) -> tuple[Kernel, ...] | Refusal:
         """The kernels of a config, or why the code of today has none for it."""
         program = lower(part, config)
-        if isinstance(program, Refusal) or isinstance(schedule, Refusal):
-            return program if isinstance(program, Refusal) else schedule
+        if isinstance(program, Refusal):
+            return program
+        assert isinstance(schedule, Schedule)
         made = []
         for source, kernel in zip(program.kernels, schedule.kernels, strict=True):
             nest, tiles = kernel.nest, Tiles.of(kernel.nest, config)
@@ -342,8 +334,8 @@ class _Work:
         for node in self.graph.nodes:
             idle = _is_idle(self.graph, node.id) or is_copied(self.graph, node.id)
             if node.id not in grouped and not idle:
-                part = subgraph(self.graph, with_free_nodes(self.graph, [node.id])).graph
-                found.append(Alone(self.operation(node.id), self._otherwise(part, ())))
+                otherwise = self._otherwise(self._part([node.id]), ())
+                found.append(Alone(self.operation(node.id), otherwise))
         return tuple(found)
 
     def _otherwise(self, part: Graph, made: object) -> Otherwise:
@@ -354,27 +346,23 @@ class _Work:
             return Otherwise(_denied("kernel", judged), None, usual_s)
         return Otherwise(None, judged, usual_s)
 
+    def _space(self, part: Graph) -> Space | Refusal:
+        # The layers of a model are equal groups: each is looked at once.
+        name = key(part)
+        if name not in self.spaces:
+            self.spaces[name] = space_of(part, self.device)
+        return self.spaces[name]
+
     def _judge(self, part: Graph) -> Refusal | float:
         """The model's seconds of the best of a group's usual configs, or why it has no kernel."""
-        # The layers of a model are equal groups: each is judged once.
         name = key(part)
         if name not in self.judged:
-            self.judged[name] = self._judge_anew(part)
+            self.judged[name] = _usual(self._space(part))
         return self.judged[name]
-
-    def _judge_anew(self, part: Graph) -> Refusal | float:
-        space = space_of(part, self.device)
-        if isinstance(space, Refusal):
-            return space
-        best = space.quick()
-        if best is not None:
-            return best.seconds
-        judged = map(space.judge, itertools.islice(space.enumerate(), 1))
-        return next(r for r in judged if isinstance(r, Refusal))
 
     # --- boundaries ---
 
-    def boundaries(self, only: Collection[int] | None) -> list[Boundary]:
+    def boundaries(self, only: Collection[int] | None) -> tuple[Boundary, ...]:
         """Why neighbours are not one kernel; with `only`, of these groups alone."""
         home, numbers = self._homes()
         pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -390,7 +378,7 @@ class _Work:
                 continue
             refusal = may_join(self.graph, dependences, home, left, right)
             found.append(self._boundary(sides, tuple(edges), refusal))
-        return found
+        return tuple(found)
 
     def _boundary(
         self, sides: list[Side], edges: tuple[tuple[int, int], ...], refusal: Refusal | None
@@ -449,12 +437,6 @@ def _tensors(part: Graph, nodes: Collection[int]) -> tuple[Tensor, ...]:
     return tuple(Tensor.of(n.name, n.type) for n in found if n.type is not None)
 
 
-def _with_seconds(known: Measured, group: GroupPlan) -> Measured:
-    """The plan's own seconds count: they were measured last."""
-    seconds = known.seconds if group.measured is None else group.measured
-    return Measured(seconds, known.registers, known.spill_bytes, known.shared_bytes)
-
-
 def _never_stored(part: Graph) -> tuple[Tensor, ...]:
     """See `GroupExplanation`; of equal sizes the first counts."""
     inner = [
@@ -471,9 +453,21 @@ def _never_stored(part: Graph) -> tuple[Tensor, ...]:
     return _tensors(part, dict.fromkeys(node.id for node in largest))
 
 
-def _layouts(part: Graph, device: DeviceProfile) -> tuple[Denied, ...]:
-    """The layouts that the group does not have."""
-    space = space_of(part, device)
+def _usual(space: Space | Refusal) -> Refusal | float:
+    if isinstance(space, Refusal):
+        return space
+    best = space.quick()
+    return best.seconds if best else _first_refusal(space)
+
+
+def _first_refusal(space: Space) -> Refusal:
+    """Of a space whose usual configs are all refused."""
+    judged = map(space.judge, space.enumerate())
+    return next((r for r in judged if isinstance(r, Refusal)), Refusal("layout", "no config"))
+
+
+def _layouts(space: Space | Refusal) -> tuple[Denied, ...]:
+    """The layouts that a group does not have."""
     if isinstance(space, Refusal):
         return (_denied("natural", space),)
     return tuple(_denied(layout.name, refusal) for layout, refusal in space.refusals.items())
@@ -500,7 +494,7 @@ def _bounds(tiles: Tiles) -> tuple[Bound, ...]:
     return tuple(
         Bound(
             nest.axes[axis].name,
-            tuple(_condition(nest, axis, limit) for limit in found),
+            tuple(condition(nest.axes, axis, limit) for limit in found),
             tiles.turns(axis),
             tiles.count(axis),
         )
@@ -509,25 +503,17 @@ def _bounds(tiles: Tiles) -> tuple[Bound, ...]:
     )
 
 
-def _condition(nest: Nest, axis: int, limit: Limit) -> str:
-    """scale * index + rest <= 0 with the index on a side of its own: "r0 <= x1 - 128"."""
-    name = nest.axes[axis].name
+def condition(axes: Sequence[TileAxis], axis: int, limit: Limit) -> str:
+    """A limit of `axis` with its index on a side of its own: "r0 <= x1 - 128"."""
     if limit.scale > 0:
-        return f"{name} <= {_form(nest, limit.rest, -1)}"
-    return f"{name} >= {_form(nest, limit.rest, 1)}"
+        return f"{axes[axis].name} <= {_form(axes, limit.rest, -1)}"
+    return f"{axes[axis].name} >= {_form(axes, limit.rest, 1)}"
 
 
-def _form(nest: Nest, form: Affine, sign: int) -> str:
-    text = ""
+def _form(axes: Sequence[TileAxis], form: Affine, sign: int) -> str:
+    parts = []
     for term in form.terms:
-        scale = sign * term.scale
-        name = nest.axes[term.axis].name
-        text += _signed(scale, name if abs(scale) == 1 else f"{abs(scale)} * {name}", text)
-    base = sign * form.base
-    return text + _signed(base, str(abs(base)), text) if base or not text else text
-
-
-def _signed(number: int, text: str, before: str) -> str:
-    if not before:
-        return f"-{text}" if number < 0 else text
-    return f" - {text}" if number < 0 else f" + {text}"
+        name, scale = axes[term.axis].name, sign * term.scale
+        parts.append({1: name, -1: f"-{name}"}.get(scale, f"{scale} * {name}"))
+    parts += [str(sign * form.base)] if form.base or not parts else []
+    return " + ".join(parts).replace("+ -", "- ")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from .bounds import Limit, limits
 from .errors import Refusal, Refused
-from .exponent import fused_exponents
 from .forms import (
     Access,
     Affine,
@@ -171,7 +170,6 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     live = _live_axes(values, axes, loads, forms)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
-    values = fused_exponents(values)
     body = place(values, live, carried, loops, corrections)
     _refuse_recomputed_folds(values, live, axes)
     nest = Nest(

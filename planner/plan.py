@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Lowering = Literal["triton", "aten", "inductor"]
+Lowering = Literal["triton", "aten", "inductor", "vendor"]
 Evidence = Literal["measured", "modelled"]
 
 
@@ -20,7 +20,8 @@ class GroupPlan:
     """One group. `nodes` are graph node ids; `kernel_key` is the content key of the group alone.
 
     predicted, measured: seconds (None where not known). kernels: launches of a call.
-    options: for the inductor lowering, the mode of torch.compile ("default", ...).
+    options: for the inductor lowering, the mode of torch.compile ("default", ...); for the vendor
+    lowering, the name of the call (see `vendor.equals`).
     """
 
     nodes: tuple[Annotated[int, Field(ge=0)], ...]

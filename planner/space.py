@@ -33,7 +33,7 @@ _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
 _ENUMERATED = 3000
-_QUICK = 12  # Configs of a layout that stand for it where groups are compared.
+_QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
@@ -95,7 +95,8 @@ class Space:
             split=layout.split,
             eviction=choice["eviction"],
             group=int(choice.get("group", 1)),
-            programs=int(choice.get("programs", 0)),
+            # Triton runs two nested loops as one, not three.
+            programs=0 if layout.reduction == "nested" else int(choice.get("programs", 0)),
             flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
             access=choice.get("access", "pointer"),
         )
@@ -143,14 +144,22 @@ class Space:
 
     def quick(self) -> Cost | None:
         """The model's cost of the best of a few usual configs: enough to compare groups."""
-        judged = [
-            self.judge(config)
-            for layout in self.schedules
-            for config in itertools.islice(self._of_layout(layout), _QUICK)
-        ]
-        return min(
-            (c for c in judged if isinstance(c, Cost)), key=lambda c: c.seconds, default=None
-        )
+        judged = [cost for layout in self.schedules for cost in self._usual(layout)]
+        return min(judged, key=lambda cost: cost.seconds, default=None)
+
+    def _usual(self, layout: Layout) -> Iterator[Cost]:
+        """The costs of the first few blocks and warps of a layout, each run in the first way in
+        which it can be."""
+        seen: dict[tuple[object, int], None] = {}
+        for config in itertools.islice(self._of_layout(layout, few=True), 8 * _QUICK):
+            point = (config.blocks, config.num_warps)
+            if point not in seen:
+                if len(seen) == _QUICK:
+                    return
+                cost = self.judge(config)
+                if isinstance(cost, Cost):
+                    seen[point] = None
+                    yield cost
 
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs, best first."""
@@ -185,7 +194,7 @@ class Space:
             each = _ENUMERATED // len(self.schedules)
             yield from itertools.islice(self._of_layout(layout), each)
 
-    def _of_layout(self, layout: Layout) -> Iterator[Config]:
+    def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
         kernels = self.schedules[layout].kernels
         by_dots = bool(dot_sides(kernels[0].nest))
         for warps, chosen in points(kernels[0].nest):
@@ -195,17 +204,18 @@ class Space:
                 # The later kernels of a split go by the first point of a like size.
                 alike = (blocks for w, blocks in points(kernel.nest) if w == warps)
                 following |= next(alike, {a.name: 1 for a in loose(kernel.nest)})
-            for more in self._variants(layout) if by_dots else ({},):
+            for more in self._variants(layout, few) if by_dots else ({},):
                 yield self.config({"layout": layout.name, **chosen, **following, **rest, **more})
 
-    def _variants(self, layout: Layout) -> Iterator[dict[str, Value]]:
-        """How a kernel with matrix products of some tiles is run, the usual ways first."""
+    def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, Value]]:
+        """How a kernel with matrix products of some tiles is run, the usual ways first; or only
+        those."""
         held, nested = layout.reduction == "held", layout.reduction == "nested"
         kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
-        for access, stages in itertools.product(kinds, (1,) if held else _DOT_STAGES):
+        for access, stages in itertools.product(kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]):
             one: dict[str, Value] = {"num_stages": stages, "group": 8, "access": access}
             yield one | {"flatten": nested}
-            if not held and not nested and stages == _DOT_STAGES[0]:
+            if not few and not held and not nested and stages == _DOT_STAGES[0]:
                 yield one | {"programs": self.device.sm_count}
 
 

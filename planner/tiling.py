@@ -42,7 +42,11 @@ def tile_axes(values: Values, tiling: str, reduction: str, phase: int) -> tuple[
 
     contracted = _contracted(values)
     x, r = _GRID_NAMES[phase], _REDUCED_NAMES[phase]
-    runs = merged(roles.grid, everything=tiling == "flat")
+    runs = _sides(roles.grid, values) if tiling != "flat" else []
+    rest = [f for f in roles.grid if not any(f in run for run in runs)]
+    runs += merged(rest, everything=tiling == "flat")
+    place_of = {f: i for i, f in enumerate(order)}
+    runs.sort(key=lambda run: place_of[run[-1]])
     axes = [_axis(f"{x}{i}", Role.GRID, run, values) for i, run in enumerate(runs)]
     reduced = [(Role.LOOP, list(run)) for run in roles.looped]
     for one in _by_class(roles.held, folded):
@@ -50,15 +54,37 @@ def tile_axes(values: Values, tiling: str, reduction: str, phase: int) -> tuple[
         whole = bool(folded[one[0]] & contracted)
         reduced += [(Role.HELD, run) for run in merged(one, everything=whole)]
     axes += [_axis(f"{r}{i}", role, run, values) for i, (role, run) in enumerate(reduced)]
-    position = {f: i for i, f in enumerate(order)}
 
     def place(axis: TileAxis) -> tuple[bool, int]:
         # Tensor cores spread the first dimension of a product over warps and keep most of the
         # second in one thread: that is the one to reduce.
         last = bool(contracted) and axis.role is not Role.GRID
-        return last, position[axis.factors[-1]]
+        return last, place_of[axis.factors[-1]]
 
     return tuple(sorted(axes, key=place))
+
+
+def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:
+    """Axes of the results of products that one index walks although a store or another access
+    does not agree: factors of only one operand, side by side in it. Tiles are as tall as that
+    operand allows; the others recover the parts by division."""
+    loads: dict[int, Form] = {}
+    for fold in sorted(_contracted(values)):
+        for source in values.values[fold].reads:
+            kind = values.values[source].kind
+            if isinstance(kind, Load):
+                loads[source] = load_form(kind, values)
+    runs: list[list[int]] = []
+    for load, form in loads.items():
+        others = [f for other, f in loads.items() if other != load]
+        own = [f for f in grid if form.get(f) and not any(o.get(f) for o in others)]
+        for factor in sorted(own, key=lambda f: -abs(form[f])):
+            last = runs[-1][-1] if runs and runs[-1][-1] in own else None
+            if last is not None and form[last] == form[factor] * values.extents[factor]:
+                runs[-1].append(factor)
+            else:
+                runs.append([factor])
+    return [run for run in runs if len(run) > 1]
 
 
 def _roles(

@@ -19,6 +19,7 @@ from ..planner.config import Config
 from ..planner.cost import Cost
 from ..planner.errors import Refusal
 from ..planner.space import Dimension
+from ..planner.vendor import equals
 from .findings import Finding, Findings, GroupFindings
 from .lab import Group, Lab, Pending
 from .ledger import Known, Ledger
@@ -86,10 +87,11 @@ class _Flying:
 def tune_group(
     group: Group, space: SpaceLike | Refusal, bench: Bench, budget: Budget
 ) -> GroupFindings:
-    """Measure the framework's own way and up to `budget.trials` configs; settle the winner.
+    """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
+    the winner.
 
     What is found goes to `bench.findings` and the store at once, so an interruption loses
-    nothing. With a refusal for a space only the framework's own way is measured.
+    nothing. With a refusal for a space no config is tried.
     """
     found = bench.findings.of(group.key)
     found.settled = None
@@ -151,9 +153,13 @@ class _Search:
                 self._count(item.candidate, item.outcome, None, reused=True)
 
     def framework(self) -> None:
-        """The group by the framework's own kernels; its time is the first to beat."""
-        if ATEN not in self.outcomes:
-            self.finish(ATEN, self.bench.lab.measure(self.group, ATEN), None, None)
+        """The group by the framework's own kernels, and by a vendor's call that computes all of
+        it: the times to beat."""
+        calls = [Candidate("vendor", options=e.name) for e in equals(self.group.graph)]
+        for candidate in (ATEN, *calls):
+            if candidate not in self.outcomes:
+                outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
+                self.finish(candidate, outcome, None, None)
 
     def measure(
         self,

@@ -15,6 +15,7 @@ from ..planner.group import subgraph
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
 from ..planner.space import space_of
+from ..planner.vendor import equals
 from .config_search import SpaceLike
 from .findings import Finding, Findings
 from .lab import Group
@@ -37,12 +38,14 @@ class Cover:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A distinct group. Isomorphic groups of the graph share one task."""
+    """A distinct group. Isomorphic groups of the graph share one task. vendors: whether a vendor's
+    call computes all of it, of whose time the model knows nothing."""
 
     group: Group
     space: SpaceLike | Refusal
     modelled: Cost | None
     floor_s: float
+    vendors: bool = False
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class Tasks:
             best = space.ranked(1)
             modelled = best[0][1] if best else None
             floor_s = space.floor_s()
-        made = Task(group, space, modelled, floor_s)
+        made = Task(group, space, modelled, floor_s, bool(equals(part)))
         self._by_key[group.key] = made
         return made
 

@@ -134,7 +134,7 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to run a group: a lowering with its config (triton) or options (inductor)."""
+    """A way to run a group: a lowering with its config (triton) or options (inductor, vendor)."""
 
     lowering: Lowering
     config: Config | None = None
@@ -154,7 +154,7 @@ class Candidate:
         """Inverse of `to_json`. Raises ValueError on data that is no candidate."""
         rest = dict(data)
         lowering, options = rest.pop("lowering", None), rest.pop("options", "")
-        if lowering not in ("triton", "aten", "inductor"):
+        if lowering not in ("triton", "aten", "inductor", "vendor"):
             raise ValueError(f"no lowering: {lowering!r}")
         return Candidate(lowering, config_from_json(rest) if rest else None, options)
 

@@ -133,7 +133,9 @@ class PartitionSearch:
             known_s += truth
             modelled_s += guess
         scale = min(MOST_SCALED, known_s / modelled_s) if modelled_s else 1.0
-        modelled = sum(t.modelled.seconds if t.modelled else t.floor_s for t in unknown)
+        modelled = sum(
+            t.modelled.seconds if t.modelled and not t.vendors else t.floor_s for t in unknown
+        )
         return measured + modelled * scale
 
     def _both(self) -> Iterator[tuple[float, float]]:

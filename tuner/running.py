@@ -14,6 +14,8 @@ from ..planner.graph import Graph, TensorType
 from ..planner.lower import lower
 from ..planner.runtime.compile import interpreted
 from ..planner.runtime.launch import Launcher
+from ..planner.runtime.layout import match
+from ..planner.vendor import equal
 from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate
@@ -79,6 +81,11 @@ def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | R
         return _calls(Evaluator(group, device))
     if candidate.lowering == "inductor":
         return _calls(_inductor(group, device, candidate.options))
+    if candidate.lowering == "vendor":
+        found = equal(group, candidate.options)
+        if found is None:
+            return Refusal("vendor", f"no call {candidate.options!r} computes the group")
+        return _calls(_matched(Evaluator(found, device), output_types(group)))
     if candidate.config is None:
         return Refusal("config", "a generated kernel needs a config")
     program = lower(group, candidate.config, interpreted=interpreted())
@@ -93,6 +100,18 @@ def _calls(function: Callable[..., Sequence[torch.Tensor]]) -> Loaded:
         return lambda: function(*inputs)
 
     return Loaded(bind)
+
+
+def _matched(
+    function: Callable[..., Sequence[torch.Tensor]], types: Sequence[TensorType]
+) -> Callable[..., Sequence[torch.Tensor]]:
+    """The function with its results in the strides that the group's readers count on."""
+
+    def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = function(*inputs)
+        return [match(r, t.shape, t.stride) for r, t in zip(results, types, strict=True)]
+
+    return run
 
 
 def _inductor(

@@ -15,9 +15,10 @@ import torch
 from torch import fx
 
 from ..capture import Captured
+from ..calls import operator
 from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
-from ..graph import TensorType
+from ..graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from .schedule import Unit
 
 
@@ -55,8 +56,9 @@ class Emitter:
     def __post_init__(self) -> None:
         self._number = {node: i for i, node in enumerate(self.captured.fx_nodes)}
 
-    def call(self, units: Sequence[Unit], groups: Mapping[int, Kernels | str]) -> str:
-        """The module text. A group is kernels to launch or the name of a callable."""
+    def call(self, units: Sequence[Unit], groups: Mapping[int, Kernels | Graph | str]) -> str:
+        """The module text. A group is kernels to launch, a graph of calls to make, or the name of a
+        callable."""
         # A group counts on the captured strides of what it reads.
         self._strided = {i for u in units if u.group is not None for i in u.inputs}
         dead = self._dead_after(units)
@@ -69,6 +71,8 @@ class Emitter:
                 self._aten(unit.outputs[0])
             elif isinstance(how, str):
                 self._callable(unit, how)
+            elif isinstance(how, Graph):
+                self._calls(unit, how)
             else:
                 self._launch(unit, how)
             self._delete(dead[position])
@@ -146,6 +150,37 @@ class Emitter:
         self.lines.append(f"{results}, = {name}([{inputs}])")
         for node in unit.outputs:
             self._match(node)
+
+    def _calls(self, unit: Unit, graph: Graph) -> None:
+        """The calls of a graph that stands for the group. Which strides they give is the library's
+        choice: where they are not the captured ones the result is copied."""
+        names = {n: f"v{i}" for n, i in zip(graph.inputs, unit.inputs, strict=True)}
+        made = [n for n in graph.nodes if n.op != INPUT]
+        for call in made:
+            names[call.id] = f"g{unit.group}_{call.id}"
+            function = f"f_{call.op.replace('.', '_')}"
+            self.names[function] = operator(call.op)
+            arguments = [self._value(a, names) for a in call.args]
+            arguments += [f"{k}={self._value(v, names)}" for k, v in call.kwargs]
+            self.lines.append(f"{names[call.id]} = {function}({', '.join(arguments)})")
+        for node, source in zip(unit.outputs, graph.outputs, strict=True):
+            tensor = self.captured.graph.nodes[node].type
+            if source is None or tensor is None:
+                raise PlanError("a group gives a value that is no plain tensor")
+            shape, stride = tensor.shape, tensor.stride
+            self.lines.append(f"{self._result(node)} = match({names[source]}, {shape}, {stride})")
+        if made:
+            self.lines.append(f"del {', '.join(names[n.id] for n in made)}")
+
+    def _value(self, value: Arg, names: Mapping[int, str]) -> str:
+        """An argument of a graph's node as text."""
+        if isinstance(value, Ref):
+            return names[value.node]
+        if isinstance(value, Symbol):
+            return self._argument(getattr(torch, value.name))
+        if isinstance(value, tuple):
+            return f"[{''.join(f'{self._value(v, names)}, ' for v in value)}]"
+        return self._argument(value)
 
     def _result(self, node: int) -> str:
         """The variable for an output; one that an earlier group gave already goes nowhere."""

@@ -1,4 +1,4 @@
-"""Running a plan: generated kernels, Inductor's parts, and ATen for all that is between."""
+"""Running a plan: generated kernels, vendors' calls, Inductor's parts, and ATen between them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ..graph import Graph
 from ..group import subgraph
 from ..lower import lower
 from ..plan import GroupPlan, Plan
+from ..vendor import equal
 from .compile import interpreted
 from .emit import Emitter, How, Kernels
 from .inductor import Boxed, compile_group
 from .launch import Launcher
+from .layout import match
 from .schedule import Unit, schedule
 
 Lower = Callable[..., Program | Refusal]
@@ -59,13 +61,15 @@ class Executor:
         order = schedule(captured, units)
         used = {u.group for u in order if u.group is not None}
         names = self._names()
-        groups: dict[int, Kernels | str] = {}
+        groups: dict[int, Kernels | Graph | str] = {}
         launchers: list[Launcher] = []
         for i in sorted(used):
             group = plan.groups[i]
             if group.lowering == "inductor":
                 names[f"g{i}"] = _inductor(captured, group, units[i])
                 groups[i] = f"g{i}"
+            elif group.lowering == "vendor":
+                groups[i] = _equal(captured.graph, group)
             else:
                 program = _program(captured.graph, group, lower)
                 added = [load(kernel, self.device) for kernel in program.kernels]
@@ -119,22 +123,12 @@ class Executor:
         return guarded
 
 
-def match(value: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """The same values with these strides; copied unless only meaningless strides differ."""
-    if all(n <= 1 or a == b for n, a, b in zip(shape, value.stride(), stride, strict=True)):
-        return value
-    if value.numel() == 0:
-        return value
-    copy = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-    return copy.copy_(value)
-
-
 def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
     size = len(captured.graph.nodes)
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
     part = subgraph(captured.graph, group.nodes)
-    if group.lowering == "triton":
+    if group.lowering in ("triton", "vendor"):
         nodes = captured.graph.nodes
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
         if odd:
@@ -150,6 +144,13 @@ def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
     return program
+
+
+def _equal(graph: Graph, group: GroupPlan) -> Graph:
+    found = equal(subgraph(graph, group.nodes).graph, group.options)
+    if found is None:
+        raise PlanError(f"no call {group.options!r} computes the plan's group {group.nodes}")
+    return found
 
 
 def _inductor(captured: Captured, group: GroupPlan, unit: Unit) -> Boxed:

@@ -11,7 +11,8 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.errors import PlanError, Refusal
 from fusionplan.planner.graph import TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.executor import Executor, match
+from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.layout import match
 from torch import nn
 
 CPU = torch.device("cpu")
