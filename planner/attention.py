@@ -95,7 +95,10 @@ def _call(
         (axes.batch, own, axes.keys, axes.summed),
         (axes.batch, own, axes.keys, axes.result),
     )
-    given = [calls.operand(o.load, dtype, x) for o, x in zip(operands, layouts, strict=True)]
+    # Only the unfused fallback takes heads that do not lie dense.
+    given = [
+        calls.dense(calls.operand(o.load, dtype, x)) for o, x in zip(operands, layouts, strict=True)
+    ]
     result = (axes.batch, heads, axes.queries, axes.result)
     shape = [values.size(axis) for axis in result]
     found = calls.call(

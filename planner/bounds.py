@@ -33,7 +33,7 @@ class Limit:
 def limits(
     values: Values, loop: Loop, place: Mapping[int, tuple[int, TileAxis]]
 ) -> tuple[Limit, ...]:
-    """What masks say about the tiles of a loop; nothing where tiles they empty would still count."""
+    """What masks say about the tiles of a loop; nothing where empty tiles would still count."""
     items = list(_items(loop.body))
     if not loop.carries or any(not isinstance(item, (Step, Carry)) for item in items):
         return ()

@@ -107,6 +107,13 @@ class Calls:
         """Copies where the strides ask for it."""
         return ref if self.shape(ref) == shape else self.call("reshape.default", ref, shape)
 
+    def dense(self, ref: Ref) -> Ref:
+        """Copied unless its last dimension lies dense in memory."""
+        if self.shape(ref)[-1] == 1 or self._made[ref.node].stride(-1) == 1:
+            return ref
+        order = Symbol("memory_format", "contiguous_format")
+        return self.call("clone.default", ref, memory_format=order)
+
     def _meta(self, value: Arg) -> Any:
         if isinstance(value, Ref):
             return self._made[value.node]

@@ -24,8 +24,8 @@ class Config:
     group     blocks of the last grid axis but one that go together before the last axis moves on,
               so that blocks which run at the same time share their operands (1: none).
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
-    flatten   the outer of two loops is run as one with the inner, so that the loads of its next turn
-              begin before this turn's end.
+    flatten   the outer of two loops is run as one with the inner, so that the loads of its next
+              turn begin before this turn's end.
     access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
 

@@ -10,10 +10,10 @@ from . import matrix
 from .codegen.access import Tiles
 from .config import Config
 from .device import DeviceProfile
-from .graph import Graph, itemsize
 from .forms import Access, Role
+from .graph import Graph, itemsize
 from .nest import Nest
-from .place import Carry, Loop, Step, Store
+from .place import Loop, Step, Store
 from .registers import pressure
 from .values import Choice, Compute, Fold, Load
 
@@ -237,8 +237,10 @@ def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tupl
                 # The accumulator may have to be brought up to a new extremum.
                 return (float(elements) if value in nest.corrections else 0.0), 0.0
             case Fold():
-                whole = tiles.tile(value) if item.kind.times is not None else _padded(
-                    nest, tiles, item.kind.source
+                whole = (
+                    tiles.tile(value)
+                    if item.kind.times is not None
+                    else _padded(nest, tiles, item.kind.source)
                 )
                 steps = math.log2(threads) if config.num_warps > 1 else 5.0
                 return whole + 2.0 * threads * steps, 0.0
@@ -269,7 +271,9 @@ def _access_slots(access: Access, tiles: Tiles, config: Config) -> float:
     run = tiles.blocks[inner[0].axis] if inner else 1
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
     divisions = sum(t.mod > 0 or t.div > 1 for t in access.offset.terms)
-    slots = 4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access, ()))
+    slots = (
+        4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access, ()))
+    )
     return elements / width * slots
 
 
@@ -277,9 +281,7 @@ def _padded(nest: Nest, tiles: Tiles, value: int) -> int:
     return math.prod(tiles.blocks[a] for a in nest.live[value])
 
 
-def _resident_blocks(
-    registers: int, threads: int, shared: int, device: DeviceProfile
-) -> int:
+def _resident_blocks(registers: int, threads: int, shared: int, device: DeviceProfile) -> int:
     """Blocks an SM holds at once; registers are given out in units of 8 a thread."""
     per_block = max(16, math.ceil(registers / 8) * 8) * threads
     return max(

@@ -62,11 +62,7 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
 
 def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
     dependences = Dependences(graph)
-    home = {
-        n.id: 1 << n.id
-        for n in graph.nodes
-        if is_compute(n) and not is_copied(graph, n.id)
-    }
+    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)}
     grows = True
     while grows:  # What was refused may become legal when its neighbours have joined.
         grows = False

@@ -1,4 +1,4 @@
-"""Matrix products of tiles: what they cost on tensor cores, and what they stage in shared memory."""
+"""Products of tiles: what they cost on tensor cores, and what they stage in shared memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .values import Load
 
 _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""
+
 
 def dots(nest: Nest, tiles: Tiles) -> list[tuple[int, Dot, float]]:
     """(value, tile axes, times in one program) of every matrix product."""

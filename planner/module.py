@@ -36,6 +36,8 @@ def print_module(graph: Graph, plan: Plan) -> str:
         for kernel in program.kernels:
             lines = kernel.text.splitlines()
             imports |= {line for line in lines if line.startswith(("import ", "from "))}
+            if any(buffer.descriptor for buffer in kernel.buffers):
+                imports.add("from triton.tools.tensor_descriptor import TensorDescriptor")
         sections.append(_section(number, group, part, program))
         inputs = ", ".join(_sample(_type(part, i)) for i in part.inputs)
         examples.append(f"    (group_{number}, lambda: [{inputs}]),")
@@ -78,7 +80,13 @@ def _launcher(number: int, part: Graph, program: Program) -> str:
 
 
 def _argument(buffer: Buffer) -> str:
-    return f"{buffer.kind}{buffer.index}"
+    name, found = f"{buffer.kind}{buffer.index}", buffer.descriptor
+    if found is None:
+        return name
+    begin = f"{name}.storage_offset() + {found.offset}"
+    base = f"{name}.as_strided({found.shape}, {found.stride}, {begin})"
+    layout = ", ".join(str(list(of)) for of in (found.shape, found.stride, found.block))
+    return f"TensorDescriptor({base}, {layout})"
 
 
 def _empty(tensor: TensorType) -> str:

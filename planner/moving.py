@@ -103,7 +103,10 @@ def _hit(work: Rewriting, condition: int, dtype: str) -> int | None:
     both = row_of("logical_and.default")
     pair = (("self", Ref(test("ge.Scalar", 0))), ("other", Ref(test("lt.Scalar", length))))
     inside = work.add(
-        Compute(both.expr, pair, "bool", "bool", both.cost, both.law), value.dims, "bool", value.origin
+        Compute(both.expr, pair, "bool", "bool", both.cost, both.law),
+        value.dims,
+        "bool",
+        value.origin,
     )
     return work.cast(inside, dtype)
 

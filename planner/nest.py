@@ -186,16 +186,15 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
         {
             loop.axis: limits(values, loop, place_of)
             for loop in body
-            if isinstance(loop, Loop) and sum(other.axis == loop.axis for other in _loops(body)) == 1
+            if isinstance(loop, Loop)
+            and sum(other.axis == loop.axis for other in _loops(body)) == 1
         },
     )
     _refuse_repeated_contractions(nest)
     return nest
 
 
-def _carried(
-    values: Values, axes: Sequence[TileAxis], loops: frozenset[int]
-) -> dict[int, int]:
+def _carried(values: Values, axes: Sequence[TileAxis], loops: frozenset[int]) -> dict[int, int]:
     """The looped axis of every fold that has one."""
     found: dict[int, int] = {}
     for value in values.values:

@@ -77,8 +77,11 @@ def _longest(values: Values) -> Factors:
     if not classes:
         raise Refused("split", "nothing is reduced")
     found = max(classes.values(), key=lambda c: math.prod(values.extents[f] for f in c))
-    order = next(v.kind.reduced for v in values.values
-                 if isinstance(v.kind, Fold) and set(found) <= set(v.kind.reduced))
+    order = next(
+        v.kind.reduced
+        for v in values.values
+        if isinstance(v.kind, Fold) and set(found) <= set(v.kind.reduced)
+    )
     return tuple(f for f in order if f in found)
 
 
@@ -179,7 +182,9 @@ class _Copy:
         extents = dict(self.builder.values.extents)
         extents[self.builder.part] = self.builder.parts
         extents[self.builder.rest] = extents[self.builder.divided] // self.builder.parts
-        used = {f for v in self.made for f in v.axes} | {f for o in outputs for d in o.dims for f in d}
+        used = {f for v in self.made for f in v.axes} | {
+            f for o in outputs for d in o.dims for f in d
+        }
         kept = {f: n for f, n in sorted(extents.items()) if f in used}
         return Values(tuple(self.made), tuple(outputs), kept)
 

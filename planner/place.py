@@ -99,8 +99,13 @@ class _Placer:
                     o for o in outputs if turn[o] == number and axis in sorted(streamed[o])[:1]
                 ]
                 if folds or written:
-                    self._settle([*self._sources(folds), *(wanted[o] for o in written)],
-                                 here, open_, done, body)
+                    self._settle(
+                        [*self._sources(folds), *(wanted[o] for o in written)],
+                        here,
+                        open_,
+                        done,
+                        body,
+                    )
                     body.append(self._loop(axis, folds, written, open_, done))
                     done.update(folds)
         self._settle(targets, here, open_, done, body)

@@ -54,7 +54,7 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int) -> float:
     operands = {r for c in dots for r in nest.values[c].reads}
     most = 0.0
     for item, loops in nest.walk():
-        if isinstance(item, Store):
+        if isinstance(item, (Store, Loop)):
             continue
         carried = {c for loop in loops for c in loop.carries}
         kept = sum(tiles.tile(c) for c in carried)

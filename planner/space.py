@@ -14,12 +14,12 @@ from .config import Config
 from .cost import Cost, estimate, floor_s, shared_bytes, total
 from .device import DeviceProfile
 from .errors import Refusal, Refused
-from .graph import Graph
 from .forms import Role, TileAxis
+from .graph import Graph
 from .nest import Nest
+from .parts import SMALLEST
 from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
 from .schedule import Schedule, schedule_group
-from .parts import SMALLEST
 
 Value = str | int | bool
 _Judged = tuple[Config, Cost]
@@ -175,7 +175,9 @@ class Space:
         classes: dict[object, list[tuple[Config, Cost]]] = {}
         for config, cost in self.ranked(_ENUMERATED):
             tiles = config.blocks if cost.flops else ()
-            classes.setdefault((_layout(config), config.num_warps, tiles), []).append((config, cost))
+            classes.setdefault((_layout(config), config.num_warps, tiles), []).append(
+                (config, cost)
+            )
         turns = itertools.zip_longest(*classes.values())
         found = [item for turn in turns for item in turn if item is not None]
         if not any(cost.flops for _, cost in found[:1]):
@@ -212,7 +214,9 @@ class Space:
         those."""
         held, nested = layout.reduction == "held", layout.reduction == "nested"
         kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
-        for access, stages in itertools.product(kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]):
+        for access, stages in itertools.product(
+            kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]
+        ):
             one: dict[str, Value] = {"num_stages": stages, "group": 8, "access": access}
             yield one | {"flatten": nested}
             if not few and not held and not nested and stages == _DOT_STAGES[0]:
@@ -284,7 +288,9 @@ def _sensible(
     return found
 
 
-def _dimensions(schedules: Mapping[Layout, Schedule], device: DeviceProfile) -> tuple[Dimension, ...]:
+def _dimensions(
+    schedules: Mapping[Layout, Schedule], device: DeviceProfile
+) -> tuple[Dimension, ...]:
     layouts = frozenset(layout.name for layout in schedules)
     found = [Dimension("layout", tuple(layout.name for layout in schedules), layouts)]
     sizes: dict[str, set[int]] = {}

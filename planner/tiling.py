@@ -114,9 +114,7 @@ def _roles(
 def _folded(values: Values) -> dict[int, frozenset[int]]:
     """By factor, the folds that reduce it."""
     folds = [(v.id, v.kind) for v in values.values if isinstance(v.kind, Fold)]
-    return {
-        f: frozenset(v for v, kind in folds if f in kind.reduced) for f in values.extents
-    }
+    return {f: frozenset(v for v, kind in folds if f in kind.reduced) for f in values.extents}
 
 
 def _contracted(values: Values) -> frozenset[int]:

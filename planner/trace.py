@@ -6,10 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
-from torch._prims_common import elementwise_dtypes
-
 from .axes import Factors, FactorSpace
 from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, TensorType
@@ -21,7 +17,6 @@ from .ops import (
     Concat,
     Constant,
     Contraction,
-    CostClass,
     Iota,
     Law,
     Pointwise,
@@ -30,6 +25,14 @@ from .ops import (
     bound,
     is_input,
     row,
+)
+from .precision import (
+    NARROW,
+    after_rounding,
+    expression,
+    is_rounded_to_bfloat16,
+    quick,
+    working_dtypes,
 )
 from .values import (
     Choice,
@@ -83,8 +86,8 @@ class _Tracer:
         self.space = FactorSpace()
         types = [_type(group.nodes[o]) for o in group.outputs if o is not None]
         # Nothing that leaves the kernel shows more than 11 bits of a float.
-        self.narrow = all(t.dtype in _NARROW for t in types)
-        self.rounded = _after_rounding(group)
+        self.narrow = all(t.dtype in NARROW for t in types)
+        self.rounded = after_rounding(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
 
@@ -164,7 +167,7 @@ class _Tracer:
         operands: list[tuple[str, Arg]] = []
         dims: list[Factors] = [()] * len(shape)
         arguments = bound(node)
-        expr = _expression(operation, arguments)
+        expr = expression(operation, arguments)
         for name, argument in arguments.items():
             if "{" + name + "}" not in expr:
                 continue
@@ -178,14 +181,14 @@ class _Tracer:
                     self.space.unify(dims[position], factors)
                 elif factors:
                     dims[position] = factors
-        working, result = _working_dtypes(self.group, node, operation)
+        working, result = working_dtypes(self.group, node, operation)
         cost, law = operation.cost, operation.law
-        if operation.relaxed and _is_rounded_to_bfloat16(self.group, node):
+        if operation.relaxed and is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
         # What follows a rounding to 16 bits carries an error far above that of a quick exponential.
         exponential = operation.law in ("exp", "exp2") and node.id in self.rounded
         if (self.narrow or exponential) and not (operation.relaxed and expr == operation.relaxed):
-            expr, operands, cost, law = _quick(operation, expr, operands, cost, working)
+            expr, operands, cost, law = quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide
         if operation.on_bool and working == "bool":
@@ -219,9 +222,7 @@ class _Tracer:
         kind = Fold(reduction.monoid, value, reduced, reduction.mean)
         return self._add(kind, kept, _type(node).dtype, node)
 
-    def _contract(
-        self, node: Node, contraction: Contraction, windows: Windows
-    ) -> tuple[int, Dims]:
+    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> tuple[int, Dims]:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
         named, shape = bound(node), _type(node).shape
         left, right = named[contraction.left], named[contraction.right]
@@ -463,26 +464,6 @@ def _read_again(group: Graph, shared: bool) -> frozenset[int]:
     return frozenset(again | indices)
 
 
-_NARROW = ("float16", "bfloat16")
-
-
-def _after_rounding(group: Graph) -> frozenset[int]:
-    """Nodes computed from what a product of matrices was rounded to 16 bits."""
-    found: set[int] = set()
-    for node in group.nodes:
-        product = isinstance(row(node), Contraction) and node.type is not None
-        if product and node.type.dtype in _NARROW or not found.isdisjoint(node.inputs):
-            found.add(node.id)
-    return frozenset(found)
-
-
-def _expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:
-    """The row's expression, without the factor `alpha` where that is 1."""
-    return (
-        operation.expr.replace(" * {alpha}", "") if arguments.get("alpha") == 1 else operation.expr
-    )
-
-
 def _type(node: Node) -> TensorType:
     if node.type is None:
         raise Refused("opaque", f"{node.name} is no single tensor")
@@ -525,63 +506,3 @@ def _order(node: Node, named: Mapping[str, Arg], rank: int) -> list[int]:
     if rank > 1 and isinstance(first, int) and isinstance(second, int):
         order[first], order[second] = order[second], order[first]
     return order
-
-
-def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
-    """Whether nothing sees more of the value than its bfloat16 rounding."""
-    if _type(node).dtype == "bfloat16":
-        return True
-    users = group.users(node.id)
-    return (
-        bool(users)
-        and node.id not in group.outputs
-        and all(
-            isinstance(row(group.nodes[u]), Cast) and _type(group.nodes[u]).dtype == "bfloat16"
-            for u in users
-        )
-    )
-
-
-def _quick(
-    operation: Pointwise,
-    expr: str,
-    operands: list[tuple[str, Arg]],
-    cost: CostClass,
-    working: str | None,
-) -> tuple[str, list[tuple[str, Arg]], CostClass, Law]:
-    """The cheaper form of an operation in float32, of nearly its full accuracy."""
-    if working != "float32":
-        return expr, operands, cost, operation.law
-    divisor = dict(operands).get("other")
-    if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
-        inverse = [(n, 1.0 / divisor if n == "other" else a) for n, a in operands]
-        return "{self} * {other}", inverse, "fma", "mul"
-    if operation.quick:
-        return operation.quick, operands, operation.quick_cost, operation.law
-    return expr, operands, cost, operation.law
-
-
-_KINDS = {
-    "default": Kind.DEFAULT,
-    "float": Kind.INT_TO_FLOAT,
-    "bool": Kind.ALWAYS_BOOL,
-}
-
-
-def _working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str | None, str]:
-    """The dtype the expression is evaluated in and the one it yields, by PyTorch's promotion."""
-    if operation.promotion == "same":
-        return None, register_dtype(_type(node).dtype)
-    samples: list[torch.Tensor | int | float] = []
-    for name, argument in bound(node).items():
-        if name == "condition" or "{" + name + "}" not in operation.expr:
-            continue
-        if isinstance(argument, Ref):
-            tensor = _type(group.nodes[argument.node])
-            dtype = getattr(torch, tensor.dtype)
-            samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
-        elif name != "alpha" and isinstance(argument, (bool, int, float)):
-            samples.append(argument)
-    working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
-    name = register_dtype(str(working).removeprefix("torch."))
-    return name, "bool" if operation.promotion == "bool" else name

@@ -92,13 +92,15 @@ def _rectified(work: Rewriting, value: int) -> int:
     """The value of which another is the positive part."""
     own = uncopied(work, value)
     if isinstance(own.kind, Compute) and own.kind.expr in _POSITIVE:
-        constants = [(a, work.constant(a)) for _, a in own.kind.operands]
-        moving = [a.node for a, number in constants if number is None and isinstance(a, Ref)]
-        if len(moving) == 1 and not any(number for _, number in constants):
+        named = dict(own.kind.operands)
+        moving = [a.node for a in named.values() if isinstance(a, Ref) and work.constant(a) is None]
+        limits = [work.constant(a) for a in named.values() if a is not None]
+        if len(moving) == 1 and not any(limits) and named.get("max") is None:
             return moving[0]
     raise Other(f"{own.origin} is no positive part")
 
 
 _POSITIVE = tuple(
-    row_of(name).expr for name in ("relu.default", "clamp_min.default", "maximum.default")
+    row_of(f"{name}.default").expr for name in ("relu", "clamp", "clamp_min", "maximum")
 )
+"""Of operations that give the positive part, where their lower limit is 0."""

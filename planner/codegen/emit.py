@@ -122,7 +122,7 @@ class _Emitter:
         axes = self.nest.with_role(Role.GRID)
         counted = [a for a in axes if self.tiles.count(a) > 1]
         rest = "pid"
-        blocks = {a: "0" for a in axes}
+        blocks = dict.fromkeys(axes, "0")
         if self.config.group > 1 and len(counted) > 1:
             rest = self._grouped(*counted[-2:])
             blocks.update({a: f"{self.nest.axes[a].name}_block" for a in counted[-2:]})
@@ -144,8 +144,11 @@ class _Emitter:
         most, line = min(self.config.group, rows), self.scope.line
         line(f"stripe = (pid % {rows * columns}) // {most * columns}")
         line(f"place = pid % {rows * columns} - stripe * {most * columns}")
-        line(f"height = tl.minimum({rows} - stripe * {most}, {most})" if rows % most else
-             f"height = {most}")
+        line(
+            f"height = tl.minimum({rows} - stripe * {most}, {most})"
+            if rows % most
+            else f"height = {most}"
+        )
         line(f"{names[0]}_block = stripe * {most} + place % height")
         line(f"{names[1]}_block = place // height")
         return f"pid // {rows * columns}"
@@ -316,7 +319,6 @@ class _Emitter:
         if self.config.eviction == "first":
             options += ', eviction_policy="evict_first"'
         scope.line(f"tl.store({pointer}, {text}{options})")
-
 
     def _is_whole(self, access: Access, dims: Dims) -> bool:
         """Whether every block of the grid writes a place of its own."""

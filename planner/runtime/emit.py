@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..capture import Captured
 from ..calls import operator
+from ..capture import Captured
 from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
 from ..graph import INPUT, Arg, Graph, Ref, Symbol, TensorType

@@ -18,7 +18,7 @@ from fusionplan.tuner.mirror import mirror
 from fusionplan.tuner.outcome import ATEN, Candidate, Crashed, Failure, Miscompiled, Timed, Wrong
 from fusionplan.tuner.progress import Recording
 from tuner_fakes import FakeLab
-from tuner_graphs import pointwise, softmax
+from tuner_graphs import attention, pointwise, softmax
 
 H200 = builtin("h200")
 VERSIONS = {"torch": "2", "codegen": "1"}
@@ -118,6 +118,38 @@ def test_failures_are_trials_and_do_not_win(store: Store):
 def test_the_framework_wins_where_it_is_faster(store: Store):
     found, _ = tune(store, FakeLab(lambda g, c: 0.01 if c.config is None else warps(g, c)))
     assert found.best.candidate == ATEN
+
+
+CALL = Candidate("vendor", options="attention")
+
+
+def test_a_vendors_call_is_tried_early_and_may_win(store: Store):
+    lab = FakeLab(lambda g, c: 0.01 if c == CALL else warps(g, c))
+    found, _ = tune(store, lab, trials=6, graph=attention())
+    assert [c for _, c in lab.measured[:2]] == [ATEN, CALL]
+    assert lab.incumbents[:3] == [None, 1.0, 0.01]
+    assert found.best.candidate == CALL
+    assert found.trials == 6
+    (trial,) = [t for t in store.trials(subject=key(attention())) if t.config == CALL.to_json()]
+    assert (trial.outcome, trial.measured_s, trial.predicted_s) == ("timed", 0.01, None)
+    again = FakeLab(warps)
+    found, _ = tune(store, again, trials=6, graph=attention())
+    assert (found.best.candidate, again.measured) == (CALL, [])
+
+
+def test_a_vendors_call_with_other_numbers_does_not_win(store: Store):
+    lab = FakeLab(lambda g, c: Wrong("output 0 ...") if c == CALL else warps(g, c))
+    found, _ = tune(store, lab, trials=3, graph=attention())
+    assert isinstance(found.outcomes[CALL], Wrong)
+    assert found.best.candidate.lowering == "triton"
+
+
+def test_a_group_without_kernel_may_have_a_vendors_call(store: Store):
+    graph, lab = attention(), FakeLab(lambda g, c: 0.5 if c == CALL else 1.0)
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(graph)), Findings(), Recording())
+    found = tune_group(Group.of(graph, "g"), Refusal("held", "too large"), bench, Budget(9))
+    assert found.best.candidate == CALL
 
 
 def test_a_group_without_kernel_has_the_framework_only(store: Store):

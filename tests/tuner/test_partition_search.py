@@ -16,7 +16,7 @@ from fusionplan.tuner.outcome import Candidate
 from fusionplan.tuner.partition_search import PartitionSearch
 from fusionplan.tuner.progress import Recording
 from tuner_fakes import FakeLab
-from tuner_graphs import chain, dense
+from tuner_graphs import attention, chain, dense
 
 H200 = builtin("h200")
 
@@ -126,7 +126,7 @@ def test_a_graph_with_nothing_to_fuse(store: Store):
     graph = Graph(
         (
             Node(0, "x", "input", type=t),
-            Node(1, "mm", "aten.mm.default", (Ref(0), Ref(0)), type=t),
+            Node(1, "cumsum", "aten.cumsum.default", (Ref(0), 0), type=t),
         ),
         (1,),
     )
@@ -134,6 +134,36 @@ def test_a_graph_with_nothing_to_fuse(store: Store):
     found, _, _ = search(store, graph, lab)
     assert not lab.measured
     assert found.best() == [] or found.best()[0].groups == ()
+
+
+def test_a_plan_names_the_vendors_call_that_won(store: Store):
+    graph = attention(32, 1024, "bfloat16")
+
+    def formula(group: Group, candidate: Candidate) -> float:
+        if candidate.lowering == "vendor":
+            return 1e-4
+        return 4e-4 * (compute_count(group.graph) if candidate.config is None else 1)
+
+    found, tasks, bench = search(store, graph, FakeLab(formula))
+    identity = Identity("k", "d", {"t": "1"})
+    (group,) = plan_of(found.best()[0].groups, tasks, bench.findings, identity).groups
+    assert (group.lowering, group.options, group.config) == ("vendor", "attention", None)
+    assert (group.measured, group.predicted, group.kernels) == (1e-4, None, 1)
+
+
+def test_a_group_of_a_vendors_call_is_measured_whatever_the_model_says(store: Store):
+    graph = attention(32, 1024, "bfloat16")
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    lab = FakeLab(lambda g, c: 1e-4)
+    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    tasks = Tasks(graph, H200)
+    whole = tasks.cover.partition(graph, frozenset())
+    (task,) = (tasks.of(nodes) for nodes in whole)
+    assert task.vendors
+    assert not tasks.of((3, 4)).vendors
+    found = PartitionSearch(tasks, bench, Budget(40))
+    assert task.modelled is not None
+    assert found._estimated_s(whole) == task.floor_s < task.modelled.seconds
 
 
 def with_inductor(seconds: float):

@@ -9,7 +9,7 @@ from fusionplan.planner.graph import Graph
 from fusionplan.planner.space import space_of
 from fusionplan.tuner.lab import Group, WorkerLab
 from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
-from tuner_graphs import pointwise, softmax
+from tuner_graphs import attention, pointwise, softmax
 
 H200 = builtin("h200")
 
@@ -45,6 +45,16 @@ def test_the_framework_is_a_candidate_and_a_duel_has_one_winner(lab: WorkerLab):
     duel = lab.duel(group, [ATEN, Candidate("triton", best(pointwise()))])
     assert [type(o) for o in duel.outcomes] == [Timed, Timed]
     assert duel.best == 0  # NumPy is no rival
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_vendors_call_is_checked_and_timed(lab: WorkerLab, dtype: str):
+    group = Group.of(attention(dtype=dtype), "g")
+    call = Candidate("vendor", options="attention")
+    assert isinstance(lab.measure(group, call), Timed)
+    assert isinstance(lab.measure(group, Candidate("vendor", options="linear_relu")), Rejected)
+    duel = lab.duel(group, [ATEN, call])
+    assert [type(o) for o in duel.outcomes] == [Timed, Timed]
 
 
 def test_a_config_that_does_not_fit_is_rejected_by_both(lab: WorkerLab):

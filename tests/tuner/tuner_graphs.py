@@ -48,3 +48,27 @@ def chain(count: int = 3, rows: int = 8) -> Graph:
     for i in range(count):
         nodes.append(Node(i + 1, f"r{i}", "aten.relu.default", (Ref(i),), type=t))
     return Graph(tuple(nodes), (count,))
+
+
+def attention(heads: int = 4, length: int = 32, dtype: str = "float32") -> Graph:
+    """softmax(q @ k^T / 4) @ v over heads of 16."""
+    t, turned = dense(heads, length, 16, dtype=dtype), dense(heads, 16, length, dtype=dtype)
+    turned = TensorType(turned.shape, (length * 16, 1, 16), dtype)
+    s, r = dense(heads, length, length, dtype=dtype), dense(heads, length, 1, dtype=dtype)
+    return Graph(
+        (
+            Node(0, "q", "input", type=t),
+            Node(1, "k", "input", type=t),
+            Node(2, "v", "input", type=t),
+            Node(3, "kt", "aten.permute.default", (Ref(1), (0, 2, 1)), type=turned),
+            Node(4, "dots", "aten.bmm.default", (Ref(0), Ref(3)), type=s),
+            Node(5, "scores", "aten.mul.Tensor", (Ref(4), 0.25), type=s),
+            Node(6, "top", "aten.amax.default", (Ref(5), (-1,), True), type=r),
+            Node(7, "low", "aten.sub.Tensor", (Ref(5), Ref(6)), type=s),
+            Node(8, "exp", "aten.exp.default", (Ref(7),), type=s),
+            Node(9, "all", "aten.sum.dim_IntList", (Ref(8), (-1,), True), type=r),
+            Node(10, "weights", "aten.div.Tensor", (Ref(8), Ref(9)), type=s),
+            Node(11, "out", "aten.bmm.default", (Ref(10), Ref(2)), type=t),
+        ),
+        (11,),
+    )

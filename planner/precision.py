@@ -1,0 +1,98 @@
+"""In which dtype and by which of its forms an operation is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch._prims_common import elementwise_dtypes
+
+from .graph import Arg, Graph, Node, Ref
+from .ops import Cast, Contraction, CostClass, Law, Pointwise, bound, row
+from .values import register_dtype
+
+NARROW = ("float16", "bfloat16")
+
+
+def after_rounding(group: Graph) -> frozenset[int]:
+    """Nodes computed from what a product of matrices was rounded to 16 bits."""
+    found: set[int] = set()
+    for node in group.nodes:
+        product = isinstance(row(node), Contraction) and _dtype(node) in NARROW
+        if product or not found.isdisjoint(node.inputs):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:
+    """The row's expression, without the factor `alpha` where that is 1."""
+    return (
+        operation.expr.replace(" * {alpha}", "") if arguments.get("alpha") == 1 else operation.expr
+    )
+
+
+def is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
+    """Whether nothing sees more of the value than its bfloat16 rounding."""
+    if _dtype(node) == "bfloat16":
+        return True
+    users = group.users(node.id)
+    return (
+        bool(users)
+        and node.id not in group.outputs
+        and all(
+            isinstance(row(group.nodes[u]), Cast) and _dtype(group.nodes[u]) == "bfloat16"
+            for u in users
+        )
+    )
+
+
+def quick(
+    operation: Pointwise,
+    expr: str,
+    operands: list[tuple[str, Arg]],
+    cost: CostClass,
+    working: str | None,
+) -> tuple[str, list[tuple[str, Arg]], CostClass, Law]:
+    """The cheaper form of an operation in float32, of nearly its full accuracy."""
+    if working != "float32":
+        return expr, operands, cost, operation.law
+    divisor = dict(operands).get("other")
+    if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
+        inverse = [(n, 1.0 / divisor if n == "other" else a) for n, a in operands]
+        return "{self} * {other}", inverse, "fma", "mul"
+    if operation.quick:
+        return operation.quick, operands, operation.quick_cost, operation.law
+    return expr, operands, cost, operation.law
+
+
+_KINDS = {
+    "default": Kind.DEFAULT,
+    "float": Kind.INT_TO_FLOAT,
+    "bool": Kind.ALWAYS_BOOL,
+}
+
+
+def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str | None, str]:
+    """The dtype the expression is evaluated in and the one it yields, by PyTorch's promotion."""
+    if operation.promotion == "same":
+        return None, register_dtype(_dtype(node))
+    samples: list[torch.Tensor | int | float] = []
+    for name, argument in bound(node).items():
+        if name == "condition" or "{" + name + "}" not in operation.expr:
+            continue
+        if isinstance(argument, Ref):
+            tensor = group.nodes[argument.node].type
+            assert tensor is not None
+            dtype = getattr(torch, tensor.dtype)
+            samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
+        elif name != "alpha" and isinstance(argument, (bool, int, float)):
+            samples.append(argument)
+    working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
+    name = register_dtype(str(working).removeprefix("torch."))
+    return name, "bool" if operation.promotion == "bool" else name
+
+
+def _dtype(node: Node) -> str:
+    assert node.type is not None
+    return node.type.dtype
