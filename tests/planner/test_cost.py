@@ -62,13 +62,13 @@ def test_a_held_row_is_read_once() -> None:
 def test_a_row_walked_in_passes_is_read_in_each() -> None:
     part = group(lambda x: torch.softmax(x, -1), tensor(1 << 14, 1 << 15))
     whole = (1 << 14) * (1 << 15) * 4
-    # Few rows at a time fit the L2 cache, so that only the first pass reads memory; each of the
-    # three passes, and the store, goes through L2.
+    # Few rows at a time fit the L2 cache, so that only the first pass reads memory; both passes
+    # (the statistics take one, by the derived correction) and the store go through L2.
     near = cost(part, Config(blocks(x0=1, r0=2048), reduction="loop"))
-    assert near.l2_bytes == 4 * whole
-    assert 2 * whole <= near.hbm_bytes < 4 * whole
+    assert near.l2_bytes == 3 * whole
+    assert 2 * whole <= near.hbm_bytes < 3 * whole
     far = cost(part, Config(blocks(x0=16, r0=512), reduction="loop"))
-    assert near.hbm_bytes < far.hbm_bytes <= 4 * whole
+    assert near.hbm_bytes < far.hbm_bytes <= 3 * whole
 
 
 def test_a_single_pass_loop_reads_once() -> None:

@@ -62,6 +62,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
         "le.Tensor": np.less_equal,
         "ge.Tensor": np.greater_equal,
         "logical_not.default": lambda self: self == 0,
+        "logical_and.default": np.logical_and,
+        "ge.Scalar": np.greater_equal,
+        "lt.Scalar": np.less,
     }.items()
     for text in (row(name).expr, row(name).relaxed, row(name).wide)
     if text
