@@ -81,7 +81,7 @@ def test_training():
 
 
 def test_nothing_to_fuse_is_noted():
-    found = capture_model(torch.mm, [torch.ones(4, 4), torch.ones(4, 4)])
+    found = capture_model(lambda x: x.cumsum(0), [torch.ones(4, 4)])
     assert found.parts == ()
     assert found.graphs == 1
     assert "nothing to fuse" in found.notes[0]

@@ -140,7 +140,8 @@ def test_divisions() -> None:
 
 
 def test_bits_read_as_another_type() -> None:
-    x = torch.tensor([[1.0, -0.0, -2.5, float("inf"), float("nan")]] * 3, device=DEVICE)
+    # No NaN: which of its bits are set is the hardware's choice.
+    x = torch.tensor([[1.0, -0.0, -2.5, float("inf"), 3e38]] * 3, device=DEVICE)
     verify(lambda x: (x * 1).view(torch.int32) + 1, [x])
     verify(lambda i: (i ^ 255).view(torch.float32), [x[:, :4].view(torch.int32)])
     verify(lambda x: (x * 1).view(torch.int64) + 1, [x[:, :4].double()])
