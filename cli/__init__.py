@@ -1,1 +1,1 @@
-"""The command line: `planner tune`, `show`, `history`, `doctor`. The entry is `main.main`."""
+"""The command line: `planner tune`, `show`, `history`, `explain`, `doctor`; see `main.main`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import UsageError
 
-_STORED = ("tune", "show", "history", "doctor")
+_STORED = ("tune", "show", "history", "explain", "doctor")
 
 
 @dataclass(frozen=True, slots=True)
