@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .errors import Refused
 from .forms import Form, Role, TileAxis, all_forms, load_form, store_form
-from .values import Fold, Load, Values
+from .values import Fold, Index, Load, Values
 
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""
@@ -68,16 +68,22 @@ def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:
     """Axes of the results of products that one index walks although a store or another access
     does not agree: factors of only one operand, side by side in it. Tiles are as tall as that
     operand allows; the others recover the parts by division."""
-    loads: dict[int, Form] = {}
-    for fold in sorted(_contracted(values)):
-        for source in values.values[fold].reads:
-            kind = values.values[source].kind
-            if isinstance(kind, Load):
-                loads[source] = load_form(kind, values)
+    depends, ancestors = values.dependence(), values.ancestors()
+    products = [values.values[fold].reads for fold in sorted(_contracted(values))]
+    operands = dict.fromkeys(source for pair in products for source in pair)
+    # Masks bound loops by comparing positions, which they can no more once those share an index.
+    positions = {f for v in values.values if isinstance(v.kind, Index) for f in v.kind.factors}
     runs: list[list[int]] = []
-    for load, form in loads.items():
-        others = [f for other, f in loads.items() if other != load]
-        own = [f for f in grid if form.get(f) and not any(o.get(f) for o in others)]
+    for load in operands:
+        kind = values.values[load].kind
+        if not isinstance(kind, Load):
+            continue
+        form = load_form(kind, values)
+        # What is computed from this operand shares its factors, but not what it is multiplied by.
+        beside = {source for pair in products if load in pair for source in pair} - {load}
+        others = [depends[o] for o in operands if load not in ancestors[o] or o in beside]
+        shared = positions.union(*others)
+        own = [f for f in grid if form.get(f) and f not in shared]
         for factor in sorted(own, key=lambda f: -abs(form[f])):
             last = runs[-1][-1] if runs and runs[-1][-1] in own else None
             if last is not None and form[last] == form[factor] * values.extents[factor]:

@@ -109,6 +109,8 @@ class _Tracer:
         if is_input(node):
             return self._load(node, windows)
         match row(node):
+            case Pointwise(law="copy"):
+                return self.read(_source(node), windows)
             case Pointwise() as operation:
                 return self._pointwise(node, operation, windows)
             case Cast():
@@ -197,10 +199,7 @@ class _Tracer:
         return self._add(kind, tuple(dims), _type(node).dtype, node)
 
     def _cast(self, node: Node, windows: Windows) -> tuple[int, Dims]:
-        source = bound(node).get("self", node.args[0])
-        if not isinstance(source, Ref):
-            raise Refused("cast", f"{node.name} casts no tensor")
-        value, dims = self.read(source.node, windows)
+        value, dims = self.read(_source(node), windows)
         kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
         return self._add(kind, dims, _type(node).dtype, node)
 
@@ -468,6 +467,14 @@ def _type(node: Node) -> TensorType:
     if node.type is None:
         raise Refused("opaque", f"{node.name} is no single tensor")
     return node.type
+
+
+def _source(node: Node) -> int:
+    """The tensor that a cast or a copy takes."""
+    source = bound(node).get("self", node.args[0])
+    if not isinstance(source, Ref):
+        raise Refused("cast", f"{node.name} casts no tensor")
+    return source.node
 
 
 def _integer(number: Arg) -> int | None:
