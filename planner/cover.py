@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from . import matrix
+from .chunks import Walk, walk
 from .config import Config
 from .cost import Cost
 from .device import DeviceProfile
@@ -16,10 +17,11 @@ from .group import is_copied, subgraph, with_free_nodes
 from .legality import Dependences, bits, may_join
 from .ops import Contraction, is_compute, row
 from .plan import GroupPlan, Plan
+from .regions import BUDGETS, regions
 from .space import Space, space_of
 from .versions import versions
 
-_SPARED = 1.1
+SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
 large intermediate."""
 
@@ -46,18 +48,74 @@ def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
 
 
 def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
-    """The model's plan of a graph: its best cover, each group with its best config."""
-    groups = []
-    for nodes in partition(graph, best_cuts(graph, device)):
-        part = _Part.of(graph, nodes)
-        best = _best(part, device)
-        if best is not None and not _is_vendors(part, best[1].seconds, device):
-            config, cost = best
-            groups.append(GroupPlan(nodes, "triton", part.key, config, cost.seconds))
-    predicted = sum(g.predicted or 0.0 for g in groups)
-    return Plan(
-        key(graph), device.key, tuple(versions().items()), "modelled", tuple(groups), predicted
+    """The model's plan of a graph: its best cover, each group with its best config; regions of
+    several groups in chunks where that spares a large value and costs little."""
+    return _plan(graph, _modelled(graph, device), device)
+
+
+def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> Plan:
+    made = tuple(g for g in groups if g.lowering != "aten")
+    predicted = sum(g.predicted or 0.0 for g in made)
+    return Plan(key(graph), device.key, tuple(versions().items()), "modelled", made, predicted)
+
+
+def _modelled(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
+    found = partition(graph, best_cuts(graph, device))
+    groups = [_group_plan(graph, nodes, device) for nodes in found]
+    for region in regions(graph, found):
+        chunked = chunked_group(graph, region, found, device)
+        if chunked is not None:
+            groups = in_chunks(groups, chunked)
+    return groups
+
+
+def in_chunks(groups: Sequence[GroupPlan], chunked: GroupPlan) -> list[GroupPlan]:
+    """The groups with those of a region replaced by it in chunks, where they make it up."""
+    inside = [g for g in groups if set(g.nodes) <= set(chunked.nodes)]
+    if {n for g in inside for n in g.nodes} != set(chunked.nodes):
+        return list(groups)
+    return [*(g for g in groups if g not in inside), chunked]
+
+
+def _group_plan(graph: Graph, nodes: tuple[int, ...], device: DeviceProfile) -> GroupPlan:
+    """A group by the model: as one kernel, or left to ATen and the vendor's products."""
+    part = _Part.of(graph, nodes)
+    best = _best(part, device)
+    if best is not None and not _is_vendors(part, best[1].seconds, device):
+        config, cost = best
+        return GroupPlan(nodes, "triton", part.key, config, cost.seconds)
+    return GroupPlan(nodes, "aten", part.key, predicted=aten_s(part.group, device))
+
+
+def chunked_group(
+    graph: Graph, region: tuple[int, ...], groups: Groups, device: DeviceProfile
+) -> GroupPlan | None:
+    """A region of these groups in chunks, each of its bodies by the model's plan; None where it
+    cannot be, or the model expects it to take much longer than the groups one after another."""
+    part, budget = _Part.of(graph, region), BUDGETS[0]
+    found = walk(part.group, budget)
+    if isinstance(found, Refusal):
+        return None
+    modelled = [_modelled(body, device) for body in found.bodies]
+    bodies = tuple(_plan(b, m, device) for b, m in zip(found.bodies, modelled, strict=True))
+    seconds = [sum(g.predicted or 0.0 for g in groups) for groups in modelled]
+    predicted = walked_s(found, seconds, device)
+    inside = [_group_plan(graph, nodes, device) for nodes in groups if set(nodes) <= set(region)]
+    if predicted > SPARED * sum(g.predicted or 0.0 for g in inside):
+        return None
+    return GroupPlan(
+        region, "chunked", part.key, predicted=predicted, options=str(budget), bodies=bodies
     )
+
+
+def walked_s(found: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
+    """Seconds of all chunks, each body given its own; a part of a result is moved once more to its
+    place."""
+    total = sum(bodies[chunk.body] for chunk in found.chunks())
+    for result in found.results:
+        if result.cuts:
+            total += found.count * device.stream_s(2 * result.type.nbytes / found.count)
+    return total
 
 
 def _grow(graph: Graph, wanted: Callable[[Edge, int, int], bool]) -> Groups:
@@ -84,7 +142,7 @@ def _is_cheaper_joined(graph: Graph, left: int, right: int, device: DeviceProfil
     if joined is None or None in apart:
         return joined is not None
     rest = sum(seconds for seconds in apart if seconds is not None)
-    return joined <= rest * (_SPARED if _spares(graph, left, right) else 1.0)
+    return joined <= rest * (SPARED if _spares(graph, left, right) else 1.0)
 
 
 def _spares(graph: Graph, left: int, right: int) -> bool:

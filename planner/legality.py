@@ -94,7 +94,7 @@ def may_join(
     merged = left | right
     if merged.bit_count() > LARGEST_GROUP:
         return Refusal("size", f"more than {LARGEST_GROUP} operations")
-    if _comes_back(dependences, home, merged):
+    if comes_back(dependences, home, merged):
         return Refusal("convex", "a path leaves the group and comes back")
     return may_be_kernel(graph, merged)
 
@@ -108,7 +108,7 @@ def may_be_kernel(graph: Graph, group: int) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
-def _comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -> bool:
+def comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -> bool:
     """Whether something outside reads the group and is read by it, other groups taken whole."""
     users = dependences.users
     ahead = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .axes import Factors, FactorSpace
 from .errors import Refused
@@ -77,6 +77,25 @@ def _trace(group: Graph, shared: bool) -> Values:
         value, dims = tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
         outputs.append(Output(index, value, dims, _type(group.nodes[node])))
     return tracer.finish(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDims:
+    """dims: for every node that the outputs need, its dimensions over the factors, once for each
+    way it is read as a whole. extents: of the factors."""
+
+    dims: Mapping[int, tuple[Dims, ...]]
+    extents: Mapping[int, int]
+
+
+def dims_of_nodes(group: Graph) -> NodeDims:
+    """The dimensions of a graph's nodes, views too. Raises Refused where one does not factor."""
+    tracer = _Surveyor(group, shared=True)
+    for node in group.outputs:
+        if node is None:
+            raise Refused("output", "a group's output is no tensor")
+        tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
+    return tracer.survey()
 
 
 class _Tracer:
@@ -421,6 +440,28 @@ class _Tracer:
         factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
         return narrowed(Values(tuple(kept), stores, extents))
+
+
+class _Surveyor(_Tracer):
+    """Remembers the dimensions at which every node is read."""
+
+    def __init__(self, group: Graph, shared: bool) -> None:
+        super().__init__(group, shared)
+        self.found: dict[int, list[Dims]] = {}
+
+    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
+        value, dims = super().read(node_id, windows)
+        self.found.setdefault(node_id, []).append(dims)
+        return value, dims
+
+    def survey(self) -> NodeDims:
+        resolve = self.space.resolve
+        dims = {
+            node: tuple(dict.fromkeys(tuple(map(resolve, each)) for each in found))
+            for node, found in sorted(self.found.items())
+        }
+        factors = {f for found in dims.values() for each in found for dim in each for f in dim}
+        return NodeDims(dims, {f: self.space.extent(f) for f in sorted(factors)})
 
 
 def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..planner.calls import operator
 from ..planner.errors import PlanError
 from ..planner.graph import INPUT, Arg, Graph, Ref, Symbol
 
@@ -95,11 +96,9 @@ def evaluate(
 
 def _operator(name: str) -> Callable[..., Any]:
     try:
-        namespace, op, overload = name.split(".")
-        found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), overload)
+        return operator(name)
     except (ValueError, AttributeError) as error:
         raise PlanError(f"{name} is no operator that can be evaluated by itself") from error
-    return found
 
 
 def _fill(value: Any, values: Sequence[Any]) -> Any:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from ..planner.chunks import walk
 from ..planner.config import Config
 from ..planner.cost import Cost
+from ..planner.cover import chunked_group, in_chunks
 from ..planner.errors import Refusal
+from ..planner.graph import key as graph_key
+from ..planner.group import subgraph
 from ..planner.plan import GroupPlan, Plan
-from .groups import Identity, Task, Tasks
+from ..planner.regions import regions
+from .groups import Groups, Identity, Task, Tasks
 from .lab import WorkerLab
 from .outcome import Candidate, Resources
 from .progress import Progress
@@ -30,9 +35,6 @@ def plan_offline(
     """The model's cover; each group by its first config that compiles and is right, or as the
     framework runs it when none is. What was checked, and what not, goes to `progress`."""
     progress.phase("model", f"planning for {tasks.profile.name} by the cost model")
-    cuts = tasks.cover.best(tasks.graph, tasks.profile)
-    partition = tasks.cover.partition(tasks.graph, cuts)
-    chosen: dict[str, _Chosen | None] = {}
     with WorkerLab(
         "cpu",
         tasks.profile.capability,
@@ -43,21 +45,51 @@ def plan_offline(
         measure_limit_s=CHECK_LIMIT_S,
     ) as lab:
         progress.phase("verify", "compiling for the target and checking in the interpreter")
-        for nodes in partition:
-            task = tasks.of(nodes)
-            if task.group.key not in chosen:
-                chosen[task.group.key] = _choose(task, lab, progress)
-    groups = []
-    for nodes in partition:
-        key = tasks.of(nodes).group.key
-        made = chosen[key]
-        plan = GroupPlan(nodes, "aten", key)
-        if made is not None:
-            plan = replace(plan, lowering="triton", config=made.config, predicted=made.cost.seconds)
-        groups.append(plan)
-    predicted = [g.predicted for g in groups if g.predicted is not None]
-    total = sum(predicted) if len(predicted) == len(groups) else None
-    return identity.plan(groups, "modelled", total)
+        return _Offline(lab, progress, identity).plan(tasks)
+
+
+@dataclass(slots=True)
+class _Offline:
+    """Plans graphs, and the graphs of their chunks. chosen: by key of the group."""
+
+    lab: WorkerLab
+    progress: Progress
+    identity: Identity
+    chosen: dict[str, _Chosen | None] = field(default_factory=dict)
+
+    def plan(self, tasks: Tasks) -> Plan:
+        cuts = tasks.cover.best(tasks.graph, tasks.profile)
+        partition = tasks.cover.partition(tasks.graph, cuts)
+        groups = [self._group(nodes, tasks) for nodes in partition]
+        for region in regions(tasks.graph, partition):
+            chunked = self._chunked(region, partition, tasks)
+            if chunked is not None:
+                groups = in_chunks(groups, chunked)
+        predicted = [g.predicted for g in groups if g.predicted is not None]
+        total = sum(predicted) if len(predicted) == len(groups) else None
+        made = self.identity.plan(groups, "modelled", total)
+        return replace(made, graph_key=graph_key(tasks.graph))
+
+    def _group(self, nodes: tuple[int, ...], tasks: Tasks) -> GroupPlan:
+        task = tasks.of(nodes)
+        key = task.group.key
+        if key not in self.chosen:
+            self.chosen[key] = _choose(task, self.lab, self.progress)
+        made = self.chosen[key]
+        if made is None:
+            return GroupPlan(nodes, "aten", key)
+        return GroupPlan(nodes, "triton", key, made.config, made.cost.seconds)
+
+    def _chunked(self, region: tuple[int, ...], groups: Groups, tasks: Tasks) -> GroupPlan | None:
+        """A region in chunks where the model's own plan has it so."""
+        modelled = chunked_group(tasks.graph, region, groups, tasks.profile)
+        if modelled is None:
+            return None
+        found = walk(subgraph(tasks.graph, region).graph, int(modelled.options))
+        if isinstance(found, Refusal):
+            return None
+        bodies = (self.plan(Tasks(body, tasks.profile, tasks.cover)) for body in found.bodies)
+        return replace(modelled, bodies=tuple(bodies))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,16 @@ from .outcome import Candidate, Outcome
 from .partition_search import PartitionSearch
 from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
+from .walks import Walks
 
 TRIALS = 64
 SECONDS = 300.0
 RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
+
+WALKED = 0.5
+"""Of the search, for the regions of the graph that can run in chunks."""
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
@@ -131,7 +135,8 @@ class Session:
         with self._lab(profile) as lab:
             gated = GatedLab(lab, contestants, self.progress)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
-            partitions = self._search(tasks, bench)
+            walks = Walks(tasks, bench, identity)
+            partitions = self._search(tasks, bench, walks)
         self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             contestants.warm()
@@ -139,7 +144,11 @@ class Session:
         arena = Arena(self.captured, inputs, identity, timer, self.progress, stage)
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
-            plans += runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN)
+            plans = [
+                *walks.plans(plans),
+                *plans,
+                *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
+            ]
         plan = contest(plans, contestants.ready, arena)
         ledger.add_plan(plan, self.name)
         under = {} if self._on_cpu else conditions(self.captured.device.index or 0)
@@ -178,12 +187,18 @@ class Session:
         self._save(plan, profile)
         return plan
 
-    def _search(self, tasks: Tasks, bench: Bench) -> list[Partition]:
+    def _search(self, tasks: Tasks, bench: Bench, walks: Walks) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
         self.progress.phase("search", f"up to {self.limits.trials} trials")
+        now = time.monotonic()
         until = self.started + self.limits.seconds * (1 - FINAL_SHARE)
-        search = PartitionSearch(tasks, bench, Budget(self.limits.trials, until))
+        trials = self.limits.trials
+        search = PartitionSearch(tasks, bench, Budget(trials, until))
         try:
+            if walks.regions:
+                trials = max(1, int(trials * (1 - WALKED)))
+                search.budget = Budget(trials, until)
+                walks.run(Budget(self.limits.trials - trials, now + (until - now) * WALKED))
             search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in bench.findings.groups.values()):

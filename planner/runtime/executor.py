@@ -1,4 +1,5 @@
-"""Running a plan: generated kernels, vendors' calls, Inductor's parts, and ATen between them."""
+"""Running a plan: generated kernels, vendors' calls, groups in chunks, Inductor's parts, and ATen
+between them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from ..capture import Captured
+from ..chunks import Walk, walk
 from ..codegen.source import Program
 from ..errors import PlanError, Refusal
 from ..graph import Graph
@@ -15,11 +17,13 @@ from ..group import subgraph
 from ..lower import lower
 from ..plan import GroupPlan, Plan
 from ..vendor import equal
+from .chunked import chunked
 from .compile import interpreted
 from .emit import Emitter, How, Kernels
 from .inductor import Boxed, compile_group
 from .launch import Launcher
 from .layout import match
+from .modules import captured_of
 from .schedule import Unit, schedule
 
 Lower = Callable[..., Program | Refusal]
@@ -63,6 +67,7 @@ class Executor:
         names = self._names()
         groups: dict[int, Kernels | Graph | str] = {}
         launchers: list[Launcher] = []
+        within = 0
         for i in sorted(used):
             group = plan.groups[i]
             if group.lowering == "inductor":
@@ -70,6 +75,10 @@ class Executor:
                 groups[i] = f"g{i}"
             elif group.lowering == "vendor":
                 groups[i] = _equal(captured.graph, group)
+            elif group.lowering == "chunked":
+                names[f"g{i}"], kernels = self._chunked(group, lower, load)
+                groups[i] = f"g{i}"
+                within += kernels
             else:
                 program = _program(captured.graph, group, lower)
                 added = [load(kernel, self.device) for kernel in program.kernels]
@@ -80,7 +89,7 @@ class Executor:
         cuda = self.device.type == "cuda" and _fast_empty is not None
         emitter = Emitter(captured, How(pointers, cuda, guard), names)
         self.text = emitter.call(order, groups)
-        self.kernels_per_call = emitter.kernels
+        self.kernels_per_call = emitter.kernels + within
         self.boxed = self._guarded(_compiled(self.text, names))
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -95,6 +104,21 @@ class Executor:
     def discount(self, calls: int) -> None:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
+
+    def _chunked(self, group: GroupPlan, lower: Lower, load: Load) -> tuple[Boxed, int]:
+        """The call that walks a group, and how many kernels of ours it launches."""
+        found = walked(self.captured.graph, group)
+        if len(group.bodies) != len(found.bodies):
+            raise PlanError(
+                f"the plan's group of nodes {group.nodes} has {len(group.bodies)} bodies for "
+                f"{len(found.bodies)} kinds of chunks"
+            )
+        bodies = [
+            Executor(captured_of(body, self.device), plan, self.device, lower=lower, load=load)
+            for body, plan in zip(found.bodies, group.bodies, strict=True)
+        ]
+        kernels = sum(bodies[chunk.body].kernels_per_call for chunk in found.chunks())
+        return chunked(found, [body.boxed for body in bodies], self.device), kernels
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"count": self._count, "match": match, "device": self.device}
@@ -128,7 +152,7 @@ def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
     part = subgraph(captured.graph, group.nodes)
-    if group.lowering in ("triton", "vendor"):
+    if group.lowering in ("triton", "vendor", "chunked"):
         nodes = captured.graph.nodes
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
         if odd:
@@ -144,6 +168,16 @@ def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
     return program
+
+
+def walked(graph: Graph, group: GroupPlan) -> Walk:
+    """How a chunked group is walked. Raises PlanError where it cannot be."""
+    if not group.options.isdecimal():
+        raise PlanError(f"the plan's group of nodes {group.nodes} has no size of chunks")
+    found = walk(subgraph(graph, group.nodes).graph, int(group.options))
+    if isinstance(found, Refusal):
+        raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
+    return found
 
 
 def _equal(graph: Graph, group: GroupPlan) -> Graph:
