@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from . import library  # noqa: F401 - defines the operators of our own
 from .axes import Factors
 from .graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType
 from .values import Load, Output, Values

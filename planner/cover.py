@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from . import matrix
-from .chunks import Walk, walk
+from .chunks import Walk
 from .config import Config
 from .cost import Cost
 from .device import DeviceProfile
@@ -17,9 +17,10 @@ from .group import is_copied, subgraph, with_free_nodes
 from .legality import Dependences, bits, may_join
 from .ops import Contraction, is_compute, row
 from .plan import GroupPlan, Plan
-from .regions import BUDGETS, regions
+from .regions import regions
 from .space import Space, space_of
 from .versions import versions
+from .ways import Way, ways
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
@@ -49,8 +50,14 @@ def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
 
 def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
     """The model's plan of a graph: its best cover, each group with its best config; regions of
-    several groups in chunks where that spares a large value and costs little."""
-    return _plan(graph, _modelled(graph, device), device)
+    several groups in another way where that spares a large value and costs little."""
+    groups = _apart(graph, device)
+    found = tuple(group.nodes for group in groups)
+    for region in regions(graph, found):
+        instead = region_group(graph, region, found, device)
+        if instead is not None:
+            groups = replaced(groups, instead)
+    return _plan(graph, groups, device)
 
 
 def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> Plan:
@@ -59,22 +66,17 @@ def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> P
     return Plan(key(graph), device.key, tuple(versions().items()), "modelled", made, predicted)
 
 
-def _modelled(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
+def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
     found = partition(graph, best_cuts(graph, device))
-    groups = [_group_plan(graph, nodes, device) for nodes in found]
-    for region in regions(graph, found):
-        chunked = chunked_group(graph, region, found, device)
-        if chunked is not None:
-            groups = in_chunks(groups, chunked)
-    return groups
+    return [_group_plan(graph, nodes, device) for nodes in found]
 
 
-def in_chunks(groups: Sequence[GroupPlan], chunked: GroupPlan) -> list[GroupPlan]:
-    """The groups with those of a region replaced by it in chunks, where they make it up."""
-    inside = [g for g in groups if set(g.nodes) <= set(chunked.nodes)]
-    if {n for g in inside for n in g.nodes} != set(chunked.nodes):
+def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
+    """The groups with those of a region replaced by it, where they make it up."""
+    inside = [g for g in groups if set(g.nodes) <= set(region.nodes)]
+    if {n for g in inside for n in g.nodes} != set(region.nodes):
         return list(groups)
-    return [*(g for g in groups if g not in inside), chunked]
+    return [*(g for g in groups if g not in inside), region]
 
 
 def _group_plan(graph: Graph, nodes: tuple[int, ...], device: DeviceProfile) -> GroupPlan:
@@ -87,25 +89,39 @@ def _group_plan(graph: Graph, nodes: tuple[int, ...], device: DeviceProfile) -> 
     return GroupPlan(nodes, "aten", part.key, predicted=aten_s(part.group, device))
 
 
-def chunked_group(
+def region_group(
     graph: Graph, region: tuple[int, ...], groups: Groups, device: DeviceProfile
 ) -> GroupPlan | None:
-    """A region of these groups in chunks, each of its bodies by the model's plan; None where it
-    cannot be, or the model expects it to take much longer than the groups one after another."""
-    part, budget = _Part.of(graph, region), BUDGETS[0]
-    found = walk(part.group, budget)
-    if isinstance(found, Refusal):
+    """A region of these groups in the way that the model thinks best, its bodies by the model's
+    plans; None where there is none, or the groups one after another are much faster."""
+    part = _Part.of(graph, region)
+    found = [(way, way_s(way, device)) for way in ways(part.group)]
+    if not found:
         return None
-    modelled = [_modelled(body, device) for body in found.bodies]
-    bodies = tuple(_plan(b, m, device) for b, m in zip(found.bodies, modelled, strict=True))
-    seconds = [sum(g.predicted or 0.0 for g in groups) for groups in modelled]
-    predicted = walked_s(found, seconds, device)
-    inside = [_group_plan(graph, nodes, device) for nodes in groups if set(nodes) <= set(region)]
-    if predicted > SPARED * sum(g.predicted or 0.0 for g in inside):
+    best, predicted = min(found, key=lambda each: each[1])
+    inside = [_Part.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
+    if predicted > SPARED * sum(_seconds(each, device) for each in inside):
         return None
+    bodies = tuple(_plan(b, _apart(b, device), device) for b in best.walk.bodies)
     return GroupPlan(
-        region, "chunked", part.key, predicted=predicted, options=str(budget), bodies=bodies
+        region, best.lowering, part.key, None, predicted, options=best.options, bodies=bodies
     )
+
+
+def way_s(way: Way, device: DeviceProfile) -> float:
+    """Seconds of a way to run a region, by a quick look at the bodies' best covers."""
+    return walked_s(way.walk, [_cover_s(body, device) for body in way.walk.bodies], device)
+
+
+def _cover_s(graph: Graph, device: DeviceProfile) -> float:
+    groups = partition(graph, best_cuts(graph, device))
+    return sum(_seconds(_Part.of(graph, nodes), device) for nodes in groups)
+
+
+def _seconds(part: _Part, device: DeviceProfile) -> float:
+    """Seconds of a group; where it has no kernel, as ATen runs it."""
+    found = _modelled_s(part, device)
+    return aten_s(part.group, device) if found is None else found
 
 
 def walked_s(found: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Lowering = Literal["triton", "aten", "inductor", "vendor", "chunked"]
+Lowering = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked"]
 Evidence = Literal["measured", "modelled"]
 
 
@@ -21,9 +21,9 @@ class GroupPlan:
 
     predicted, measured: seconds (None where not known). kernels: launches of a call.
     options: for the inductor lowering, the mode of torch.compile ("default", ...); for the vendor
-    lowering, the name of the call (see `vendor.equals`); for the chunked lowering, the bytes that
-    a value may have within a chunk (see `chunks.walk`), and `bodies`: how each of the graphs of
-    its chunks runs.
+    lowering, the name of the call (see `vendor.equals`); for a region (see `ways`), the bytes from
+    which a value is computed again, or that it may have within a chunk; `bodies`: how the graphs
+    that stand for the region run.
     """
 
     nodes: tuple[Annotated[int, Field(ge=0)], ...]

@@ -17,10 +17,6 @@ from .ops import Contraction, is_compute, row
 LARGE_BYTES = 64 << 20
 """A smaller value stays in the second-level cache, or nearly."""
 
-BUDGETS = (128 << 20, 512 << 20)
-"""Bytes that a value may have within a chunk, largest first choice of the model. Values of a chunk
-in 16 bits are half of what this counts for those in float32."""
-
 GROWN = 2
 """Times the bytes of all that a group reads."""
 
@@ -77,10 +73,10 @@ class _Finder:
         size = self._bytes(value)
         if size < self.large or value in self.graph.outputs or not self._readers(value):
             return False
-        read = [(self._bytes(i), i in self.grown) for i in self.parts[number].inputs]
-        if any(grown and size * GROWN <= other for other, grown in read):
+        inputs = self.parts[number].inputs
+        if any(self._elements(value) * GROWN <= self._elements(i) for i in self.grown & {*inputs}):
             return False  # a sum over a grown value is where growing ends
-        return size >= GROWN * sum(other for other, grown in read if not grown)
+        return size >= GROWN * sum(self._bytes(i) for i in inputs if i not in self.grown)
 
     def _readers(self, value: int) -> set[int]:
         return {self.home[u] for u in bits(self.users[value]) if u in self.home}
@@ -132,6 +128,10 @@ class _Finder:
         if comes_back(self.dependences, home | dict.fromkeys(nodes, whole), whole):
             return False  # through an operation that is in no group
         return any(isinstance(row(self.graph.nodes[n]), Contraction) for n in nodes)
+
+    def _elements(self, node: int) -> int:
+        found = self.graph.nodes[node].type
+        return 0 if found is None else found.numel
 
     def _bytes(self, node: int) -> int:
         found = self.graph.nodes[node].type

@@ -15,6 +15,8 @@ from ..planner.graph import INPUT, Arg, Graph, Ref, Symbol
 # A value that was widened may have other strides than the captured one: no view is then sure.
 _SAME_VALUE = {"aten.view.default": "aten.reshape.default"}
 
+_BITCAST = "fusionplan.bitcast.default"
+
 
 class Evaluator:
     """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: every float is
@@ -56,6 +58,8 @@ class Evaluator:
         self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
     ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         function = _operator(_SAME_VALUE.get(op, op))
+        if self.wide and op == _BITCAST:
+            return _wide_bitcast, [args[0], getattr(torch, _dtype_name(args[1]))], {}
         return (
             function,
             [self._constant(a) for a in args],
@@ -92,6 +96,18 @@ def evaluate(
 ) -> list[torch.Tensor]:
     """The outputs of the graph for these inputs (see `Evaluator`)."""
     return Evaluator(graph, device, wide=wide)(*inputs)
+
+
+def _dtype_name(value: Arg) -> str:
+    assert isinstance(value, Symbol)
+    return value.name
+
+
+def _wide_bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bits are those of the narrow types, whatever the value was computed in."""
+    narrow = x.float() if x.dtype is torch.float64 and dtype.itemsize == 4 else x
+    result: torch.Tensor = operator(_BITCAST)(narrow, dtype)
+    return result.double() if dtype.is_floating_point else result
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from ..planner.plan import Plan
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
+from ..planner.ways import REGIONAL
 from .groups import Identity
 from .measure import TIE, Call, Interleaved, Timer
 from .peers import peer_plan
@@ -102,8 +103,8 @@ def _winner(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | No
 
 
 def _sparing(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | None:
-    """The fastest of ours that runs in chunks, where sparing the memory costs little time."""
-    found = {n: p for n, p in plans.items() if any(g.lowering == "chunked" for g in p.groups)}
+    """The fastest of ours that spares a region's large values, where that costs little time."""
+    found = {n: p for n, p in plans.items() if any(g.lowering in REGIONAL for g in p.groups)}
     name = _winner(found, seconds)
     if name is None or seconds[name] > min(seconds[n] for n in plans) * SPARED:
         return None
@@ -189,7 +190,9 @@ def _differs(got: torch.Tensor, want: torch.Tensor, least: float) -> str | None:
         return None
     if not want.dtype.is_floating_point:
         share = float((got != want).double().mean())
-        return f"{share:.2%} of its elements differ from eager's" if share > 1e-3 else None
+        # Which of two nearly equal numbers is the larger is a matter of rounding.
+        most = 1e-3 if least < _TOLERANCE[torch.float16] else 0.5
+        return f"{share:.2%} of its elements differ from eager's" if share > most else None
     a, b = got.double(), want.double()
     if bool((torch.isnan(a) & ~torch.isnan(b)).any()):
         return "NaN where eager has none"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..planner.chunks import walk
 from ..planner.config import Config
 from ..planner.cost import Cost
-from ..planner.cover import chunked_group, in_chunks
+from ..planner.cover import region_group, replaced
 from ..planner.errors import Refusal
 from ..planner.graph import key as graph_key
 from ..planner.group import subgraph
 from ..planner.plan import GroupPlan, Plan
 from ..planner.regions import regions
+from ..planner.ways import way
 from .groups import Groups, Identity, Task, Tasks
 from .lab import WorkerLab
 from .outcome import Candidate, Resources
@@ -62,9 +62,9 @@ class _Offline:
         partition = tasks.cover.partition(tasks.graph, cuts)
         groups = [self._group(nodes, tasks) for nodes in partition]
         for region in regions(tasks.graph, partition):
-            chunked = self._chunked(region, partition, tasks)
-            if chunked is not None:
-                groups = in_chunks(groups, chunked)
+            instead = self._region(region, partition, tasks)
+            if instead is not None:
+                groups = replaced(groups, instead)
         predicted = [g.predicted for g in groups if g.predicted is not None]
         total = sum(predicted) if len(predicted) == len(groups) else None
         made = self.identity.plan(groups, "modelled", total)
@@ -80,12 +80,12 @@ class _Offline:
             return GroupPlan(nodes, "aten", key)
         return GroupPlan(nodes, "triton", key, made.config, made.cost.seconds)
 
-    def _chunked(self, region: tuple[int, ...], groups: Groups, tasks: Tasks) -> GroupPlan | None:
-        """A region in chunks where the model's own plan has it so."""
-        modelled = chunked_group(tasks.graph, region, groups, tasks.profile)
+    def _region(self, region: tuple[int, ...], groups: Groups, tasks: Tasks) -> GroupPlan | None:
+        """A region in the way that the model's own plan has it."""
+        modelled = region_group(tasks.graph, region, groups, tasks.profile)
         if modelled is None:
             return None
-        found = walk(subgraph(tasks.graph, region).graph, int(modelled.options))
+        found = way(subgraph(tasks.graph, region).graph, modelled.lowering, modelled.options)
         if isinstance(found, Refusal):
             return None
         bodies = (self.plan(Tasks(body, tasks.profile, tasks.cover)) for body in found.bodies)

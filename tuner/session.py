@@ -35,7 +35,7 @@ from .outcome import Candidate, Outcome
 from .partition_search import PartitionSearch
 from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
-from .walks import Walks
+from .regional import RegionSearch
 
 TRIALS = 64
 SECONDS = 300.0
@@ -43,8 +43,8 @@ RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
 
-WALKED = 0.5
-"""Of the search, for the regions of the graph that can run in chunks."""
+REGIONAL = 0.6
+"""Of the search, for the other ways of the graph's regions."""
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
@@ -135,8 +135,8 @@ class Session:
         with self._lab(profile) as lab:
             gated = GatedLab(lab, contestants, self.progress)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
-            walks = Walks(tasks, bench, identity)
-            partitions = self._search(tasks, bench, walks)
+            regional = RegionSearch(tasks, bench, identity)
+            partitions = self._search(tasks, bench, regional)
         self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             contestants.warm()
@@ -145,7 +145,7 @@ class Session:
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
             plans = [
-                *walks.plans(plans),
+                *regional.plans(plans),
                 *plans,
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
@@ -187,7 +187,7 @@ class Session:
         self._save(plan, profile)
         return plan
 
-    def _search(self, tasks: Tasks, bench: Bench, walks: Walks) -> list[Partition]:
+    def _search(self, tasks: Tasks, bench: Bench, regional: RegionSearch) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
         self.progress.phase("search", f"up to {self.limits.trials} trials")
         now = time.monotonic()
@@ -195,10 +195,10 @@ class Session:
         trials = self.limits.trials
         search = PartitionSearch(tasks, bench, Budget(trials, until))
         try:
-            if walks.regions:
-                trials = max(1, int(trials * (1 - WALKED)))
+            if regional.trials:
+                trials = max(1, int(trials * (1 - REGIONAL)))
                 search.budget = Budget(trials, until)
-                walks.run(Budget(self.limits.trials - trials, now + (until - now) * WALKED))
+                regional.run(Budget(self.limits.trials - trials, now + (until - now) * REGIONAL))
             search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in bench.findings.groups.values()):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
+from ..bounds import Limit
 from ..config import Config
 from ..errors import Refused
 from ..forms import Access, Affine, Role, Term, TileAxis
@@ -49,6 +51,26 @@ Dims = tuple[int, ...]
 """The tile axes that are dimensions of a value, in order."""
 
 
+@lru_cache(maxsize=4096)
+def _blocks_left(
+    limits: tuple[Limit, ...], extents: tuple[int, ...], block: int, count: int
+) -> float:
+    """Blocks that the limits leave on average; extents: of the axes of their terms, in order."""
+    total = 0
+    for eighth in range(8):
+        first, last, others = 0, count, iter(extents)
+        for limit in limits:
+            rest = limit.rest.base
+            for term, other in zip(limit.rest.terms, others, strict=False):
+                rest += term.scale * (other * (2 * eighth + 1) // 16 if other > 1 else 0)
+            if limit.scale > 0:
+                last = min(last, max(0, -rest) // block + 1)
+            else:
+                first = max(first, max(0, rest) // block)
+        total += max(0, last - first)
+    return total / 8
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Blocks of a nest's axes and what follows from them.
@@ -84,21 +106,8 @@ class Tiles:
         found = self.nest.limits.get(axis, ())
         if not found:
             return self.count(axis)
-        total = 0
-        for eighth in range(8):
-            first, last = 0, self.count(axis)
-            for limit in found:
-                rest = limit.rest.base
-                for term in limit.rest.terms:
-                    other = self.nest.axes[term.axis].extent
-                    at = other * (2 * eighth + 1) // 16
-                    rest += term.scale * (at if other > 1 else 0)
-                if limit.scale > 0:
-                    last = min(last, max(0, -rest) // self.blocks[axis] + 1)
-                else:
-                    first = max(first, max(0, rest) // self.blocks[axis])
-            total += max(0, last - first)
-        return total / 8
+        extents = tuple(self.nest.axes[t.axis].extent for limit in found for t in limit.rest.terms)
+        return _blocks_left(tuple(found), extents, self.blocks[axis], self.count(axis))
 
     def is_ragged(self, axis: int) -> bool:
         return self.nest.axes[axis].extent % self.blocks[axis] != 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..capture import Captured
-from ..chunks import Walk, walk
+from ..chunks import Walk
 from ..codegen.source import Program
 from ..errors import PlanError, Refusal
 from ..graph import Graph
@@ -17,6 +17,7 @@ from ..group import subgraph
 from ..lower import lower
 from ..plan import GroupPlan, Plan
 from ..vendor import equal
+from ..ways import REGIONAL, way
 from .chunked import chunked
 from .compile import interpreted
 from .emit import Emitter, How, Kernels
@@ -75,8 +76,8 @@ class Executor:
                 groups[i] = f"g{i}"
             elif group.lowering == "vendor":
                 groups[i] = _equal(captured.graph, group)
-            elif group.lowering == "chunked":
-                names[f"g{i}"], kernels = self._chunked(group, lower, load)
+            elif group.lowering in REGIONAL:
+                names[f"g{i}"], kernels = self._region(group, lower, load)
                 groups[i] = f"g{i}"
                 within += kernels
             else:
@@ -105,8 +106,8 @@ class Executor:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
 
-    def _chunked(self, group: GroupPlan, lower: Lower, load: Load) -> tuple[Boxed, int]:
-        """The call that walks a group, and how many kernels of ours it launches."""
+    def _region(self, group: GroupPlan, lower: Lower, load: Load) -> tuple[Boxed, int]:
+        """The call that runs a group by its bodies, and how many kernels of ours it launches."""
         found = walked(self.captured.graph, group)
         if len(group.bodies) != len(found.bodies):
             raise PlanError(
@@ -152,7 +153,7 @@ def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
     part = subgraph(captured.graph, group.nodes)
-    if group.lowering in ("triton", "vendor", "chunked"):
+    if group.lowering in ("triton", "vendor", *REGIONAL):
         nodes = captured.graph.nodes
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
         if odd:
@@ -171,10 +172,8 @@ def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
 
 
 def walked(graph: Graph, group: GroupPlan) -> Walk:
-    """How a chunked group is walked. Raises PlanError where it cannot be."""
-    if not group.options.isdecimal():
-        raise PlanError(f"the plan's group of nodes {group.nodes} has no size of chunks")
-    found = walk(subgraph(graph, group.nodes).graph, int(group.options))
+    """How a region runs. Raises PlanError where it cannot."""
+    found = way(subgraph(graph, group.nodes).graph, group.lowering, group.options)
     if isinstance(found, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
     return found

@@ -1,0 +1,48 @@
+"""The ways to run a region: its large values computed again, or the whole in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .chunks import Walk, walk
+from .errors import Refusal
+from .graph import Graph
+from .recompute import recomputed
+from .regions import LARGE_BYTES
+
+BUDGETS = (128 << 20, 512 << 20)
+"""Bytes that a value may have within a chunk. In 16 bits it takes half of what counts here, which
+is the largest of its forms."""
+
+Regional = Literal["recomputed", "chunked"]
+REGIONAL: tuple[Regional, ...] = ("recomputed", "chunked")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """lowering, options: as the plan of the group has them (bytes, in both cases)."""
+
+    lowering: Regional
+    options: str
+    walk: Walk
+
+
+def ways(group: Graph) -> tuple[Way, ...]:
+    """All that are possible for a group."""
+    tried: list[tuple[Regional, int]] = [("recomputed", LARGE_BYTES)]
+    tried += [("chunked", size) for size in BUDGETS]
+    return tuple(
+        Way(lowering, str(size), found)
+        for lowering, size in tried
+        if isinstance(found := way(group, lowering, str(size)), Walk)
+    )
+
+
+def way(group: Graph, lowering: str, options: str) -> Walk | Refusal:
+    """How a plan runs a group. options: bytes."""
+    if not options.isdecimal():
+        return Refusal("options", f"{options!r} is no number of bytes")
+    if lowering == "recomputed":
+        return recomputed(group, int(options))
+    return walk(group, int(options))
