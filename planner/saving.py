@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from .capture import hint
 from .ops import OPS, Cast, Concat, Constant, Contraction, Iota, Pointwise, Reduction, View
+from .reassociate import reassociate
 
 __all__ = ["FLOOR_BYTES", "partition", "stored_bytes"]
 
@@ -118,6 +119,7 @@ def _cut(
     more: dict[str, Any],
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     joint.graph.eliminate_dead_code()
+    reassociate(joint.graph)
     results = _results(joint.graph)
     static = more.get("static_lifetime_input_indices") or ()
     survey = _Survey(
@@ -188,9 +190,12 @@ class _Survey:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
     def statistics_for_the_backward(self) -> list[fx.Node]:
-        """Folds that the forward pass makes for the backward pass alone: a maximum's index."""
+        """What the forward pass makes for the backward pass alone: a maximum's index."""
         own = _ancestors(self.outputs)
-        return [n for n in self._forward if n not in own and self._is_statistic(n)]
+        return [n for n in self._forward if n not in own and self._is_kept(n)]
+
+    def _is_kept(self, node: fx.Node) -> bool:
+        return node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE or self._is_statistic(node)
 
     def _is_statistic(self, node: fx.Node) -> bool:
         return _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node))
