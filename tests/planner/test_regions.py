@@ -1,0 +1,310 @@
+"""Regions: large values between the kernels of a backward pass are computed again, or live within
+one chunk. Gradients are compared with float64, and every step counts our kernels."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.api import executors
+from fusionplan.backend import planner
+from fusionplan.planner import regions, saving, ways
+from fusionplan.planner.calls import operator
+from fusionplan.planner.capture import capture, decompositions
+from fusionplan.planner.chunks import Walk, walk
+from fusionplan.planner.cover import best_cuts, partition
+from fusionplan.planner.device import builtin
+from fusionplan.planner.errors import PlanError, Refusal
+from fusionplan.planner.graph import INPUT
+from fusionplan.planner.group import is_copied, subgraph
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.plan import Plan
+from fusionplan.planner.reassociate import reassociate
+from fusionplan.planner.recompute import recomputed
+from fusionplan.planner.runtime.executor import Executor
+from oracle import DEVICE, assert_close
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+BF16 = torch.bfloat16
+LARGE = 1 << 14
+BUDGET = 1 << 17
+
+
+def attention(q, k, v):
+    scores = (q @ k.mT).float() / math.sqrt(q.shape[-1])
+    i, j = torch.arange(q.shape[-2], device=q.device), torch.arange(k.shape[-2], device=q.device)
+    scores = torch.where(j[None, :] <= i[:, None], 5 * torch.tanh(scores / 5), -torch.inf)
+    return torch.softmax(scores, -1).to(v.dtype) @ v
+
+
+def grouped(q, k, v):
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    return torch.softmax((q @ k.mT) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def cross_entropy(x, weight, labels):
+    return F.cross_entropy((x @ weight.T).float(), labels)
+
+
+def splade(hidden, weight, bias, mask):
+    weights = torch.log1p(torch.relu(F.linear(hidden, weight, bias))) * mask[..., None]
+    return torch.max(weights, dim=1).values
+
+
+def leaf(*shape, dtype=BF16):
+    return torch.randn(*shape, dtype=dtype, device=DEVICE).requires_grad_()
+
+
+def heads(queries, keys, length=256, width=16):
+    shapes = ((2, queries, length, width), (2, keys, length, width), (2, keys, length, width))
+    return [leaf(*shape) for shape in shapes]
+
+
+CASES = {
+    "attention": (attention, lambda: heads(2, 2)),
+    "grouped": (grouped, lambda: heads(4, 2)),
+    "cross_entropy": (
+        cross_entropy,
+        lambda: [leaf(256, 16), leaf(1000, 16), torch.randint(1000, (256,), device=DEVICE)],
+    ),
+    "splade": (
+        splade,
+        lambda: [leaf(2, 64, 16), leaf(1000, 16), leaf(1000), torch.ones(2, 64, device=DEVICE)],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """What is large here would not be on a GPU."""
+    monkeypatch.setattr(saving, "FLOOR_BYTES", 0)
+    monkeypatch.setattr(regions, "LARGE_BYTES", LARGE)
+    monkeypatch.setattr(ways, "LARGE_BYTES", LARGE)
+    monkeypatch.setattr(ways, "BUDGETS", (BUDGET,))
+    torch.manual_seed(0)
+
+
+def gradients(function, inputs, seed):
+    result = function(*inputs)
+    leaves = [t for t in inputs if t.requires_grad]
+    torch.manual_seed(seed)
+    loss = (result.double() * torch.randn(result.shape, device=DEVICE)).sum()
+    return [result.detach(), *torch.autograd.grad(loss, leaves)]
+
+
+def in_float64(inputs):
+    wide = [t.detach().double() if t.is_floating_point() else t for t in inputs]
+    return [w.requires_grad_(t.requires_grad) for w, t in zip(wide, inputs, strict=True)]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The executors of a training step, after its gradients were compared."""
+
+    def run(name, only=None):
+        function, make = CASES[name]
+        inputs = make()
+        torch._dynamo.reset()
+        options = {"store": tmp_path / f"{name}.db", "on_miss": "model"}
+        fast = torch.compile(function, backend=planner, options=options, dynamic=False)
+        ours = gradients(fast, inputs, 1)
+        exact, eager = gradients(function, in_float64(inputs), 1), gradients(function, inputs, 1)
+        for number, (mine, ideal, own) in enumerate(zip(ours, exact, eager, strict=True)):
+            assert_close(mine, ideal, own, f"{name}: value {number}")
+        return executors(fast)
+
+    return run
+
+
+def backward(ran):
+    """The executor of the backward graph, which has a region."""
+    assert any(g.lowering in ways.REGIONAL for g in ran[-1].plan.groups)
+    return ran[-1]
+
+
+@pytest.mark.parametrize("name", ["attention", "grouped", "cross_entropy"])
+@pytest.mark.parametrize("lowering", ways.REGIONAL)
+def test_gradients_by_region(trained, monkeypatch, name, lowering):
+    allowed = ways.ways
+
+    def only(group):
+        return tuple(way for way in allowed(group) if way.lowering == lowering)
+
+    monkeypatch.setattr("fusionplan.planner.cover.ways", only)
+    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    ran = trained(name)
+    executor = backward(ran)
+    (region,) = [g for g in executor.plan.groups if g.lowering in ways.REGIONAL]
+    assert region.lowering == lowering
+    assert executor.kernels_per_call >= len(region.bodies[0].groups) > 0
+    assert executor.calls == 1
+
+
+def test_a_maximum_by_index_with_a_shorter_last_chunk(trained, monkeypatch):
+    """Which of two nearly equal words wins is rounding: the rule is about the values."""
+    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    allowed = ways.ways
+    monkeypatch.setattr(
+        "fusionplan.planner.cover.ways", lambda g: [w for w in allowed(g) if w.walk.count > 1]
+    )
+    torch._dynamo.reset()
+    function, make = CASES["splade"]
+    inputs = [t.detach().float().requires_grad_(t.requires_grad) for t in make()]
+    fast = torch.compile(function, backend=planner, options={"on_miss": "model"}, dynamic=False)
+    ours = gradients(fast, inputs, 1)
+    exact, eager = gradients(function, in_float64(inputs), 1), gradients(function, inputs, 1)
+    for mine, ideal, own in zip(ours, exact, eager, strict=True):
+        assert_close(mine, ideal, own, "splade")
+    executor = backward(executors(fast))
+    (region,) = [g for g in executor.plan.groups if g.lowering == "chunked"]
+    assert len(region.bodies) == 2
+    assert executor.kernels_per_call > 2
+
+
+def graph_of(name):
+    """The backward graph of a case, and its region."""
+    found = []
+    function, make = CASES[name]
+
+    def keep(gm, _):
+        found.append(capture(gm))
+        return gm
+
+    backend = aot_autograd(
+        fw_compiler=lambda gm, _: gm,
+        bw_compiler=keep,
+        partition_fn=saving.partition,
+        decompositions=decompositions(),
+    )
+    torch._dynamo.reset()
+    gradients(torch.compile(function, backend=backend, dynamic=False), make(), 1)
+    (captured,) = found
+    graph = captured.graph
+    device = builtin("h200")
+    groups = partition(graph, best_cuts(graph, device))
+    (region,) = regions.regions(graph, groups)
+    return captured, region
+
+
+@pytest.mark.parametrize("name", ["attention", "cross_entropy", "grouped"])
+def test_nothing_in_a_chunk_is_larger_than_the_budget(name):
+    captured, region = graph_of(name)
+    group = subgraph(captured.graph, region).graph
+    whole = max(n.type.nbytes for n in group.nodes if is_compute(n))
+    found = walk(group, BUDGET)
+    assert isinstance(found, Walk)
+    ends = {r.type.nbytes for r in found.results}
+    for body in found.bodies:
+        # A broadcast mask is computed wherever it is read.
+        stored = [n for n in body.nodes if is_compute(n) and not is_copied(body, n.id)]
+        assert all(n.type.nbytes <= max(BUDGET, *ends) for n in stored)
+    assert found.count > 1
+    assert whole > BUDGET
+
+
+@pytest.mark.parametrize("name", ["attention", "cross_entropy"])
+def test_a_walk_takes_and_gives_every_element_once(name):
+    captured, region = graph_of(name)
+    found = walk(subgraph(captured.graph, region).graph, BUDGET)
+    assert isinstance(found, Walk)
+    for result in found.results:
+        if result.summed:
+            continue
+        times = torch.zeros(result.type.shape, dtype=torch.int64)
+        for chunk in found.chunks():
+            part = times
+            for cut in result.cuts:
+                first = sum(chunk.starts[a] * scale for a, scale in cut.axes)
+                inner, scale = cut.axes[0]
+                part = part.narrow(cut.dim, first, chunk.sizes[inner] * scale)
+            part += 1
+        assert bool((times == 1).all())
+
+
+def test_every_large_value_computed_again_has_one_reader():
+    captured, region = graph_of("attention")
+    group = subgraph(captured.graph, region).graph
+    found = recomputed(group, LARGE)
+    assert isinstance(found, Walk)
+    (body,) = found.bodies
+    products = [n for n in body.nodes if "mm" in n.op and n.type.nbytes >= LARGE]
+    before = [n for n in group.nodes if "mm" in n.op and n.type.nbytes >= LARGE]
+    assert len(products) > len(before) > 0
+
+
+def test_refused_walks():
+    captured, region = graph_of("attention")
+    group = subgraph(captured.graph, region).graph
+    assert walk(group, 1 << 30) == Refusal("walk", "no value of the group is large")
+    assert isinstance(recomputed(group, 1 << 30), Refusal)
+    assert ways.way(group, "chunked", "many") == Refusal("options", "'many' is no number of bytes")
+
+
+def test_a_sum_over_a_value_that_is_read_again_is_no_axis():
+    """Softmax needs its whole row: only the rows can be walked."""
+
+    def function(x, y):
+        scores = x @ y.T
+        return torch.softmax(scores, -1).sum(0), scores.amax()
+
+    found = make_fx(function)(torch.randn(64, 16), torch.randn(128, 16))
+    captured = capture(_tagged(found, torch.randn(64, 16), torch.randn(128, 16)))
+    group = captured.graph
+    nodes = tuple(n.id for n in group.nodes if n.op != INPUT)
+    refused = walk(subgraph(group, nodes).graph, 1 << 10)
+    assert isinstance(refused, Refusal)
+    assert refused.rule in ("walk", "opaque")
+
+
+def _tagged(gm, *inputs):
+    """A traced graph with a flat list of results and fake values, as AOTAutograd gives it."""
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) for t in inputs]
+        return make_fx(lambda *a: list(gm(*a)))(*fakes)
+
+
+def test_a_plan_that_does_not_fit_says_so(trained, monkeypatch):
+    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    executor = backward(trained("cross_entropy"))
+    captured, plan = executor.captured, executor.plan
+    assert Plan.from_json(plan.to_json()) == plan
+    (region,) = [g for g in plan.groups if g.lowering in ways.REGIONAL]
+    others = [g for g in plan.groups if g is not region]
+    for changed, text in (
+        (replace(region, options=""), "no number of bytes"),
+        (replace(region, bodies=()), "0 bodies"),
+    ):
+        with pytest.raises(PlanError, match=text):
+            Executor(captured, replace(plan, groups=(*others, changed)), torch.device(DEVICE))
+
+
+def test_the_row_sums_of_a_softmax_come_from_its_result():
+    def function(p, v, grad):
+        result = torch.bmm(p, v)
+        sums = (torch.bmm(grad, v.mT) * p).sum(-1)
+        return [result, sums]
+
+    inputs = [torch.randn(2, 64, 64), torch.randn(2, 64, 8), torch.randn(2, 64, 8)]
+    with FakeTensorMode() as mode:
+        found = make_fx(function)(*(mode.from_tensor(t) for t in inputs))
+    assert reassociate(found.graph) == 1
+    found.recompile()
+    assert sum(n.target is torch.ops.aten.bmm.default for n in found.graph.nodes) == 1
+    torch.testing.assert_close(found(*inputs), function(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_of_another_product_is_left_alone():
+    def function(p, v, w, grad):
+        return [torch.bmm(p, w), (torch.bmm(grad, v.mT) * p).sum(-1)]
+
+    inputs = [torch.randn(2, 64, 64), *(torch.randn(2, 64, 8) for _ in range(3))]
+    with FakeTensorMode() as mode:
+        found = make_fx(function)(*(mode.from_tensor(t) for t in inputs))
+    assert reassociate(found.graph) == 0
+
+
+def test_operators_of_our_own_are_known():
+    assert operator("fusionplan.bitcast.default")
