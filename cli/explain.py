@@ -256,6 +256,7 @@ def _print(console: Console, explained: _Explained) -> None:
         console.print("no groups: the whole graph runs as eager does")
     for group in explanation.groups:
         _print_group(console, group)
+        _print_bodies(console, group, str(group.number))
     if explanation.alone:
         _heading(console, "in no group, run as ATen")
         _lines(console, [_alone(each) for each in explanation.alone], 1)
@@ -266,10 +267,10 @@ def _print(console: Console, explained: _Explained) -> None:
     console.print()
 
 
-def _print_group(console: Console, group: GroupExplanation) -> None:
+def _print_group(console: Console, group: GroupExplanation, number: str = "") -> None:
     config = str(group.config or group.options or "").strip()
     names = " ".join(o.name for o in group.operations)
-    _heading(console, f"group {group.number}: {group.lowering} {config}".rstrip())
+    _heading(console, f"group {number or group.number}: {group.lowering} {config}".rstrip())
     _lines(console, [names], 1)
     console.print(_indented(_operations(group), 1))
     _section(console, "reads", [_tensor(t) for t in group.inputs])
@@ -288,6 +289,15 @@ def _print_group(console: Console, group: GroupExplanation) -> None:
         _lines(console, ["cost"], 1)
         console.print(_indented(_figures(group), 2))
     _section(console, "layouts it does not have", [_denied(d) for d in group.layouts])
+
+
+def _print_bodies(console: Console, group: GroupExplanation, number: str) -> None:
+    """The groups of what stands for a region, as "1.0.2": region, graph, group."""
+    for place, (times, body) in enumerate(group.bodies):
+        _heading(console, f"instead of group {number}, {times} times in a call: graph {place}")
+        for inner in body.groups:
+            _print_group(console, inner, f"{number}.{place}.{inner.number}")
+            _print_bodies(console, inner, f"{number}.{place}.{inner.number}")
 
 
 def _print_kernel(console: Console, kernel: Kernel) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ..planner.graph import INPUT, Graph
 from ..planner.plan import GroupPlan, Plan
+from ..planner.ways import groups_within
 
 KEY = 12
 """Characters of a key in a table."""
@@ -111,10 +112,12 @@ def _groups(shown: ShownPlan) -> RenderableType:
         return Text("no groups: the whole graph runs as eager does")
     figures = ("kernels", "predicted", "measured")
     made = table("group", "operations", "lowering", "config", *figures, right=("group", *figures))
-    for number, group in enumerate(plan.groups):
-        named = operations(graph, group.nodes) if graph else f"{len(group.nodes)} operations"
+    # Without its graph, what is within a region cannot be told.
+    known = groups_within(graph, plan) if graph else _outer(plan)
+    for number, own, group in known:
+        named = operations(own, group.nodes) if own else f"{len(group.nodes)} operations"
         made.add_row(
-            str(number),
+            number,
             Text(named),
             group.lowering,
             Text(config_text(group)),
@@ -123,6 +126,10 @@ def _groups(shown: ShownPlan) -> RenderableType:
             duration(group.measured),
         )
     return made
+
+
+def _outer(plan: Plan) -> list[tuple[str, None, GroupPlan]]:
+    return [(str(number), None, group) for number, group in enumerate(plan.groups)]
 
 
 def config_text(group: GroupPlan) -> str:

@@ -75,15 +75,17 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
     from ..planner.errors import Refusal
     from ..planner.group import subgraph
     from ..planner.schedule import schedule_group
+    from ..planner.ways import groups_within
 
     texts = []
-    for number, group in enumerate(found.plan.groups):
-        title = f"# group {number}: {render.operations(graph, group.nodes)} ({group.lowering})"
+    for each in groups_within(graph, found.plan):
+        group, own = each.group, each.graph
+        title = f"# group {each.number}: {render.operations(own, group.nodes)} ({group.lowering})"
         if group.config is None:
             texts.append(f"{title}\nno nest: it is not generated\n")
             continue
         config = group.config
-        part = subgraph(graph, group.nodes).graph
+        part = subgraph(own, group.nodes).graph
         made = schedule_group(part, config.tiling, config.reduction, config.split)
         kernels = [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
         texts += [f"{title}\n# {config}\n" + "\n\n".join(map(str, kernels)) + "\n"]

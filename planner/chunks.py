@@ -100,7 +100,8 @@ class Walk:
 
 
 def walk(group: Graph, budget: int) -> Walk | Refusal:
-    """How to walk a group so that no value inside it is larger than `budget` bytes."""
+    """How to walk a group so that no value inside it is larger than `budget` bytes, or than its
+    axes allow."""
     try:
         return _Walker(group, budget).walk()
     except Refused as refused:
@@ -253,8 +254,8 @@ class _Walker:
             return Given("input", _type(node), cuts, self.group.inputs.index(node.id))
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
-        if not isinstance(start, int) or not isinstance(step, int):
-            raise Refused("walk", f"{node.name} counts in steps that are no integers")
+        assert isinstance(start, int)  # else the trace has refused the group
+        assert isinstance(step, int)
         return Given("iota", _type(node), cuts, iota=(start, step))
 
     def _cuts(self, node: int, number: Mapping[int, int]) -> tuple[Cut, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from .losses import LOSSES, accumulator, dims_of, to
+from .opened import OPENED
 
 aten = torch.ops.aten
 Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
@@ -226,4 +227,5 @@ _OWN: Decompositions = {
     aten.slice_scatter.default: _slice_scatter,
     aten.roll.default: _roll,
     **LOSSES,
+    **OPENED,
 }

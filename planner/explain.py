@@ -7,6 +7,7 @@ fields below; names that end in _s are seconds, in bytes or nbytes bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +29,10 @@ from .lower import lower
 from .nest import Derivation
 from .online import Proof
 from .ops import Contraction, is_compute, is_free, is_input, row
-from .plan import Evidence, Lowering, Plan
+from .plan import Evidence, GroupPlan, Lowering, Plan
 from .schedule import Schedule, schedule_group
 from .space import Space, space_of
+from .ways import REGIONAL, way
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class GroupExplanation:
     never_stored: the largest values that are neither input nor output: the largest of all, and
     the largest matrix product where that is another one. temporaries: what the kernels of a split
     hand on. layouts: those the group does not have. predicted: of all its kernels by the present
-    model; predicted_s: as the plan has it.
+    model; predicted_s: as the plan has it. bodies: of a region, the graphs that stand for it and
+    how often each runs in a call.
     """
 
     number: int
@@ -158,6 +161,7 @@ class GroupExplanation:
     predicted_s: float | None
     measured: Measured
     otherwise: Otherwise | None = None
+    bodies: tuple[tuple[int, Explanation], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +278,7 @@ class _Work:
     def group(self, number: int) -> GroupExplanation:
         group = self.plan.groups[number]
         part = subgraph(self.graph, group.nodes).graph
+        bodies = self._bodies(part, group)
         made: tuple[Kernel, ...] | Refusal = ()
         schedule: Schedule | Refusal | None = None
         if group.config is not None:
@@ -298,12 +303,26 @@ class _Work:
             denied=tuple(_denied(who, r) for who, r in derivation.refusals.items()),
             never_stored=_never_stored(part) if kernels else (),
             temporaries=tuple(Tensor.of(f"tmp{i}", t) for i, t in enumerate(temporaries)),
-            layouts=_layouts(self._space(part)),
+            layouts=() if bodies else _layouts(self._space(part)),
             predicted=total([k.predicted for k in kernels]) if kernels else None,
             predicted_s=group.predicted,
             # The plan's own seconds were measured last.
             measured=known if group.measured is None else replace(known, seconds=group.measured),
-            otherwise=None if kernels else self._otherwise(part, made),
+            otherwise=None if kernels or bodies else self._otherwise(part, made),
+            bodies=bodies,
+        )
+
+    def _bodies(self, part: Graph, group: GroupPlan) -> tuple[tuple[int, Explanation], ...]:
+        if group.lowering not in REGIONAL:
+            return ()
+        found = way(part, group.lowering, group.options)
+        if isinstance(found, Refusal):
+            raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
+        times = Counter(chunk.body for chunk in found.chunks())
+        known, texts = self.measured, self.texts
+        return tuple(
+            (times[i], explain(body, plan, self.device, measured=known, texts=texts))
+            for i, (body, plan) in enumerate(zip(found.bodies, group.bodies, strict=True))
         )
 
     def _kernels(

@@ -8,6 +8,7 @@ from .graph import Graph, TensorType
 from .group import subgraph
 from .lower import lower
 from .plan import GroupPlan, Plan
+from .ways import groups_within
 
 _MAIN = """
 
@@ -25,11 +26,12 @@ def print_module(graph: Graph, plan: Plan) -> str:
     graph or of another version of the code."""
     imports = {"import torch", "import triton", "import triton.language as tl"}
     sections, examples = [], []
-    for number, group in enumerate(plan.groups):
+    for found in groups_within(graph, plan):
+        group, number = found.group, found.number
         if group.lowering != "triton" or group.config is None:
             sections.append(f"# group {number}: {group.lowering} {group.options}".rstrip())
             continue
-        part = subgraph(graph, group.nodes).graph
+        part = subgraph(found.graph, group.nodes).graph
         program = lower(part, group.config)
         if isinstance(program, Refusal):
             raise PlanError(f"group {number} has no kernel ({program}); tune the model again")
@@ -40,31 +42,39 @@ def print_module(graph: Graph, plan: Plan) -> str:
                 imports.add("from triton.tools.tensor_descriptor import TensorDescriptor")
         sections.append(_section(number, group, part, program))
         inputs = ", ".join(_sample(_type(part, i)) for i in part.inputs)
-        examples.append(f"    (group_{number}, lambda: [{inputs}]),")
+        examples.append(f"    ({_function(number)}, lambda: [{inputs}]),")
     listed = "EXAMPLES = [\n" + "\n".join(examples) + "\n]" if examples else "EXAMPLES = []"
     header = f'"""Plan of graph {plan.graph_key}; evidence: {plan.evidence}."""\n\n'
     return header + "\n".join(sorted(imports)) + "\n\n" + "\n\n".join([*sections, listed]) + _MAIN
 
 
-def _section(number: int, group: GroupPlan, part: Graph, program: Program) -> str:
+def _plain(number: str) -> str:
+    return number.replace(".", "_")
+
+
+def _function(number: str) -> str:
+    return f"group_{_plain(number)}"
+
+
+def _section(number: str, group: GroupPlan, part: Graph, program: Program) -> str:
     title = f"# group {number}: nodes {', '.join(map(str, group.nodes))}\n# {group.config}\n"
     kernels = "\n\n".join(_kernel(kernel, number) for kernel in program.kernels)
     return f"{title}{kernels}\n\n\n{_launcher(number, part, program)}"
 
 
-def _kernel(kernel: KernelSource, number: int) -> str:
+def _kernel(kernel: KernelSource, number: str) -> str:
     lines = [x for x in kernel.text.splitlines() if not x.startswith(("import ", "from "))]
     text = "\n".join(lines).strip("\n")
     return text.replace(f"def {kernel.name}(", f"def {_name(kernel, number)}(")
 
 
-def _name(kernel: KernelSource, number: int) -> str:
-    return f"{kernel.name}_g{number}"
+def _name(kernel: KernelSource, number: str) -> str:
+    return f"{kernel.name}_g{_plain(number)}"
 
 
-def _launcher(number: int, part: Graph, program: Program) -> str:
+def _launcher(number: str, part: Graph, program: Program) -> str:
     names = [f"in{i}" for i in range(len(part.inputs))]
-    lines = [f"def group_{number}({', '.join(names)}):"]
+    lines = [f"def {_function(number)}({', '.join(names)}):"]
     for i, node in enumerate(part.inputs):
         lines.append(f"    # in{i}: {_type(part, node)} strides {_type(part, node).stride}")
     for i, output in enumerate(part.outputs):

@@ -170,7 +170,8 @@ def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
     live = _live_axes(values, axes, loads, forms)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
-    body = place(values, live, carried, loops, corrections)
+    stored = {index: access.axes for index, access in stores.items()}
+    body = place(values, live, stored, carried, loops, corrections)
     _refuse_recomputed_folds(values, live, axes)
     nest = Nest(
         axes,

@@ -55,13 +55,15 @@ Body = tuple[Item, ...]
 def place(
     values: Values,
     live: Sequence[frozenset[int]],
+    stored: Mapping[int, frozenset[int]],
     carried: Mapping[int, int],
     loops: frozenset[int],
     corrections: Mapping[int, Correction],
 ) -> Body:
-    """The body of a nest. live: tile axes of each value; carried: the looped axis of each fold
-    that has one; loops: all looped axes. Raises Refused where loops would need each other."""
-    placer = _Placer(values, live, carried, loops, corrections)
+    """The body of a nest. live: tile axes of each value; stored: those that each output has;
+    carried: the looped axis of each fold that has one; loops: all looped axes. Raises Refused
+    where loops would need each other."""
+    placer = _Placer(values, live, stored, carried, loops, corrections)
     outputs = [output.index for output in values.outputs]
     return tuple(placer.evaluate((), outputs, frozenset(), set()))
 
@@ -70,6 +72,7 @@ def place(
 class _Placer:
     values: Values
     live: Sequence[frozenset[int]]
+    stored: Mapping[int, frozenset[int]]
     carried: Mapping[int, int]
     loops: frozenset[int]
     corrections: Mapping[int, Correction]
@@ -88,7 +91,10 @@ class _Placer:
         needed = self._closure([*targets, *wanted.values()], done)
         here = [f for f in sorted(needed - done) if self._is_carried(f, open_)]
         passes = self._passes(here, done)
-        streamed = {o: self._context(v) - open_ for o, v in wanted.items()}
+        # An output may repeat a value along a looped axis that the value itself lacks.
+        streamed = {
+            o: (self._context(v) | self.stored[o] & self.loops) - open_ for o, v in wanted.items()
+        }
         turn = {
             o: 1 + self._latest(self._depends([v], here, done), passes) for o, v in wanted.items()
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -34,6 +33,7 @@ from .precision import (
     quick,
     working_dtypes,
 )
+from .strided import strided
 from .values import (
     Choice,
     Compute,
@@ -51,6 +51,8 @@ from .values import (
     Windows,
     register_dtype,
 )
+from .windows import before, dims_of, integer, order_of
+from .windows import hits as _hits
 
 
 def trace(group: Graph) -> Values:
@@ -230,7 +232,7 @@ class _Tracer:
         assert isinstance(source, Ref)
         shape = _type(self.group.nodes[source.node]).shape
         value, dims = self.read(source.node, (None,) * len(shape))
-        over = _dims_of(named.get("dim"), len(shape))
+        over = dims_of(named.get("dim"), len(shape))
         if reduction.monoid.name in ("max", "min") and 0 in shape:
             raise Refused("empty", f"{node.name} reduces an empty tensor")
         kept = tuple(d for i, d in enumerate(dims) if i not in over)
@@ -338,13 +340,17 @@ class _Tracer:
                 value, own_dims = self.read(part.node, tuple(inner))
                 pieces.append((value, low, high))
                 for position, factors in enumerate(own_dims):
-                    if dims and factors:
+                    if dims and dims[position] and factors:
                         self.space.unify(dims[position], factors)
+                    elif dims and factors:
+                        dims[position] = factors
                 dims = dims or list(own_dims)
             start += size
         if not pieces:
             raise Refused("empty", f"{node.name} joins no elements")
-        kind = Choice(dims[dim], tuple(pieces))
+        # Operands of length 1 are the same wherever they are read.
+        dims[dim] = dims[dim] or self.space.fresh(outer.size)
+        kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
         return self._add(kind, tuple(dims), _type(node).dtype, node)
 
     def _view(self, node: Node, kind: str, windows: Windows) -> tuple[int, Dims]:
@@ -355,7 +361,7 @@ class _Tracer:
         shape = _type(node).shape
         match kind:
             case "permute":
-                order = _order(node, named, len(shape))
+                order = order_of(node, named, len(shape))
                 inner: list[Window | None] = [None] * len(own)
                 for position, axis in enumerate(order):
                     inner[axis] = windows[position]
@@ -367,6 +373,10 @@ class _Tracer:
                 return value, tuple(d or f for d, f in zip(dims, fresh, strict=True))
             case "slice" | "select":
                 return self._slice(source.node, named, own, windows, kind)
+            case "flip":
+                return self._flip(node, source.node, windows)
+            case "strided":
+                return self._strided(node, windows)
         return self._reshape(node, source.node, own, shape, windows)
 
     def _slice(
@@ -387,7 +397,7 @@ class _Tracer:
             inner.insert(dim, Window(index % own[dim], 1, 1))
             value, dims = self.read(source, tuple(inner))
             return value, dims[:dim] + dims[dim + 1 :]
-        start, stop, step = (_integer(named[name]) for name in ("start", "end", "step"))
+        start, stop, step = (integer(named[name]) for name in ("start", "end", "step"))
         picked = range(own[dim])[start:stop:step]
         inner[dim] = Window(picked.start, picked.step, len(picked)).inside(windows[dim])
         return self.read(source, tuple(inner))
@@ -403,17 +413,40 @@ class _Tracer:
         """Any view that keeps the order of the elements. A window passes where its dimension is
         also one of the source."""
         inner: list[Window | None] = [None] * len(own)
-        places = {(_before(own, i), n): i for i, n in enumerate(own) if n != 1}
+        places = {(before(own, i), n): i for i, n in enumerate(own) if n != 1}
         for position, window in enumerate(windows):
             if window is None:
                 continue
-            place = places.get((_before(shape, position), shape[position]))
+            place = places.get((before(shape, position), shape[position]))
             if place is None:
-                raise Refused("window", f"{node.name} is a reshape between a slice and its source")
+                return self._strided(node, windows)
             inner[place] = window
         value, dims = self.read(source, tuple(inner))
         sizes = tuple(n if w is None else w.size for n, w in zip(shape, windows, strict=True))
         return value, self.space.regroup((f for dim in dims for f in dim), sizes)
+
+    def _flip(self, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
+        own, dims = _type(node).shape, bound(node)["dims"]
+        inner = list(windows)
+        for dim in dims_of(dims, len(own)) if dims else ():
+            inner[dim] = Window(own[dim] - 1, -1, own[dim]).inside(windows[dim])
+        return self.read(source, tuple(inner))
+
+    def _strided(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        """A view that no windows express, of what lies in memory: read by its own strides."""
+        found = strided(self.group, node)
+        if found is None:
+            raise Refused("window", f"{node.name} is a reshape between a slice and its source")
+        shape, dtype = _type(node).shape, _type(node).dtype
+        dims = self._fresh(shape, windows)
+        parts = [LoadDim((), 1, found.offset, 0)]
+        for factors, size, stride, window in zip(dims, shape, found.stride, windows, strict=True):
+            window = window or Window(0, 1, size)
+            last = window.start + window.step * (window.size - 1)
+            outside = min(window.start, last) < 0 or max(window.start, last) >= size
+            limit = size if outside else None
+            parts.append(LoadDim(factors, stride, window.start, window.step, limit))
+        return self._add(Load(found.input, tuple(parts), dtype), dims, dtype, node)
 
     def finish(self, outputs: list[Output]) -> Values:
         """Resolve every factor, check that no value meets itself transposed, merge equal loads."""
@@ -453,6 +486,13 @@ class _Surveyor(_Tracer):
         value, dims = super().read(node_id, windows)
         self.found.setdefault(node_id, []).append(dims)
         return value, dims
+
+    # What asks for the dimensions walks along them, which neither of these allows.
+    def _flip(self, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
+        return self._strided(node, windows)
+
+    def _strided(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+        raise Refused("window", f"{node.name} is a reshape between a slice and its source")
 
     def survey(self) -> NodeDims:
         resolve = self.space.resolve
@@ -516,41 +556,3 @@ def _source(node: Node) -> int:
     if not isinstance(source, Ref):
         raise Refused("cast", f"{node.name} casts no tensor")
     return source.node
-
-
-def _integer(number: Arg) -> int | None:
-    if number is not None and not isinstance(number, int):
-        raise Refused("window", f"a slice at {number!r}, which is no number")
-    return number
-
-
-def _before(shape: tuple[int, ...], position: int) -> int:
-    return math.prod(shape[:position])
-
-
-def _hits(window: Window, start: int, stop: int) -> tuple[int, int]:
-    """The range of window indices whose source index falls in [start, stop)."""
-    if window.step <= 0:
-        raise Refused("window", "a concatenation read at one index only")
-    low = max(0, -(-(start - window.start) // window.step))
-    high = min(window.size, -(-(stop - window.start) // window.step))
-    return low, max(low, high)
-
-
-def _dims_of(dim: Arg, rank: int) -> set[int]:
-    if dim is None or dim == ():
-        return set(range(rank))
-    listed = dim if isinstance(dim, tuple) else (dim,)
-    return {int(d) % rank for d in listed if isinstance(d, int)} if rank else set()
-
-
-def _order(node: Node, named: Mapping[str, Arg], rank: int) -> list[int]:
-    if "dims" in named:
-        dims = named["dims"]
-        assert isinstance(dims, tuple)
-        return [int(d) % rank for d in dims if isinstance(d, int)]
-    order = list(range(rank))
-    first, second = (named.get(n, d) for n, d in (("dim0", 0), ("dim1", 1)))
-    if rank > 1 and isinstance(first, int) and isinstance(second, int):
-        order[first], order[second] = order[second], order[first]
-    return order

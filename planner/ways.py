@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .chunks import Walk, walk
 from .errors import Refusal
 from .graph import Graph
+from .group import subgraph
+from .plan import GroupPlan, Plan
 from .recompute import recomputed
 from .regions import LARGE_BYTES
 
@@ -46,3 +49,23 @@ def way(group: Graph, lowering: str, options: str) -> Walk | Refusal:
     if lowering == "recomputed":
         return recomputed(group, int(options))
     return walk(group, int(options))
+
+
+class Numbered(NamedTuple):
+    """A group with its number, and the graph that its nodes are of."""
+
+    number: str
+    graph: Graph
+    group: GroupPlan
+
+
+def groups_within(graph: Graph, plan: Plan, prefix: str = "") -> Iterator[Numbered]:
+    """All groups of a plan in order, the groups of a region's bodies after it: "1", "1.0.0"."""
+    for number, group in enumerate(plan.groups):
+        yield Numbered(f"{prefix}{number}", graph, group)
+        if group.lowering not in REGIONAL:
+            continue
+        found = way(subgraph(graph, group.nodes).graph, group.lowering, group.options)
+        bodies = found.bodies if isinstance(found, Walk) else ()
+        for place, (body, own) in enumerate(zip(bodies, group.bodies, strict=False)):
+            yield from groups_within(body, own, f"{prefix}{number}.{place}.")

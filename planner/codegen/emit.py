@@ -182,6 +182,9 @@ class _Emitter:
                 texts = {source: scope.at(source, dims) for source in value.reads}
                 text = expression(compute, texts, scope.dtypes)
                 text = convert(text, compute.result, value.dtype)
+                if scope.interpreted and value.dtype == "bool" and not dims:
+                    # The interpreter spreads a comparison of scalars as their type, not as bool.
+                    text = f"tl.full([], True, tl.int1) & ({text})"
             case Index(start=start, step=step):
                 dims = self.tiles.dims(self.nest.forms[value.id].axes)
                 form = self.tiles.affine(self.nest.forms[value.id], dims)

@@ -27,23 +27,38 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
         tensor = next(a for a in (x, *more) if hasattr(a, "handle"))
         with np.errstate(all="ignore"):
             data = np.asarray(function(*arrays))
-        if data.shape != tensor.handle.data.shape:
-            widest = next(a for a in (x, *more) if np.shape(a.handle.data) == data.shape)
-            return _wrap(data, widest)
-        return _wrap(data, tensor)
+        if data.shape == tensor.handle.data.shape:
+            return _wrap(data, tensor)
+        # Operands of different shapes, or a scalar beside a tile, which counts as [1].
+        element = tensor.handle.data.dtype
+        handle = TensorHandle(np.asarray(data, dtype=element), tensor.handle.dtype)
+        return tl.core.tensor(handle, tl.block_type(tensor.dtype, list(data.shape)))
 
     return call
 
 
-def _erfc(x: Any) -> Any:
-    return torch.special.erfc(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+def _by_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        return function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+    return _elementwise(call)
 
 
 tanh = _elementwise(np.tanh)
 expm1 = _elementwise(np.expm1)
 log10 = _elementwise(np.log10)
 log1p = _elementwise(np.log1p)
-erfc = _elementwise(_erfc)
+erfc = _by_torch(torch.special.erfc)
+erfcx = _by_torch(torch.special.erfcx)
+erfinv = _by_torch(torch.special.erfinv)
+normcdfinv = _by_torch(torch.special.ndtri)
+lgamma = _by_torch(torch.special.gammaln)
+cyl_bessel_i0 = _by_torch(torch.special.i0)
+cyl_bessel_i1 = _by_torch(torch.special.i1)
+j0 = _by_torch(torch.special.bessel_j0)
+j1 = _by_torch(torch.special.bessel_j1)
+y0 = _by_torch(torch.special.bessel_y0)
+y1 = _by_torch(torch.special.bessel_y1)
 tan = _elementwise(np.tan)
 asin = _elementwise(np.arcsin)
 acos = _elementwise(np.arccos)
@@ -58,6 +73,8 @@ trunc = _elementwise(np.trunc)
 rint = _elementwise(np.rint)
 fmod = _elementwise(np.fmod)
 copysign = _elementwise(np.copysign)
+hypot = _elementwise(np.hypot)
+nextafter = _elementwise(np.nextafter)
 pow = _elementwise(np.power)
 fast_log = _elementwise(np.log)
 fast_logf = _elementwise(np.log)

@@ -150,6 +150,81 @@ def remainder(x, y):
     r = x % y
     return tl.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
 ''',
+    "power": '''
+@triton.jit
+def power(x, y):
+    """x to the power of y, one of which may be a plain number: libdevice takes equal types."""
+    base = tl.where((y == y) | (y != y), x, y)
+    exponent = tl.where((x == x) | (x != x), y, x)
+    return libdevice.pow(base, exponent)
+''',
+    "copysign": '''
+@triton.jit
+def copysign(x, y):
+    """The size of x with the sign of y, which may be a plain number."""
+    return libdevice.copysign(x, tl.where((x == x) | (x != x), y, x))
+''',
+    "floor_divide": '''
+@triton.jit
+def _floor_divide(x, y):
+    r = libdevice.fmod(x, y)
+    q = (x - r) / y
+    q = tl.where((r != 0) & ((y < 0) != (r < 0)), q - 1, q)
+    whole = tl.floor(q)
+    whole = tl.where(q - whole > 0.5, whole + 1, whole)
+    whole = tl.where(q == 0, libdevice.copysign(q - q, x / y), whole)
+    return tl.where(y == 0, x / y, whole)
+
+
+@triton.jit
+def floor_divide(x, divisor):
+    """x / divisor rounded down: as torch, from the exact remainder, which a rounded quotient is
+    not."""
+    y = tl.where((x == x) | (x != x), divisor, x)
+    if x.dtype.is_floating():
+        result = _floor_divide(x, y)
+    else:
+        q = x // y
+        result = tl.where((x % y != 0) & ((x < 0) != (y < 0)), q - 1, q)
+    return result
+''',
+    "trunc_divide": '''
+@triton.jit
+def trunc_divide(x, divisor):
+    """x / divisor rounded towards 0."""
+    y = tl.where((x == x) | (x != x), divisor, x)
+    if x.dtype == tl.float64:
+        result = libdevice.trunc(x / y)
+    elif x.dtype.is_floating():
+        result = libdevice.trunc(tl.div_rn(x, y))
+    else:
+        result = x // y
+    return result
+''',
+    "signbit": '''
+@triton.jit
+def signbit(x):
+    """Whether a number is negative, -0.0 too."""
+    if x.dtype.is_floating():
+        result = libdevice.copysign(tl.where((x == x) | (x != x), 1.0, x), x) < 0
+    else:
+        result = x < 0
+    return result
+''',
+    "fmax": '''
+@triton.jit
+def fmax(x, y):
+    """The greater of two numbers; a NaN counts as none."""
+    greater = tl.where(x > y, x, y)
+    return tl.where(x != x, y, tl.where(y != y, x, greater))
+''',
+    "fmin": '''
+@triton.jit
+def fmin(x, y):
+    """The lesser of two numbers; a NaN counts as none."""
+    lesser = tl.where(x < y, x, y)
+    return tl.where(x != x, y, tl.where(y != y, x, lesser))
+''',
     "max_nan": '''
 @triton.jit
 def _max_nan(a, b):

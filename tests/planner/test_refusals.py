@@ -13,19 +13,22 @@ from pathlib import Path
 import pytest
 from fusionplan.planner import codegen
 from fusionplan.planner.axes import FactorSpace
+from fusionplan.planner.chunks import walk
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import Refusal, Refused
-from fusionplan.planner.graph import Graph, Ref, TensorType
+from fusionplan.planner.graph import INPUT, Graph, Ref, TensorType
 from fusionplan.planner.legality import Dependences, bitset, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nest import schedule
 from fusionplan.planner.ops import is_compute
+from fusionplan.planner.recompute import recomputed
 from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Layout, Space, space_of
 from fusionplan.planner.trace import _hits, trace
 from fusionplan.planner.values import Window
-from graphs import Builder
+from fusionplan.planner.ways import way
+from graphs import Builder, dense
 
 # name: (rule, words of the reason, what produces it)
 CASES: dict[str, tuple[str, str, Callable[[], object]]] = {}
@@ -473,6 +476,68 @@ def test_one_that_is_refused_has_a_neighbour_that_is_not() -> None:
     first = b.op("exp.default", b.input(8, 64))
     last = b.op("add.Tensor", first, b.op("relu.default", first))
     assert joined(b.graph(last), {first.node, first.node + 1}, {last.node}) is None
+
+
+# --- regions: chunks, values computed again ----------------------------------------------------
+
+
+@case("walk", "no value of the group is large")
+def walk_of_small_values() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(8, 6))
+    return walk(b.graph(b.op("neg.default", y)), 1 << 20)
+
+
+@case("walk", "no axis of the large values can be walked")
+def walk_of_what_needs_all_of_itself() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(64, 64))
+    parts = b.op("div.Tensor", y, b.op("sum.dim_IntList", y, (0, 1), shape=()))
+    return walk(b.graph(b.op("sum.dim_IntList", parts, (0,), shape=(64,))), 1 << 10)
+
+
+@case("walk", "an axis to walk lies inside of another dimension")
+def walk_inside_of_a_dimension() -> object:
+    b = Builder()
+    x = b.op("view.default", b.input(6 * 512, 16), (6, 512, 16), shape=(6, 512, 16))
+    y = b.op("exp.default", x)
+    return walk(b.graph(b.op("sum.dim_IntList", y, (0,), shape=(512, 16))), 1 << 16)
+
+
+@case("walk", "100000 chunks are too many")
+def walk_in_tiny_steps() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(100000, 64))
+    return walk(b.graph(b.op("neg.default", y)), 256)
+
+
+@case("output", "a group's output is no tensor")
+def region_with_an_output_that_is_none() -> object:
+    b = Builder()
+    return recomputed(b.graph(b.op("exp.default", b.input(4, 6)), None), 1)
+
+
+@case("recompute", "no large value of the group has several readers")
+def region_with_one_reader() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(64, 64))
+    return recomputed(b.graph(b.op("sum.dim_IntList", y, (0,), shape=(64,))), 1 << 10)
+
+
+@case("opaque", "a group reads or gives what is no single tensor")
+def region_that_reads_several_tensors() -> object:
+    b = Builder()
+    x = b.node(INPUT, (), None)
+    y = b.op("exp.default", b.input(64, 64))
+    first, second = (b.op("sum.dim_IntList", y, (dim,), shape=(64,)) for dim in (0, 1))
+    last = b.node("aten.sort.default", (x, first), dense(64))
+    return recomputed(b.graph(last, second), 1 << 10)
+
+
+@case("options", "'64 MiB' is no number of bytes")
+def region_with_a_size_in_words() -> object:
+    b = Builder()
+    return way(b.graph(b.op("exp.default", b.input(4, 6))), "chunked", "64 MiB")
 
 
 def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:

@@ -1,0 +1,360 @@
+"""PyTorch's own samples of its operations, one at a time: through our backend by a modelled plan,
+in eager and in float64, forward and backward."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from ..api import Options, dispatcher_for
+from ..planner.capture import decompositions
+from ..planner.ops import is_input, overload, row
+from ..planner.runtime.dispatch import Dispatcher
+
+Status = Literal["ours", "not ours", "random", "left out", "failed"]
+"""ours: a generated kernel ran, and all results are right. not ours: no generated kernel, which
+says nothing. random: eager gives other numbers each time. left out: eager refuses the sample, or
+nothing can capture it (its shapes depend on its data). failed: wrong, or fell back."""
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """kernels: launches of ours, forward and backward. message: why it failed or was left out.
+    opaque: operations of its graphs that no generated kernel holds."""
+
+    status: Status
+    kernels: int = 0
+    message: str = ""
+    opaque: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one way of running gave: outputs, gradients (None: there is none), and the inputs
+    afterwards, which the operation may have written to."""
+
+    outputs: tuple[torch.Tensor, ...]
+    gradients: tuple[torch.Tensor | None, ...]
+    inputs: tuple[torch.Tensor, ...]
+
+
+def operations() -> dict[str, Any]:
+    """torch's OpInfo by name, the variant behind a dot."""
+    # op_db's module wants the base class of its golden tests, which nothing here runs.
+    if "expecttest" not in sys.modules:
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stand_in
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {f"{o.name}.{o.variant_test_name}".rstrip("."): o for o in op_db}
+
+
+def samples(info: Any, dtype: torch.dtype, device: str, limit: int | None) -> Iterator[Any]:
+    """The operation's samples in this dtype; none where it does not take the dtype."""
+    if dtype not in info.supported_dtypes(device):
+        return
+    wants_grad = dtype.is_floating_point and dtype in info.supported_backward_dtypes(device)
+    torch.manual_seed(0)
+    for number, sample in enumerate(info.sample_inputs(device, dtype, requires_grad=wants_grad)):
+        if number == limit:
+            return
+        yield sample
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation applied to a sample, as a function of the sample's tensors alone.
+
+    inside: every float that it takes, and all that it gives, is negated twice, which changes no
+    bit: then a view stands between computations, and is part of a kernel if it can be."""
+
+    info: Any
+    sample: Any
+    tensors: tuple[torch.Tensor, ...]
+    leaves: tuple[Any, ...]
+    spec: Any
+    inside: bool = False
+
+    @staticmethod
+    def of(info: Any, sample: Any, inside: bool = False) -> Call:
+        leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+        tensors = tuple(x for x in leaves if isinstance(x, torch.Tensor))
+        return Call(info, sample, tensors, tuple(leaves), spec, inside)
+
+    def __call__(self, *tensors: torch.Tensor, wide: bool = False) -> tuple[torch.Tensor, ...]:
+        given = iter(map(_twice_negated, tensors) if self.inside else tensors)
+        leaves = [
+            next(given) if isinstance(x, torch.Tensor) else _wide(x) if wide else x
+            for x in self.leaves
+        ]
+        first, args, kwargs = tree_unflatten(leaves, self.spec)
+        result = self.info.op(first, *args, **kwargs)
+        if self.sample.output_process_fn_grad is not None:
+            result = self.sample.output_process_fn_grad(result)
+        found = (x for x in tree_leaves(result) if isinstance(x, torch.Tensor))
+        return tuple(map(_twice_negated, found) if self.inside else found)
+
+    @property
+    def odd(self) -> str:
+        """Why no kernel could hold the sample, whatever its operation; "" if one may."""
+        for tensor in self.tensors:
+            if tensor.layout is not torch.strided or tensor.is_complex():
+                return f"a {tensor.layout} tensor of {tensor.dtype}"
+        return "" if self.tensors else "no tensor"
+
+
+def judge(call: Call) -> Outcome:
+    """Runs a sample in all ways and compares."""
+    if call.odd:
+        return Outcome("left out", message=call.odd)
+    try:
+        eager, again = (_run(call, call.tensors, seed=s) for s in (1, 2))
+        exact = _run(lambda *t: call(*t, wide=True), call.tensors, wide=True)
+    except Exception as error:  # noqa: BLE001 - samples may be for what eager refuses
+        return Outcome("left out", message=f"eager: {_short(error)}")
+    if any(t.layout is not torch.strided or t.is_complex() for t in eager.outputs):
+        return Outcome("left out", message="a result that is complex or not strided")
+    if call.info.name in _UNDEFINED or not _alike(eager, again):
+        return Outcome("random")
+    dispatcher = dispatcher_for(Options("model", evidence="any", baseline="eager", store=_NO_STORE))
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            mine = _run(_Compiled(call, dispatcher), call.tensors)
+    except Exception as error:  # noqa: BLE001 - one more outcome
+        if not _is_traceable(call):
+            return Outcome("left out", message="its shapes or its control flow depend on its data")
+        return Outcome("failed", message=_short(error))
+    kernels = launches(dispatcher)
+    warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
+    if warned:
+        return Outcome("failed", kernels, warned[0])
+    left = opaque(dispatcher)
+    if not kernels:
+        return Outcome("not ours", 0, "", left)
+    if any(map(_is_random, left)):
+        return Outcome("random", kernels, "", left)
+    wrong = difference(mine, eager, exact, max((t.numel() for t in call.tensors), default=1))
+    if wrong:
+        return Outcome("failed", kernels, wrong, left)
+    return Outcome("not ours" if call.inside and left else "ours", kernels, "", left)
+
+
+_UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"} | {
+    "new_empty_strided"
+}
+"""Operations whose results are whatever lay in memory."""
+
+_NO_STORE = "/nonexistent/fusionplan/none.db"
+
+
+class _Compiled:
+    """The call by our backend: compiled for the tensors of the first call."""
+
+    def __init__(self, call: Call, dispatcher: Dispatcher) -> None:
+        self._call, self._dispatcher = call, dispatcher
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        compiled: Any = self._dispatcher(_Module(self._call), tensors)  # type: ignore[arg-type]
+        return tuple(compiled(*tensors))
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, call: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+        super().__init__()
+        self._function = call
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self._function(*tensors)
+
+
+def launches(dispatcher: Dispatcher) -> int:
+    """Of our kernels, in all graphs so far."""
+    runners = [live.runner for live in dispatcher.live.values() if live.runner is not None]
+    return sum(r.kernels_per_call * r.calls for r in runners)
+
+
+def opaque(dispatcher: Dispatcher) -> frozenset[str]:
+    """Operations, of all graphs so far with a kernel of ours, that no generated kernel holds."""
+    runners = [live.runner for live in dispatcher.live.values() if live.runner is not None]
+    nodes = [n for r in runners for n in r.captured.graph.nodes]
+    return frozenset(n.op for n in nodes if not is_input(n) and row(n) is None) - _NO_WORK
+
+
+def _is_random(op: str) -> bool:
+    """Whether an operation draws random numbers."""
+    return op.startswith("aten.") and torch.Tag.nondeterministic_seeded in overload(op).tags
+
+
+_NO_WORK = {"_operator.getitem", "operator.getitem", "constant"}
+
+
+def _twice_negated(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.neg().neg() if tensor.is_floating_point() else tensor
+
+
+def _is_traceable(call: Call) -> bool:
+    """Whether torch's own tracing takes the sample, with nothing of ours but decompositions."""
+
+    def nothing(gm: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        return gm
+
+    try:
+        backend: Any = aot_autograd(fw_compiler=nothing, decompositions=decompositions())
+        backend(_Module(call), _copies(call.tensors, False))
+    except Exception:  # noqa: BLE001 - whatever it is, it is torch's
+        return False
+    return True
+
+
+def _run(
+    function: Callable[..., tuple[torch.Tensor, ...]],
+    tensors: Tensors,
+    *,
+    wide: bool = False,
+    seed: int = 1,
+) -> Results:
+    """One run on copies of the tensors; gradients of the outputs weighted by fixed numbers."""
+    inputs = _copies(tensors, wide)
+    torch.manual_seed(seed)
+    outputs = function(*inputs)
+    wanted = [x for x in inputs if x.requires_grad]
+    reached = [o for o in outputs if o.requires_grad]
+    found: Sequence[torch.Tensor | None] = ()
+    if wanted and reached:
+        weights = [_weights(o, i) for i, o in enumerate(reached)]
+        found = torch.autograd.grad(reached, wanted, weights, allow_unused=True)
+    after = tuple(x.detach() for x in inputs)
+    return Results(tuple(o.detach() for o in outputs), tuple(found), after)
+
+
+def _copies(tensors: Tensors, wide: bool) -> list[torch.Tensor]:
+    """Fresh leaves of the same strides, floats as float64 when wide."""
+    found = []
+    for tensor in tensors:
+        elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+        memory = tensor.detach().as_strided((elements,), (1,), 0)
+        memory = memory.double() if wide and tensor.is_floating_point() else memory.clone()
+        copy = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        found.append(copy.detach().requires_grad_(tensor.requires_grad))
+    return found
+
+
+def _weights(output: torch.Tensor, number: int) -> torch.Tensor:
+    """Numbers of bfloat16, so that they are the same in every dtype."""
+    generator = torch.Generator().manual_seed(number)
+    drawn = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
+    return drawn.to(output.device, output.dtype)
+
+
+def _wide(value: Any) -> Any:
+    """An argument of the run in float64."""
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def _alike(left: Results, right: Results) -> bool:
+    pairs = zip((*left.outputs, *left.gradients), (*right.outputs, *right.gradients), strict=True)
+    return all(
+        (a is None) == (b is None)
+        and (a is None or b is None or bool(((a == b) | ((a != a) & (b != b))).all()))
+        for a, b in pairs
+    )
+
+
+# --- the accuracy rule, as in `tuner/check.py` ---
+
+FACTOR = 2.0
+_UNITS = {torch.float64: 8.0, torch.float32: 16.0}
+
+
+def difference(mine: Results, eager: Results, exact: Results, depth: int) -> str:
+    """What is wrong, or "": the first output, gradient or changed input that is not as accurate
+    as eager's. depth: elements that at most go into one sum."""
+    for kind in ("outputs", "gradients", "inputs"):
+        ways = [getattr(way, kind) for way in (mine, eager, exact)]
+        if len({len(each) for each in ways}) != 1:
+            return f"{len(ways[0])} {kind}, eager has {len(ways[1])}"
+        for number, (a, b, c) in enumerate(zip(*ways, strict=True)):
+            wrong = _wrong(a, b, c, depth)
+            if wrong:
+                return f"{kind[:-1]} {number} {wrong}"
+    return ""
+
+
+def _wrong(
+    mine: torch.Tensor | None,
+    eager: torch.Tensor | None,
+    exact: torch.Tensor | None,
+    depth: int,
+) -> str:
+    if mine is None or eager is None or exact is None:
+        return "" if mine is eager else "is missing, or is not in eager"
+    if (mine.dtype, mine.shape) != (eager.dtype, eager.shape):
+        return f"is {mine.dtype} {tuple(mine.shape)}, eager's {eager.dtype} {tuple(eager.shape)}"
+    if not mine.numel() or torch.equal(mine, eager):
+        return ""
+    if not mine.is_floating_point():
+        other = (mine != eager) & (mine != exact)
+        return _at(other, mine, eager, exact, "differs") if bool(other.any()) else ""
+    got, own = mine.double(), eager.double()
+    ideal = exact.to(mine.dtype).double()  # what overflows the dtype is infinite
+    as_eager = (mine == eager) | (mine.isnan() & eager.isnan())
+    as_ideal = (got == ideal) | (got.isnan() & ideal.isnan())
+    odd = ~(got.isfinite() & own.isfinite() & ideal.isfinite()) & ~as_eager & ~as_ideal
+    # Where only eager overflows on the way, the finite truth is welcome too.
+    odd &= ~(got.isfinite() & ideal.isfinite())
+    if bool(odd.any()):
+        return _at(odd, mine, eager, exact, "is not as finite as eager's")
+    judged = got.isfinite() & own.isfinite() & ideal.isfinite()
+    if not bool(judged.any()):
+        return ""
+    got, own, true = got[judged], own[judged], exact.double()[judged]
+    size = true.abs() + _rms(true)
+    size = torch.where(size > 0, size, 1.0)
+    error, limit = (got - true).abs() / size, float(((own - true).abs() / size).max())
+    rounding = torch.finfo(mine.dtype).eps * _UNITS.get(mine.dtype, 1.0)
+    limit = FACTOR * limit + rounding + math.sqrt(depth) * torch.finfo(torch.float32).eps
+    if float(error.max()) <= limit:
+        return ""
+    place = torch.zeros_like(judged)
+    place[judged] = error == error.max()
+    return _at(place, mine, eager, exact, f"has error {float(error.max()):.3g} > {limit:.3g}")
+
+
+def _rms(values: torch.Tensor) -> float:
+    largest = float(values.abs().max())
+    return largest * float(((values / largest) ** 2).mean().sqrt()) if largest else 0.0
+
+
+def _at(
+    where: torch.Tensor,
+    mine: torch.Tensor,
+    eager: torch.Tensor,
+    exact: torch.Tensor,
+    what: str,
+) -> str:
+    place = tuple(int(i) for i in where.nonzero()[0])
+    numbers = (f"{x[place].item():.9g}" for x in (mine, eager, exact))
+    return f"{what} in {int(where.sum())}, at {place}: {', eager '.join(list(numbers)[:2])}" + (
+        f", exact {exact[place].item():.9g}"
+    )
+
+
+def _short(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]

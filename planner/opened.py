@@ -1,0 +1,254 @@
+"""Decompositions of single elementwise operations and of views, where torch's own table keeps the
+operation whole, reads through an index, or loses accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .losses import scalar, to
+
+aten = torch.ops.aten
+
+
+# --- one element ---
+
+
+def _kept_whole(x: torch.Tensor) -> Any:
+    """floor, ceil and trunc of an integer."""
+    return NotImplemented if x.dtype.is_floating_point else aten.clone.default(x)
+
+
+def _round_decimals(x: torch.Tensor, *, decimals: int) -> Any:
+    """By a power of ten up and down again, in float32 for 16-bit types."""
+    if not x.dtype.is_floating_point:
+        return aten.clone.default(x)
+    if decimals == 0:
+        return aten.round.default(x)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    values, ten = to(x, wide), 10.0 ** abs(decimals)
+    first, second = (aten.mul.Tensor, aten.div.Tensor)
+    if decimals < 0:
+        first, second = second, first
+    return to(second(aten.round.default(first(values, ten)), ten), x.dtype)
+
+
+def _logical(op: Any) -> Callable[..., Any]:
+    """A connective of booleans, of the operands' being not 0."""
+
+    def opened(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if x.dtype == y.dtype == torch.bool:
+            return NotImplemented
+        left, right = (v if v.dtype == torch.bool else aten.ne.Scalar(v, 0) for v in (x, y))
+        return op(left, right)
+
+    return opened
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    return aten.div.Tensor_mode(x, y, rounding_mode="floor")
+
+
+def _floor_divide_scalar(x: Any, y: Any) -> Any:
+    return aten.div.Scalar_mode(x, y, rounding_mode="floor")
+
+
+def _angle(x: torch.Tensor) -> Any:
+    if x.dtype.is_complex:
+        return NotImplemented
+    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+    turned = aten.where.self(aten.lt.Scalar(x, 0), scalar(math.pi, dtype, x), scalar(0.0, dtype, x))
+    return aten.where.self(aten.isnan.default(x), to(x, dtype), turned)
+
+
+def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Any:
+    return aten.mul.Tensor(x, aten.exp2.default(exponent))
+
+
+def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """What `x.copy_(source)` leaves in x."""
+    if x.device != source.device:
+        return NotImplemented
+    return aten.expand.default(to(source, x.dtype), list(x.shape))
+
+
+def _soft_margin_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> Any:
+    """-target * sigmoid(-target * x); torch's own form, sigmoid(target * x) - 1, cancels."""
+    share = aten.sigmoid.default(aten.neg.default(aten.mul.Tensor(target, x)))
+    result = aten.neg.default(aten.mul.Tensor(aten.mul.Tensor(target, grad), share))
+    return aten.div.Tensor(result, x.numel()) if reduction == 1 else result
+
+
+def _dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> Any:
+    return aten.linalg_vector_norm.default(aten.sub.Tensor(x, y), p)
+
+
+# --- views ---
+
+
+def _join(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    there = [part for part in parts if part.shape[dim]]
+    result: torch.Tensor = there[0] if len(there) == 1 else aten.cat.default(there, dim)
+    return result
+
+
+def _constant_pad(x: torch.Tensor, pad: Sequence[int], value: complex = 0) -> Any:
+    """The tensor beside constants, dimension by dimension; what is negative is cut off."""
+    if isinstance(value, complex) or not x.numel():
+        return NotImplemented
+    own = x
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - i
+        size = x.shape[dim]
+        if size + min(before, 0) + min(after, 0) <= 0:
+            return NotImplemented
+        if before < 0 or after < 0:
+            x = aten.slice.Tensor(x, dim, max(-before, 0), size + min(after, 0))
+        sides = []
+        for count in (before, after):
+            shape = list(x.shape)
+            shape[dim] = max(count, 0)
+            sides.append(aten.full.default(shape, value, dtype=x.dtype, device=x.device))
+        x = _join((sides[0], x, sides[1]), dim)
+    return aten.clone.default(x) if x is own else x
+
+
+def _mirrored(x: torch.Tensor, pad: Sequence[int]) -> Any:
+    """Padding by reflection: the edge itself is not repeated."""
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - i
+        size = x.shape[dim]
+        if min(before, after) < 0 or max(before, after) >= size:
+            return NotImplemented
+        left = aten.flip.default(aten.slice.Tensor(x, dim, 1, before + 1), [dim])
+        right = aten.flip.default(aten.slice.Tensor(x, dim, size - after - 1, size - 1), [dim])
+        x = _join((left, x, right), dim)
+    return x
+
+
+def _replicated(x: torch.Tensor, pad: Sequence[int]) -> Any:
+    """Padding by the elements at the edge."""
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - i
+        cut = x.shape[dim] + min(before, 0) + min(after, 0)
+        if cut <= 0:
+            return NotImplemented
+        if min(before, after) < 0:
+            x = aten.slice.Tensor(x, dim, max(-before, 0), max(-before, 0) + cut)
+        before, after, size = max(before, 0), max(after, 0), cut
+        sides = []
+        for count, place in ((before, 0), (after, size - 1)):
+            shape = list(x.shape)
+            shape[dim] = count
+            edge = aten.slice.Tensor(x, dim, place, place + 1)
+            sides.append(aten.expand.default(edge, shape))
+        x = _join((sides[0], x, sides[1]), dim)
+    return x
+
+
+def _reflected_back(grad: torch.Tensor, x: torch.Tensor, pad: Sequence[int]) -> Any:
+    """Gradient of a padding by reflection: the sides turned around, onto what they show."""
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - i
+        size = x.shape[dim]
+        if min(before, after) < 0 or max(before, after) >= size:
+            return NotImplemented
+        middle = aten.slice.Tensor(grad, dim, before, before + size)
+        ends = ((0, before, 1), (before + size, before + size + after, size - 1 - after))
+        for start, stop, place in ends:
+            if stop > start:
+                side = aten.flip.default(aten.slice.Tensor(grad, dim, start, stop), [dim])
+                around = [0, 0] * i + [place, size - place - (stop - start)]
+                middle = aten.add.Tensor(middle, aten.constant_pad_nd.default(side, around))
+        grad = middle
+    return grad
+
+
+def _trace(x: torch.Tensor) -> Any:
+    return aten.sum.default(aten.diagonal.default(x))
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """src where row + offset is the column, x elsewhere."""
+    dim1, dim2 = dim1 % x.dim(), dim2 % x.dim()
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    if not src.numel():
+        return aten.clone.default(x)
+    below = max(-offset, 0)
+    if rows > src.shape[-1]:
+        src = aten.constant_pad_nd.default(src, [below, rows - below - src.shape[-1]])
+    # Dimensions of src are those of x but two, then the diagonal: put each where x has it.
+    order = [d for d in range(x.dim()) if d not in (dim1, dim2)] + [dim1, dim2]
+    placed = aten.permute.default(aten.unsqueeze.default(src, -1), _inverse(order))
+    index = [
+        aten.view.default(
+            aten.arange.start_step(0, size, 1, dtype=torch.int64, device=x.device),
+            [size if d == dim else 1 for d in range(x.dim())],
+        )
+        for size, dim in ((rows, dim1), (columns, dim2))
+    ]
+    here = aten.eq.Tensor(aten.add.Scalar(index[0], offset), index[1])
+    return aten.where.self(here, to(placed, x.dtype), x)
+
+
+def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> Any:
+    """By elements one and two places on; torch's own table reads through an index."""
+    if x.shape != y.shape:
+        shape = [max(m, n) if m and n else 0 for m, n in zip(x.shape, y.shape, strict=True)]
+        x, y = (aten.expand.default(v, shape) for v in (x, y))
+    dim %= x.dim()
+    (x1, x2), (y1, y2) = ([_ahead(v, dim, n) for n in (1, 2)] for v in (x, y))
+    return aten.sub.Tensor(aten.mul.Tensor(x1, y2), aten.mul.Tensor(x2, y1))
+
+
+def _ahead(x: torch.Tensor, dim: int, places: int) -> torch.Tensor:
+    cut = aten.slice.Tensor(x, dim, places, x.shape[dim])
+    return _join((cut, aten.slice.Tensor(x, dim, 0, places)), dim)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=lambda place: order[place])
+
+
+def _diagonal_backward(
+    grad: torch.Tensor, sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Any:
+    zeros = aten.full.default(list(sizes), 0, dtype=grad.dtype, device=grad.device)
+    return _diagonal_scatter(zeros, grad, offset, dim1, dim2)
+
+
+OPENED: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((aten.floor.default, aten.ceil.default, aten.trunc.default), _kept_whole),
+    aten.round.default: _kept_whole,
+    aten.round.decimals: _round_decimals,
+    **{
+        op: _logical(op)
+        for op in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
+    },
+    aten.floor_divide.default: _floor_divide,
+    aten.floor_divide.Scalar: _floor_divide_scalar,
+    aten.angle.default: _angle,
+    aten.ldexp.Tensor: _ldexp,
+    aten.copy.default: _copy,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
+    aten.dist.default: _dist,
+    aten.constant_pad_nd.default: _constant_pad,
+    **dict.fromkeys((aten.reflection_pad1d.default, aten.reflection_pad2d.default), _mirrored),
+    aten.reflection_pad3d.default: _mirrored,
+    aten.reflection_pad1d_backward.default: _reflected_back,
+    aten.reflection_pad2d_backward.default: _reflected_back,
+    aten.reflection_pad3d_backward.default: _reflected_back,
+    aten.trace.default: _trace,
+    aten.linalg_cross.default: _cross,
+    aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.diagonal_backward.default: _diagonal_backward,
+    **dict.fromkeys((aten.replication_pad1d.default, aten.replication_pad2d.default), _replicated),
+    aten.replication_pad3d.default: _replicated,
+}

@@ -1,0 +1,154 @@
+"""A sample of PyTorch's own samples through the backend: the full run is scripts/conformance."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fusionplan.bench import conformance
+from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, run
+from fusionplan.bench.samples import Call, Results, difference, judge, operations, samples
+from oracle import DEVICE
+
+
+def names(text: str) -> list[str]:
+    return text.split()
+
+
+POINTWISE = names(
+    """
+    abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh ceil clamp copysign cos cosh
+    deg2rad div.floor_rounding div.no_rounding_mode div.trunc_rounding erf erfc erfinv exp exp2
+    expm1 float_power floor floor_divide fmax fmin fmod frac ge heaviside hypot isfinite ldexp
+    lerp lgamma log log10 log1p log2 logaddexp logical_and logit masked_fill maximum mul
+    nan_to_num neg nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu
+    nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish
+    nn.functional.hardtanh nn.functional.leaky_relu nn.functional.logsigmoid nn.functional.mish
+    nn.functional.prelu nn.functional.relu6 nn.functional.selu nn.functional.silu
+    nn.functional.softplus nn.functional.softshrink nn.functional.threshold pow reciprocal
+    remainder round.decimals_3 rsqrt sgn sigmoid sign signbit sin sinc sinh special.bessel_j0
+    special.entr special.i1 special.xlog1py sqrt square sub tan tanh trunc where xlogy
+    """
+)
+
+REDUCTIONS = names(
+    """
+    all amax amin any argmax argmin count_nonzero cross linalg.vector_norm log_softmax logsumexp
+    mean nanmean nansum nn.functional.huber_loss nn.functional.kl_div nn.functional.mse_loss
+    nn.functional.nll_loss nn.functional.soft_margin_loss norm prod softmax std std_mean sum var
+    var_mean
+    """
+)
+
+VIEWS = names(
+    """
+    block_diag broadcast_to cat chunk constant_pad_nd diag_embed diagonal diff flip hstack
+    nn.functional.pad.constant nn.functional.pad.reflect permute repeat roll rot90 select slice
+    split stack tile tril triu unbind unfold
+    """
+)
+
+INTEGERS = names(
+    """
+    bitwise_and bitwise_left_shift bitwise_not div.floor_rounding div.trunc_rounding eq floor
+    floor_divide logical_xor maximum remainder sign sum
+    """
+)
+
+CASES = [
+    *((name, dtype, False) for name in POINTWISE + REDUCTIONS for dtype in ("float32", "bfloat16")),
+    *((name, "float32", True) for name in VIEWS),
+    *((name, "int64", False) for name in INTEGERS),
+]
+
+
+def is_of_kernels(name: str, dtype: str) -> bool:
+    return DTYPES[dtype] in operations()[name].supported_dtypes(DEVICE)
+
+
+@pytest.mark.parametrize("name, dtype, inside", CASES, ids=str)
+def test_samples_of_an_operation(name: str, dtype: str, inside: bool) -> None:
+    """The first sample that a kernel of ours runs is right; one of the first few is such a one."""
+    if not is_of_kernels(name, dtype):
+        pytest.skip(f"eager has no {name} of {dtype}")
+    told = []
+    for sample in samples(operations()[name], DTYPES[dtype], DEVICE, 4):
+        outcome = judge(Call.of(operations()[name], sample, inside))
+        told.append(outcome)
+        assert outcome.status != "failed", outcome.message
+        if outcome.status == "ours":
+            assert outcome.kernels > 0
+            return
+    pytest.fail(f"no kernel of ours in {told}")
+
+
+def first(name: str) -> Call:
+    info = operations()[name]
+    return Call.of(info, next(iter(samples(info, torch.float32, DEVICE, 1))))
+
+
+def changed(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """The call, with other numbers where it is compiled: as a wrong kernel would give them."""
+
+    class Wrong:
+        def __getattr__(self, name: str) -> object:
+            return getattr(call.info, name)
+
+        def op(self, *args: object, **kwargs: object) -> torch.Tensor:
+            result = call.info.op(*args, **kwargs)
+            return change(result) if torch.compiler.is_compiling() or is_traced(result) else result
+
+    return dataclasses.replace(call, info=Wrong())
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    return type(tensor) is not torch.Tensor
+
+
+def test_a_wrong_number_is_a_failure() -> None:
+    outcome = judge(changed(first("exp"), lambda y: y * 1.001))
+    assert outcome.status == "failed"
+    assert "error" in outcome.message
+    assert judge(first("exp")).status == "ours"
+
+
+def test_what_no_kernel_of_ours_computes_is_no_pass() -> None:
+    outcome = judge(first("cumsum"))
+    assert (outcome.status, outcome.kernels) == ("not ours", 0)
+
+
+def test_nan_and_infinity_must_be_where_eager_has_them() -> None:
+    inf, nan = float("inf"), float("nan")
+
+    def results(*numbers: float) -> Results:
+        return Results((torch.tensor(numbers),), (), ())
+
+    eager = results(1.0, inf, nan)
+    exact = Results((torch.tensor([1.0, inf, nan], dtype=torch.float64),), (), ())
+    assert not difference(results(1.0, inf, nan), eager, exact, 1)
+    for wrong in ((nan, inf, nan), (1.0, 2.0, nan), (1.0, inf, 3.0), (inf, inf, nan)):
+        assert difference(results(*wrong), eager, exact, 1)
+
+
+def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
+    good = run(Job("exp", "float32", DEVICE, 2, 60.0))
+    assert good.counts.get("ours", 0) > 0
+    assert good.kernels > 0
+    bad = Record("sin", "bool", dict(Counter(failed=1)), 1, (Failure("bool", 0, "a|b"),), 0.1, {})
+    text = Report("scripts/conformance", "a device", [good, bad]).markdown()
+    assert f"| exp | {good.samples} | {good.counts['ours']} | {good.kernels} | 0 |" in text
+    assert "| sin | bool | 0 | a\\|b |" in text
+    page, records = tmp_path / "page.md", tmp_path / "records.json"
+    page.write_text("before\n<!-- conformance: start -->\nold\n<!-- conformance: end -->\nafter\n")
+    asked = ["--ops", "exp", "--dtypes", "float32", "--limit", "1", "--device", DEVICE]
+    assert conformance.main([*asked, "--json", str(records), "--markdown", str(page)]) == 0
+    assert json.loads(records.read_text())[0]["kernels"] > 0
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
