@@ -250,7 +250,8 @@ def _log_softmax_backward(
 def _arg_extremum(x: torch.Tensor, dims: list[int], keepdim: bool, sign: int) -> Any:
     """Index of the first greatest (sign 1) or least (-1) element along `dims`, counted over them as
     one; NaN is beyond any number. One fold over (value, index), packed as an integer that orders
-    as the pair does; for 64-bit types, which leave no room beside them, two folds."""
+    as the pair does, of 32 bits where both have 16; for 64-bit types, which leave no room beside
+    them, two folds."""
     sizes = [n if d in dims else 1 for d, n in enumerate(x.shape)]
     count = math.prod(sizes)
     if not x.dim() or not count or count >= 2**31 or x.dtype.is_complex:
@@ -264,6 +265,8 @@ def _arg_extremum(x: torch.Tensor, dims: list[int], keepdim: bool, sign: int) ->
             first = aten.logical_or.default(first, aten.isnan.default(x))
         beyond = scalar(count, torch.int64, x)
         return aten.amin.default(aten.where.self(first, places, beyond), dims, keepdim)
+    if x.dtype == torch.bfloat16 and count <= _LOW_HALF + 1:
+        return _first_of_halves(x, to(places, torch.int32), dims, keepdim, sign)
     key = to(_sortable(x, sign), torch.int64)
     # The high word is the value, the low word the index, reversed where the greatest wins.
     low = aten.bitwise_xor.Scalar(places, _LOW_WORD) if sign > 0 else places
@@ -274,15 +277,39 @@ def _arg_extremum(x: torch.Tensor, dims: list[int], keepdim: bool, sign: int) ->
 
 
 _LOW_WORD = 2**31 - 1
+_LOW_HALF = 2**16 - 1
 
 
-def _sortable(x: torch.Tensor, sign: int) -> torch.Tensor:
+def _first_of_halves(
+    x: torch.Tensor, places: torch.Tensor, dims: list[int], keepdim: bool, sign: int
+) -> torch.Tensor:
+    """The index for bfloat16, whose bits are the high half of a float32's. A kernel may hold x
+    unrounded: the low half is rounded away, so that equal numbers are those that are for eager."""
+    low = aten.bitwise_xor.Scalar(places, _LOW_HALF) if sign > 0 else places
+    high = aten.bitwise_and.Scalar(_sortable(x, sign, _rounded_half), ~_LOW_HALF)
+    packed = aten.bitwise_or.Tensor(high, low)
+    best = (aten.amax if sign > 0 else aten.amin).default(packed, dims, keepdim)
+    index = aten.bitwise_and.Scalar(best, _LOW_HALF)
+    index = aten.bitwise_xor.Scalar(index, _LOW_HALF) if sign > 0 else index
+    return to(index, torch.int64)
+
+
+def _rounded_half(bits: torch.Tensor) -> torch.Tensor:
+    """The bits of a float32 with its high half rounded to the nearest, ties to the even one."""
+    odd = aten.ne.Scalar(aten.bitwise_and.Scalar(bits, _LOW_HALF + 1), 0)
+    up = aten.add.Tensor(bits, to(odd, torch.int32))
+    return aten.add.Scalar(up, _LOW_HALF >> 1)
+
+
+def _sortable(
+    x: torch.Tensor, sign: int, changed: Callable[[torch.Tensor], torch.Tensor] = lambda bits: bits
+) -> torch.Tensor:
     """An int32 that orders as x does: -0.0 is 0.0, and NaN the greatest or, with sign -1, the
-    least."""
+    least. changed: what becomes of the bits of a float32 first."""
     if not x.dtype.is_floating_point:
         return to(x, torch.int32)
     value = to(x, torch.float32)
-    bits = bitcast(aten.add.Scalar(value, 0.0), torch.int32)
+    bits = changed(bitcast(aten.add.Scalar(value, 0.0), torch.int32))
     flipped = aten.bitwise_xor.Scalar(bits, _LOW_WORD)
     key: torch.Tensor = aten.where.self(aten.lt.Scalar(bits, 0), flipped, bits)
     beyond = _LOW_WORD if sign > 0 else -(2**31)
