@@ -85,7 +85,7 @@ def _group_plan(graph: Graph, nodes: tuple[int, ...], device: DeviceProfile) -> 
     best = _best(part, device)
     if best is not None and not _is_vendors(part, best[1].seconds, device):
         config, cost = best
-        return GroupPlan(nodes, "triton", part.key, config, cost.seconds)
+        return GroupPlan(nodes, "triton", part.key, config, cost.seconds, kernels=cost.launches)
     return GroupPlan(nodes, "aten", part.key, predicted=aten_s(part.group, device))
 
 
@@ -222,8 +222,11 @@ def aten_s(group: Graph, device: DeviceProfile) -> float:
 
 
 def _is_vendors(part: _Part, seconds: float, device: DeviceProfile) -> bool:
-    """Whether the group is better left to the vendor's products."""
-    return _has_contraction(part.group) and aten_s(part.group, device) <= seconds
+    """Whether the group is better left to the vendor's products; a product by itself always is."""
+    if not _has_contraction(part.group):
+        return False
+    alone = sum(map(is_compute, part.group.nodes)) == 1
+    return alone or aten_s(part.group, device) <= seconds
 
 
 def _has_contraction(group: Graph) -> bool:

@@ -164,7 +164,7 @@ def _behind_mask(work: Rewriting, value: int, readers: Mapping[int, int]) -> tup
             continue
         step = _monotone(work, inner.node)
         # As a factor the mask makes NaN of infinity, which f must not have made finite.
-        keeps = _keeps_zero(work, inner.node, infinity=own.kind.law == "mul")
+        keeps = step and _keeps_zero(work, inner.node, infinity=own.kind.law == "mul")
         if step and keeps and work.values[inner.node].dtype == own.dtype:
             inside = work.cast(step[1], own.dtype)
             return inner.node, work.rebuilt(value, {name: inside})

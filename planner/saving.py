@@ -183,6 +183,9 @@ class _Survey:
             self._origin[node] = self._origin_of(node)
         needed = self._needed()
         for node in self._forward:
+            is_stored = self._origin[node].leaves == {node}
+            if is_stored and node in needed and self._is_compared(node):
+                node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
             # What the user's own checkpointing has marked stays as it is.
             if self._origin[node].grown and node in needed:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
@@ -196,6 +199,15 @@ class _Survey:
 
     def _is_kept(self, node: fx.Node) -> bool:
         return node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE or self._is_statistic(node)
+
+    def _is_compared(self, node: fx.Node) -> bool:
+        """Whether the step asks where the value equals a fold of itself, as the gradient of a
+        maximum does. Computed again by another kernel, its last bits may be others."""
+        tests = (u for u in node.users if u.target in (aten.eq.Tensor, aten.ne.Tensor))
+        others = (_behind_views(o) for u in tests for o in u.all_input_nodes if o is not node)
+        return any(
+            _kind(o) == "fold" and node in map(_behind_views, o.all_input_nodes) for o in others
+        )
 
     def _is_statistic(self, node: fx.Node) -> bool:
         return _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node))
@@ -269,6 +281,8 @@ class _Survey:
     ) -> bool:
         if node in self.outputs or (heavy and node not in self._streamed):
             return False
+        if heavy and self._is_compared(node):
+            return False
         if added is not None:
             largest = max(_bytes(n) for n in [node, *self._grown_inputs(node)])
             return self._size(added) * FOLDED <= largest
@@ -307,6 +321,13 @@ def _ancestors(values: list[Any]) -> set[fx.Node]:
             found.add(node)
             stack.extend(node.all_input_nodes)
     return found
+
+
+def _behind_views(node: fx.Node) -> fx.Node:
+    """The value that a node shows in another shape or dtype."""
+    while node.op == "call_function" and isinstance(OPS.get(str(node.target)), (View, Cast)):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _kind(node: fx.Node) -> Kind:

@@ -471,6 +471,8 @@ class _Tracer:
             for o in outputs
         )
         factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
+        # A sum over a broadcast dimension counts it, though no value varies along it.
+        factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
         return narrowed(Values(tuple(kept), stores, extents))
 

@@ -8,6 +8,7 @@ import json
 
 import pytest
 from corpus import CORPUS, EXAMPLES, corpus_graph, example, graph_of
+from full_size import MODELS, planned
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.cover import Groups, cut_edges, modelled_plan, partition
@@ -144,6 +145,66 @@ def test_a_cut_edge_is_not_grown_along() -> None:
     cuts = frozenset({(add, sigmoid), (add, tanh)})
     assert cuts <= set(cut_edges(graph))
     assert partition(graph, cuts) == ((add,), (sigmoid, tanh, mul))
+
+
+# --- products of matrices, at full size ----------------------------------------------------------
+
+MB = 1 << 20
+
+# Products of matrices in each group that has any, kernels, and the bytes that the largest buffer
+# may have that is no output.
+STREAMED: dict[str, tuple[list[int], int, int]] = {
+    "linear_smallk_gelu": ([1], 1, 0),
+    "linear_relu": ([1], 1, 0),
+    "matmul_rowmax": ([1], 1, 0),
+    "splade_head": ([1], 1, 0),
+    "linear_cross_entropy": ([1], 3, 1 * MB),  # a maximum, a sum and a logit by row and part
+    "attn_naive_softcap_alibi_causal": ([2], 1, 0),
+    "attn_naive": ([2], 1, 0),
+    "attn_out_residual_ln": ([1], 1, 0),
+    "swiglu_mlp": ([2], 1, 8192 * 11008 * 2),  # the hidden values, once
+    "colbert_maxsim": ([1], 2, 8 * MB),  # the best match of each word
+    "contrastive_loss": ([1, 1], 5, 16384 * 512 * 2),  # the normalised pairs
+    "rbf_matvec": ([2], 2, 32768 * 4),  # the squares of one side
+}
+LARGE = {
+    "matmul_rowmax": 16384 * 32768,
+    "splade_head": 32 * 512 * 30522,
+    "linear_cross_entropy": 8192 * 131072,
+    "attn_naive_softcap_alibi_causal": 2 * 32 * 4096 * 4096,
+    "attn_naive": 4 * 32 * 4096 * 4096,
+    "colbert_maxsim": 32 * 32 * 4096 * 256,
+    "contrastive_loss": 16384 * 16384,
+    "rbf_matvec": 32768 * 32768,
+}
+"""Elements of the product that the user wrote and no plan may store."""
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_stands_around_a_product_shares_its_kernel(name: str) -> None:
+    found = planned(name)
+    products, kernels, _ = STREAMED[name]
+    assert [len(found.contractions(g.nodes)) for g in found.fused()] == products
+    assert {g.lowering for g in found.plan.groups} == {"triton"}
+    assert found.kernels() == kernels
+    whole = [n.id for n in found.graph.nodes if is_compute(n)]
+    left = len(found.contractions(tuple(whole))) - sum(products)
+    assert left == (name == "swiglu_mlp")  # its last product stands alone
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_no_large_intermediate_is_ever_stored(name: str) -> None:
+    found = planned(name)
+    sizes = dict(found.buffers())
+    assert max(sizes.values(), default=0) <= STREAMED[name][2], sizes
+    if name in LARGE:
+        streamed = [n.type for n in found.graph.nodes if is_compute(n) and n.type]
+        assert max(t.numel for t in streamed) == LARGE[name]
+        assert max(t.nbytes for t in streamed) > 10 * sum(sizes.values())
+
+
+def test_every_workload_with_a_product_has_an_expectation() -> None:
+    assert set(MODELS) == set(STREAMED)
 
 
 # --- any graph ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from corpus import HALF, Function, graph_of, group_norm_silu, layer_norm_residual, rotary, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
@@ -24,6 +25,13 @@ GOLDEN = Path(__file__).with_name("golden")
 
 def blocks(**sizes: int) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(sizes.items()))
+
+
+def attention(q, k, v):
+    """A soft cap and a causal mask, from the formula."""
+    scores = 30 * torch.tanh(q @ k.transpose(-1, -2) * 0.125 / 30)
+    i = torch.arange(scores.shape[-1])
+    return torch.softmax(scores.masked_fill(i > i[:, None], float("-inf")), -1) @ v
 
 
 KERNELS: dict[str, tuple[Function, list[torch.Tensor], Config]] = {
@@ -66,6 +74,23 @@ KERNELS: dict[str, tuple[Function, list[torch.Tensor], Config]] = {
         group_norm_silu,
         [tensor(4, 64, 16, 16), tensor(64), tensor(64)],
         Config(blocks(x0=1, x1=1), num_warps=8, num_stages=1),
+    ),
+    "linear_gelu": (
+        lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        [tensor(*shape, dtype=HALF) for shape in ((4096, 128), (2048, 128), (2048,))],
+        Config(
+            blocks(x0=128, x1=128, r0=64),
+            num_warps=8,
+            num_stages=3,
+            reduction="loop",
+            group=8,
+            access="descriptor",
+        ),
+    ),
+    "attention": (
+        attention,
+        [tensor(2, 8, 1024, 64, dtype=HALF, device="cpu") for _ in range(3)],
+        Config(blocks(x0=1, x1=128, r0=64), num_warps=4, num_stages=2, reduction="loop", group=8),
     ),
 }
 
@@ -124,6 +149,27 @@ def test_a_split_sum_is_two_kernels_that_share_a_temporary() -> None:
     assert [k.name for k in found.kernels] == ["fused_mul_sum_0", "fused_mul_sum_1"]
     assert [[b.kind for b in k.buffers] for k in found.kernels] == [["in", "tmp"], ["tmp", "out"]]
     assert [t.numel for t in found.temporaries] == [256]
+
+
+def test_a_product_takes_its_bias_and_gelu_before_it_is_stored() -> None:
+    (kernel,) = program("linear_gelu").kernels
+    text = kernel.text[kernel.text.index("def fused_") :]
+    assert text.count("tl.dot(") == text.count(".store(") == 1
+    assert text.index("tl.dot(") < text.index("erf(") < text.index(".store(")
+    assert [b.descriptor is not None for b in kernel.buffers].count(True) == 3  # x, w, the result
+    assert kernel.plain is not None
+    assert "tl.load" in kernel.plain.text[kernel.plain.text.index("def fused_") :]
+
+
+def test_attention_is_one_loop_that_ends_at_the_diagonal() -> None:
+    found = program("attention")
+    (kernel,) = found.kernels
+    assert found.temporaries == ()
+    text = kernel.text[kernel.text.index("def fused_") :]
+    assert text.count("tl.range(") == 1
+    assert text.count("tl.dot(") == 2
+    assert "tl.range(0, r0_last" in text
+    assert text.count("tl.store(") == 1
 
 
 def test_the_same_plan_gives_the_same_text() -> None:

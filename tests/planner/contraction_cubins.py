@@ -1,0 +1,83 @@
+"""Compiles the kernels of the workloads in bench/contractions.py, at their full sizes, by the
+model's best configs, for an H200. No GPU is needed. Prints a table of what the compiler made:
+
+    TRITON_INTERPRET=0 python tests/planner/contraction_cubins.py [--json] [NAME ...]
+
+--json: the same as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import triton
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from full_size import MODELS, planned
+from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """registers and spill_bytes are of a thread, shared_bytes of a block. products: matrix
+    products of the group; tensor_core: whether the code has instructions for them."""
+
+    workload: str
+    kernel: str
+    config: str
+    products: int
+    tensor_core: bool
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    cubin_bytes: int
+
+
+def cubins(name: str) -> Iterator[Cubin]:
+    """Every kernel of a workload's groups with a product."""
+    found = planned(name)
+    for group in found.fused():
+        for kernel in found.program(group).kernels:
+            compiled = compile_kernel(kernel, Target())
+            used = resources(compiled)
+            yield Cubin(
+                name,
+                kernel.name,
+                str(group.config),
+                len(found.contractions(group.nodes)),
+                "mma" in compiled.kernel.asm["ptx"],
+                used.registers,
+                used.spill_bytes,
+                used.shared_bytes,
+                used.cubin_bytes,
+            )
+
+
+def table(kernels: list[Cubin]) -> str:
+    lines = [f"{'workload':32s} {'registers':>9s} {'spill':>6s} {'shared':>7s}  config"]
+    for k in kernels:
+        lines.append(
+            f"{k.workload:32s} {k.registers:9d} {k.spill_bytes:6d} {k.shared_bytes:7d}  {k.config}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = folder
+        found = [kernel for name in given.names or MODELS for kernel in cubins(name)]
+    print(json.dumps([asdict(k) for k in found]) if given.json else table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,503 @@
+"""Random programs of tensor operations that float64 tells the true results of.
+
+A program is text: a function whose annotations name the inputs, so that a failure is a file that
+runs. Every step is evaluated while it is written: in float64, in its own types, and in float64
+with every result disturbed. A step stays only where eager's result is finite, of usual size, and
+where the disturbance does not grow: so the accuracy rule needs no loosening for the functions that
+no arithmetic computes well. Comparisons, and what else jumps, only read values that are exact.
+`graph_sweep.py` runs them.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+Choose = Callable[[int], int]
+"""A number from 0 to n - 1."""
+
+FLOATS = ("float32", "bfloat16", "float16")
+SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 33, 70, 130)
+LARGEST_INPUT, LARGEST = 600, 4000
+SMALL, GREAT = 1e-2, 1e3
+"""The largest element of every float value lies between them."""
+DISTURBANCE, GROWTH = 1e-9, 6.0
+"""Every float64 result is moved by at most so much of its size; of the sum of all these, no result
+may see more than so many times its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """inputs: name, dtype and shape of each. lines: name and expression of each value, in order;
+    expressions read inputs and earlier values."""
+
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    lines: tuple[tuple[str, str], ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        given = ", ".join(f'{name}: "{dtype}{list(shape)}"' for name, dtype, shape in self.inputs)
+        body = "".join(f"    {name} = {text}\n" for name, text in self.lines)
+        return f"def graph({given}):\n{body}    return ({', '.join(self.outputs)},)\n"
+
+    def function(self, *, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """What runs it. wide: casts to floating-point types are casts to float64."""
+        names = dict(scope(wide=wide))
+        exec(compile(str(self), "<random graph>", "exec"), names)
+        return names["graph"]
+
+    def data(self, seed: int) -> list[torch.Tensor]:
+        """Inputs: normal deviates, small integers, coin tosses. Each has its own by its name, also
+        in a smaller program."""
+        return [drawn(*given, seed) for given in self.inputs]
+
+
+def parsed(text: str) -> Program:
+    """The program of a text; inverse of `str`."""
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    inputs = []
+    for argument in function.args.args:
+        dtype, _, shape = ast.literal_eval(argument.annotation).partition("[")
+        sizes = tuple(int(n) for n in shape.rstrip("]").split(",") if n.strip())
+        inputs.append((argument.arg, dtype, sizes))
+    *lines, result = function.body
+    assert all(isinstance(line, ast.Assign) for line in lines)
+    assert isinstance(result, ast.Return)
+    return Program(
+        tuple(inputs),
+        tuple((line.targets[0].id, ast.unparse(line.value)) for line in lines),
+        tuple(name.id for name in result.value.elts),
+    )
+
+
+def scope(*, wide: bool = False) -> dict[str, object]:
+    """The names that an expression may use."""
+
+    def cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return value.to(torch.float64 if wide and dtype.is_floating_point else dtype)
+
+    return {"torch": torch, "F": F, "cast": cast, "inf": math.inf}
+
+
+def drawn(name: str, dtype: str, shape: Sequence[int], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + int(name[1:]))
+    if dtype == "int64":
+        return torch.randint(-4, 5, tuple(shape), generator=generator)
+    if dtype == "bool":
+        return torch.randint(0, 2, tuple(shape), generator=generator).bool()
+    return torch.randn(tuple(shape), generator=generator).to(getattr(torch, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value in the three ways. exact: no arithmetic rounds it, so it may be compared."""
+
+    name: str
+    own: torch.Tensor
+    wide: torch.Tensor
+    moved: torch.Tensor
+    exact: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.own.shape)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.own.dtype).removeprefix("torch.")
+
+    @property
+    def is_float(self) -> bool:
+        return self.own.is_floating_point()
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes a program, step by step."""
+
+    choose: Choose
+    seed: int
+    values: dict[str, Value] = field(default_factory=dict)
+    inputs: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+
+    def pick(self, items: Sequence):
+        return items[self.choose(len(items))]
+
+    def value(self, want: Callable[[Value], bool] = lambda v: True) -> Value | None:
+        """One of the values that are as wanted, the latest ones more often."""
+        found = [v for v in self.values.values() if want(v)]
+        if not found:
+            return None
+        first = self.choose(len(found))
+        return found[max(first, self.choose(len(found)))]
+
+    def floating(self) -> Value:
+        return self.value(lambda v: v.is_float) or self.input(self.pick(FLOATS), self.shape())
+
+    def shape(self) -> tuple[int, ...]:
+        sizes: list[int] = []
+        for _ in range(self.pick((2, 3, 2, 1, 4, 0))):
+            size = self.pick(SIZES[1:] if self.choose(6) else SIZES)
+            if math.prod(sizes) * size <= LARGEST_INPUT:
+                sizes.append(size)
+        return tuple(sizes)
+
+    def input(self, dtype: str, shape: tuple[int, ...]) -> Value:
+        """A new input."""
+        name = f"a{len(self.inputs)}"
+        self.inputs.append((name, dtype, shape))
+        own = drawn(*self.inputs[-1], self.seed)
+        wide = own.double() if own.is_floating_point() else own
+        self.values[name] = Value(name, own, wide, wide, True)
+        return self.values[name]
+
+    def add(self, text: str, *reads: Value, exact: bool = False) -> Value | None:
+        """The value of an expression over these values, or None where the step must not be."""
+        exact = exact and all(v.exact for v in reads)
+        try:
+            own, wide, moved = (
+                eval(text, scope(wide=i > 0) | {v.name: each[i] for v, each in ways(reads)})
+                for i in range(3)
+            )
+        except RuntimeError:  # not for these types or shapes
+            return None
+        if own.numel() > LARGEST or own.numel() == 0:
+            return None
+        if own.is_floating_point():
+            size = wide.abs().max().item()
+            if not (torch.isfinite(own).all() and SMALL <= size <= GREAT):
+                return None
+            if not exact:
+                generator = torch.Generator().manual_seed(self.seed + len(self.lines))
+                noise = torch.rand(wide.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                moved = moved + DISTURBANCE * size * noise
+            if (moved - wide).abs().max().item() > GROWTH * DISTURBANCE * size:
+                return None
+        elif not torch.equal(own, wide):
+            return None
+        name = f"v{len(self.lines)}"
+        self.lines.append((name, text))
+        self.read |= {v.name for v in reads}
+        exact = exact or not own.is_floating_point()
+        self.values[name] = Value(name, own, wide, moved, exact)
+        return self.values[name]
+
+    def program(self) -> Program:
+        ends = [name for name, _ in self.lines if name not in self.read]
+        more = [name for name, _ in self.lines if name in self.read]
+        ends += [name for name in more if self.choose(8) == 0]
+        inputs = (given for given in self.inputs if given[0] in self.read)
+        return Program(tuple(inputs), tuple(self.lines), tuple(ends))
+
+
+def ways(values: Sequence[Value]) -> list[tuple[Value, tuple[torch.Tensor, ...]]]:
+    return [(v, (v.own, v.wide, v.moved)) for v in values]
+
+
+def generate(choose: Choose, seed: int = 0) -> Program:
+    """A program of 3 to 30 lines."""
+    writer = Writer(choose, seed)
+    for _ in range(1 + choose(2)):
+        writer.input(writer.pick(FLOATS), writer.shape())
+    wanted, tries = 3 + min(choose(28), choose(28)), 0
+    while len(writer.lines) < wanted and tries < 8 * wanted:
+        tries += 1
+        writer.pick(STEPS)(writer)
+    return writer.program()
+
+
+# --- steps -------------------------------------------------------------------------------------
+
+SMOOTH = (
+    "torch.tanh({})",
+    "torch.sigmoid({})",
+    "torch.sin({})",
+    "torch.cos({})",
+    "torch.erf({})",
+    "F.gelu({})",
+    "F.gelu({}, approximate='tanh')",
+    "F.silu({})",
+    "F.softplus({})",
+    "torch.exp(-{}.abs())",
+    "torch.exp({})",
+    "torch.log1p({}.abs())",
+    "torch.sqrt({}.abs() + 1)",
+    "torch.rsqrt({}.square() + 1)",
+    "1 / ({}.abs() + 1)",
+    "{}.square()",
+    "{} * 1.25",
+    "{} + 0.5",
+    "1 - {}",
+    "{} / 3",
+    "{}.clamp(-1, 1)",
+    "F.leaky_relu({}, 0.1)",
+)
+EXACT = ("-{}", "{}.abs()", "torch.relu({})", "{}.clamp_min(0.25)")
+BINARY = (
+    "{} + {}",
+    "{} - {}",
+    "{} * {}",
+    "{} / ({}.abs() + 1)",
+    "torch.add({}, {}, alpha=0.5)",
+    "torch.hypot({}, {}.abs() + 1)",
+)
+EXTREMA = ("torch.maximum({}, {})", "torch.minimum({}, {})")
+COMPARED = ("{} > {}", "{} <= {}", "{} == {}", "{} != {}")
+FOLDS = ("sum", "mean", "amax", "amin", "var", "sum", "mean", "amax")
+ROWS = ("torch.softmax({}, {})", "torch.log_softmax({}, {})", "torch.logsumexp({}, {})")
+INTEGER = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})")
+
+
+def unary(w: Writer) -> None:
+    v = w.floating()
+    if w.choose(4) == 0:
+        w.add(w.pick(EXACT).format(v.name), v, exact=True)
+    else:
+        w.add(w.pick(SMOOTH).format(v.name), v)
+
+
+def partner(w: Writer, v: Value, dtypes: Sequence[str]) -> Value:
+    """A value that broadcasts with another: one that is there, or a new input."""
+
+    def fits(other: Value) -> bool:
+        if other.dtype not in dtypes:
+            return False
+        try:
+            return math.prod(torch.broadcast_shapes(v.shape, other.shape)) <= LARGEST
+        except RuntimeError:
+            return False
+
+    found = w.value(fits) if w.choose(3) else None
+    if found is not None:
+        return found
+    shape = tuple(n if w.choose(3) else 1 for n in v.shape)
+    return w.input(w.pick(dtypes), shape[w.choose(len(shape) + 1) :])
+
+
+def binary(w: Writer) -> None:
+    a = w.floating()
+    b = partner(w, a, FLOATS)
+    first, second = (a, b) if w.choose(2) else (b, a)
+    if w.choose(5) == 0:
+        w.add(w.pick(EXTREMA).format(first.name, second.name), first, second, exact=True)
+    else:
+        w.add(w.pick(BINARY).format(first.name, second.name), first, second)
+
+
+def compare(w: Writer) -> None:
+    a = w.value(lambda v: v.exact and v.dtype != "bool")
+    if a is None:
+        return
+    if w.choose(2):
+        w.add(w.pick(COMPARED).format(a.name, w.pick(("0", "0.5", "-1"))), a)
+        return
+    b = partner(w, a, (*FLOATS, "int64"))
+    if b.exact:
+        w.add(w.pick(COMPARED).format(a.name, b.name), a, b)
+
+
+def where(w: Writer) -> None:
+    a = w.floating()
+    mask, b = partner(w, a, ("bool",)), partner(w, a, FLOATS)
+    kind = w.choose(3)
+    if kind == 0:
+        w.add(f"torch.where({mask.name}, {a.name}, 0.5)", mask, a, exact=True)
+    elif kind == 1:
+        try:
+            torch.broadcast_shapes(mask.shape, a.shape, b.shape)
+        except RuntimeError:
+            return
+        w.add(f"torch.where({mask.name}, {a.name}, {b.name})", mask, a, b, exact=True)
+    else:
+        w.add(f"{a.name} * {mask.name}", a, mask, exact=True)
+
+
+def integers(w: Writer) -> None:
+    a = w.value(lambda v: v.dtype in ("int64", "bool"))
+    if a is None:
+        a = w.input(w.pick(("int64", "bool")), w.shape())
+    b = partner(w, a, ("int64",))
+    kind = w.choose(6)
+    if kind < 2:
+        if b.own.abs().max() < 1000 and a.own.long().abs().max() < 1000:
+            w.add(w.pick(INTEGER).format(a.name, b.name), a, b)
+    elif kind == 2:
+        w.add(f"{a.name} % 3" if a.dtype == "int64" else f"~{a.name}", a)
+    elif kind == 3 and a.own.dim():
+        w.add(f"{a.name}.{w.pick(('sum', 'sum'))}({w.choose(a.own.dim())})", a)
+    elif kind == 4 and a.dtype == "bool":
+        c = partner(w, a, ("bool",))
+        w.add(f"{a.name} {w.pick('&|^')} {c.name}", a, c)
+    else:
+        w.add(f"cast({a.name}, torch.{w.pick(FLOATS)})", a, exact=a.own.long().abs().max() < 128)
+
+
+def cast(w: Writer) -> None:
+    v = w.value()
+    if v is None or not v.is_float:
+        return integers(w)
+    dtype = w.pick(FLOATS)
+    w.add(f"cast({v.name}, torch.{dtype})", v, exact=dtype == "float32")
+
+
+def fold(w: Writer) -> None:
+    v = w.floating()
+    dims = [d for d in range(v.own.dim()) if w.choose(2)] or list(range(v.own.dim()))
+    kind = w.pick(FOLDS)
+    if not dims or (kind == "var" and math.prod(v.shape[d] for d in dims) < 2):
+        return
+    keep = ", keepdim=True" if w.choose(2) else ""
+    w.add(f"{v.name}.{kind}({tuple(dims)}{keep})", v, exact=kind in ("amax", "amin"))
+
+
+def rows(w: Writer) -> None:
+    v = w.floating()
+    if not v.own.dim():
+        return
+    if v.own.dim() >= 2 and w.choose(3) == 0:
+        rows, columns = v.shape[-2:]
+        mask = f"torch.arange({columns})[None, :] > torch.arange({rows})[:, None]"
+        w.add(f"torch.softmax({v.name}.masked_fill({mask}, -inf), -1)", v)
+        return
+    w.add(w.pick(ROWS).format(v.name, w.choose(v.own.dim())), v)
+
+
+def norm(w: Writer) -> None:
+    v = w.floating()
+    if v.own.dim() and v.shape[-1] > 1:
+        kind = w.pick(("F.layer_norm({}, ({},), eps=0.1)", "F.rms_norm({}, ({},), eps=0.1)"))
+        w.add(kind.format(v.name, v.shape[-1]), v)
+
+
+def product(w: Writer) -> None:
+    a = w.floating()
+    if not a.own.dim():
+        return
+    inner = a.shape[-1]
+    other = w.value(lambda v: v.dtype == a.dtype and v.own.dim() == 2 and v.shape[1] == inner)
+    if a.own.dim() == 3 and w.choose(2):
+        other = w.value(
+            lambda v: (
+                v.dtype == a.dtype
+                and v.own.dim() == 3
+                and (v.shape[0], v.shape[2]) == (a.shape[0], inner)
+            )
+        ) or w.input(a.dtype, (a.shape[0], w.pick(SIZES[:10]), inner))
+    elif other is None or w.choose(3) == 0:
+        other = w.input(a.dtype, (w.pick(SIZES), inner))
+    scale = inner**-0.5
+    kind = w.choose(3) if other.own.dim() == 2 else 0
+    if kind == 1:
+        w.add(f"F.linear({a.name}, {other.name})", a, other)
+    elif kind == 2:
+        bias = w.input(a.dtype, (other.shape[0],))
+        w.add(f"F.linear({a.name}, {other.name}, {bias.name})", a, other, bias)
+    else:
+        w.add(f"{a.name} @ {other.name}.transpose(-1, -2) * {scale:.4g}", a, other)
+
+
+def view(w: Writer) -> None:
+    v = w.value()
+    if v is None:
+        return
+    rank = v.own.dim()
+    kind = w.pick((reshape, permute, slice_, expand, unsqueeze, cat, cat, reshape, slice_))
+    text, reads = kind(w, v, rank)
+    if text:
+        w.add(text, v, *reads, exact=True)
+
+
+def reshape(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    """Dimensions merged, and split where they divide."""
+    sizes = list(v.shape)
+    for _ in range(1 + w.choose(2)):
+        if len(sizes) > 1 and w.choose(2):
+            at = w.choose(len(sizes) - 1)
+            sizes[at : at + 2] = [sizes[at] * sizes[at + 1]]
+        elif sizes:
+            at = w.choose(len(sizes))
+            factors = [f for f in range(2, sizes[at]) if sizes[at] % f == 0]
+            if factors and len(sizes) < 5:
+                factor = w.pick(factors)
+                sizes[at : at + 1] = [factor, sizes[at] // factor]
+    return (f"{v.name}.reshape({tuple(sizes)})", ()) if tuple(sizes) != v.shape else ("", ())
+
+
+def permute(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    order = list(range(rank))
+    for i in range(rank - 1):
+        j = i + w.choose(rank - i)
+        order[i], order[j] = order[j], order[i]
+    changed = order != list(range(rank))
+    return (f"{v.name}.permute({tuple(order)})", ()) if changed else ("", ())
+
+
+def slice_(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    if not rank:
+        return "", ()
+    parts = [":"] * rank
+    at = w.choose(rank)
+    size = v.shape[at]
+    start = w.choose(size)
+    end = start + 1 + w.choose(size - start)
+    step = w.pick(("", ":2", ":3")) if end - start > 3 else ""
+    parts[at] = f"{start}:{end}{step}" if w.choose(5) else str(start)
+    return f"{v.name}[{', '.join(parts)}]", ()
+
+
+def expand(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    sizes = [w.pick(SIZES[1:8]) if n == 1 and w.choose(2) else n for n in v.shape]
+    if w.choose(2) or sizes == list(v.shape):
+        sizes.insert(0, w.pick(SIZES[1:6]))
+    return f"{v.name}.expand({tuple(sizes)})", ()
+
+
+def unsqueeze(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    ones = [d for d in range(rank) if v.shape[d] == 1]
+    if ones and w.choose(2):
+        return f"{v.name}.squeeze({w.pick(ones)})", ()
+    return (f"{v.name}.unsqueeze({w.choose(rank + 1)})", ()) if rank < 5 else ("", ())
+
+
+def cat(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    """With another value, or with an input, of the same sizes but one."""
+    if not rank:
+        return "", ()
+    at = w.choose(rank)
+
+    def fits(other: Value) -> bool:
+        alike = other.dtype == v.dtype and other.own.dim() == rank
+        return alike and all(
+            m == n for i, (m, n) in enumerate(zip(other.shape, v.shape, strict=True)) if i != at
+        )
+
+    other = w.value(fits) if w.choose(4) else None
+    if other is None:
+        sizes = [*v.shape]
+        sizes[at] = w.pick(SIZES[:8])
+        other = w.input(v.dtype, tuple(sizes))
+    order = (v, other) if w.choose(2) else (other, v)
+    return f"torch.cat(({order[0].name}, {order[1].name}), {at})", (other,)
+
+
+STEPS: tuple[Callable[[Writer], None], ...] = (
+    *[unary] * 5,
+    *[binary] * 5,
+    *[fold] * 4,
+    *[view] * 7,
+    *[product] * 2,
+    *[rows] * 2,
+    norm,
+    *[cast] * 2,
+    compare,
+    *[where] * 2,
+    *[integers] * 2,
+)

@@ -1,0 +1,86 @@
+"""The kernels around matrix products compile for an H200, with no GPU, and fit it: registers,
+spills and shared memory of the workloads of bench/contractions.py at full size, by the model's
+best configs. `python tests/planner/contraction_cubins.py` prints the table alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from contraction_cubins import Cubin, table
+
+NAMES = (
+    "linear_smallk_gelu",
+    "linear_relu",
+    "matmul_rowmax",
+    "splade_head",
+    "linear_cross_entropy",
+    "attn_naive_softcap_alibi_causal",
+    "attn_out_residual_ln",
+)
+MOST_REGISTERS = 255
+MOST_SPILLED = 64
+"""Bytes of a thread: some registers around a loop, none in each turn of it."""
+MOST_SHARED = 227 * 1024
+"""What a block may have on Hopper."""
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """Prints the table at the end of the session, where one process runs all tests."""
+
+    text: str
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section("kernels around matrix products, compiled for an H200")
+        terminalreporter.write_line(self.text)
+
+
+@pytest.fixture(scope="module")
+def kernels(request: pytest.FixtureRequest) -> list[Cubin]:
+    """Compiled in a process of its own, because the interpreter is on in this one."""
+    script = Path(__file__).with_name("contraction_cubins.py")
+    done = subprocess.run(
+        [sys.executable, script, "--json", *NAMES],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [Cubin(**kernel) for kernel in json.loads(done.stdout)]
+    request.config.pluginmanager.register(_Summary(table(found)))
+    return found
+
+
+def of(kernels: list[Cubin], name: str) -> list[Cubin]:
+    found = [k for k in kernels if k.workload == name]
+    assert found, f"no kernel of {name}"
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_around_products_compile_and_fit(kernels: list[Cubin], name: str) -> None:
+    for kernel in of(kernels, name):
+        assert kernel.cubin_bytes > 1000
+        assert 16 < kernel.registers <= MOST_REGISTERS
+        assert kernel.spill_bytes <= MOST_SPILLED, table([kernel])
+        assert 0 < kernel.shared_bytes <= MOST_SHARED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_run_on_tensor_cores(kernels: list[Cubin], name: str) -> None:
+    first, *rest = of(kernels, name)
+    assert first.tensor_core
+    # Only one that is cut over the grid has a second kernel, which combines the parts.
+    assert [k.tensor_core for k in rest] == [False] * (name == "linear_cross_entropy")
+
+
+def test_attention_is_one_kernel_of_two_products(kernels: list[Cubin]) -> None:
+    assert [k.products for k in of(kernels, "attn_naive_softcap_alibi_causal")] == [2]

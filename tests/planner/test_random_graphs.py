@@ -1,0 +1,172 @@
+"""Random programs equal float64 by the accuracy rule, by kernels of ours: some here, as many as
+wanted by `python tests/planner/graph_sweep.py --graphs 2000 --seed 0`. Programs that once failed
+stay, as small as they could be made."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import graph_sweep
+import pytest
+import torch
+from fusionplan.planner.lower import lower
+from fusionplan.planner.runtime.executor import Executor
+from graph_sweep import PLANNERS, check, shrunk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_graphs import Program, generate, parsed
+
+EXAMPLES = {"largest": 50, "modelled": 12}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Program, int]:
+    """A program, and the seed of its inputs."""
+    seed = draw(st.integers(0, 99))
+    return generate(lambda n: draw(st.integers(0, n - 1)) if n > 1 else 0, seed), seed
+
+
+@pytest.mark.parametrize("plan", EXAMPLES)
+def test_random_programs_equal_float64(plan: str) -> None:
+    kernels: list[int] = []
+
+    @settings(
+        max_examples=EXAMPLES[plan],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def agree(drawn: tuple[Program, int]) -> None:
+        program, seed = drawn
+        kernels.append(check(program, PLANNERS[plan], seed))
+
+    agree()
+    assert len(kernels) >= EXAMPLES[plan]
+    # Some programs are views alone, or products that the vendor keeps.
+    assert sum(k > 0 for k in kernels) >= 0.8 * len(kernels)
+    assert sum(kernels) >= 2 * len(kernels)
+
+
+FAILED = {
+    "sum_of_a_broadcast": """
+def graph(a102: "bool[]"):
+    v4 = a102.expand((5,))
+    v8 = v4.sum(0)
+    return (v8,)
+""",
+    "extremum_of_a_broadcast_beside_a_product": """
+def graph(a1: "float16[3, 130]", a2: "bool[]"):
+    v0 = torch.where(a2, a1, 0.5)
+    v1 = v0.expand((4, 3, 130))
+    v2 = v1.amin((0, 1, 2), keepdim=True)
+    v5 = a1 @ v0.transpose(-1, -2) * 0.08771
+    return (v2, v5)
+""",
+    "extremum_of_a_broadcast_norm": """
+def graph(a1: "bfloat16[8]", a6: "bfloat16[70, 8]", a7: "bfloat16[70]"):
+    v4 = F.layer_norm(a1, (8,), eps=0.1)
+    v5 = v4.expand((3, 8))
+    v6 = v5.amax((0,), keepdim=True)
+    v9 = F.linear(v4, a6, a7)
+    v11 = torch.relu(v6)
+    return (v9, v11)
+""",
+    "comparison_of_scalars_spread": """
+def graph(a101: "bool[32, 8, 16]", a111: "float32[]"):
+    v12 = a111 > 0
+    v14 = v12 & a101
+    return (v14,)
+""",
+    "output_repeats_along_a_loop": """
+def graph(a2: "bool[1, 1, 7]", a101: "float16[1, 7]"):
+    v2 = a101.expand((4, 1, 7))
+    v3 = v2.expand((4, 4, 1, 7))
+    v5 = torch.where(a2, v3, v2)
+    v9 = v5.amin((1,), keepdim=True)
+    v11 = torch.where(a2, v5, v9)
+    return (v11,)
+""",
+    "join_of_computed_dimensions_of_one": """
+def graph(a105: "bfloat16[1, 1]"):
+    v12 = a105.mean((0,), keepdim=True)
+    v15 = torch.cat((v12, v12), 1)
+    return (v15,)
+""",
+    "join_of_computed_integers": """
+def graph(a4: "int64[]", a106: "int64[1]"):
+    v7 = a4 - a106
+    v9 = torch.cat((v7, v7), 0)
+    return (v9,)
+""",
+    "extremum_behind_a_scalar_mask": """
+def graph(a1: "float32[70, 2]", a3: "bool[]"):
+    v2 = a1 * a3
+    v3 = v2.amax((0, 1), keepdim=True)
+    return (v3,)
+""",
+}
+
+
+@pytest.mark.parametrize("plan", PLANNERS)
+@pytest.mark.parametrize("name", FAILED)
+def test_what_once_failed(name: str, plan: str) -> None:
+    program = parsed(FAILED[name])
+    assert check(program, PLANNERS[plan], seed=6) > 0
+
+
+# --- the programs themselves -------------------------------------------------------------------
+
+
+def test_a_program_is_its_text() -> None:
+    for seed in range(20):
+        program = generate(random.Random(seed).randrange, seed)
+        again = parsed(str(program))
+        assert str(parsed(str(again))) == str(again)
+        data = program.data(seed)
+        for mine, own in zip(again.function()(*data), program.function()(*data), strict=True):
+            assert torch.equal(mine, own)
+
+
+def test_programs_are_varied() -> None:
+    found = [generate(random.Random(seed).randrange, seed) for seed in range(150)]
+    lengths = [len(program.lines) for program in found]
+    assert min(lengths) >= 3
+    assert max(lengths) <= 30
+    assert max(lengths) >= 20
+    text = "\n".join(map(str, found))
+    wanted = "reshape permute expand unsqueeze cat sum mean amax var softmax linear transpose cast"
+    assert [word for word in wanted.split() if word not in text] == []
+    for dtype in ("float16", "bfloat16", "float32", "int64", "bool"):
+        assert f'"{dtype}[' in text
+
+
+def test_a_failure_is_made_small() -> None:
+    def fails(program: Program) -> bool:
+        return any("sigmoid" in text for _, text in program.lines)
+
+    program = next(
+        p
+        for seed in range(100)
+        if fails(p := generate(random.Random(seed).randrange, seed)) and len(p.lines) > 8
+    )
+    small = shrunk(program, fails)
+    assert [text.split("(")[0] for _, text in small.lines] == ["torch.sigmoid"]
+
+
+@pytest.mark.parametrize("wrong", ["0.5001", 'float("nan")'])
+def test_a_wrong_kernel_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any, **options: Any) -> Program:
+        found = lower(*given, **options)
+        kernels = tuple(replace(k, text=k.text.replace("0.5", wrong)) for k in found.kernels)
+        return replace(found, kernels=kernels)
+
+    program = parsed('def graph(a0: "float32[5, 7]"):\n    v0 = a0 + 0.5\n    return (v0,)\n')
+    assert check(program, PLANNERS["modelled"]) == 1
+    monkeypatch.setattr(graph_sweep, "Executor", partial(Executor, lower=broken))
+    with pytest.raises(AssertionError, match=r"v0: error|NaN"):
+        check(program, PLANNERS["modelled"])
