@@ -298,7 +298,8 @@ def _rounded_half(bits: torch.Tensor) -> torch.Tensor:
     """The bits of a float32 with its high half rounded to the nearest, ties to the even one."""
     odd = aten.ne.Scalar(aten.bitwise_and.Scalar(bits, _LOW_HALF + 1), 0)
     up = aten.add.Tensor(bits, to(odd, torch.int32))
-    return aten.add.Scalar(up, _LOW_HALF >> 1)
+    rounded: torch.Tensor = aten.add.Scalar(up, _LOW_HALF >> 1)
+    return rounded
 
 
 def _sortable(
