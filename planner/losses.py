@@ -247,7 +247,7 @@ def _log_softmax_backward(
 # --- where an extremum is ---
 
 
-def _arg_extremum(x: torch.Tensor, dims: list[int], keepdim: bool, sign: int) -> Any:
+def arg_extremum(x: torch.Tensor, dims: list[int], keepdim: bool, sign: int) -> Any:
     """Index of the first greatest (sign 1) or least (-1) element along `dims`, counted over them as
     one; NaN is beyond any number. One fold over (value, index), packed as an integer that orders
     as the pair does, of 32 bits where both have 16; for 64-bit types, which leave no room beside
@@ -320,20 +320,20 @@ def _sortable(
 
 
 def _argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _arg_extremum(x, dims_of(x, dim if dim is None else [dim]), keepdim, 1)
+    return arg_extremum(x, dims_of(x, dim if dim is None else [dim]), keepdim, 1)
 
 
 def _argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _arg_extremum(x, dims_of(x, dim if dim is None else [dim]), keepdim, -1)
+    return arg_extremum(x, dims_of(x, dim if dim is None else [dim]), keepdim, -1)
 
 
 def _max_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
-    index = _arg_extremum(x, dims_of(x, [dim]), keepdim, 1)
+    index = arg_extremum(x, dims_of(x, [dim]), keepdim, 1)
     return index if index is NotImplemented else (aten.amax.default(x, [dim], keepdim), index)
 
 
 def _min_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
-    index = _arg_extremum(x, dims_of(x, [dim]), keepdim, -1)
+    index = arg_extremum(x, dims_of(x, [dim]), keepdim, -1)
     return index if index is NotImplemented else (aten.amin.default(x, [dim], keepdim), index)
 
 

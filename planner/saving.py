@@ -29,6 +29,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from .capture import hint
 from .ops import OPS, Cast, Concat, Constant, Contraction, Iota, Pointwise, Reduction, View
 from .reassociate import reassociate
+from .ties import compared, settle
 
 __all__ = ["FLOOR_BYTES", "partition", "stored_bytes"]
 
@@ -129,6 +130,9 @@ def _cut(
         {n for i, n in enumerate(_primals(joint.graph)) if i in static},
         FLOOR_BYTES if floor is None else floor,
     )
+    survey.look()
+    if survey.settle():
+        survey.look()
     survey.mark()
     # torch's minimum cut saves nothing that no forward output depends on: for its sake they are
     # outputs themselves.
@@ -148,12 +152,14 @@ def _cut(
 class _Origin:
     """What a value is computed from. leaves: the stored values. given: all of them are there in
     any case, being inputs, or random, so that nothing could replace them. grown: the value is
-    computed again. heavy: that takes a contraction."""
+    computed again. heavy: that takes a contraction. tied: it would be, were it not compared with a
+    fold of itself."""
 
     leaves: frozenset[fx.Node] = frozenset()
     given: bool = False
     grown: bool = False
     heavy: bool = False
+    tied: bool = False
 
 
 @dataclass(slots=True)
@@ -165,22 +171,33 @@ class _Survey:
     gradients: list[Any]
     static: set[fx.Node]  # parameters: stored, whatever becomes of the graph
     floor: int
+    settled: set[fx.Node] = field(default_factory=set)  # computed again though compared
     _forward: list[fx.Node] = field(default_factory=list)
     _members: set[fx.Node] = field(default_factory=set)
     _streamed: set[fx.Node] = field(default_factory=set)
     _origin: dict[fx.Node, _Origin] = field(default_factory=dict)
 
-    def mark(self) -> None:
-        """Tells torch's minimum cut: grown values that the backward pass needs must be computed
-        again, folds of grown values must be saved."""
+    def look(self) -> None:
+        """Where each value of the forward pass comes from."""
         tagged = [n for n in self.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"]
         self._members = _ancestors([*self.outputs, *tagged])
         self._forward = [n for n in self.graph.nodes if n in self._members]
+        self._streamed, self._origin = set(), {}
         for node in reversed(self._forward):
             if self._is_streamed(node):
                 self._streamed.add(node)
         for node in self._forward:
             self._origin[node] = self._origin_of(node)
+
+    def settle(self) -> bool:
+        """Makes tied values safe to compute again; whether there are any."""
+        tied = [node for node, origin in self._origin.items() if origin.tied]
+        self.settled = {node for node in tied if settle(self.graph, node)}
+        return bool(self.settled)
+
+    def mark(self) -> None:
+        """Tells torch's minimum cut: grown values that the backward pass needs must be computed
+        again, folds of grown values must be saved."""
         needed = self._needed()
         for node in self._forward:
             is_stored = self._origin[node].leaves == {node}
@@ -203,11 +220,7 @@ class _Survey:
     def _is_compared(self, node: fx.Node) -> bool:
         """Whether the step asks where the value equals a fold of itself, as the gradient of a
         maximum does. Computed again by another kernel, its last bits may be others."""
-        tests = (u for u in node.users if u.target in (aten.eq.Tensor, aten.ne.Tensor))
-        others = (_behind_views(o) for u in tests for o in u.all_input_nodes if o is not node)
-        return any(
-            _kind(o) == "fold" and node in map(_behind_views, o.all_input_nodes) for o in others
-        )
+        return node not in self.settled and bool(compared(node))
 
     def _is_statistic(self, node: fx.Node) -> bool:
         return _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node))
@@ -254,6 +267,8 @@ class _Survey:
         leaves, added = self._leaves(kind, sources)
         given = all(s.given for s in sources) and not heavy
         if self._is_grown(node, heavy, leaves, added):
+            if heavy and self._is_compared(node):
+                return _Origin(frozenset([node]), given, tied=True)
             return _Origin(leaves, given, True, heavy)
         if heavy or self._size(leaves) > _bytes(node):
             return _Origin(frozenset([node]), given)
@@ -280,8 +295,6 @@ class _Survey:
         added: frozenset[fx.Node] | None,
     ) -> bool:
         if node in self.outputs or (heavy and node not in self._streamed):
-            return False
-        if heavy and self._is_compared(node):
             return False
         if added is not None:
             largest = max(_bytes(n) for n in [node, *self._grown_inputs(node)])
@@ -321,13 +334,6 @@ def _ancestors(values: list[Any]) -> set[fx.Node]:
             found.add(node)
             stack.extend(node.all_input_nodes)
     return found
-
-
-def _behind_views(node: fx.Node) -> fx.Node:
-    """The value that a node shows in another shape or dtype."""
-    while node.op == "call_function" and isinstance(OPS.get(str(node.target)), (View, Cast)):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _kind(node: fx.Node) -> Kind:
