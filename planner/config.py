@@ -26,6 +26,7 @@ class Config:
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
     flatten   the outer of two loops is run as one with the inner, so that the loads of its next
               turn begin before this turn's end.
+    subtiles  parts of a tile's columns in which what follows a matrix product is done (1: at once).
     access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
 
@@ -40,6 +41,7 @@ class Config:
     programs: Annotated[int, Field(ge=0)] = 0
     flatten: bool = False
     access: Literal["pointer", "descriptor"] = "pointer"
+    subtiles: Positive = 1
 
     def block(self, axis: str) -> int:
         """The block size of an axis. Raises KeyError for an axis the config does not name."""
@@ -53,4 +55,5 @@ class Config:
         parts += [f"group={self.group}"] * (self.group > 1)
         parts += [f"programs={self.programs}"] * (self.programs > 0)
         parts += ["flat loops"] * self.flatten + ["descriptors"] * (self.access == "descriptor")
+        parts += [f"subtiles={self.subtiles}"] * (self.subtiles > 1)
         return " ".join(parts)

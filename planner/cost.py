@@ -56,7 +56,7 @@ def estimate(nest: Nest, config: Config, device: DeviceProfile) -> Cost:
     programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
     traffic = _traffic(nest, tiles, programs, device)
     fma, sfu = _operations(nest, tiles, programs, config)
-    registers, spills = pressure(nest, tiles, config.num_warps)
+    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles)
     threads = 32 * config.num_warps
     shared = shared_bytes(nest, tiles, config)
     resident = _resident_blocks(registers, threads, shared, device)

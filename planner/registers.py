@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .codegen.access import Tiles
+from .codegen.subtiles import epilogue
 from .graph import itemsize
 from .nest import Nest
 from .place import Loop, Step, Store
@@ -35,11 +36,12 @@ FEATURES = (
 WEIGHTS = (14.5, 0.72, 0.39, 1.18, 0.27, 0.0, 0.59, 0.14, 0.3, 0.71, 0.34, 0.25, 8.6, 2.25)
 
 
-def pressure(nest: Nest, tiles: Tiles, num_warps: int) -> tuple[int, int]:
-    """(registers, spill bytes) per thread, as the compiler would report them."""
+def pressure(nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1) -> tuple[int, int]:
+    """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
+    which what follows the matrix products is done."""
     limit = min(MOST, 65536 // (32 * num_warps))
     if any(tiles.dot(c) for c in nest.contractions):
-        wanted = _with_dots(nest, tiles, 32 * num_warps)
+        wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     stretches = features(nest, tiles, num_warps)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
@@ -47,22 +49,27 @@ def pressure(nest: Nest, tiles: Tiles, num_warps: int) -> tuple[int, int]:
     return int(min(limit, max(16, wanted))), int(max(0.0, wanted - limit) * 4)
 
 
-def _with_dots(nest: Nest, tiles: Tiles, threads: int) -> float:
+def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
     """With matrix products: accumulators stay in registers all through their loop, loaded
-    operands in shared memory; what else is computed on the widest tile comes on top."""
+    operands in shared memory; what else is computed on the widest tile comes on top. In parts,
+    the results of the products wait while one part is worked on."""
     dots = {c for c in nest.contractions if tiles.dot(c)}
     operands = {r for c in dots for r in nest.values[c].reads}
     most = 0.0
+    behind = frozenset(epilogue(nest, tiles, subtiles).items) if subtiles > 1 else frozenset()
     for item, loops in nest.walk():
         if isinstance(item, (Store, Loop)):
             continue
         carried = {c for loop in loops for c in loop.carries}
-        kept = sum(tiles.tile(c) for c in carried)
+        kept = float(sum(tiles.tile(c) for c in carried))
         loaded = item.value in nest.loads and item.value in operands
-        own = 0 if loaded or item.value in carried else tiles.tile(item.value)
+        own = 0.0 if loaded or item.value in carried else float(tiles.tile(item.value))
         kind = nest.values[item.value].kind
         # The values of a chain of operations live beside what they are computed from.
         beside = 0.5 * own if isinstance(kind, Compute) else 0.0
+        if item in behind:
+            kept += own * (1 - 1 / subtiles)
+            own, beside = own / subtiles, beside / subtiles
         most = max(most, (kept + own + beside) / threads)
     return 34.0 + most
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from .codegen import descriptors
 from .codegen.access import Tiles, power_of_two
+from .codegen.subtiles import epilogue
 from .config import Config
 from .cost import Cost, estimate, floor_s, shared_bytes, total
 from .device import DeviceProfile
@@ -28,6 +29,7 @@ _STAGES = (1, 2)
 _DOT_STAGES = (3, 4, 2, 1)
 _DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
 _GROUPS = (8, 1)
+_SUBTILES = (1, 2, 4)
 _EVICTIONS = ("none", "first", "last")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
@@ -99,6 +101,7 @@ class Space:
             programs=0 if layout.reduction == "nested" else int(choice.get("programs", 0)),
             flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
             access=choice.get("access", "pointer"),
+            subtiles=int(choice.get("subtiles", 1)),
         )
 
     def choice(self, config: Config) -> dict[str, Value]:
@@ -113,6 +116,7 @@ class Space:
             "programs": config.programs,
             "flatten": config.flatten,
             "access": config.access,
+            "subtiles": config.subtiles,
         }
 
     def judge(self, config: Config) -> Cost | Refusal:
@@ -128,6 +132,8 @@ class Space:
                 if refusal is not None:
                     return refusal
                 costs.append(estimate(kernel.nest, config, self.device))
+                if config.subtiles > 1 and kernel is self.schedules[layout].kernels[0]:
+                    epilogue(kernel.nest, Tiles.of(kernel.nest, config), config.subtiles)
             except Refused as refused:
                 return refused.refusal
         if config.access == "descriptor" and not any(
@@ -221,6 +227,7 @@ class Space:
             yield one | {"flatten": nested}
             if not few and not held and not nested and stages == _DOT_STAGES[0]:
                 yield one | {"programs": self.device.sm_count}
+                yield one | {"subtiles": 2}
 
 
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
@@ -317,6 +324,7 @@ def _dimensions(
         found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
         found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
         found.append(Dimension("flatten", (False, True), frozenset(by_dots & {"nested"})))
+        found.append(Dimension("subtiles", _SUBTILES, frozenset(by_dots)))
         if device.capability >= _DESCRIPTORS:
             found.append(Dimension("access", ("pointer", "descriptor"), frozenset(by_dots)))
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..bounds import Limit
@@ -77,10 +77,12 @@ class Tiles:
 
     An axis with block 1 is a scalar and no dimension of any tile; a value has one dimension for
     each other axis on which it depends, in the order of the axes, and is a scalar without one.
+    steps: from one block to the next; more than the block in a part of an epilogue.
     """
 
     nest: Nest
     blocks: tuple[int, ...]
+    steps: tuple[int, ...]
     wide: bool
 
     @staticmethod
@@ -88,7 +90,12 @@ class Tiles:
         blocks = tuple(block_size(axis, config) for axis in nest.axes)
         accesses = [*nest.loads.values(), *nest.stores.values()]
         wide = any(_span(access.type) > INT32_LIMIT for access in accesses)
-        return Tiles(nest, blocks, wide)
+        return Tiles(nest, blocks, blocks, wide)
+
+    def part(self, axis: int, parts: int) -> Tiles:
+        """The tiles of one of several parts along an axis."""
+        blocks = tuple(b // parts if a == axis else b for a, b in enumerate(self.blocks))
+        return replace(self, blocks=blocks)
 
     def dims(self, axes: Iterable[int]) -> Dims:
         """The axes among these that are dimensions of a tile."""
@@ -99,7 +106,7 @@ class Tiles:
 
     def count(self, axis: int) -> int:
         """Blocks along an axis."""
-        return -(-self.nest.axes[axis].extent // self.blocks[axis])
+        return -(-self.nest.axes[axis].extent // self.steps[axis])
 
     def turns(self, axis: int) -> float:
         """Blocks along a looped axis that masks leave on average."""
@@ -110,7 +117,7 @@ class Tiles:
         return _blocks_left(tuple(found), extents, self.blocks[axis], self.count(axis))
 
     def is_ragged(self, axis: int) -> bool:
-        return self.nest.axes[axis].extent % self.blocks[axis] != 0
+        return self.nest.axes[axis].extent % self.steps[axis] != 0
 
     @staticmethod
     def spread(text: str, own: Dims, dims: Dims) -> str:

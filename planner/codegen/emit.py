@@ -18,6 +18,7 @@ from .body import TRITON_DTYPE, convert, expression, literal
 from .intrinsics import GPU, STAND_INS
 from .scope import Scope
 from .source import Buffer, KernelSource
+from .subtiles import Epilogue, epilogue
 
 _HEADER = "import triton\nimport triton.language as tl\n"
 _LIBDEVICE = "from triton.language.extra import libdevice\n"
@@ -81,11 +82,13 @@ class _Emitter:
         self.loops = 0
         self.tiles_in_all = math.prod(self.tiles.count(a) for a in nest.with_role(Role.GRID))
         self.grid = min(self.tiles_in_all, config.programs or self.tiles_in_all)
+        has_dots = config.subtiles > 1 and bool(self.scope.dots)
+        self.epilogue = epilogue(nest, self.tiles, config.subtiles) if has_dots else None
 
     def kernel(self) -> list[str]:
         scope, wide = self.scope, ".to(tl.int64)" * self.tiles.wide
-        for axis in self.nest.with_role(Role.HELD):
-            self._index(axis, "")
+        if not self.epilogue:
+            self._held()
         if self.grid == self.tiles_in_all:
             scope.line("pid = tl.program_id(0)" + wide)
             self._tile()
@@ -98,8 +101,32 @@ class _Emitter:
         return scope.lines
 
     def _tile(self) -> None:
+        if not self.epilogue:
+            self._grid()
+            self._body(self.nest.body, None)
+            return
+        self._held()  # Again in every turn of a persistent grid: parts have indices of their own.
         self._grid()
-        self._body(self.nest.body, None)
+        self._body(self.nest.body[: -len(self.epilogue.items)], None)
+        self._in_parts(self.epilogue)
+
+    def _held(self) -> None:
+        for axis in self.nest.with_role(Role.HELD):
+            self._index(axis, "")
+
+    def _in_parts(self, epilogue: Epilogue) -> None:
+        """What follows the products, over one part of the tile's columns after another."""
+        scope, axis, parts = self.scope, epilogue.axis, self.config.subtiles
+        values = {v: scope.cut(v, axis, parts) for v in epilogue.values}
+        start = scope.starts[axis]
+        scope.tiles = self.tiles = self.tiles.part(axis, parts)
+        for number in range(parts):
+            offset = number * self.tiles.blocks[axis]
+            self._lanes(axis, f"{start} + {offset}" if number else start)
+            for value, names in values.items():
+                scope.names[value] = names[number]
+            again = (item for item in epilogue.items if not number or item not in epilogue.once)
+            self._body(tuple(again), None)
 
     def _body(self, body: Body, carried: folds.Carried | None) -> None:
         for item in body:
@@ -155,13 +182,17 @@ class _Emitter:
 
     def _index(self, axis: int, block_index: str) -> None:
         """The index along an axis, as a scalar or as a vector."""
+        start = f"{block_index} * {self.tiles.blocks[axis]}" if block_index else "0"
+        self._lanes(axis, start, block_index or start)
+
+    def _lanes(self, axis: int, start: str, scalar: str = "") -> None:
+        """The index along an axis in a block that starts there; scalar: that of a block of one."""
         tile, block = self.nest.axes[axis], self.tiles.blocks[axis]
-        self.scope.starts[axis] = f"{block_index} * {block}" if block_index else "0"
-        offset = f"{block_index} * {block}" if block > 1 else block_index
-        text = offset or "0"
+        self.scope.starts[axis] = start
+        text = scalar
         if block > 1:
             lanes = f"tl.arange(0, {block})"
-            text = f"{offset} + {lanes}" if block_index else lanes
+            text = lanes if start == "0" else f"{start} + {lanes}"
         self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
             self.scope.line(f"{tile.name}_in = {tile.name} < {tile.extent}")

@@ -68,6 +68,23 @@ class Scope:
         self.line(f"{name} = {text}", f"{self.nest.values[value].origin} {shape}")
         self.names[value], self.dims[value] = name, dims
 
+    def cut(self, value: int, axis: int, parts: int) -> list[str]:
+        """The names of equal parts of a tile along one of its dimensions, in order."""
+        dims, names = self.dims[value], [self.names[value]]
+        place, size = dims.index(axis), self.tiles.blocks[axis]
+        order = [*(d for d in range(len(dims) + 1) if d != place), place]
+        while len(names) < parts:
+            size, count = size // 2, 2 * len(names)
+            shape = [self.tiles.blocks[d] for d in dims]
+            shape[place : place + 1] = [2, size]
+            halves = [f"v{value}_{number}of{count}" for number in range(count)]
+            for number, name in enumerate(names):
+                pair = ", ".join(halves[2 * number : 2 * number + 2])
+                apart = f"tl.permute(tl.reshape({name}, {shape}), {order})"
+                self.line(f"{pair} = tl.split({apart})")
+            names = halves
+        return names
+
     def at(self, value: int, dims: Dims) -> str:
         """A value among the dimensions of its reader."""
         return self.tiles.spread(self.names[value], self.dims[value], dims)

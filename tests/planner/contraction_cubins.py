@@ -12,14 +12,15 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import triton
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from full_size import MODELS, planned
+from full_size import MODELS, Planned, planned
+from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
 
 
@@ -43,20 +44,35 @@ def cubins(name: str) -> Iterator[Cubin]:
     """Every kernel of a workload's groups with a product."""
     found = planned(name)
     for group in found.fused():
-        for kernel in found.program(group).kernels:
-            compiled = compile_kernel(kernel, Target())
-            used = resources(compiled)
-            yield Cubin(
-                name,
-                kernel.name,
-                str(group.config),
-                len(found.contractions(group.nodes)),
-                "mma" in compiled.kernel.asm["ptx"],
-                used.registers,
-                used.spill_bytes,
-                used.shared_bytes,
-                used.cubin_bytes,
-            )
+        yield from _cubins(name, found, group)
+
+
+def _cubins(name: str, found: Planned, group: GroupPlan) -> Iterator[Cubin]:
+    for kernel in found.program(group).kernels:
+        compiled = compile_kernel(kernel, Target())
+        used = resources(compiled)
+        yield Cubin(
+            name,
+            kernel.name,
+            str(group.config),
+            len(found.contractions(group.nodes)),
+            "mma" in compiled.kernel.asm["ptx"],
+            used.registers,
+            used.spill_bytes,
+            used.shared_bytes,
+            used.cubin_bytes,
+        )
+
+
+def in_parts() -> Iterator[Cubin]:
+    """A product with GELU in wide tiles, its epilogue at once and in parts."""
+    found = planned("linear_smallk_gelu")
+    (group,) = found.fused()
+    assert group.config is not None
+    wide = tuple((axis, 256 if axis == "x1" else size) for axis, size in group.config.blocks)
+    for parts in (1, 2):
+        config = replace(group.config, blocks=wide, subtiles=parts)
+        yield from _cubins(f"gelu in {parts}", found, replace(group, config=config))
 
 
 def table(kernels: list[Cubin]) -> str:
@@ -76,6 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         found = [kernel for name in given.names or MODELS for kernel in cubins(name)]
+        found += in_parts()
     print(json.dumps([asdict(k) for k in found]) if given.json else table(found))
 
 

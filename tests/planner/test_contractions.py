@@ -121,6 +121,44 @@ def test_what_stands_before_and_behind_a_product(name: str) -> None:
     verify(AROUND[name], [data(35, 24), data(40, 24, seed=1), data(40, seed=2)])
 
 
+def statistics_too(x, w, b):
+    """Attention over rows, with an output that lacks the columns."""
+    scores = (x @ w.t()).float() * 0.2
+    return scores.softmax(-1).to(x.dtype) @ w, scores.logsumexp(-1)
+
+
+IN_PARTS = {
+    "gelu": (AROUND["gelu"], (70, 40), (100, 40)),
+    "gated": (AROUND["gated"], (35, 24), (70, 24)),
+    "two_outputs": (AROUND["two_outputs"], (35, 24), (70, 24)),
+    "layer_norm_row": (
+        lambda x, w, b: F.layer_norm(F.linear(x, w) + b, (64,), b),
+        (35, 24),
+        (64, 24),
+    ),
+    "statistics": (statistics_too, (70, 32), (40, 32)),
+    "transposed": (lambda x, w, b: F.relu(F.linear(x, w, b)).t().contiguous(), (35, 24), (70, 24)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_an_epilogue_in_parts(name: str) -> None:
+    function, left, right = IN_PARTS[name]
+    inputs = [data(*left), data(*right, seed=1), data(right[0], seed=2)]
+    found = space(function, inputs)
+    halved = [replace(config, subtiles=2) for config, _ in found.seeds(600)]
+    chosen = [config for config in halved if isinstance(found.judge(config), Cost)][:2]
+    assert chosen
+    others = ({"subtiles": 4}, {"access": "pointer"}, {"programs": 3, "group": 1})
+    more = [replace(chosen[0], **other) for other in others if chosen[0].reduction != "nested"]
+    chosen += [config for config in more if isinstance(found.judge(config), Cost)]
+    assert check(function, inputs, chosen) == len(chosen)
+    for config in chosen:
+        program = lower(found.group, config)
+        assert not isinstance(program, Refusal)
+        assert f"_0of{config.subtiles}" in program.kernels[0].text
+
+
 BEHIND = {
     "max_row": lambda x, y: (x @ y.t()).amax(-1),
     "max_column": lambda x, y: (x @ y.t()).amax(0),

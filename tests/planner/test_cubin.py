@@ -84,3 +84,9 @@ def test_products_run_on_tensor_cores(kernels: list[Cubin], name: str) -> None:
 
 def test_attention_is_one_kernel_of_two_products(kernels: list[Cubin]) -> None:
     assert [k.products for k in of(kernels, "attn_naive_softcap_alibi_causal")] == [2]
+
+
+def test_an_epilogue_in_parts_needs_fewer_registers(kernels: list[Cubin]) -> None:
+    (whole,), (halves,) = of(kernels, "gelu in 1"), of(kernels, "gelu in 2")
+    assert halves.registers <= whole.registers - 16
+    assert halves.spill_bytes == whole.spill_bytes == 0

@@ -353,6 +353,30 @@ def descriptors_for_scalars() -> object:
     return found.judge(Config(blocks, 8, num_stages=2, reduction="loop", access="descriptor"))
 
 
+@case("subtiles", "x1 has blocks of 16, too few for 2 parts")
+def parts_of_a_narrow_tile() -> object:
+    blocks = (("r0", 64), ("x0", 128), ("x1", 16))
+    return large_product().judge(Config(blocks, 4, reduction="loop", subtiles=2))
+
+
+@case("subtiles", "no product of matrices comes before the epilogue")
+def parts_without_a_product() -> object:
+    b = Builder()
+    total = b.op("sum.dim_IntList", b.input(64, 4096), (1,), shape=(64,))
+    blocks = (("r0", 1024), ("x0", 4))
+    return space(b.graph(total)).judge(Config(blocks, 4, reduction="loop", subtiles=2))
+
+
+@case("subtiles", "the epilogue has no r1")
+def parts_of_what_a_fold_took_away() -> object:
+    b = Builder()
+    most = b.op("amax.default", product(b, (64, 64), (64, 128)), (1,), shape=(64,))
+    found = space(b.graph(b.op("relu.default", most)))
+    ((layout, _), *_) = found.schedules.items()
+    blocks = (("r0", 64), ("x0", 64))
+    return found.judge(Config(blocks, 4, tiling=layout.tiling, subtiles=2))
+
+
 @case("held", "a tile of 131072 elements is too large")
 def row_too_long_to_hold() -> object:
     return space(softmax(4096, 1 << 17)).judge(Config((("x0", 1),)))
