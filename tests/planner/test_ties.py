@@ -27,7 +27,7 @@ def test_every_maximum_has_an_element_with_its_gradient(dtype, sign, dims):
     fold = torch.amax if sign > 0 else torch.amin
     x = torch.randn(40, 30, dtype=dtype)
     gm = settled(lambda x, again: x == fold(x, dims, keepdim=True), x)
-    found = gm(x, x * 1.01 if dtype is torch.bfloat16 else x * (1 + 1e-6))
+    found = gm(x, x + 1000)
     assert (found.sum(dims, keepdim=True) == 1).all()
     torch.testing.assert_close(x[found].sort().values, fold(x, dims).flatten().sort().values)
 
