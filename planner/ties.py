@@ -41,7 +41,7 @@ def settle(graph: fx.Graph, node: fx.Node) -> bool:
     """Lets the first extremal element pass each such test; False where that cannot be. The index
     belongs to the forward pass."""
     tests = compared(node)
-    plain = all(f.target in _SIGNS and f.args[0] is node for _, f in tests)
+    plain = bool(tests) and all(f.target in _SIGNS and f.args[0] is node for _, f in tests)
     if not plain or any(test.target is not aten.eq.Tensor for test, _ in tests):
         return False
     indices = [_index(graph, fold) for _, fold in tests]

@@ -10,9 +10,10 @@ aten = torch.ops.aten
 
 def settled(function, x):
     """The function's graph, settled, its test made of a second input: x computed again."""
-    gm = make_fx(function, tracing_mode="fake")(x, x)
+    gm = make_fx(function, tracing_mode="fake")(x, x.clone())
     node, again = [n for n in gm.graph.nodes if n.op == "placeholder"]
     assert settle(gm.graph, node)
+    assert compared(node)
     for test, _ in compared(node):
         test.replace_input_with(node, again)
     gm.graph.lint()
