@@ -9,7 +9,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
 from .graph import Arg, Graph, Node, Ref
-from .ops import Cast, Contraction, CostClass, Law, Pointwise, bound, row
+from .ops import Cast, Contraction, CostClass, Law, Pointwise, View, bound, row
 from .values import register_dtype
 
 NARROW = ("float16", "bfloat16")
@@ -21,6 +21,21 @@ def after_rounding(group: Graph) -> frozenset[int]:
     for node in group.nodes:
         product = isinstance(row(node), Contraction) and _dtype(node) in NARROW
         if product or not found.isdisjoint(node.inputs):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def scaled_products(group: Graph) -> frozenset[int]:
+    """Nodes that are a product of matrices, rounded to 16 bits, times other factors: eager knows
+    no element of them to more than 9 (bfloat16) or 12 bits. A sum of such may be known better."""
+    found: set[int] = set()
+    for node in group.nodes:
+        kind = row(node)
+        product = isinstance(kind, Contraction) and _dtype(node) in NARROW
+        law = kind.law if isinstance(kind, Pointwise) else ""
+        keeps = law in ("mul", "div") or isinstance(kind, (Cast, View))
+        read = node.inputs if law == "mul" else node.inputs[:1]
+        if product or (keeps and not found.isdisjoint(read)):
             found.add(node.id)
     return frozenset(found)
 

@@ -41,9 +41,10 @@ class Pointwise:
 
     relaxed: used instead where the value is rounded to bfloat16 before anything reads it;
     its relative error must stay under 2**-10. quick: used for float32 where no output of the
-    kernel is wider than 16 bits; relative error under 2**-18, of an exponential under 2**-17 at
-    the ends of its range. on_bool: used when the operands are bool. wide: used for float64, where
-    a correctly rounded function takes only float32.
+    kernel is wider than 16 bits, and for a matrix product that was rounded to 16 bits; relative
+    error under 2**-18, of an exponential under 2**-17 at the ends of its range. on_bool: used when
+    the operands are bool. wide: used for float64, where a correctly rounded function takes only
+    float32.
     """
 
     expr: str

@@ -31,6 +31,7 @@ from .precision import (
     expression,
     is_rounded_to_bfloat16,
     quick,
+    scaled_products,
     working_dtypes,
 )
 from .strided import strided
@@ -109,6 +110,7 @@ class _Tracer:
         # Nothing that leaves the kernel shows more than 11 bits of a float.
         self.narrow = all(t.dtype in NARROW for t in types)
         self.rounded = after_rounding(group)
+        self.scaled = scaled_products(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
 
@@ -208,9 +210,13 @@ class _Tracer:
         cost, law = operation.cost, operation.law
         if operation.relaxed and is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
-        # What follows a rounding to 16 bits carries an error far above that of a quick exponential.
+        # What follows a rounding to 16 bits carries an error far above that of a quick form; what
+        # is made of sums of such values is known better, but not to an exponential's error.
         exponential = operation.law in ("exp", "exp2") and node.id in self.rounded
-        if (self.narrow or exponential) and not (operation.relaxed and expr == operation.relaxed):
+        scaled = not self.scaled.isdisjoint(node.inputs)
+        if (self.narrow or exponential or scaled) and not (
+            operation.relaxed and expr == operation.relaxed
+        ):
             expr, operands, cost, law = quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide

@@ -263,6 +263,25 @@ def test_attention_in_other_layouts_and_with_several_outputs() -> None:
     verify(with_statistics, [x.transpose(1, 2).contiguous() for x in (q, k, v)])
 
 
+def test_a_rounded_product_takes_quick_forms_beside_wide_outputs() -> None:
+    """Eager knows the scores to 9 bits; what is added in float32 is known better."""
+
+    def capped(x, y):
+        scores = 5 * torch.tanh((x @ y.t()).float() * 0.1)
+        return scores.softmax(-1), scores.logsumexp(-1)
+
+    def shifted(x, y, b):
+        return torch.tanh((x @ y.t()).float() * 0.1 + b)
+
+    x, y, b = data(35, 24), data(70, 24, seed=1), data(70, seed=2, dtype=F32)
+    for function, inputs, quick in ((capped, [x, y], True), (shifted, [x, y, b], False)):
+        verify(function, inputs)
+        found = space(function, inputs)
+        program = lower(found.group, variants(found)[0])
+        assert not isinstance(program, Refusal)
+        assert ("quick_tanh(" in program.kernels[0].text) == quick
+
+
 def test_attention_with_groups_of_queries() -> None:
     q, k, v = data(2, 4, 18, 16), data(2, 2, 33, 16, seed=1), data(2, 2, 33, 16, seed=2)
 
