@@ -23,8 +23,6 @@ from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
 from .planner.versions import versions
-from .tuner.peers import EAGER, peers_of, real_inputs
-from .tuner.session import tune_captured
 
 Accepted = Literal["measured", "any"]
 
@@ -152,6 +150,10 @@ def _model(captured: Captured) -> Plan:
 def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     """Search now: on the inputs of the call where they are at hand, else on made-up ones. Eager
     is the user's own code where we have it."""
+    # Imported here: who only loads plans does not wait for Optuna.
+    from .tuner.peers import EAGER, peers_of, real_inputs
+    from .tuner.session import tune_captured
+
     inputs = given.fakes if given.real is None else given.real
     inputs = real_inputs(captured, inputs, 0)
     peers = peers_of(captured, inputs)

@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 
 from .engine import sqlite_engine
 from .models import TABLES
-from .schema import current, differences, downgrade, heads, upgrade
+from .schema import current, differences, downgrade, heads, newest, upgrade
 
 __all__ = ["check", "current", "downgrade", "heads", "main", "upgrade"]
 
@@ -21,8 +21,8 @@ __all__ = ["check", "current", "downgrade", "heads", "main", "upgrade"]
 def check() -> list[str]:
     """Up, down and up on a scratch SQLite file; what went wrong, in words."""
     problems: list[str] = []
-    if len(heads()) != 1:
-        problems.append(f"the revisions have {len(heads())} heads, not one: {heads()}")
+    if heads() != (newest(),):
+        problems.append(f"the revisions end at {heads()}, their files' names at {newest()}")
         return problems
     with tempfile.TemporaryDirectory() as folder:
         engine = sqlite_engine(Path(folder) / "scratch.db", "rwc")
@@ -36,8 +36,8 @@ def check() -> list[str]:
                 problems.append(f"the downgrade leaves revision {current(engine)}")
             upgrade(engine)
             problems += [f"after the second upgrade: {text}" for text in differences(engine)]
-            if current(engine) != heads()[0]:
-                problems.append(f"the upgrade ends at {current(engine)}, not {heads()[0]}")
+            if current(engine) != newest():
+                problems.append(f"the upgrade ends at {current(engine)}, not {newest()}")
         finally:
             engine.dispose()
     return problems
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     if not problems:
-        print(f"migrations: up, down, up to {heads()[0]}; models and schema agree")
+        print(f"migrations: up, down, up to {newest()}; models and schema agree")
     return 1 if problems else 0
 
 

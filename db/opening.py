@@ -18,7 +18,7 @@ def opened(place: Place, *, create: bool, read_only: bool) -> Engine:
         engine, revision = _file(place.path, create=create, read_only=read_only)
     else:
         engine, revision = _server(place, create=create, read_only=read_only)
-    if revision not in schema.heads():
+    if revision != schema.newest():
         try:
             schema.upgrade(engine)
         except BaseException:
@@ -71,12 +71,12 @@ def _judge(
                 "give another path or database."
             )
         _may_create(shown, create=create, read_only=read_only)
-    elif not schema.known(revision):
+    elif revision not in schema.revisions():
         raise StoreNewer(
             f"{shown} has schema revision {revision}, which this version of fusionplan does not "
-            f"know (its newest is {schema.heads()[0]}): upgrade fusionplan, or use another store."
+            f"know (its newest is {schema.newest()}): upgrade fusionplan, or use another store."
         )
-    elif revision in schema.heads():
+    elif revision == schema.newest():
         missing = sorted(TABLES - tables)
         if missing:
             raise corrupt(shown, f"table {missing[0]} is missing")

@@ -1,23 +1,24 @@
 """The schema's revisions, applied by alembic without any alembic.ini.
 
 Our version table has a name of its own: Optuna keeps `alembic_version` in the same database, and
-either of the two must be able to migrate without the other.
+either of the two must be able to migrate without the other. Alembic is imported only where it
+migrates or compares: a store at the newest revision opens without it.
 """
+
+from __future__ import annotations
 
 import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 from .engine import writing
 from .models import TABLES, Base
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 VERSION_TABLE = "fusionplan_version"
 FOLDER = Path(__file__).parent / "migrations"
@@ -28,18 +29,28 @@ SERVER_LOCK = 0x66706C616E
 _one_at_a_time = threading.Lock()
 
 
+@cache
+def revisions() -> tuple[str, ...]:
+    """The revisions known to this version, oldest first, by the names of their files."""
+    files = (FOLDER / "versions").glob("[0-9]*_*.py")
+    return tuple(sorted(file.name.partition("_")[0] for file in files))
+
+
+def newest() -> str:
+    return revisions()[-1]
+
+
 def heads() -> tuple[str, ...]:
-    """The newest revision known to this version; a tuple because alembic allows several."""
-    return tuple(_script().get_heads())
+    """The revisions that alembic would upgrade to: `newest()` alone, or the files are wrong."""
+    from alembic.script import ScriptDirectory
 
-
-def known(revision: str) -> bool:
-    """Whether this version of fusionplan can read and migrate that revision."""
-    return revision in {script.revision for script in _script().walk_revisions()}
+    return tuple(ScriptDirectory.from_config(_config()).get_heads())
 
 
 def current(engine: Engine) -> str | None:
     """The database's revision; None before the first upgrade."""
+    from alembic.migration import MigrationContext
+
     with engine.connect() as connection:
         found = MigrationContext.configure(
             connection, opts={"version_table": VERSION_TABLE}
@@ -49,6 +60,8 @@ def current(engine: Engine) -> str | None:
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring the database up to the revision, in one transaction; others wait meanwhile."""
+    from alembic import command
+
     with _one_at_a_time, writing(engine) as connection:
         _wait_turn(connection)
         command.upgrade(_config(connection), revision)
@@ -56,6 +69,8 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 def downgrade(engine: Engine, revision: str = "base") -> None:
     """Take the database down to the revision. What the newer tables held is lost."""
+    from alembic import command
+
     with _one_at_a_time, writing(engine) as connection:
         _wait_turn(connection)
         command.downgrade(_config(connection), revision)
@@ -63,6 +78,9 @@ def downgrade(engine: Engine, revision: str = "base") -> None:
 
 def differences(engine: Engine) -> list[str]:
     """Where the database's own schema departs from the models; empty when they agree."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -86,6 +104,8 @@ def _wait_turn(connection: Connection) -> None:
 
 
 def _config(connection: Connection | None = None) -> Config:
+    from alembic.config import Config
+
     config = Config()
     # The value goes through configparser, where % means something.
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
@@ -96,8 +116,3 @@ def _config(connection: Connection | None = None) -> Config:
         include_name=_is_ours,
     )
     return config
-
-
-@cache
-def _script() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())

@@ -234,8 +234,8 @@ class Store:
         found: list[str] = []
         with translated(self.location):
             revision = schema.current(self._live())
-        if revision not in schema.heads():
-            found.append(f"schema revision is {revision}, not {schema.heads()[0]}")
+        if revision != schema.newest():
+            found.append(f"schema revision is {revision}, not {schema.newest()}")
         if self._place.path is not None:
             found += self._file_problems()
         with self._reading() as connection:

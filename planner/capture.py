@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
-from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .decompose import decompositions
+from .duplicates import drop_duplicates
 from .errors import PlanError
 from .graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType
 
@@ -144,9 +144,10 @@ def _tidied(gm: fx.GraphModule) -> fx.GraphModule:
         _drop_alias(node)
         _drop_index(node)
     copy.graph.eliminate_dead_code()
-    tidy = fx.GraphModule(copy, fx_graph_cse(copy.graph))
-    tidy.graph.eliminate_dead_code()
-    return tidy
+    drop_duplicates(copy.graph)
+    copy.graph.eliminate_dead_code()
+    copy.recompile()
+    return copy
 
 
 def _outputs(graph: fx.Graph) -> Sequence[Any]:

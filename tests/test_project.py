@@ -159,3 +159,24 @@ def test_the_root_is_imported_under_one_name() -> None:
         if (file := getattr(module, "__file__", None)) and Path(file).resolve() == init
     ]
     assert set(names) <= {"fusionplan"}
+
+
+def test_running_plans_imports_no_search_no_migrations_and_no_inductor(tmp_path: Path) -> None:
+    """What a process that only loads plans would wait for."""
+    script = """
+import sys, torch, fusionplan
+from fusionplan.db import Store
+location = sys.argv[1]
+if len(sys.argv) > 2:
+    Store.open(location).close()  # made once, by alembic
+else:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    with torch.no_grad():
+        fusionplan.load(model, store=location, baseline="eager")(torch.randn(2, 4))
+    slow = "optuna", "alembic", "torch._inductor.compile_fx", "torch._inductor.pattern_matcher"
+    print([name for name in slow if name in sys.modules])
+"""
+    location = tmp_path / "plans.db"
+    assert run_python("-c", script, location, "make", cwd=tmp_path).returncode == 0
+    done = run_python("-W", "ignore", "-c", script, location, cwd=tmp_path)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

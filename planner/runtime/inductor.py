@@ -1,4 +1,7 @@
-"""The `inductor` lowering: a part of the graph compiled by torch.compile's own back end."""
+"""The `inductor` lowering: a part of the graph compiled by torch.compile's own back end.
+
+Inductor is imported where it is called: a plan of kernels alone starts without it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,6 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
-from torch._inductor import config as inductor_config
-from torch._inductor import list_mode_options
-from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
@@ -26,6 +24,8 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 def mode_options(mode: str) -> dict[str, Any]:
     """Inductor's settings for a mode of torch.compile ("" is the default mode)."""
+    from torch._inductor import list_mode_options
+
     try:
         return dict(list_mode_options(mode or "default"))
     except (RuntimeError, KeyError) as error:
@@ -34,6 +34,8 @@ def mode_options(mode: str) -> dict[str, Any]:
 
 def compile_whole(gm: fx.GraphModule, inputs: Sequence[Any], mode: str) -> Callable[..., Any]:
     """A Dynamo graph exactly as `torch.compile(mode=mode)` would compile it."""
+    from torch._inductor.compile_fx import compile_fx
+
     compiled: Any = compile_fx(gm, inputs, config_patches=mode_options(mode))
     return cast("Callable[..., Any]", compiled)
 
@@ -44,13 +46,18 @@ def compile_part(
     """An ATen graph, with fake or symbolic inputs, that stands between other work: as
     `compile_whole`, but without CUDA graphs, which would copy its inputs. entire: it is all that
     AOTAutograd asked for."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
     options = {**mode_options(mode), "triton.cudagraphs": False}
     fake_mode = next((m for x in inputs if (m := _fake_mode(x)) is not None), FakeTensorMode())
     context = TracingContext.try_get()
     if not entire or context is None or context.fake_mode is not fake_mode:
         # Inductor reports output strides to the context that it finds, for AOTAutograd to use.
         context = TracingContext(fake_mode)
-    with inductor_config.patch(options), torch.no_grad(), tracing(context), fake_mode:
+    with config.patch(options), torch.no_grad(), tracing(context), fake_mode:
         opened = make_fx(
             fx.Interpreter(gm).run, decomposition_table=select_decomp_table(), tracing_mode="real"
         )(*inputs)

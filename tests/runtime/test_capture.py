@@ -178,6 +178,15 @@ def test_duplicates_merge_but_random_numbers_do_not(captured):
     assert ops.count("aten.rand_like.default") + ops.count("aten.rand.default") == 2
 
 
+def test_numbers_that_are_equal_but_not_the_same_make_no_duplicates(captured):
+    def function(x):
+        return torch.copysign(x, 0.0) + torch.copysign(x, -0.0), x.int() + 1, x.int() + 1.0
+
+    found = captured(function, X)
+    assert [n.op for n in found.graph.nodes].count("aten.copysign.Scalar") == 2
+    assert all(map(torch.equal, found.gm(X), function(X)))
+
+
 def test_equal_outputs_stay_two_tensors(captured):
     found = captured(lambda x: (x * 2, x * 2), X)
     a, b = found.gm(X)
