@@ -1,0 +1,53 @@
+"""Time to a first result: processes of their own, here on a CPU and without torch.compile."""
+
+from pathlib import Path
+
+import pytest
+from fusionplan.bench import startup
+from fusionplan.bench.started import COMPILED, EAGER, OURS
+from fusionplan.bench.workloads import Workload
+
+MODEL = """
+import torch
+
+def get_model():
+    return torch.nn.Linear(4, 4)
+
+def get_inputs(device):
+    return [torch.ones(2, 4, device=device)]
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    (tmp_path / "small.py").write_text(MODEL)
+    return Workload("small", "a small model", str(tmp_path / "small.py"), 1)
+
+
+def test_a_process_of_its_own_is_timed(workload, monkeypatch):
+    monkeypatch.setattr(startup, "WAYS", (EAGER,))
+    found = startup.measured(workload, "cpu", "", 1)
+    assert not found.failed
+    assert [len(found.seconds[way]) for way in found.seconds] == [1]
+    assert found.seconds[EAGER][0] > 0.1
+
+
+def test_a_plan_that_is_not_there_is_said(workload, monkeypatch, tmp_path):
+    monkeypatch.setattr(startup, "WAYS", (OURS,))
+    found = startup.measured(workload, "cpu", str(tmp_path / "none.db"), 1)
+    assert found.failed.startswith(f"{OURS}: ")
+    assert "none.db" in found.failed
+    assert found.failed in startup.table([found])
+
+
+def test_the_table_counts_what_comes_on_top_of_eager():
+    found = startup.Startup("w", {EAGER: [3.0, 2.0, 9.0], COMPILED: [7.0] * 3, OURS: [4.0] * 3})
+    assert found.ratio == 0.25
+    assert "| w | 3.00 | 4.00 | 1.00 | 0.25 |" in startup.table([found])
+
+
+def test_an_unknown_workload_is_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        startup.main(["nonsense"])
+    assert stopped.value.code == 2
+    assert "'nonsense' is no workload" in capsys.readouterr().err
