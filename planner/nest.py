@@ -149,11 +149,14 @@ def schedule(group: Graph, tiling: str, reduction: str, phase: int = 0) -> Nest 
         return refused.refusal
 
 
-def build(values: Values, tiling: str, reduction: str, phase: int = 0) -> Nest:
-    """Tile axes and roles, then every operation at its place. Raises Refused."""
+def build(
+    values: Values, tiling: str, reduction: str, phase: int = 0, along: int | None = None
+) -> Nest:
+    """Tile axes and roles, then every operation at its place. along: a factor of the axis to loop
+    over; None is the longest reduced one. Raises Refused."""
     if any(extent == 0 for extent in values.extents.values()):
         raise Refused("empty", "a tensor of the group has no elements")
-    axes = tile_axes(values, tiling, reduction, phase)
+    axes = tile_axes(values, tiling, reduction, phase, along)
     values, corrections, derived = _derived(values, axes)
     loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
     place_of = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}

@@ -4,6 +4,10 @@ The longest reduced axis is divided into `parts`. One kernel for each pass over 
 folds come to in every part; the kernels after it combine those, each for itself because they are
 few: extrema by their own fold, sums that follow an extremum by the same H by which a loop corrects
 them (`online.py`). The order is fixed, so results repeat exactly.
+
+Outputs that need none of these folds can be written by the first kernel, which reads what they are
+made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
+in one pass over memory.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from .axes import Factors
 from .errors import Refused
@@ -34,25 +39,33 @@ SMALLEST = 4096
 """Elements below which a reduction is not worth cutting."""
 
 
+Written = Literal["tmp", "out"]
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The values of one kernel. Load k of a temporary has input `first_temporary` + k; outputs of
-    all phases but the last are temporaries, from number `writes` on."""
+    """The values of one kernel. Load k of a temporary has input `first_temporary` + k. written: for
+    each output, whether it is a temporary or an output of the whole, and its number there. along:
+    the axis to loop over in a kernel that writes outputs of the whole on its way."""
 
     values: Values
-    writes: int
+    written: tuple[tuple[Written, int], ...]
+    along: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The kernels in order, and the types of the temporaries between them."""
+    """The kernels in order, and the types of the temporaries between them. early: whether the first
+    kernel writes outputs of the whole."""
 
     phases: tuple[Phase, ...]
     temporaries: tuple[TensorType, ...]
+    early: bool
 
 
-def cut(values: Values, parts: int, first_temporary: int) -> Parts:
-    """The values with their longest reduction in `parts`. Raises Refused where it cannot be cut."""
+def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
+    """The values with their longest reduction in `parts`. early: outputs that need no such fold are
+    written by the first kernel. Raises Refused where it cannot be cut."""
     over = _longest(values)
     if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
         raise Refused("split", "no reduction is large enough to be cut")
@@ -62,6 +75,8 @@ def cut(values: Values, parts: int, first_temporary: int) -> Parts:
     derived = derive(values, frozenset(over))
     builder = _Builder(derived.values, derived.corrections, frozenset(over), divided, parts)
     builder.first_temporary = first_temporary
+    if early:
+        builder.early = builder.independent()
     return builder.build()
 
 
@@ -93,6 +108,8 @@ class _Builder:
     divided: int
     parts: int
     first_temporary: int = 0
+    early: tuple[Output, ...] = ()
+    """Outputs of the whole that the first kernel writes."""
     temporaries: list[TensorType] = field(default_factory=list)
     place: dict[int, int] = field(default_factory=dict)
     """Temporary of each fold that has one."""
@@ -112,9 +129,19 @@ class _Builder:
             folds = [f for f in sorted(passes) if passes[f] == number]
             phases.append(self._partial(folds))
         last = _Copy(self, divide=False)
-        outputs = [replace(o, value=last.value(o.value)) for o in self.values.outputs]
-        phases.append(Phase(last.finish(outputs), 0))
-        return Parts(tuple(phases), tuple(self.temporaries))
+        rest = [o for o in self.values.outputs if o not in self.early]
+        outputs = [replace(o, index=i, value=last.value(o.value)) for i, o in enumerate(rest)]
+        written: list[tuple[Written, int]] = [("out", o.index) for o in rest]
+        phases.append(Phase(last.finish(outputs), tuple(written)))
+        return Parts(tuple(phases), tuple(self.temporaries), bool(self.early))
+
+    def independent(self) -> tuple[Output, ...]:
+        """The outputs that need no fold that is cut."""
+        ancestors = self.values.ancestors()
+        folds = {v.id for v in self.values.values if self.is_cut(v)}
+        return tuple(
+            o for o in self.values.outputs if folds.isdisjoint({o.value, *ancestors[o.value]})
+        )
 
     def is_cut(self, value: Value) -> bool:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
@@ -135,7 +162,7 @@ class _Builder:
     def _partial(self, folds: Sequence[int]) -> Phase:
         copy = _Copy(self, divide=True, under_way=frozenset(folds))
         outputs = []
-        writes = len(self.temporaries)
+        first = len(self.temporaries)
         for index, fold in enumerate(folds):
             value = self.values.values[fold]
             dims = ((self.part,), *(copy.factors(d) for d in value.dims))
@@ -143,9 +170,16 @@ class _Builder:
             kind = TensorType(shape, _contiguous(shape), value.dtype)
             outputs.append(Output(index, copy.value(fold), dims, kind))
         for index, fold in enumerate(folds):
-            self.place[fold] = writes + index
+            self.place[fold] = first + index
             self.temporaries.append(outputs[index].type)
-        return Phase(copy.finish(outputs), writes)
+        written: list[tuple[Written, int]] = [("tmp", first + i) for i in range(len(folds))]
+        for output in () if first else self.early:
+            dims = tuple(map(copy.factors, output.dims))
+            known = copy.value(output.value)
+            outputs.append(replace(output, index=len(outputs), value=known, dims=dims))
+            written.append(("out", output.index))
+        along = self.rest if any(kind == "out" for kind, _ in written) else None
+        return Phase(copy.finish(outputs), tuple(written), along)
 
 
 @dataclass(slots=True)

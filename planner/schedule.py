@@ -8,9 +8,8 @@ from .errors import Refusal, Refused
 from .forms import Role
 from .graph import Graph, TensorType
 from .nest import Nest, build
-from .parts import cut
+from .parts import Parts, Phase, cut
 from .trace import trace
-from .values import Values
 
 SHORT = 4096
 """Elements up to which the later kernels of a split hold what they reduce, whatever the layout:
@@ -52,23 +51,37 @@ def schedule_group(group: Graph, tiling: str, reduction: str, parts: int = 1) ->
 
 def _schedule(group: Graph, tiling: str, reduction: str, parts: int) -> Schedule:
     values = trace(group)
-    inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
-    results = tuple(Source("out", i) for i in range(len(group.outputs)))
     if parts == 1:
+        inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
+        results = tuple(Source("out", i) for i in range(len(group.outputs)))
         return Schedule((KernelNest(build(values, tiling, reduction), inputs, results),))
-    found = cut(values, parts, len(group.nodes))
+    found = cut(values, parts, len(group.nodes), early=True)
+    try:
+        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+    except Refused:
+        if not found.early:
+            raise
+        found = cut(values, parts, len(group.nodes), early=False)
+        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+
+
+def _kernels(group: Graph, found: Parts, tiling: str, reduction: str) -> tuple[KernelNest, ...]:
+    """The kernels of a split reduction."""
+    inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
     read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))
     kernels = []
     for number, phase in enumerate(found.phases):
-        last = number == len(found.phases) - 1
-        written = (Source("tmp", phase.writes + i) for i in range(len(phase.values.outputs)))
-        nest = _phase(phase.values, tiling, reduction, number)
-        kernels.append(KernelNest(nest, inputs + read, results if last else tuple(written)))
-    return Schedule(tuple(kernels), found.temporaries)
+        written = tuple(Source(kind, index) for kind, index in phase.written)
+        nest = _phase(phase, tiling, reduction, number)
+        kernels.append(KernelNest(nest, inputs + read, written))
+    return tuple(kernels)
 
 
-def _phase(values: Values, tiling: str, reduction: str, number: int) -> Nest:
+def _phase(phase: Phase, tiling: str, reduction: str, number: int) -> Nest:
     """The nest of one kernel of a split; a later one holds what it reduces where that is short."""
+    values = phase.values
+    if phase.along is not None and reduction == "loop":
+        return build(values, tiling, reduction, number, phase.along)
     if number == 0 or reduction == "held":
         return build(values, tiling, reduction, number)
     try:

@@ -13,6 +13,9 @@ from .values import Fold, Index, Load, Values
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""
 
+HELD_ROW = 16384
+"""Elements of a row that a loop over rows may hold whole, with the sums over the rows."""
+
 HELD_RESULT = 512
 """Elements of a result axis held whole so that a contraction before it is not done again."""
 
@@ -28,12 +31,15 @@ class _Roles:
     held: tuple[int, ...]
 
 
-def tile_axes(values: Values, tiling: str, reduction: str, phase: int) -> tuple[TileAxis, ...]:
-    """The axes of a nest under a layout (see `Config`). Raises Refused where it has none."""
+def tile_axes(
+    values: Values, tiling: str, reduction: str, phase: int, along: int | None = None
+) -> tuple[TileAxis, ...]:
+    """The axes of a nest under a layout (see `Config`). along: a factor of the one axis to loop
+    over. Raises Refused where it has none."""
     forms = all_forms(values)
     order = _order(values)
     folded = _folded(values)
-    roles = _roles(values, order, folded, reduction)
+    roles = _roles(values, order, folded, reduction, along)
     if tiling == "flat" and (roles.held or roles.looped):
         raise Refused("flat", "flat tiling is for groups without a reduction")
 
@@ -94,7 +100,11 @@ def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:
 
 
 def _roles(
-    values: Values, order: Sequence[int], folded: Mapping[int, frozenset[int]], reduction: str
+    values: Values,
+    order: Sequence[int],
+    folded: Mapping[int, frozenset[int]],
+    reduction: str,
+    along: int | None,
 ) -> _Roles:
     kept = _kept_whole(values)
     free = [f for f in order if not folded[f]]
@@ -109,8 +119,9 @@ def _roles(
             raise Refused("loop", "there is only one axis to loop over")
         looped = classes
     else:
-        looped = [max(classes, key=lambda c: _size(c, values))]
-        if any(_size(c, values) > HELD_BESIDE_LOOP for c in classes if c not in looped):
+        looped = [max(classes, key=lambda c: (along in c, _size(c, values)))]
+        most = HELD_BESIDE_LOOP if along is None else HELD_ROW
+        if any(_size(c, values) > most for c in classes if c not in looped):
             raise Refused("loop", "reductions over different axes cannot share one loop")
     walked = {f for one in looped for f in one}
     held = tuple(f for f in order if (folded[f] or f in kept) and f not in walked)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import Refusal
+from fusionplan.planner.lower import lower
 from fusionplan.planner.space import Space, space_of
 from oracle import DEVICE, captured, check, whole_group
 
@@ -224,6 +225,40 @@ def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
         assert check(function, [x], split) == kernels * len(split)
 
 
+def layer_norm_backward(dy, x, mean, rstd, w):
+    wanted = [True, True, True]
+    return torch.ops.aten.native_layer_norm_backward(dy, x, [x.shape[-1]], mean, rstd, w, w, wanted)
+
+
+@pytest.mark.parametrize("width", [33])
+def test_a_norms_gradients_are_one_pass_over_memory(width: int) -> None:
+    """The first kernel writes the gradient of every row, and sums over the rows of its part."""
+    x, dy, w = data(4096, width), data(4096, width, seed=1), data(width, seed=2)
+    mean, rstd = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + 1e-5).rsqrt()
+    inputs = [dy, x, mean, rstd, w]
+    found = configs(layer_norm_backward, inputs)
+    split = [c for c in found if c.split > 1 and c.reduction == "loop"][:1]
+    split += [c for c in found if c.split > 1 and c.reduction == "held"][:1]
+    assert len(split) == 2
+    assert check(layer_norm_backward, inputs, split) == 4
+    group = whole_group(captured(layer_norm_backward, inputs)[0].graph).graph
+    for config in split:
+        program = lower(group, config)
+        assert not isinstance(program, Refusal)
+        first, last = ([(b.kind, b.index) for b in k.buffers] for k in program.kernels)
+        assert ("out", 0) in first
+        assert not [kind for kind, _ in last if kind == "in"]
+        assert [t.shape for t in program.temporaries] == 2 * [(config.split, width)]
+
+
+def test_an_output_that_waits_for_no_sum_is_written_on_the_way_to_it() -> None:
+    x = data(2, 32768)
+    function = lambda x: (x.relu() * 2, x.sum(-1), x.amax())  # noqa: E731
+    split = [c for c in configs(function, [x]) if c.split > 1][:2]
+    assert split
+    assert check(function, [x], split) == 2 * len(split)
+
+
 def test_every_block_size_gives_the_same_numbers() -> None:
     x, y = data(7, 19), data(7, 19, seed=1)
     every = [
@@ -237,8 +272,6 @@ def test_every_block_size_gives_the_same_numbers() -> None:
 
 
 def test_a_config_without_a_block_is_refused_by_name() -> None:
-    from fusionplan.planner.lower import lower
-
     part = whole_group(captured(lambda x: x.relu() + 1, [data(4, 4)])[0].graph)
     refusal = lower(part.graph, Config((("y7", 4),)))
     assert isinstance(refusal, Refusal)
