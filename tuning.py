@@ -22,10 +22,12 @@ from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
+from .tuner.busy import busy
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
+from .tuner.effort import Allowance, allowance
 from .tuner.model_peers import model_peers, part_peers
 from .tuner.progress import Progress, Silent
-from .tuner.session import SECONDS, TRIALS, Limits, Session, plan_record
+from .tuner.session import Limits, Session, plan_record
 from .tuner.training import peer_sums, settled
 
 DEFAULT_TARGET = "h200"
@@ -93,6 +95,7 @@ def tune(
     *,
     trials: int | None = None,
     seconds: float | None = None,
+    effort: str = "default",
     store: str | Path | None = None,
     device: str | torch.device | None = None,
     target: str | None = None,
@@ -103,25 +106,29 @@ def tune(
     """Tune every graph of the model for these inputs and keep the plans in the store.
 
     example_inputs: one tensor, a tuple or list of arguments, or a dictionary of them by name,
-    on the model's device. trials: most candidates for each group. seconds: most time for the
-    search. store: path or database URL; None is $PLANNER_STORE, else the user's cache. device:
-    None is the current CUDA device. With no CUDA device, or with a target ("h200", "h100",
-    "a100"), plans come from the cost model and say so. training: the backward pass too; else
-    the model runs under no_grad, and so must what is to run by the plan.
+    on the model's device. effort: "quick" (16 trials, 60 s), "default" (64, 180 s) or "thorough"
+    (256, 900 s); trials, most kernels tried for each graph, and seconds, most time for all of
+    them, take the place of its own. store: path or database URL; None is $PLANNER_STORE, else the
+    user's cache. device: None is the current CUDA device. With no CUDA device, or with a target
+    ("h200", "h100", "a100"), plans come from the cost model and say so. training: the backward
+    pass too; else the model runs under no_grad, and so must what is to run by the plan.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """
     check_limits(trials, seconds)
+    allowed = allowance(effort, trials, seconds)
     place = place_of(device, target)
     call = Call.of(example_inputs)
     told = progress or Silent()
+    if place.measured and (reason := busy(place.device)):
+        told.note(reason)
     # The store first: nobody should wait for a search whose result cannot be kept.
     with Store.open(store) as opened:
         told.phase("capture", "running the model once")
         captured = capture_model(model, call, training=training)
         for note in captured.notes:
             told.note(note)
-        job = _Job(opened, place, name or _name_of(model), told, trials, seconds)
+        job = _Job(opened, place, name or _name_of(model), told, allowed)
         found, interrupted = job.run(captured, model, call)
     return Tuned(
         tuple(Plan.from_json(record.payload) for record in found),
@@ -184,8 +191,7 @@ class _Job:
     place: Place
     name: str
     progress: Progress
-    trials: int | None
-    seconds: float | None
+    allowed: Allowance
 
     def run(
         self, captured: CapturedModel, model: Callable[..., Any], call: Call
@@ -193,7 +199,7 @@ class _Job:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
         it did so before there was any plan."""
         found: list[PlanRecord] = []
-        until = time.monotonic() + (SECONDS if self.seconds is None else self.seconds)
+        until = time.monotonic() + self.allowed.seconds
         with _interruption() as interrupted:
             for number, part in enumerate(captured.parts):
                 left = max(1.0, until - time.monotonic()) / (len(captured.parts) - number)
@@ -244,7 +250,7 @@ class _Job:
         whole: tuple[Callable[..., Any], Call] | None,
     ) -> PlanRecord:
         profile = self.place.profile
-        limits = Limits(self.trials or TRIALS, seconds)
+        limits = Limits(self.allowed.trials, seconds)
         session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
         if self.place.measured:
             modes = part.captured.device.type == "cuda"

@@ -72,7 +72,7 @@ def of_plan(graph: Graph, plan: Plan, device: DeviceProfile) -> Predicted:
             return Predicted(None, False)
         if generated is None:
             whole = False
-            generated = _ends(subgraph(graph, group.nodes).graph)
+            generated = _ends(subgraph(graph, group.nodes, group.copies).graph)
         total += generated
     for node in graph.nodes:
         if node.id not in inside and node.op != INPUT and not is_free(node):
@@ -85,7 +85,7 @@ def _generated(graph: Graph, group: GroupPlan, device: DeviceProfile) -> int | R
     """Bytes of a group's own kernels; None where it has none."""
     if group.lowering != "triton" or group.config is None:
         return None
-    space = space_of(subgraph(graph, group.nodes).graph, device)
+    space = space_of(subgraph(graph, group.nodes, group.copies).graph, device)
     if isinstance(space, Refusal):
         return space
     # A plan that was measured is judged, however slow the model thinks it.

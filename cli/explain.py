@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Tensor,
     )
     from ..planner.graph import Graph
-    from ..planner.plan import GroupPlan, Plan
+    from ..planner.plan import Chosen, GroupPlan, Plan
     from ..tuner.capture_model import CapturedModel, Part
     from ..tuning import Place
 
@@ -252,6 +252,8 @@ def _print(console: Console, explained: _Explained) -> None:
     console.print(Text(explained.found.note), style="dim", soft_wrap=True)
     total = f"predicted {render.duration(explanation.predicted_s)}"
     console.print(f"{total}, measured {render.duration(explanation.measured_s)}")
+    if explanation.chosen is not None:
+        console.print(Text(_chosen(explanation.chosen)), soft_wrap=True)
     if not explained.found.plan.groups:
         console.print("no groups: the whole graph runs as eager does")
     for group in explanation.groups:
@@ -265,6 +267,19 @@ def _print(console: Console, explained: _Explained) -> None:
         graph = explained.part.captured.graph
         _lines(console, [_boundary(each, graph) for each in explanation.boundaries], 1)
     console.print()
+
+
+def _chosen(chosen: Chosen) -> str:
+    """How the model chose the groups, in one line."""
+    found = f"cover: {render.duration(chosen.seconds)} by the model"
+    if chosen.seconds < chosen.greedy_s:
+        found += f", {render.duration(chosen.greedy_s)} without the search"
+    if chosen.proven:
+        found += "; no cover is faster"
+    else:
+        found += f"; not proven: no cover takes less than {render.duration(chosen.least_s)}"
+    found += f"; pieces: {chosen.pieces}, groups priced: {chosen.priced}"
+    return found + (f"; cut at cheap edges: {chosen.cuts}" if chosen.cuts else "")
 
 
 def _print_group(console: Console, group: GroupExplanation, number: str = "") -> None:

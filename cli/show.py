@@ -85,7 +85,7 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
             texts.append(f"{title}\nno nest: it is not generated\n")
             continue
         config = group.config
-        part = subgraph(own, group.nodes).graph
+        part = subgraph(own, group.nodes, group.copies).graph
         made = schedule_group(part, config.tiling, config.reduction, config.split)
         kernels = [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
         texts += [f"{title}\n# {config}\n" + "\n\n".join(map(str, kernels)) + "\n"]

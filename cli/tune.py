@@ -48,6 +48,15 @@ TrialsOption = Annotated[
 SecondsOption = Annotated[
     float | None, typer.Option(envvar="PLANNER_SECONDS", help="Most time for all graphs.")
 ]
+EffortOption = Annotated[
+    str,
+    typer.Option(
+        envvar="PLANNER_EFFORT",
+        metavar="NAME",
+        help="quick (16 trials, 60 s), default (64, 180 s) or thorough (256, 900 s); --trials and "
+        "--seconds take the place of its own.",
+    ),
+]
 DeviceOption = Annotated[
     str | None,
     typer.Option(envvar="PLANNER_DEVICE", metavar="NAME", help="cuda, cuda:N or cpu."),
@@ -62,6 +71,9 @@ TargetOption = Annotated[
 ]
 
 
+EFFORTS = ("quick", "default", "thorough")
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """What the command line asks for; see `tune`."""
@@ -70,6 +82,7 @@ class _Request:
     inputs: str | None
     trials: int | None
     seconds: float | None
+    effort: str
     store: str | None
     device: str | None
     target: str | None
@@ -81,6 +94,7 @@ def tune(
     inputs: InputsOption = None,
     trials: TrialsOption = None,
     seconds: SecondsOption = None,
+    effort: EffortOption = "default",
     store: StoreOption = None,
     device: DeviceOption = None,
     target: TargetOption = None,
@@ -94,9 +108,11 @@ def tune(
     """
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"--seconds {seconds:g}: give a number above zero")
+    if effort not in EFFORTS:
+        raise UsageError(f"--effort {effort}: give one of {', '.join(EFFORTS)}")
     with Store.open(store) as opened:  # before torch is imported and the model is run
         location = opened.location
-    request = _Request(model, inputs, trials, seconds, store, device, target, training)
+    request = _Request(model, inputs, trials, seconds, effort, store, device, target, training)
     try:
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr), _progress(json or quiet) as progress:
@@ -122,6 +138,7 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
         named.call,
         trials=request.trials,
         seconds=request.seconds,
+        effort=request.effort,
         store=request.store,
         device=place.device,
         target=request.target,

@@ -18,7 +18,7 @@ from .bounds import Limit
 from .codegen.access import Tiles
 from .config import Config
 from .cost import Cost, estimate, total
-from .cover import aten_s, cut_edges
+from .cover import cut_edges
 from .device import DeviceProfile
 from .errors import PlanError, Refusal, Refused
 from .forms import Affine, TileAxis
@@ -29,7 +29,8 @@ from .lower import lower
 from .nest import Derivation
 from .online import Proof
 from .ops import Contraction, is_compute, is_free, is_input, row
-from .plan import Evidence, GroupPlan, Lowering, Plan
+from .plan import Chosen, Evidence, GroupPlan, Lowering, Plan
+from .pricing import aten_s
 from .schedule import Schedule, schedule_group
 from .space import Space, space_of
 from .ways import REGIONAL, way
@@ -196,7 +197,8 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A whole plan. alone: nodes in no group. device: the profile that the costs are of."""
+    """A whole plan. alone: nodes in no group. device: the profile that the costs are of. chosen:
+    how the model chose its groups; None where the plan does not say."""
 
     graph_key: str
     device: str
@@ -206,6 +208,7 @@ class Explanation:
     groups: tuple[GroupExplanation, ...]
     alone: tuple[Alone, ...]
     boundaries: tuple[Boundary, ...]
+    chosen: Chosen | None = None
     format: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -255,6 +258,7 @@ def explain(
         tuple(work.group(number) for number in wanted),
         work.alone(grouped) if only is None else (),
         work.boundaries(only),
+        plan.chosen,
     )
 
 
@@ -269,15 +273,16 @@ class _Work:
     spaces: dict[str, Space | Refusal] = field(default_factory=dict)
     judged: dict[str, Refusal | float] = field(default_factory=dict)
 
-    def operation(self, node: int) -> Operation:
+    def operation(self, node: int, copied: bool = False) -> Operation:
         found = self.graph.nodes[node]
         kind = None if found.type is None else str(found.type)
         source = self.sources.get(node, "")
-        return Operation(node, found.name, found.op, kind, source, is_copied(self.graph, node))
+        copied = copied or is_copied(self.graph, node)
+        return Operation(node, found.name, found.op, kind, source, copied)
 
     def group(self, number: int) -> GroupExplanation:
         group = self.plan.groups[number]
-        part = subgraph(self.graph, group.nodes).graph
+        part = subgraph(self.graph, group.nodes, group.copies).graph
         bodies = self._bodies(part, group)
         made: tuple[Kernel, ...] | Refusal = ()
         schedule: Schedule | Refusal | None = None
@@ -292,7 +297,11 @@ class _Work:
         return GroupExplanation(
             number=number,
             nodes=group.nodes,
-            operations=tuple(self.operation(n) for n in group.nodes if not _is_idle(self.graph, n)),
+            operations=tuple(
+                self.operation(n, n in group.copies)
+                for n in group.nodes
+                if not _is_idle(self.graph, n)
+            ),
             lowering=group.lowering,
             config=group.config,
             options=group.options,
@@ -383,11 +392,12 @@ class _Work:
 
     def boundaries(self, only: Collection[int] | None) -> tuple[Boundary, ...]:
         """Why neighbours are not one kernel; with `only`, of these groups alone."""
-        home, numbers = self._homes()
+        homes, numbers = self._homes()
+        home = {node: groups[0] for node, groups in homes.items()}
         pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for first, second in cut_edges(self.graph):
-            left, right = home[first], home[second]
-            if left != right:
+            if not set(homes[first]) & set(homes[second]):
+                left, right = home[first], home[second]
                 pairs.setdefault((left, right), []).append((first, second))
         dependences = Dependences(self.graph)
         found = []
@@ -413,7 +423,8 @@ class _Work:
     def _apart_s(self, sides: list[Side]) -> float | None:
         found = 0.0
         for side in sides:
-            part = self._part(side.nodes)
+            copies = () if side.group is None else self.plan.groups[side.group].copies
+            part = self._part(side.nodes, copies)
             seconds = self._judge(part)
             if isinstance(seconds, Refusal):
                 return None
@@ -421,22 +432,22 @@ class _Work:
             found += min(seconds, aten_s(part, self.device)) if contracts else seconds
         return found
 
-    def _part(self, nodes: Collection[int]) -> Graph:
-        return subgraph(self.graph, with_free_nodes(self.graph, nodes)).graph
+    def _part(self, nodes: Collection[int], copies: tuple[int, ...] = ()) -> Graph:
+        return subgraph(self.graph, with_free_nodes(self.graph, nodes), copies).graph
 
-    def _homes(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The group of each compute node as a bitset, itself where it has none; and the number of
+    def _homes(self) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """The groups of each compute node as bitsets, itself where it has none; and the number of
         each group."""
-        compute = [
-            n.id for n in self.graph.nodes if is_compute(n) and not is_copied(self.graph, n.id)
-        ]
-        home = {node: 1 << node for node in compute}
+        graph = self.graph
+        compute = [n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)]
+        homes: dict[int, list[int]] = {node: [] for node in compute}
         numbers = {}
         for number, group in enumerate(self.plan.groups):
-            members = bitset(node for node in group.nodes if node in home)
+            members = bitset(node for node in group.nodes if node in homes)
             numbers[members] = number
-            home |= dict.fromkeys(bits(members), members)
-        return home, numbers
+            for node in bits(members):
+                homes[node].append(members)
+        return {node: groups or [1 << node] for node, groups in homes.items()}, numbers
 
 
 # --- parts of an explanation ---

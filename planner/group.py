@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from .graph import INPUT, Graph, Node, map_refs
-from .ops import Cast, Pointwise, is_free, is_input, row
+from .graph import INPUT, Graph, Node, key, map_refs
+from .memo import by_identity
+from .ops import Cast, Contraction, Pointwise, is_free, is_input, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,34 +27,37 @@ read: `arange[:, None] >= arange[None, :]` is cheaper to compare again than to l
 def is_copied(graph: Graph, node: int) -> bool:
     """Whether every group that reads a node has a copy of its own: views and constants cost
     nothing, and a broadcast of a few inputs costs less than reading its result."""
-    found = graph.nodes[node]
-    if is_free(found):
-        return True
-    kind = row(found)
-    if not isinstance(kind, (Pointwise, Cast)) or found.type is None:
+    return copied(graph)[node]
+
+
+@by_identity(64)
+def copied(graph: Graph) -> tuple[bool, ...]:
+    """For every node whether it `is_copied`."""
+    # The inputs a node is computed from, if nothing but copied nodes lies between.
+    leaves: list[frozenset[int] | None] = []
+    found: list[bool] = []
+    for node in graph.nodes:
+        own: frozenset[int] | None = frozenset()
+        for source in node.inputs:
+            single = is_input(graph.nodes[source])
+            below = frozenset((source,)) if single else leaves[source] if found[source] else None
+            own = None if own is None or below is None else own | below
+        leaves.append(own)
+        found.append(is_free(node) or (own is not None and _is_grown(graph, node, own)))
+    return tuple(found)
+
+
+def _is_grown(graph: Graph, node: Node, leaves: frozenset[int]) -> bool:
+    """Whether to compute a node of a few inputs is cheaper than to read it."""
+    kind = row(node)
+    if not isinstance(kind, (Pointwise, Cast)) or node.type is None or node.id in graph.outputs:
         return False
     if isinstance(kind, Pointwise) and kind.cost in ("div", "libdevice"):
         return False
-    used = not any(row(graph.nodes[u]) is None for u in graph.users(node))
-    leaves = _leaves(graph, node) if used and node not in graph.outputs else None
-    if leaves is None:
+    if any(row(graph.nodes[u]) is None for u in graph.users(node.id)):
         return False
     read = sum(t.nbytes for t in (graph.nodes[leaf].type for leaf in leaves) if t)
-    return read * _GROWS <= found.type.nbytes
-
-
-def _leaves(graph: Graph, node: int) -> set[int] | None:
-    """The inputs a node is computed from, if nothing but copied nodes lies between."""
-    found: set[int] = set()
-    for source in graph.nodes[node].inputs:
-        if is_input(graph.nodes[source]):
-            found.add(source)
-            continue
-        below = _leaves(graph, source) if is_copied(graph, source) else None
-        if below is None:
-            return None
-        found |= below
-    return found
+    return read * _GROWS <= node.type.nbytes
 
 
 def with_free_nodes(graph: Graph, compute: Iterable[int]) -> tuple[int, ...]:
@@ -68,9 +72,10 @@ def with_free_nodes(graph: Graph, compute: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(members))
 
 
-def subgraph(graph: Graph, nodes: tuple[int, ...]) -> Subgraph:
+def subgraph(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Subgraph:
     """Cut the group out. Outputs are the computed values that another group, an opaque
-    operation or the graph's caller reads, perhaps through views."""
+    operation or the graph's caller reads, perhaps through views; but not `copies`, which others
+    compute or store as well."""
     members = set(nodes)
     outer: dict[int, None] = {}
     for node in nodes:
@@ -87,7 +92,8 @@ def subgraph(graph: Graph, nodes: tuple[int, ...]) -> Subgraph:
         args = tuple(map_refs(a, renumber) for a in source.args)
         kwargs = tuple((k, map_refs(v, renumber)) for k, v in source.kwargs)
         inner.append(replace(source, id=renumber[old], args=args, kwargs=kwargs))
-    outputs = tuple(n for n in sorted(members) if _is_needed_outside(graph, n, members))
+    stored = sorted(members.difference(copies))
+    outputs = tuple(n for n in stored if _is_needed_outside(graph, n, members))
     return Subgraph(Graph(tuple(inner), tuple(renumber[o] for o in outputs)), inputs, outputs)
 
 
@@ -107,3 +113,56 @@ def _is_read_outside(graph: Graph, node: int, members: set[int]) -> bool:
         elif user not in members:
             return True
     return False
+
+
+def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """For each group of a cover the nodes that it computes and does not store although something
+    outside reads them. Of a node in several groups the first stores the value, if anybody reads
+    it who does not compute it too."""
+    homes: dict[int, list[int]] = {}
+    for number, nodes in enumerate(groups):
+        for node in nodes:
+            if not is_copied(graph, node):
+                homes.setdefault(node, []).append(number)
+    found: list[list[int]] = [[] for _ in groups]
+    for node, numbers in homes.items():
+        if len(numbers) == 1:
+            continue
+        loaded = _is_returned(graph, node) or any(
+            not homes.get(reader) or not set(homes[reader]) <= set(numbers)
+            for reader in _readers(graph, node)
+        )
+        for number in numbers[1:] if loaded else numbers:
+            found[number].append(node)
+    return [tuple(nodes) for nodes in found]
+
+
+def _readers(graph: Graph, node: int) -> set[int]:
+    """The nodes that do work with a value, through those of which there are copies."""
+    found: set[int] = set()
+    for user in graph.users(node):
+        found |= _readers(graph, user) if is_copied(graph, user) else {user}
+    return found
+
+
+def _is_returned(graph: Graph, node: int) -> bool:
+    """Whether a value is the caller's, perhaps through views."""
+    copied = (user for user in graph.users(node) if is_copied(graph, user))
+    return node in graph.outputs or any(_is_returned(graph, user) for user in copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group by its content: the layers of a model are equal but for the names of their nodes."""
+
+    key: str
+    group: Graph = field(compare=False)
+
+    @staticmethod
+    def of(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Part:
+        group = subgraph(graph, nodes, copies).graph
+        return Part(key(group), group)
+
+    @property
+    def contracts(self) -> bool:
+        return any(isinstance(row(node), Contraction) for node in self.group.nodes)

@@ -7,11 +7,11 @@ group: each group takes in copies of those it reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from .errors import Refusal
 from .graph import Graph
-from .group import is_copied, subgraph, with_free_nodes
+from .group import Part, is_copied, with_free_nodes
 from .nest import schedule
 from .ops import is_compute
 
@@ -101,10 +101,16 @@ def may_join(
 
 def may_be_kernel(graph: Graph, group: int) -> Refusal | None:
     """Whether a group has a nest."""
-    part = subgraph(graph, with_free_nodes(graph, bits(group)))
-    if len(part.inputs) + len(part.outputs) > MOST_BUFFERS:
+    return has_nest(Part.of(graph, with_free_nodes(graph, bits(group))))
+
+
+@lru_cache(maxsize=4096)
+def has_nest(part: Part) -> Refusal | None:
+    """The same of a group that is a graph of its own."""
+    group = part.group
+    if len(group.inputs) + len(group.outputs) > MOST_BUFFERS:
         return Refusal("buffers", f"more than {MOST_BUFFERS} tensors")
-    found = schedule(part.graph, "natural", "held")
+    found = schedule(group, "natural", "held")
     return found if isinstance(found, Refusal) else None
 
 

@@ -147,6 +147,18 @@ def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:
     return max(device.stream_s(moved), device.launch_s + work / rate * min(idle, 8.0))
 
 
+def fastest_s(graph: Graph, node: int, device: DeviceProfile) -> float:
+    """Seconds below which nothing here predicts a contraction of a graph, whoever runs it."""
+    this = graph.nodes[node]
+    contraction, named = row(this), bound(this)
+    assert isinstance(contraction, Contraction)
+    left = graph.nodes[_ref(named[contraction.left])].type
+    assert this.type is not None
+    assert left is not None
+    rate = device.tensor_flops * _RATE.get(left.dtype, 1.0)
+    return 2.0 * this.type.numel * left.shape[-1] / rate * math.exp(_ALWAYS)
+
+
 def _ref(argument: object) -> int:
     assert isinstance(argument, Ref)
     return argument.node

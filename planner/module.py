@@ -31,7 +31,7 @@ def print_module(graph: Graph, plan: Plan) -> str:
         if group.lowering != "triton" or group.config is None:
             sections.append(f"# group {number}: {group.lowering} {group.options}".rstrip())
             continue
-        part = subgraph(found.graph, group.nodes).graph
+        part = subgraph(found.graph, group.nodes, group.copies).graph
         program = lower(part, group.config)
         if isinstance(program, Refusal):
             raise PlanError(f"group {number} has no kernel ({program}); tune the model again")

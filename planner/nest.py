@@ -23,6 +23,7 @@ from .forms import (
     store_form,
 )
 from .graph import Graph
+from .memo import by_identity
 from .online import Correction, Proof, derive
 from .place import Body, Carry, Item, Loop, Step, Store, place
 from .tiling import tile_axes
@@ -71,9 +72,7 @@ class Nest:
     @property
     def contractions(self) -> tuple[int, ...]:
         """The values that are contractions."""
-        return tuple(
-            v.id for v in self.values if isinstance(v.kind, Fold) and v.kind.times is not None
-        )
+        return _contractions(self.values)
 
     def largest_tile(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value, given the block of every axis."""
@@ -123,6 +122,11 @@ class Nest:
         kind = self.fold(fold)
         times = "" if kind.times is None else f" * v{kind.times}"
         return f"v{kind.source}{times}"
+
+
+@by_identity(256)
+def _contractions(values: tuple[Value, ...]) -> tuple[int, ...]:
+    return tuple(v.id for v in values if isinstance(v.kind, Fold) and v.kind.times is not None)
 
 
 def _walk(body: Body, around: tuple[Loop, ...]) -> Iterator[tuple[Item, tuple[Loop, ...]]]:

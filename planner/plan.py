@@ -23,7 +23,8 @@ class GroupPlan:
     options: for the inductor lowering, the mode of torch.compile ("default", ...); for the vendor
     lowering, the name of the call (see `vendor.equals`); for a region (see `ways`), the bytes from
     which a value is computed again, or that it may have within a chunk; `bodies`: how the graphs
-    that stand for the region run.
+    that stand for the region run. copies: nodes whose values the group computes for itself only,
+    because another group stores them or each reader computes them; a node may be in several groups.
     """
 
     nodes: tuple[Annotated[int, Field(ge=0)], ...]
@@ -35,6 +36,24 @@ class GroupPlan:
     kernels: int = 1
     options: str = ""
     bodies: tuple[Plan, ...] = ()
+    copies: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """How the model chose the groups of a graph. seconds: of its cover, where a group that spares
+    a large value counts for less; greedy_s: of the cover that the search began with; least_s: what
+    no cover can beat, as far as that is known; proven: none is better. priced: groups that the
+    model looked at; pieces: in which the graph was searched; cuts: places where a piece was too
+    large and was cut, at the cheapest edges."""
+
+    seconds: Seconds
+    greedy_s: Seconds
+    least_s: Seconds
+    proven: bool
+    priced: int
+    pieces: int
+    cuts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,7 @@ class Plan:
     what the figures and the generated code depend on. No group: the graph runs as the user's own
     eager code, not opened into ATen operations. measured: seconds of the whole plan, re-measured
     beside its `peers` ("eager", "default", "max-autotune", ...) in one interleaved run.
-    cudagraph: runs as a captured graph.
+    cudagraph: runs as a captured graph. chosen: of the model's groups.
     """
 
     graph_key: str
@@ -57,6 +76,7 @@ class Plan:
     measured: Seconds | None = None
     peers: tuple[tuple[str, Seconds], ...] = ()
     cudagraph: bool = False
+    chosen: Chosen | None = None
     format: Literal[1] = 1
 
     @property

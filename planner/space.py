@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from .device import DeviceProfile
 from .errors import Refusal, Refused
 from .forms import Role, TileAxis
 from .graph import Graph
+from .memo import by_identity
 from .nest import Nest
 from .parts import SMALLEST
 from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
@@ -35,6 +36,7 @@ _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
 _ENUMERATED = 3000
+_LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
@@ -67,7 +69,8 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Space:
     """`schedules` holds the kernels of every layout the group has; `refusals` why it lacks the
-    others. Configs that the model puts above `hopeless_s` seconds never reach the compiler."""
+    others. Configs that the model puts above `hopeless_s` seconds never reach the compiler. usual:
+    what `quick` gives, where it is known."""
 
     device: DeviceProfile
     schedules: Mapping[Layout, Schedule]
@@ -75,6 +78,7 @@ class Space:
     dimensions: tuple[Dimension, ...]
     group: Graph
     hopeless_s: float = math.inf
+    usual: Cost | None = None
 
     @property
     def has_descriptors(self) -> bool:
@@ -150,29 +154,35 @@ class Space:
 
     def quick(self) -> Cost | None:
         """The model's cost of the best of a few usual configs: enough to compare groups."""
-        judged = [cost for layout in self.schedules for cost in self._usual(layout)]
+        return self.usual if self.usual is not None else self._quick({})
+
+    def _quick(self, known: dict[Config, Cost | Refusal]) -> Cost | None:
+        judged = [cost for layout in self.schedules for cost in self._usual(layout, known)]
         return min(judged, key=lambda cost: cost.seconds, default=None)
 
-    def _usual(self, layout: Layout) -> Iterator[Cost]:
+    def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[Cost]:
         """The costs of the first few blocks and warps of a layout, each run in the first way in
-        which it can be."""
+        which it can be. known: what a space without a limit has judged."""
         seen: dict[tuple[object, int], None] = {}
         for config in itertools.islice(self._of_layout(layout, few=True), 8 * _QUICK):
             point = (config.blocks, config.num_warps)
             if point not in seen:
                 if len(seen) == _QUICK:
                     return
-                cost = self.judge(config)
-                if isinstance(cost, Cost):
+                if config not in known:
+                    known[config] = self.judge(config)
+                cost = known[config]
+                if isinstance(cost, Cost) and cost.seconds <= self.hopeless_s:
                     seen[point] = None
                     yield cost
 
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs, best first."""
-        judged = [(c, self.judge(c)) for c in self.enumerate()]
-        good = [(c, cost) for c, cost in judged if isinstance(cost, Cost)]
-        good.sort(key=lambda item: (item[1].seconds, str(item[0])))
-        return good[:limit]
+        return _ranked(self)[:limit]
+
+    def top(self) -> _Judged | None:
+        """The model's best config among the most usual."""
+        return next(iter(_sorted(self, self.enumerate(_LOOKED_AT))), None)
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs of every class, in turns: it ranks like configs well, but the
@@ -196,10 +206,11 @@ class Space:
         cost = self.judge(changed)
         return (changed, cost) if isinstance(cost, Cost) else None
 
-    def enumerate(self) -> Iterator[Config]:
-        """Configs of every layout, plain cache hints; bounded for groups of many axes."""
+    def enumerate(self, most: int = _ENUMERATED) -> Iterator[Config]:
+        """Configs of every layout, plain cache hints, the usual first; bounded for groups of many
+        axes."""
         for layout in self.schedules:
-            each = _ENUMERATED // len(self.schedules)
+            each = most // len(self.schedules)
             yield from itertools.islice(self._of_layout(layout), each)
 
     def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
@@ -230,6 +241,21 @@ class Space:
                 yield one | {"subtiles": 2}
 
 
+@by_identity(16)
+def _ranked(space: Space) -> list[_Judged]:
+    return _sorted(space, space.enumerate())
+
+
+def _sorted(space: Space, configs: Iterable[Config]) -> list[_Judged]:
+    """Those that are not refused, best first."""
+    judged = ((config, space.judge(config)) for config in configs)
+    return sorted(((c, cost) for c, cost in judged if isinstance(cost, Cost)), key=_by_seconds)
+
+
+def _by_seconds(judged: _Judged) -> tuple[float, str]:
+    return judged[1].seconds, str(judged[0])
+
+
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     """The space of a group, or why it cannot be one kernel."""
     schedules: dict[Layout, Schedule] = {}
@@ -245,8 +271,12 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     if not schedules:
         return refusals[_NATURAL]
     space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
-    usual = space.quick()
-    return replace(space, hopeless_s=_HOPELESS * usual.seconds + _NOISE_S) if usual else space
+    known: dict[Config, Cost | Refusal] = {}
+    usual = space._quick(known)
+    if usual is None:
+        return space
+    limited = replace(space, hopeless_s=_HOPELESS * usual.seconds + _NOISE_S)
+    return replace(limited, usual=limited._quick(known))
 
 
 _NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from .axes import Factors, FactorSpace
 from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, TensorType
+from .memo import by_identity
 from .narrow import narrowed
 from .ops import (
     DTYPES,
@@ -56,6 +57,7 @@ from .windows import before, dims_of, integer, order_of
 from .windows import hits as _hits
 
 
+@by_identity(16)
 def trace(group: Graph) -> Values:
     """The values of a group in topological order. Raises Refused where an axis does not factor
     or a view cannot be moved to the loads.

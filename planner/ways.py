@@ -65,7 +65,7 @@ def groups_within(graph: Graph, plan: Plan, prefix: str = "") -> Iterator[Number
         yield Numbered(f"{prefix}{number}", graph, group)
         if group.lowering not in REGIONAL:
             continue
-        found = way(subgraph(graph, group.nodes).graph, group.lowering, group.options)
+        found = way(subgraph(graph, group.nodes, group.copies).graph, group.lowering, group.options)
         bodies = found.bodies if isinstance(found, Walk) else ()
         for place, (body, own) in enumerate(zip(bodies, group.bodies, strict=False)):
             yield from groups_within(body, own, f"{prefix}{number}.{place}.")

@@ -103,6 +103,8 @@ def capture_model(model: Model, inputs: Any, *, training: bool = False) -> Captu
     call = Call.of(inputs)
     try:
         _run(model, call, training)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(_NO_MEMORY) from error
     except Exception as error:
         raise ModelError(f"the model fails on these inputs: {describe(error)}") from error
     collector = _Collector()
@@ -111,6 +113,8 @@ def capture_model(model: Model, inputs: Any, *, training: bool = False) -> Captu
     try:
         with torch._dynamo.config.patch(limits):
             _run(compiled, call, training)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(_NO_MEMORY) from error
     except Exception as error:
         raise ModelError(f"torch.compile cannot capture the model: {describe(error)}") from error
     return collector.result()
@@ -118,8 +122,12 @@ def capture_model(model: Model, inputs: Any, *, training: bool = False) -> Captu
 
 def describe(error: BaseException) -> str:
     """The type and the first line of the message, of what was raised first."""
-    while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__:
-        error = error.__cause__
+    while isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        # Dynamo keeps what a back end raised in a field of its own.
+        inner = error.__cause__ or getattr(error, "inner_exception", None)
+        if inner is None:
+            break
+        error = inner
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -160,6 +168,12 @@ def _floats(value: Any) -> list[torch.Tensor]:
     return []
 
 
+_NO_MEMORY = (
+    "the device's memory is too small for the model on these inputs: give a smaller batch, or free "
+    "what else is on the device"
+)
+
+
 @dataclass(slots=True)
 class _Source:
     """Of one Dynamo graph, what its last run was: its origin and the key of its forward graph."""
@@ -175,9 +189,11 @@ class _Collector:
         self._parts: dict[tuple[str, Stage], Part] = {}
         self._notes: dict[str, None] = {}
         self._graphs = 0
+        self._pieces = 0
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         source = _Source()
+        self._pieces += 1
         compiler = aot_autograd(
             fw_compiler=lambda g, _: self._compile(g, "forward", source),
             bw_compiler=lambda g, _: self._compile(g, "backward", source),
@@ -197,6 +213,11 @@ class _Collector:
         notes = list(self._notes)
         if not self._graphs:
             notes.append("torch.compile took no graph from the model")
+        if self._pieces > 1:
+            notes.append(
+                f"torch.compile breaks the model into {self._pieces} graphs, and nothing is fused "
+                "across a break; TORCH_LOGS=graph_breaks says where they are"
+            )
         parts = []
         for part in self._parts.values():
             if part.stage == "backward" and (part.forward or "", "forward") not in self._parts:

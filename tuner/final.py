@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ..planner.capture import Captured, Stage
-from ..planner.cover import SPARED
 from ..planner.errors import FusionplanError
 from ..planner.graph import Graph
 from ..planner.plan import Plan
+from ..planner.pricing import SPARED
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor

@@ -11,7 +11,7 @@ from ..planner.device import DeviceProfile
 from ..planner.errors import Refusal
 from ..planner.graph import Graph
 from ..planner.graph import key as graph_key
-from ..planner.group import subgraph
+from ..planner.group import copies_in, subgraph
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
 from ..planner.space import space_of
@@ -28,11 +28,13 @@ Cuts = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The planner's functions over partitions; a test brings its own."""
+    """The planner's functions over partitions; a test brings its own. best: the model's best few;
+    grown: the cuts that growing groups leaves."""
 
     edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
     partition: Callable[[Graph, Cuts], Groups] = cover.partition
-    best: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
+    best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
+    grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
     space: Callable[[Graph, DeviceProfile], SpaceLike | Refusal] = space_of
 
 
@@ -55,17 +57,22 @@ class Tasks:
     graph: Graph
     profile: DeviceProfile
     cover: Cover = field(default_factory=Cover)
-    _by_nodes: dict[tuple[int, ...], Task] = field(default_factory=dict)
+    _by_nodes: dict[tuple[tuple[int, ...], tuple[int, ...]], Task] = field(default_factory=dict)
     _by_key: dict[str, Task] = field(default_factory=dict)
 
-    def of(self, nodes: tuple[int, ...]) -> Task:
-        found = self._by_nodes.get(nodes)
+    def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
+        found = self._by_nodes.get((nodes, copies))
         if found is None:
-            found = self._by_nodes[nodes] = self._make(nodes)
+            found = self._by_nodes[nodes, copies] = self._make(nodes, copies)
         return found
 
-    def _make(self, nodes: tuple[int, ...]) -> Task:
-        part = subgraph(self.graph, nodes).graph
+    def all(self, groups: Groups) -> list[Task]:
+        """The tasks of a partition, one for each group."""
+        both = zip(groups, copies_in(self.graph, groups), strict=True)
+        return [self.of(nodes, copies) for nodes, copies in both]
+
+    def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
+        part = subgraph(self.graph, nodes, copies).graph
         known = self._by_key.get(graph_key(part))
         if known is not None:
             return known
@@ -83,11 +90,11 @@ class Tasks:
     def modelled_s(self, groups: Groups) -> float:
         """The model's seconds of a partition; a group it cannot make counts as its operations,
         one launch each."""
-        return sum(self._group_s(self.of(nodes)) for nodes in groups)
+        return sum(map(self._group_s, self.all(groups)))
 
     def floor_s(self, groups: Groups) -> float:
         """Seconds that no config of any of the groups can beat."""
-        return sum(self.of(nodes).floor_s for nodes in groups)
+        return sum(task.floor_s for task in self.all(groups))
 
     def _group_s(self, task: Task) -> float:
         if task.modelled is not None:
@@ -109,8 +116,8 @@ class Partition:
 def measured_s(groups: Groups, tasks: Tasks, findings: Findings) -> float | None:
     """The sum of the best times of all groups; None while one has none."""
     total = 0.0
-    for nodes in groups:
-        best = findings.best(tasks.of(nodes).group.key)
+    for task in tasks.all(groups):
+        best = findings.best(task.group.key)
         if best is None:
             return None
         total += best.seconds
@@ -141,16 +148,20 @@ class Identity:
 def plan_of(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity) -> Plan:
     """The partition with the best that was found for each group. A group without any finding
     runs as the framework runs it."""
-    made = [_group_plan(nodes, tasks.of(nodes), findings) for nodes in groups]
+    own = zip(groups, copies_in(tasks.graph, groups), tasks.all(groups), strict=True)
+    made = [_group_plan(nodes, copies, task, findings) for nodes, copies, task in own]
     predicted = [g.predicted for g in made]
     known = [p for p in predicted if p is not None]
     total = sum(known) if len(known) == len(predicted) else None
     return identity.plan(made, "measured", total)
 
 
-def _group_plan(nodes: tuple[int, ...], task: Task, findings: Findings) -> GroupPlan:
+def _group_plan(
+    nodes: tuple[int, ...], copies: tuple[int, ...], task: Task, findings: Findings
+) -> GroupPlan:
     best = findings.best(task.group.key)
-    made = GroupPlan(nodes, "aten", task.group.key, kernels=compute_count(task.group.graph))
+    count = compute_count(task.group.graph)
+    made = GroupPlan(nodes, "aten", task.group.key, kernels=count, copies=copies)
     if best is None:
         return made
     made = replace(made, measured=best.seconds)

@@ -9,7 +9,7 @@ from ..planner.cost import Cost
 from ..planner.cover import region_group, replaced
 from ..planner.errors import Refusal
 from ..planner.graph import key as graph_key
-from ..planner.group import subgraph
+from ..planner.group import copies_in, subgraph
 from ..planner.plan import GroupPlan, Plan
 from ..planner.regions import regions
 from ..planner.ways import way
@@ -58,9 +58,10 @@ class _Offline:
     chosen: dict[str, _Chosen | None] = field(default_factory=dict)
 
     def plan(self, tasks: Tasks) -> Plan:
-        cuts = tasks.cover.best(tasks.graph, tasks.profile)
-        partition = tasks.cover.partition(tasks.graph, cuts)
-        groups = [self._group(nodes, tasks) for nodes in partition]
+        (best,) = tasks.cover.best(tasks.graph, tasks.profile, 1)
+        partition = best.groups
+        own = zip(partition, copies_in(tasks.graph, partition), strict=True)
+        groups = [self._group(nodes, copies, tasks) for nodes, copies in own]
         for region in regions(tasks.graph, partition):
             instead = self._region(region, partition, tasks)
             if instead is not None:
@@ -68,17 +69,17 @@ class _Offline:
         predicted = [g.predicted for g in groups if g.predicted is not None]
         total = sum(predicted) if len(predicted) == len(groups) else None
         made = self.identity.plan(groups, "modelled", total)
-        return replace(made, graph_key=graph_key(tasks.graph))
+        return replace(made, graph_key=graph_key(tasks.graph), chosen=best.chosen)
 
-    def _group(self, nodes: tuple[int, ...], tasks: Tasks) -> GroupPlan:
-        task = tasks.of(nodes)
+    def _group(self, nodes: tuple[int, ...], copies: tuple[int, ...], tasks: Tasks) -> GroupPlan:
+        task = tasks.of(nodes, copies)
         key = task.group.key
         if key not in self.chosen:
             self.chosen[key] = _choose(task, self.lab, self.progress)
         made = self.chosen[key]
         if made is None:
-            return GroupPlan(nodes, "aten", key)
-        return GroupPlan(nodes, "triton", key, made.config, made.cost.seconds)
+            return GroupPlan(nodes, "aten", key, copies=copies)
+        return GroupPlan(nodes, "triton", key, made.config, made.cost.seconds, copies=copies)
 
     def _region(self, region: tuple[int, ...], groups: Groups, tasks: Tasks) -> GroupPlan | None:
         """A region in the way that the model's own plan has it."""

@@ -8,12 +8,13 @@ win is never compiled. Caches break the sum: the best few are measured end to en
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import optuna
 from optuna.trial import TrialState
 
+from ..planner.cover import cuts_of
 from ..planner.device import CPU
 from .config_search import Bench, Budget, new_study, settle, tune_group
 from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s
@@ -22,6 +23,9 @@ from .outcome import Candidate, Timed
 from .progress import TrialDone
 
 KEPT = 2
+COVERS = 5
+"""The model's best covers, looked at before any other partition."""
+
 _VENDORS = (0.75, 1.3)
 MOST_ASKED = 48
 NEAR_FLOOR = 1.1
@@ -60,8 +64,9 @@ class PartitionSearch:
 
     def run(self) -> None:
         """Tune the groups of the partitions that are worth it."""
-        best_cuts = self.tasks.cover.best(self.graph, self.tasks.profile)
-        first = self._groups(best_cuts)
+        best = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)
+        first = best[0].groups
+        self.seen[first] = None
         if not first:
             return
         alone = not self.edges
@@ -70,7 +75,7 @@ class PartitionSearch:
         if alone or self._is_obvious(first):
             return
         kept = min(MOST_INDUCTOR, self.budget.trials // 16)
-        for groups in self._proposals(best_cuts):
+        for groups in self._proposals([cover.groups for cover in best]):
             rest = self.budget.trials - self.used - kept
             if self.budget.is_spent or rest < self.split.least:
                 break
@@ -90,11 +95,6 @@ class PartitionSearch:
         complete = [p for p in found if p.measured_s is not None]
         complete.sort(key=lambda p: p.measured_s or 0.0)
         return complete[:count] or found[:1]
-
-    def _groups(self, cuts: Cuts) -> Groups:
-        groups = self.tasks.cover.partition(self.graph, cuts)
-        self.seen[groups] = None
-        return groups
 
     def _incumbent_s(self) -> float | None:
         best = self.best(1)
@@ -121,8 +121,7 @@ class PartitionSearch:
         model says is the very reason to try others."""
         measured = modelled = 0.0
         unknown: list[Task] = []
-        for nodes in groups:
-            task = self.tasks.of(nodes)
+        for task in self.tasks.all(groups):
             best = self.bench.findings.best(task.group.key)
             if best is None:
                 unknown.append(task)
@@ -140,40 +139,50 @@ class PartitionSearch:
 
     def _both(self) -> Iterator[tuple[float, float]]:
         """Modelled and measured seconds of the groups of which both are known."""
-        done = {self.tasks.of(n).group.key: self.tasks.of(n) for g in self.seen for n in g}
+        done = {task.group.key: task for g in self.seen for task in self.tasks.all(g)}
         for key, task in done.items():
             best = self.bench.findings.best(key)
             if best is not None and task.modelled is not None:
                 yield task.modelled.seconds, best.seconds
 
-    def _proposals(self, best_cuts: Cuts) -> Iterator[Groups]:
-        """Never-fuse, always-fuse, then what Optuna proposes; each new partition once. Optuna is
-        told the estimate that stands when it asks for the next."""
+    def _proposals(self, best: Sequence[Groups]) -> Iterator[Groups]:
+        """The model's best covers, what grows edge by edge, never-fuse, always-fuse, then what
+        Optuna proposes; each new partition once. Optuna is told the estimate that stands when it
+        asks for the next."""
+        for groups in best:
+            if self._is_new(groups):
+                yield groups
         study = new_study(self.bench.seed)
         names = {f"{a}-{b}": (a, b) for a, b in self.edges}
         everything: Cuts = frozenset(self.edges)
-        for cuts in (best_cuts, *self._leaning(), everything, frozenset[tuple[int, int]]()):
+        known = [cuts_of(self.graph, groups) for groups in best]
+        for cuts in (*known, *self._grown(), everything, frozenset[tuple[int, int]]()):
             study.enqueue_trial({n: e in cuts for n, e in names.items()})
-        for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + 2)):
+        for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + len(known) + 4)):
             trial = study.ask()
             cuts = frozenset(
                 e for n, e in names.items() if trial.suggest_categorical(n, [False, True])
             )
-            fresh = len(self.seen)
-            groups = self._groups(cuts)
-            if len(self.seen) > fresh:
+            groups = self.tasks.cover.partition(self.graph, cuts)
+            if self._is_new(groups):
                 yield groups
             self._tell(study, trial, groups)
 
-    def _leaning(self) -> Iterator[Cuts]:
-        """The model's cuts if the vendor's products were slower or faster than it thinks."""
+    def _is_new(self, groups: Groups) -> bool:
+        new = groups not in self.seen
+        self.seen[groups] = None
+        return new
+
+    def _grown(self) -> Iterator[Cuts]:
+        """The cuts that growing groups leaves, also if the vendor's products were slower or faster
+        than the model thinks."""
         profile = self.tasks.profile
-        for vendor in _VENDORS:
+        for vendor in (1.0, *_VENDORS):
             leaning = replace(profile, vendor=profile.vendor * vendor)
-            yield self.tasks.cover.best(self.graph, leaning)
+            yield self.tasks.cover.grown(self.graph, leaning)
 
     def _tell(self, study: optuna.Study, trial: optuna.trial.Trial, groups: Groups) -> None:
-        if all(self.tasks.of(nodes).modelled is None for nodes in groups):
+        if all(task.modelled is None for task in self.tasks.all(groups)):
             study.tell(trial, state=TrialState.PRUNED)
         else:
             study.tell(trial, self._estimated_s(groups))
@@ -181,8 +190,9 @@ class PartitionSearch:
     def _tune(self, groups: Groups, trials: int, *, again: bool = False) -> None:
         """Tune the groups that are not yet (with `again`, all of them more), the costly ones
         longer."""
-        counts = Counter(self.tasks.of(nodes).group.key for nodes in groups)
-        tasks = {t.group.key: t for nodes in groups if (t := self.tasks.of(nodes))}
+        own = self.tasks.all(groups)
+        counts = Counter(task.group.key for task in own)
+        tasks = {task.group.key: task for task in own}
         weights = {
             key: counts[key] * (task.modelled.seconds if task.modelled else 1e-6)
             for key, task in tasks.items()
@@ -213,7 +223,7 @@ class PartitionSearch:
         near their floor. Each is a trial, and takes the time of a compilation on the device."""
         if self.tasks.profile == CPU:  # in the interpreter speed means nothing
             return
-        tasks = {t.group.key: t for t in map(self.tasks.of, groups)}
+        tasks = {task.group.key: task for task in self.tasks.all(groups)}
         findings = self.bench.findings
         seconds = {key: findings.of(key).best_s or 0.0 for key in tasks}
         tried = 0

@@ -33,7 +33,7 @@ class RegionSearch:
     def __init__(self, tasks: Tasks, bench: Bench, identity: Identity) -> None:
         self.tasks, self.bench, self.identity = tasks, bench, identity
         cover, graph = tasks.cover, tasks.graph
-        self.preferred = cover.partition(graph, cover.best(graph, tasks.profile))
+        self.preferred = cover.best(graph, tasks.profile, 1)[0].groups
         self.trials = [t for nodes in regions(graph, self.preferred) for t in self._ways(nodes)]
         self.found: dict[tuple[int, ...], list[GroupPlan]] = {}
 

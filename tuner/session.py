@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from ..db.store import Store
 from ..planner.capture import Captured, Stage
 from ..planner.config import Config
 from ..planner.device import DeviceProfile, builtin, profile_of
+from ..planner.errors import Refusal
 from ..planner.graph import key as graph_key
 from ..planner.plan import Plan
 from ..planner.runtime.compile import interpreted
 from ..planner.versions import versions
 from .config_search import Bench, Budget
+from .effort import EFFORTS
 from .final import Arena, contest
 from .findings import Findings
 from .groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
@@ -37,8 +39,6 @@ from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
 from .regional import RegionSearch
 
-TRIALS = 64
-SECONDS = 300.0
 RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
@@ -55,8 +55,8 @@ class Limits:
     """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
     takes place even when they are over. seed: of everything random."""
 
-    trials: int = TRIALS
-    seconds: float = SECONDS
+    trials: int = EFFORTS["default"].trials
+    seconds: float = EFFORTS["default"].seconds
     seed: int = 0
 
 
@@ -67,8 +67,8 @@ def tune_captured(
     store: Store | str | Path | None = None,
     profile: DeviceProfile | None = None,
     stage: Stage = "inference",
-    trials: int = TRIALS,
-    seconds: float = SECONDS,
+    trials: int = EFFORTS["default"].trials,
+    seconds: float = EFFORTS["default"].seconds,
     progress: Progress | None = None,
     peers: Mapping[str, Call] | None = None,
     name: str = "",
@@ -149,7 +149,14 @@ class Session:
                 *plans,
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
-        plan = contest(plans, contestants.ready, arena)
+        self._tell_if_nothing_was_tried(tasks, findings, partitions)
+        try:
+            plan = contest(plans, contestants.ready, arena)
+        except KeyboardInterrupt:
+            if not plans:
+                raise
+            self.progress.note("interrupted: the best so far is kept, not compared with its peers")
+            plan = unverified(plans[0])
         ledger.add_plan(plan, self.name)
         under = {} if self._on_cpu else conditions(self.captured.device.index or 0)
         self._save(plan, profile, under)
@@ -157,6 +164,19 @@ class Session:
         if reason is not None:
             self.progress.note(reason)
         return plan
+
+    def _tell_if_nothing_was_tried(
+        self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]
+    ) -> None:
+        """A budget may end before the first kernel was measured."""
+        groups = [task for found in partitions for task in tasks.all(found.groups)]
+        possible = any(not isinstance(task.space, Refusal) for task in groups)
+        if possible and not any(found.trials for found in findings.groups.values()):
+            self.progress.note(
+                f"no kernel was measured within {self.limits.trials} trials and "
+                f"{self.limits.seconds:g} s: the plan is the fastest of eager and torch.compile; "
+                "allow more seconds"
+            )
 
     @property
     def _on_cpu(self) -> bool:
@@ -222,6 +242,13 @@ class Session:
             self.progress.note("the store keeps its plan for this graph, which was measured")
             return
         self.store.save_plan(plan_record(plan, profile.key, self.name, under))
+
+
+def unverified(plan: Plan) -> Plan:
+    """A plan as the search left it: its seconds are the sum of its groups'."""
+    known = [group.measured for group in plan.groups if group.measured is not None]
+    complete = len(known) == len(plan.groups)
+    return replace(plan, measured=sum(known) if complete and known else None)
 
 
 def plan_record(

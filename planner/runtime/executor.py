@@ -152,7 +152,7 @@ def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
     size = len(captured.graph.nodes)
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
-    part = subgraph(captured.graph, group.nodes)
+    part = subgraph(captured.graph, group.nodes, group.copies)
     if group.lowering in ("triton", "vendor", *REGIONAL):
         nodes = captured.graph.nodes
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
@@ -164,7 +164,7 @@ def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
 def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
     if group.config is None:
         raise PlanError(f"the plan's group of nodes {group.nodes} has no config")
-    part = subgraph(graph, group.nodes).graph
+    part = subgraph(graph, group.nodes, group.copies).graph
     program = lower(part, group.config, interpreted=interpreted())
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
@@ -173,14 +173,14 @@ def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
 
 def walked(graph: Graph, group: GroupPlan) -> Walk:
     """How a region runs. Raises PlanError where it cannot."""
-    found = way(subgraph(graph, group.nodes).graph, group.lowering, group.options)
+    found = way(subgraph(graph, group.nodes, group.copies).graph, group.lowering, group.options)
     if isinstance(found, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
     return found
 
 
 def _equal(graph: Graph, group: GroupPlan) -> Graph:
-    found = equal(subgraph(graph, group.nodes).graph, group.options)
+    found = equal(subgraph(graph, group.nodes, group.copies).graph, group.options)
     if found is None:
         raise PlanError(f"no call {group.options!r} computes the plan's group {group.nodes}")
     return found

@@ -226,6 +226,26 @@ def test_interrupted_without_a_plan(planner, quick, small, monkeypatch):
     assert "interrupted" in result.err.splitlines()[-1]
 
 
+def test_effort(planner, quick, small, monkeypatch):
+    """What an effort allows reaches the search; trials and seconds take the place of its own."""
+    from fusionplan.tuner.session import Session
+
+    allowed = []
+    modelled = Session.modelled
+
+    def spy(session, profile):
+        allowed.append((session.limits.trials, round(session.limits.seconds)))
+        return modelled(session, profile)
+
+    monkeypatch.setattr(Session, "modelled", spy)
+    for more in ((), ("--effort", "quick"), ("--effort", "thorough", "--trials", "5")):
+        assert planner("tune", small, "--target", "h200", *more).code == 0
+    assert allowed == [(64, 180), (16, 60), (5, 900)]
+    result = planner("tune", small, "--effort", "endless")
+    assert result.code == 2
+    assert "quick, default, thorough" in result.err
+
+
 def test_python(quick, tmp_path):
     import fusionplan.tuning
 

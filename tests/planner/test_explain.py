@@ -9,7 +9,7 @@ from corpus import HALF, corpus_graph, graph_of, tensor
 from fusionplan.planner.bounds import Limit
 from fusionplan.planner.config import Config
 from fusionplan.planner.cost import total
-from fusionplan.planner.cover import aten_s, modelled_plan
+from fusionplan.planner.cover import modelled_plan
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.explain import Denied, Explanation, Measured, condition, explain
@@ -19,6 +19,7 @@ from fusionplan.planner.group import subgraph, with_free_nodes
 from fusionplan.planner.online import Proof
 from fusionplan.planner.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.pricing import aten_s
 from fusionplan.planner.space import Space, space_of
 
 SOFTMAX_H = "H(t, x, x') = t * exp(x - x'), x = amax"
@@ -355,8 +356,10 @@ def test_json_keys(causal):
         "groups",
         "alone",
         "boundaries",
+        "chosen",
         "format",
     ]
+    assert data["chosen"] is None  # a plan made by hand
     assert {"derived", "denied", "never_stored", "layouts", "predicted", "measured"} <= set(
         data["groups"][0]
     )

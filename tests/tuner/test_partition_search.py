@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from fusionplan.db import Store
 from fusionplan.planner.device import builtin
-from fusionplan.planner.graph import Graph, Node, Ref, key
+from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.config_search import Bench, Budget
 from fusionplan.tuner.findings import Findings
 from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of
 from fusionplan.tuner.lab import Group
 from fusionplan.tuner.ledger import Ledger, compute_count, device_record, graph_record
 from fusionplan.tuner.outcome import Candidate
-from fusionplan.tuner.partition_search import PartitionSearch
+from fusionplan.tuner.partition_search import COVERS, PartitionSearch
 from fusionplan.tuner.progress import Recording
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, chain, dense
@@ -82,6 +82,52 @@ def test_equal_groups_are_tuned_once(store: Store):
     search(store, chain(4), lab, trials=200)
     candidates = list(lab.measured)
     assert len(candidates) == len(set(candidates))
+
+
+def layers(count: int) -> Graph:
+    """Softmax of the rows and a sum over the columns, again and again; nothing crosses a scan."""
+    t, r = dense(1 << 12, 512), dense(1 << 12, 1)
+    nodes = [Node(0, "x", "input", type=t)]
+
+    def add(op: str, *args: object, kind: TensorType = t) -> Ref:
+        nodes.append(Node(len(nodes), f"n{len(nodes)}", op, args, type=kind))
+        return Ref(len(nodes) - 1)
+
+    last = Ref(0)
+    for _ in range(count):
+        top = add("aten.amax.default", last, (1,), True, kind=r)
+        exp = add("aten.exp.default", add("aten.sub.Tensor", last, top))
+        total = add("aten.sum.dim_IntList", exp, (1,), True, kind=r)
+        last = add("aten.cumsum.default", add("aten.div.Tensor", exp, total), 0)
+    return Graph(tuple(nodes), (last.node,))
+
+
+def test_six_equal_layers_cost_no_more_than_one(tmp_path: Path):
+    """Groups tuned, trials and measurements: all are of the one layer."""
+    counts = []
+    for number in (1, 6):
+        lab = FakeLab(slow_when_long)
+        graph = layers(number)
+        with Store.open(tmp_path / f"{number}.db") as store:
+            store.put_device(device_record(H200))
+            found, tasks, _ = search(store, graph, lab, trials=24)
+        best = found.best()[0].groups
+        distinct = {task.group.key for task in tasks.all(best)}
+        assert len(best) == number * len(distinct)
+        counts.append((distinct, sum(c.config is not None for _, c in lab.measured)))
+        assert len(lab.measured) == len(set(lab.measured))
+    (one, once), (six, more) = counts
+    assert one == six
+    assert 0 < more <= once
+
+
+def test_the_models_next_best_covers_are_looked_at_before_others(store: Store):
+    graph = chain(4)
+    lab = FakeLab(fused)
+    found, tasks, _ = search(store, graph, lab, trials=200)
+    best = tasks.cover.best(graph, H200, COVERS)
+    assert len(best) > 2
+    assert list(found.seen)[: len(best)] == [cover.groups for cover in best]
 
 
 def test_what_a_lower_bound_excludes_is_not_compiled(store: Store):

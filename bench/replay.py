@@ -1,0 +1,195 @@
+"""A search over configs whose times are known: what it tries, in which order, and how soon."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..db.records import KernelRecord, StudySummary, TrialRecord
+from ..planner.config import Config
+from ..planner.cost import Cost
+from ..planner.device import DeviceProfile
+from ..planner.errors import FusionplanError, Refusal
+from ..planner.space import Dimension, Space, space_of
+from ..tuner.config_search import Bench, Budget, tune_group
+from ..tuner.findings import Findings
+from ..tuner.lab import Duel, Group, Pending
+from ..tuner.ledger import Ledger
+from ..tuner.outcome import Candidate, Failure, Miscompiled, Outcome, Rejected, Resources, Timed
+from ..tuner.progress import Silent
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A measured config. seconds: None where it failed, then reason says why. compile_s,
+    measure_s: what it took to compile, and to check and time."""
+
+    config: Config
+    seconds: float | None
+    compile_s: float
+    measure_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A space of which nothing is known but these configs."""
+
+    inner: Space
+    configs: frozenset[Config]
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        return self.inner.dimensions
+
+    def config(self, choice: Mapping[str, Any]) -> Config:
+        return self.inner.config(choice)
+
+    def choice(self, config: Config) -> Mapping[str, Any]:
+        return self.inner.choice(config)
+
+    def judge(self, config: Config) -> Cost | Refusal:
+        if config not in self.configs:
+            return Refusal("config", "it was not measured")
+        return self.inner.judge(config)
+
+    def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
+        found = [item for item in self.inner.ranked(1 << 20) if item[0] in self.configs]
+        return found[:limit]
+
+    def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
+        found = [item for item in self.inner.seeds(1 << 20) if item[0] in self.configs]
+        return found[:limit]
+
+    def floor_s(self) -> float:
+        return self.inner.floor_s()
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    outcome: Resources | Failure
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Resources | Failure:
+        return self.outcome
+
+    def cancel(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class ReplayLab:
+    """Answers from what was measured, and remembers what was asked. It compiles one config at a
+    time, so that a trial takes its own compilation and measurement."""
+
+    known: Mapping[Config, Trial]
+    aten_s: float
+    taken: list[Trial] = field(default_factory=list)
+    compilers: int = 1
+
+    def compile(self, group: Group, config: Config) -> Pending:
+        trial = self.known[config]
+        failed = trial.seconds is None and trial.measure_s == 0.0
+        if failed:
+            self.taken.append(trial)
+        return _Done(Miscompiled(trial.reason) if failed else Resources(0, 0, 0, trial.compile_s))
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        """Nothing is ever pending."""
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        if meanwhile is not None:
+            meanwhile()
+        if candidate.config is not None:
+            self.taken.append(self.known[candidate.config])
+        return self._outcome(candidate)
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
+        outcomes = tuple(map(self._outcome, candidates))
+        timed = {i: o.seconds for i, o in enumerate(outcomes) if isinstance(o, Timed)}
+        return Duel(outcomes, min(timed, key=lambda i: timed[i], default=None), {})
+
+    def _outcome(self, candidate: Candidate) -> Outcome:
+        if candidate.config is None:
+            return Timed(self.aten_s, 0.0, 10) if candidate.lowering == "aten" else _UNKNOWN
+        trial = self.known[candidate.config]
+        return Rejected(trial.reason) if trial.seconds is None else Timed(trial.seconds, 0.0, 10)
+
+
+_UNKNOWN = Rejected("it was not measured")
+
+
+class _Nowhere:
+    """A store that knows nothing and keeps nothing."""
+
+    def put_kernel(self, kernel: KernelRecord) -> None:
+        pass
+
+    def kernel(self, key: str) -> KernelRecord | None:
+        return None
+
+    def add_trial(self, trial: TrialRecord) -> int:
+        return 0
+
+    def trials(
+        self, *, subject: str, device_key: str, versions: dict[str, str]
+    ) -> list[TrialRecord]:
+        return []
+
+    def studies(self) -> list[StudySummary]:
+        return []
+
+
+def searched(
+    group: Group, profile: DeviceProfile, trials: Sequence[Trial], aten_s: float, most: int
+) -> list[Trial]:
+    """What the tuner's search of configs tries, in its order, at most so many. Raises
+    FusionplanError when the group has no kernel today."""
+    space = space_of(group.graph, profile)
+    if isinstance(space, Refusal):
+        raise FusionplanError(f"{group.name} has no kernel: {space}")
+    lab = ReplayLab({trial.config: trial for trial in trials}, aten_s)
+    ledger = Ledger(_Nowhere(), profile.key, {}, group.key)
+    listed = Listed(space, frozenset(lab.known))
+    bench = Bench(lab, ledger, Findings(), Silent())
+    tune_group(group, listed, bench, Budget(most))
+    return lab.taken[:most]
+
+
+def curve(taken: Sequence[Trial], most: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """After 1, 2, ... `most` trials the best seconds so far (infinite before the first that runs)
+    and the seconds that they took in all; a search that ended early stays where it was."""
+    best, spent = float("inf"), 0.0
+    found: list[tuple[float, float]] = []
+    for trial in taken[:most]:
+        best = min(best, best if trial.seconds is None else trial.seconds)
+        spent += trial.compile_s + trial.measure_s
+        found.append((best, spent))
+    found += [(best, spent)] * (most - len(found))
+    return tuple(b for b, _ in found), tuple(s for _, s in found)
+
+
+def random_curve(
+    trials: Sequence[Trial], most: int, times: int, source: random.Random
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The median of random searches, each of which tries no config twice."""
+    count = min(most, len(trials))
+    curves = [curve(source.sample(list(trials), count), most) for _ in range(times)]
+    middle = [
+        tuple(
+            statistics.median(values) for values in zip(*(one[side] for one in curves), strict=True)
+        )
+        for side in (0, 1)
+    ]
+    return middle[0], middle[1]

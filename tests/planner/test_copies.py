@@ -1,0 +1,93 @@
+"""Covers in which a node is computed by several groups: the plan, its run, and what is told."""
+
+from __future__ import annotations
+
+import torch
+from corpus import corpus_graph
+from fusionplan.planner.capture import capture
+from fusionplan.planner.config import Config
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import H200
+from fusionplan.planner.explain import Explanation, explain
+from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
+from fusionplan.planner.group import copies_in, subgraph
+from fusionplan.planner.module import print_module
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.executor import Executor
+from oracle import DEVICE, assert_close
+from torch.fx.experimental.proxy_tensor import make_fx
+
+T = TensorType((8, 16), (16, 1), "float32")
+
+
+def fork(*outputs: int) -> Graph:
+    """exp(x), read by relu and by neg."""
+    nodes = (
+        Node(0, "x", "input", type=T),
+        Node(1, "exp", "aten.exp.default", (Ref(0),), type=T),
+        Node(2, "relu", "aten.relu.default", (Ref(1),), type=T),
+        Node(3, "neg", "aten.neg.default", (Ref(1),), type=T),
+    )
+    return Graph(nodes, outputs)
+
+
+def test_who_stores_a_value_that_several_compute() -> None:
+    assert copies_in(fork(2, 3), [(1, 2), (1, 3)]) == [(1,), (1,)]
+    assert copies_in(fork(2, 3), [(1, 2), (3,)]) == [(), ()]
+    assert copies_in(fork(1, 2, 3), [(1, 2), (1, 3)]) == [(), (1,)]
+    assert copies_in(fork(1, 2, 3), [(1, 3), (1, 2)]) == [(), (1,)]
+    assert copies_in(fork(2, 3), [(1,), (2,), (1, 3)]) == [(), (), (1,)]
+
+
+def test_a_copy_is_no_output() -> None:
+    graph = fork(2, 3)
+    assert subgraph(graph, (1, 2)).outputs == (1, 2)
+    assert subgraph(graph, (1, 2), (1,)).outputs == (2,)
+
+
+def test_a_plan_that_computes_a_node_twice_runs_and_stores_it_nowhere() -> None:
+    def function(x):
+        y = torch.exp(x)
+        return y.sum(0), y.sum(1)
+
+    x = torch.randn(64, 48, device=DEVICE)
+    captured = capture(make_fx(function)(x))
+    exp, columns, rows = (n.id for n in captured.graph.nodes if n.op != "input")
+    groups = ((exp, columns), (exp, rows))
+    copies = copies_in(captured.graph, groups)
+    made = tuple(
+        GroupPlan(
+            nodes,
+            "triton",
+            key(subgraph(captured.graph, nodes, own).graph),
+            Config((("x0", 4),), num_warps=1),
+            copies=own,
+        )
+        for nodes, own in zip(groups, copies, strict=True)
+    )
+    plan = Plan(key(captured.graph), "cpu", (), "modelled", made)
+    assert Plan.from_json(plan.to_json()) == plan
+    executor = Executor(captured, plan, x.device)
+    assert executor.kernels_per_call == 2
+    assert executor.text.count("empty(") == 2  # the two sums: nothing passes between the kernels
+    exact = [value.double() for value in function(x.double())]
+    for mine, ideal, own in zip(executor(x), exact, function(x), strict=True):
+        assert_close(mine, ideal, own, "sum")
+
+
+def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
+    graph = corpus_graph("two_axes")
+    plan = modelled_plan(graph, H200)
+    told = explain(graph, plan, H200)
+    assert Explanation.from_json(told.to_json()) == told
+    first, second = told.groups
+    assert [(o.name, o.copied) for o in first.operations] == [("exp", True), ("sum_1", False)]
+    assert [(o.name, o.copied) for o in second.operations] == [("exp", True), ("sum_2", False)]
+    assert [t.name for t in second.inputs] == ["arg0_1"]
+    assert not told.alone
+    (boundary,) = told.boundaries  # of the two sums, which read the same value
+    assert plan.predicted is not None
+    assert boundary.apart_s is not None
+    assert plan.predicted <= boundary.apart_s < (boundary.together_s or 0.0)
+    assert told.chosen == plan.chosen
+    assert print_module(graph, plan).count("def group_") == 2

@@ -1,0 +1,277 @@
+"""The cheapest covers: against every partition of small graphs, and what large ones take."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from corpus import corpus_graph
+from fusionplan.planner.candidates import Candidate, Ground, enumerated
+from fusionplan.planner.cheapest import Effort, Found, Price, Search
+from fusionplan.planner.cover import best_cover, best_cuts, covers, cuts_of, partition
+from fusionplan.planner.device import H200
+from fusionplan.planner.exact import SOLVER_S, Program
+from fusionplan.planner.graph import Graph, Node, Ref, TensorType
+from fusionplan.planner.group import copies_in
+from fusionplan.planner.legality import bits, bitset
+from fusionplan.planner.pieces import pieces, waiting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LARGE = TensorType((1 << 12, 1 << 10), (1 << 10, 1), "float32")
+ALL = Effort(enumerated=100_000, priced=100_000)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int) -> Graph:
+    """Operations of one or two values each, some of them opaque, over two inputs."""
+    nodes = [Node(i, f"in{i}", "input", type=LARGE) for i in range(2)]
+    for number in range(2, 2 + draw(st.integers(2, most))):
+        sources = draw(st.lists(st.integers(0, number - 1), min_size=1, max_size=2))
+        opaque = draw(st.integers(0, 9)) == 0
+        if opaque:
+            op, args = "aten.cumsum.default", (Ref(sources[0]), 0)
+        elif len(sources) == 1:
+            op, args = "aten.relu.default", (Ref(sources[0]),)
+        else:
+            op, args = "aten.add.Tensor", tuple(map(Ref, sources))
+        nodes.append(Node(number, f"n{number}", op, args, type=LARGE))
+    read = {i for n in nodes for i in n.inputs}
+    ends = [n.id for n in nodes[2:] if n.id not in read]
+    also = draw(st.lists(st.sampled_from([n.id for n in nodes[2:]]), max_size=1))
+    return Graph(tuple(nodes), tuple(dict.fromkeys(ends + also)))
+
+
+def priced(seed: int) -> Price:
+    """Seconds from a formula, never below the floor; some groups have no kernel."""
+
+    def price(candidate: Candidate) -> float | None:
+        own = random.Random(f"{seed} {candidate.nodes} {candidate.copies}")
+        if candidate.nodes.bit_count() > 1 and own.random() < 0.25:
+            return None
+        return candidate.floor_s * own.uniform(1.0, 1.8)
+
+    return price
+
+
+def searched(ground: Ground, price: Price, effort: Effort) -> Found:
+    """From single operations."""
+    start = [ground.candidate(1 << node) for node in bits(ground.compute)]
+    return searcher(ground, price, effort).run(start)
+
+
+def searcher(ground: Ground, price: Price, effort: Effort) -> Search:
+    return Search(ground, ground.compute, price, lambda c: waiting(ground, (), c), effort)
+
+
+def partitions(nodes: list[int]) -> Iterator[list[int]]:
+    """Every set partition, groups as bitsets."""
+    if not nodes:
+        yield []
+        return
+    first, rest = nodes[0], nodes[1:]
+    for size in range(len(rest) + 1):
+        for chosen in itertools.combinations(rest, size):
+            left = [n for n in rest if n not in chosen]
+            for found in partitions(left):
+                yield [bitset((first, *chosen)), *found]
+
+
+def is_legal(ground: Ground, group: int) -> bool:
+    """Whether it is connected, and no path leaves it and comes back."""
+    joined = group & -group
+    while near := ground.around(joined) & group:
+        joined |= near
+    return joined == group and ground.closed(group) == group and ground.is_possible(group)
+
+
+@given(graphs(6), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_no_partition_into_legal_groups_is_cheaper(graph: Graph, seed: int) -> None:
+    ground, price = Ground(graph, H200), priced(seed)
+    if not ground.compute:
+        return
+    found = searched(ground, price, ALL)
+    assert found.proven
+    least = float("inf")
+    for groups in partitions(list(bits(ground.compute))):
+        if all(is_legal(ground, group) for group in groups):
+            own = [ground.candidate(group) for group in groups]
+            prices = [price(each) for each in own]
+            if None not in prices and not waiting(ground, (), own):
+                least = min(least, sum(prices))
+    assert found.seconds <= least * 1.000001
+    assert found.seconds == pytest.approx(sum(price(each) for each in found.groups))
+    assert not waiting(ground, (), found.groups)
+
+
+@given(graphs(4), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_no_cover_that_computes_nodes_again_is_cheaper(graph: Graph, seed: int) -> None:
+    ground, price = Ground(graph, H200), priced(seed)
+    if not ground.compute:
+        return
+    found = searched(ground, price, ALL)
+    groups, complete = enumerated(ground, ground.compute, float("inf"), 100_000)
+    assert complete
+    every = [(c, price(c)) for group in groups for c in ground.variants(group)]
+    usable = [(c, s) for c, s in every if s is not None]
+    least = min(
+        sum(s for _, s in chosen)
+        for size in range(1, ground.compute.bit_count() + 1)
+        for chosen in itertools.combinations(usable, size)
+        if is_cover(ground, [c for c, _ in chosen])
+    )
+    assert found.seconds == pytest.approx(least)
+
+
+def is_cover(ground: Ground, chosen: list[Candidate]) -> bool:
+    stored = read = 0
+    for each in chosen:
+        stored |= each.writes
+        read |= each.reads
+    complete = not (ground.kept | read) & ground.compute & ~stored
+    return complete and not waiting(ground, (), chosen)
+
+
+@given(graphs(7), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_few_prices_give_no_worse_cover_than_the_first(graph: Graph, seed: int) -> None:
+    ground = Ground(graph, H200)
+    if not ground.compute:
+        return
+    price = priced(seed)
+    found = searched(ground, price, Effort(enumerated=10, priced=3))
+    assert found.least_s <= found.seconds <= found.start_s
+    best = searched(ground, price, ALL)
+    assert best.seconds <= found.seconds * 1.000001
+    assert found.least_s <= best.seconds * 1.000001
+
+
+@given(graphs(7), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_the_next_best_covers_follow_in_order(graph: Graph, seed: int) -> None:
+    ground = Ground(graph, H200)
+    if not ground.compute:
+        return
+    search = searcher(ground, priced(seed), ALL)
+    found = search.run([ground.candidate(1 << node) for node in bits(ground.compute)])
+    more = search.others(found, 3)
+    seconds = [found.seconds, *(each.seconds for each in more)]
+    assert all(a <= b * 1.000001 for a, b in itertools.pairwise(seconds))
+    assert len({frozenset(each.groups) for each in (found, *more)}) == len(more) + 1
+
+
+# --- made by hand ---------------------------------------------------------------------------------
+
+
+def chain(count: int, width: int = 1) -> Graph:
+    """relu, relu, ... of `width` inputs, each row of them added up before the next."""
+    nodes = [Node(i, f"in{i}", "input", type=LARGE) for i in range(width)]
+    last = list(range(width))
+    while len(nodes) < count + width:
+        for place in range(width):
+            number = len(nodes)
+            other = last[(place + 1) % width]
+            args = (Ref(last[place]), Ref(other))
+            op = "aten.relu.default" if other == last[place] else "aten.add.Tensor"
+            nodes.append(Node(number, f"n{number}", op, args[: 1 if width == 1 else 2], type=LARGE))
+            last[place] = number
+    return Graph(tuple(nodes), tuple(last))
+
+
+def test_growing_edge_by_edge_stops_where_a_cover_is_cheaper_further_on() -> None:
+    """Two of three in one kernel are slower than apart, all three faster."""
+    graph = chain(3)
+    ground = Ground(graph, H200)
+
+    def price(candidate: Candidate) -> float:
+        return candidate.floor_s * {1: 1.0, 2: 3.0, 3: 1.0}[candidate.nodes.bit_count()]
+
+    found = searched(ground, price, Effort())
+    assert [each.nodes for each in found.groups] == [ground.compute]
+    assert found.proven
+    assert found.seconds == ground.candidate(ground.compute).floor_s
+
+
+def test_a_cheap_value_is_computed_twice_where_that_moves_less() -> None:
+    graph = corpus_graph("two_axes")
+    (best, *_) = covers(graph, H200, 1)
+    exp, columns, rows = (n.id for n in graph.nodes if n.op != "input")
+    assert best.groups == ((exp, columns), (exp, rows))
+    assert copies_in(graph, best.groups) == [(exp,), (exp,)]
+    assert best.chosen.proven
+    assert best.chosen.seconds < 0.85 * best.chosen.greedy_s
+    grown = partition(graph, best_cuts(graph, H200))
+    assert sum(exp in nodes for nodes in grown) == 1
+    assert cuts_of(graph, best.groups) == frozenset({(columns, rows)}) & cuts_of(graph, grown)
+
+
+def test_groups_that_wait_for_each_other_are_never_chosen_together() -> None:
+    """a -> b, c -> d crosswise: {a, d} and {b, c} would each need the other first."""
+    t = LARGE
+    nodes = (
+        Node(0, "x", "input", type=t),
+        Node(1, "a", "aten.relu.default", (Ref(0),), type=t),
+        Node(2, "c", "aten.exp.default", (Ref(0),), type=t),
+        Node(3, "b", "aten.neg.default", (Ref(1),), type=t),
+        Node(4, "d", "aten.neg.default", (Ref(2),), type=t),
+    )
+    ground = Ground(Graph(nodes, (3, 4)), H200)
+    crossed = [ground.candidate(bitset((1, 4))), ground.candidate(bitset((2, 3)))]
+    assert waiting(ground, (), crossed) == crossed
+    single = [ground.candidate(1 << n) for n in (1, 2, 3, 4)]
+    program = Program(ground.compute, ground.kept, lambda c: waiting(ground, (), c))
+    found = program.solve([*crossed, *single], [1e-6, 1e-6, *[1e-4] * 4])
+    assert found is not None
+    assert set(found.chosen) not in (set(crossed),)
+    assert len(set(found.chosen) & set(crossed)) == 1
+    assert not waiting(ground, (), found.chosen)
+
+
+# --- large ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_region_of_200_nodes_is_solved_in_two_seconds(width: int) -> None:
+    ground = Ground(chain(200, width), H200)
+    (region,), cuts = pieces(ground, [1 << node for node in bits(ground.compute)])
+    assert (region.bit_count(), cuts) == (200, 0)
+    groups, _ = enumerated(ground, region, float("inf"), 2000)
+    candidates = [ground.candidate(group) for group in groups]
+    price = priced(1)
+    known = [(c, s) for c in candidates if (s := price(c)) is not None]
+    stored = ground.kept & region
+    for node in bits(region):
+        if ground.users[node] & ~region:
+            stored |= 1 << node
+    program = Program(region, stored, lambda c: waiting(ground, (), c))
+    began = time.monotonic()
+    found = program.solve([c for c, _ in known], [s for _, s in known])
+    assert time.monotonic() - began < SOLVER_S + 1.0  # what building its matrix takes
+    assert found is not None
+    assert len(known) > 1000
+    alone = sum(s for c, s in known if c.nodes.bit_count() == 1)
+    assert found.seconds < 0.7 * alone
+    assert not waiting(ground, (), found.chosen)
+
+
+def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
+    small = TensorType((64, 16), (16, 1), "float32")
+    wide = chain(300)
+    nodes = [
+        Node(n.id, n.name, n.op, n.args, type=small if n.id == 160 else n.type) for n in wide.nodes
+    ]
+    ground = Ground(Graph(tuple(nodes), wide.outputs), H200)
+    found, cuts = pieces(ground, [1 << node for node in bits(ground.compute)])
+    assert cuts == 1
+    assert [max(bits(piece)) for piece in found] == [160, 300]
+    assert sum(piece.bit_count() for piece in found) == 300
+
+
+def test_a_graph_without_work_has_an_empty_cover() -> None:
+    graph = Graph((Node(0, "x", "input", type=LARGE),), (0,))
+    assert best_cover(graph, H200) == ()

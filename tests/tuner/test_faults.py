@@ -1,0 +1,198 @@
+"""What goes wrong outside of a candidate: one clear message, and a plan where there can be one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fusionplan.db import Store
+from fusionplan.planner.device import builtin
+from fusionplan.planner.errors import FusionplanError, ModelError
+from fusionplan.planner.graph import key
+from fusionplan.planner.plan import Plan
+from fusionplan.planner.versions import versions
+from fusionplan.tuner.busy import busy
+from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.effort import EFFORTS, allowance
+from fusionplan.tuner.lab import Group
+from fusionplan.tuner.outcome import Candidate, Failure, Rejected
+from fusionplan.tuner.progress import Recording
+from fusionplan.tuner.session import Limits, Session, Site
+from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
+
+H200 = builtin("h200")
+X, B = torch.randn(4, 32), torch.randn(32)
+
+
+def softmax_of_sum(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x + b, -1)
+
+
+def fast(group: Group, candidate: Candidate) -> float:
+    return 1e-5 if candidate.config else 1.0
+
+
+def tuned(tmp_path: Path, lab: FakeLab, limits: Limits, peer: Callable[[], float]):
+    """The plan, the stored one and what was told."""
+    graph = captured(softmax_of_sum, X, B)
+    told = Recording()
+    with Store.open(tmp_path / "plans.db") as store:
+        site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+        session = Session(graph, (X, B), store, limits, told, "m", site=site)
+        plan = session.measured(H200, {"eager": peer})
+        record = store.plan(key(graph.graph), H200.key, versions())
+    assert record is not None
+    return plan, Plan.from_json(record.payload), told.of("note")
+
+
+# --- budgets --------------------------------------------------------------------------------------
+
+
+def test_efforts_grow_and_may_be_overridden():
+    assert list(EFFORTS) == ["quick", "default", "thorough"]
+    found = [(each.trials, each.seconds) for each in EFFORTS.values()]
+    assert found == sorted(found)
+    assert allowance("quick", trials=3).trials == 3
+    assert allowance("quick", trials=3).seconds == EFFORTS["quick"].seconds
+    assert allowance("thorough", seconds=2.0).trials == EFFORTS["thorough"].trials
+    with pytest.raises(FusionplanError, match="quick, default, thorough"):
+        allowance("endless")
+
+
+def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Path):
+    lab = FakeLab(fast)
+    plan, stored, notes = tuned(tmp_path, lab, Limits(8, 1e-6), lambda: 3.0)
+    assert all(candidate.config is None for _, candidate in lab.measured)
+    (note,) = [note for note in notes if "no kernel was measured" in note]
+    assert "more seconds" in note
+    assert plan == stored
+    assert plan.groups == ()  # eager
+    assert plan.measured == 3.0
+
+
+def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):
+    plan, _, notes = tuned(tmp_path, FakeLab(fast), Limits(1, 600.0), lambda: 3.0)
+    assert [group.lowering for group in plan.groups] == ["triton"]
+    assert not [note for note in notes if "no kernel was measured" in note]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_candidates_without_memory_leave_the_others(tmp_path: Path):
+    seen: list[Candidate] = []
+
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        if candidate.config is None:
+            return 1.0
+        seen.append(candidate)
+        return Rejected("out of device memory: tried a lot") if len(seen) <= 2 else 1e-5
+
+    plan, _, _ = tuned(tmp_path, FakeLab(formula), Limits(8, 600.0), lambda: 3.0)
+    assert [group.lowering for group in plan.groups] == ["triton"]
+    assert plan.groups[0].config not in [candidate.config for candidate in seen[:2]]
+
+
+def test_a_model_without_memory_names_the_way_out():
+    def model(x: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 90 GiB")
+
+    with pytest.raises(ModelError, match="give a smaller batch") as caught:
+        capture_model(model, X)
+    assert "\n" not in str(caught.value)
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def test_a_model_that_torch_compile_cannot_do_says_why(monkeypatch: pytest.MonkeyPatch):
+    def broken(*args: object, **options: object) -> None:
+        raise NotImplementedError("no derivative of it\nand more")
+
+    monkeypatch.setattr("fusionplan.tuner.capture_model.aot_autograd", broken)
+    with pytest.raises(ModelError) as caught:
+        capture_model(lambda x: x + 1, X)
+    said = str(caught.value)
+    assert said.startswith("torch.compile cannot capture the model: ")
+    assert said.endswith("no derivative of it")
+
+
+def test_graph_breaks_are_counted_and_told():
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(x + 1)
+        torch._dynamo.graph_break()
+        return torch.exp(x) * 2
+
+    found = capture_model(model, X)
+    assert len(found.parts) == 2
+    (note,) = found.notes
+    assert "into 2 graphs" in note
+    assert "graph_breaks" in note
+    assert not capture_model(torch.relu, X).notes
+
+
+def test_shapes_that_depend_on_data_leave_graphs_around_them():
+    def model(x: torch.Tensor) -> torch.Tensor:
+        kept = torch.relu(x + 1)
+        rows = kept[kept.sum(-1) > 0]
+        return torch.exp(rows * 2) + 1
+
+    found = capture_model(model, torch.randn(8, 16))
+    assert found.parts
+    assert any("break" in note for note in found.notes)
+    operations = {n.op for part in found.parts for n in part.captured.graph.nodes}
+    assert {"aten.relu.default", "aten.exp.default"} <= operations
+
+
+# --- the device -----------------------------------------------------------------------------------
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, shares: list[int]) -> None:
+    """A GPU in use for these percentages of the time, one after the other."""
+    looks = iter(shares)
+    fake = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=next(looks)),
+    )
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
+    )
+    monkeypatch.setattr("fusionplan.tuner.busy._APART_S", 0.0)
+
+
+def test_a_gpu_that_works_for_somebody_else_is_told(monkeypatch: pytest.MonkeyPatch):
+    gpu(monkeypatch, [97, 90, 85, 99, 92])
+    assert "cuda:1 is busy with another process (85% of the time)" in (
+        busy(torch.device("cuda", 1)) or ""
+    )
+
+
+def test_a_gpu_that_was_ours_a_moment_ago_is_not(monkeypatch: pytest.MonkeyPatch):
+    gpu(monkeypatch, [60, 20, 0, 0, 0])
+    assert busy(torch.device("cuda", 0)) is None
+    assert busy(torch.device("cpu")) is None
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_the_last_measurement_keeps_the_best_so_far(tmp_path: Path):
+    calls = []
+
+    def eager() -> float:
+        calls.append(None)
+        if len(calls) > 2:  # twice to warm up
+            raise KeyboardInterrupt
+        return 3.0
+
+    plan, stored, notes = tuned(tmp_path, FakeLab(fast), Limits(8, 600.0), eager)
+    assert [group.lowering for group in plan.groups] == ["triton"]
+    assert plan == stored
+    assert (plan.measured, plan.peers, plan.speedup) == (1e-5, (), None)
+    assert any("not compared with its peers" in note for note in notes)
