@@ -21,7 +21,7 @@ from .errors import Refusal, Refused
 from .graph import INPUT, Graph, Node, Ref, Symbol, TensorType, itemsize, map_refs
 from .group import is_copied
 from .ops import SUM, Concat, Constant, Contraction, Iota, Reduction, View, bound, is_input, row
-from .trace import dims_of_nodes
+from .survey import dims_of_nodes
 from .values import Dims
 
 __all__ = ["Chunk", "Cut", "Given", "Result", "Walk", "walk"]

@@ -10,7 +10,7 @@ from . import matrix
 from .codegen.access import Tiles
 from .config import Config
 from .device import DeviceProfile
-from .forms import Access, Role
+from .forms import Access, Role, Term
 from .graph import Graph, itemsize
 from .nest import Nest
 from .place import Loop, Step, Store
@@ -156,25 +156,35 @@ def _traffic(nest: Nest, tiles: Tiles, programs: int, device: DeviceProfile) -> 
     for access, iterations, buffer, stretch in _accesses(nest, tiles):
         tile = _tile_bytes(access, tiles)
         moved = int(tile * iterations * programs)
+        whole = _whole_bytes(access, nest)
         if buffer is None:
-            hbm += access.type.nbytes
+            hbm += whole
             l2 += moved
             continue
         if (buffer, stretch) not in near:
             # The same input at another offset in the same stretch is found in L1.
             l2 += moved
         near.add((buffer, stretch))
-        repeats = moved / max(1, access.type.nbytes)
+        repeats = moved / max(1, whole)
         if buffer in seen or repeats > 1.5:
             # Read again: by a later pass of the same program, or by another program.
             in_use = tile * iterations * _apart(access, nest, tiles, concurrent)
-            missed = max(0.0, 1.0 - device.l2_bytes * 0.7 / max(1, min(in_use, access.type.nbytes)))
-            fresh = 0 if buffer in seen else access.type.nbytes
+            missed = max(0.0, 1.0 - device.l2_bytes * 0.7 / max(1, min(in_use, whole)))
+            fresh = 0 if buffer in seen else whole
             hbm += fresh + int(missed * max(0, moved - fresh))
         else:
-            hbm += access.type.nbytes
+            hbm += whole
         seen.add(buffer)
     return _Traffic(hbm, l2)
+
+
+def _whole_bytes(access: Access, nest: Nest) -> int:
+    """Bytes that all of an access touches: of one by index a row for every index, and no more than
+    there are in the tensor."""
+    if not access.at:
+        return access.type.nbytes
+    whole = tuple(axis.extent for axis in nest.axes)
+    return min(access.type.nbytes, _sector_bytes(access, nest, whole))
 
 
 def _apart(access: Access, nest: Nest, tiles: Tiles, programs: int) -> int:
@@ -209,17 +219,28 @@ def _turns(loops: Sequence[Loop], tiles: Tiles) -> float:
 
 
 def _tile_bytes(access: Access, tiles: Tiles) -> int:
-    """Bytes one program moves for one execution, in whole sectors of 32 bytes."""
+    """Bytes one program moves for one execution."""
+    return _sector_bytes(access, tiles.nest, tiles.blocks)
+
+
+def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
+    """Bytes of a block of these extents, in whole sectors of 32 bytes."""
     elements, run = 1, 1
     size = itemsize(access.type.dtype)
-    for axis in access.offset.axes:
-        elements *= min(tiles.blocks[axis], tiles.nest.axes[axis].extent)
+    for axis in access.offset.axes | access.along:
+        elements *= min(blocks[axis], nest.axes[axis].extent)
     for term in access.offset.terms:
-        if term.scale == 1:
-            whole = term.mod or tiles.nest.axes[term.axis].extent
-            run = min(tiles.blocks[term.axis], whole)
+        if _is_dense(term, access):
+            whole = term.mod or nest.axes[term.axis].extent
+            run = min(blocks[term.axis], whole)
     rows = elements / run
     return int(rows * 32 * math.ceil(run * size / 32)) if rows else size
+
+
+def _is_dense(term: Term, access: Access) -> bool:
+    """Whether neighbours along the term lie side by side; where an index varies along the whole
+    axis they lie anywhere."""
+    return term.scale == 1 and (term.mod > 0 or term.axis not in access.along)
 
 
 def _operations(nest: Nest, tiles: Tiles, programs: int, config: Config) -> tuple[float, float]:
@@ -267,13 +288,13 @@ def _access_slots(access: Access, tiles: Tiles, config: Config) -> float:
     access itself at a quarter of the fma rate, its address and its mask."""
     elements = math.prod(tiles.blocks[a] for a in access.axes)
     each = max(1.0, elements / (32 * config.num_warps))
-    inner = [t for t in access.offset.terms if t.scale == 1]
+    inner = [t for t in access.offset.terms if _is_dense(t, access)]
     run = tiles.blocks[inner[0].axis] if inner else 1
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
     divisions = sum(t.mod > 0 or t.div > 1 for t in access.offset.terms)
-    slots = (
-        4.0 + 2.0 * len(access.offset.terms) + 3.0 * divisions + 2.0 * len(tiles.masks(access, ()))
-    )
+    terms = len(access.offset.terms) + len(access.at)
+    masks = len(tiles.masks(access, ())) + 2 * sum(a.checked for a in access.at)
+    slots = 4.0 + 2.0 * terms + 3.0 * divisions + 2.0 * masks
     return elements / width * slots
 
 
@@ -344,7 +365,7 @@ def _run(access: Access, tiles: Tiles) -> int:
     """Elements of a tile that lie side by side in memory."""
     run = 1
     for term in sorted(access.offset.terms, key=lambda t: abs(t.scale)):
-        if term.scale != run:
+        if term.scale != run or not (term.mod or term.axis not in access.along):
             break
         whole = term.mod or tiles.nest.axes[term.axis].extent
         run *= min(tiles.blocks[term.axis], whole)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .graph import TensorType
-from .values import Choice, Index, Load, Output, Value, Values
+from .values import At, Choice, Index, Load, Output, Value, Values
 
 Form = Mapping[int, int]
 """A linear form over factors: coefficient by factor id."""
@@ -59,15 +59,18 @@ class Affine:
 @dataclass(frozen=True, slots=True)
 class Access:
     """Offset in elements into a buffer of type `type`; each guard (index, limit) asks
-    0 <= index < limit."""
+    0 <= index < limit. at: more terms of the offset, which values give; `along`: the tile axes on
+    which those depend."""
 
     offset: Affine
     guards: tuple[tuple[Affine, int], ...]
     type: TensorType
+    at: tuple[At, ...] = ()
+    along: frozenset[int] = frozenset()
 
     @property
     def axes(self) -> frozenset[int]:
-        return self.offset.axes.union(*(index.axes for index, _ in self.guards))
+        return self.offset.axes.union(self.along, *(index.axes for index, _ in self.guards))
 
 
 def linear(factors: Sequence[int], values: Values, scale: int = 1) -> dict[int, int]:
@@ -140,6 +143,9 @@ def load_access(
         for dim in load.dims
         if dim.limit is not None
     )
-    shape = tuple(math.prod(values.extents[f] for f in dim.factors) for dim in load.dims)
-    stride = tuple(dim.stride * dim.step for dim in load.dims)
-    return Access(offset, guards, TensorType(shape, stride, load.dtype))
+    shape = [math.prod(values.extents[f] for f in dim.factors) for dim in load.dims]
+    stride = [dim.stride * dim.step for dim in load.dims]
+    shape += [a.size for a in load.at]
+    stride += [a.stride for a in load.at]
+    read = TensorType(tuple(shape), tuple(stride), load.dtype)
+    return Access(offset, guards, read, load.at)

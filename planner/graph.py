@@ -98,19 +98,20 @@ class Node:
         """Ids of the nodes read, in order of first appearance."""
         found: dict[int, None] = {}
         for value in (*self.args, *(v for _, v in self.kwargs)):
-            found.update(dict.fromkeys(_refs(value)))
+            found.update(dict.fromkeys(refs(value)))
         return tuple(found)
 
     def kwarg(self, name: str, default: Arg = None) -> Arg:
         return next((v for k, v in self.kwargs if k == name), default)
 
 
-def _refs(value: Arg) -> Iterator[int]:
+def refs(value: Arg) -> Iterator[int]:
+    """The nodes that an argument refers to."""
     if isinstance(value, Ref):
         yield value.node
     elif isinstance(value, tuple):
         for item in value:
-            yield from _refs(item)
+            yield from refs(item)
 
 
 def map_refs(value: Arg, renumber: Mapping[int, int]) -> Arg:

@@ -1,8 +1,8 @@
 """Decompositions that pick by index: losses of classes, gathers of one element a row, places of
 extrema, dropout.
 
-No gather and no scatter is left of them: an index chooses by comparison with the index of an axis,
-which a kernel that streams along that axis has in any case.
+An index chooses by comparison with the index of an axis, which a kernel that streams along that
+axis has in any case. Only from what lies in memory is the one element read by its index.
 """
 
 from __future__ import annotations
@@ -45,10 +45,6 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 # --- picking by index: a fold over `where(index of the axis == index, value, 0)` ---
-
-FEW = 1024
-"""Up to so many elements are all read to pick one of them. Of a longer axis that is in memory, a
-gather reads only the one."""
 
 
 def _node_of(x: torch.Tensor) -> fx.Node | None:
@@ -113,7 +109,7 @@ def _along(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor | Non
 def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> Any:
     dim %= max(x.dim(), 1)
     cut = _along(x, index, dim)
-    if cut is None or (x.shape[dim] > FEW and _is_stored(x)):
+    if cut is None or _is_stored(x):
         return NotImplemented
     return _pick(cut, index, dim)
 
@@ -171,7 +167,7 @@ def _nll_loss(
     target = target if target.dim() == x.dim() else aten.unsqueeze.default(target, dim)
     zero = scalar(0, accumulator(x.dtype), x)
     valid = aten.ne.Scalar(target, ignore_index)
-    loss = aten.neg.default(_pick(x, target, dim, wide=True))
+    loss = aten.neg.default(_of_class(x, target, valid, dim))
     counted: torch.Tensor = valid
     if weight is not None:
         own = _pick(
@@ -187,6 +183,14 @@ def _nll_loss(
     if reduction == _MEAN:
         loss = aten.div.Tensor(loss, total)
     return to(loss, x.dtype), to(total, x.dtype)
+
+
+def _of_class(x: torch.Tensor, target: torch.Tensor, valid: torch.Tensor, dim: int) -> torch.Tensor:
+    """The element of x at each target, of 16-bit floats as float32; any where it is not valid."""
+    if not _is_stored(x):
+        return _pick(x, target, dim, wide=True)
+    place = aten.where.self(valid, to(target, torch.int64), scalar(0, torch.int64, x))
+    return to(aten.gather.default(x, dim, place), accumulator(x.dtype))
 
 
 def _by_class(weight: torch.Tensor, rank: int) -> torch.Tensor:

@@ -28,13 +28,14 @@ def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], 
                 try:
                     found = (of, function(of), None)
                 except Refused as refused:
-                    found = (of, None, refused)
+                    # Without the frames of its making, which hold all that was made.
+                    found = (of, None, refused.with_traceback(None))
                 kept[id(of)] = found
                 if len(kept) > most:
                     kept.popitem(last=False)
             _, result, refused_before = found
             if refused_before is not None:
-                raise Refused(refused_before.refusal.rule, refused_before.refusal.reason)
+                raise refused_before.with_traceback(None)
             return result  # type: ignore[return-value]  # None only beside a refusal
 
         return look_up

@@ -1,5 +1,7 @@
-"""Indices in 32 bits: PyTorch counts in int64, but what is computed from positions alone mostly
-fits half of it, and a GPU's integer units have 32 bits."""
+"""What integers can be: their ranges, where those follow from positions and numbers alone.
+
+PyTorch counts in int64, but what is computed from positions mostly fits half of it, and a GPU's
+integer units have 32 bits. An index that provably lies inside its tensor needs no check."""
 
 from __future__ import annotations
 
@@ -7,23 +9,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .graph import Arg, Ref
-from .values import Compute, Index, Literal, Value, ValueKind, Values
+from .values import At, Compute, Index, Literal, Load, Value, ValueKind, Values
 
 _LIMIT = 2**31 - 1
 Range = tuple[int, int]
 
 
 def narrowed(values: Values) -> Values:
-    """The same values; integers that provably fit are int32."""
+    """The same values; integers that provably fit are int32, and indices that provably lie inside
+    are not checked."""
     ranges: dict[int, Range] = {}
     found: list[Value] = []
     for value in values.values:
-        if value.dtype == "int64":
+        if value.dtype in ("int32", "int64"):
             own = _range(value, ranges, values)
             if own is not None and max(map(abs, own)) <= _LIMIT:
                 ranges[value.id] = own
                 value = replace(value, dtype="int32")
-        found.append(replace(value, kind=_kind(value, found)))
+        value = replace(value, kind=_kind(value, found))
+        found.append(replace(value, kind=_trusted(value.kind, ranges)))
     return replace(values, values=tuple(found))
 
 
@@ -41,8 +45,12 @@ def _range(value: Value, ranges: Mapping[int, Range], values: Values) -> Range |
 
 def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
     """By the laws whose result's range follows from the operands'."""
-    if compute.working not in (None, "int64"):
+    if compute.working not in (None, "int32", "int64"):
         return None
+    bounds = dict(compute.operands)
+    if compute.law == "rising" and isinstance(low := bounds.get("min"), int):
+        high = bounds.get("max")
+        return (low, high) if isinstance(high, int) and low <= high else None
     named = {n: _of(a, ranges) for n, a in compute.operands if n not in ("condition", "alpha")}
     if None in named.values():
         return None
@@ -54,6 +62,9 @@ def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
             return low, high
         case "neg":
             return -high, -low
+        case "wrap":
+            size = other[0]
+            return (low, high) if low >= 0 else (min(low + size, 0), max(high, size - 1))
         case "select":
             return min(low, other[0]), max(high, other[1])
         case "add" | "sub" if isinstance(alpha, int):
@@ -64,6 +75,24 @@ def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
             products = [a * b for a in (low, high) for b in other]
             return min(products), max(products)
     return None
+
+
+def _trusted(kind: ValueKind, ranges: Mapping[int, Range]) -> ValueKind:
+    """A load whose indices are checked only where they may lie outside; a place that needs no
+    counting from the end is copied."""
+    if isinstance(kind, Load) and kind.at:
+        return replace(kind, at=tuple(replace(a, checked=_may_leave(a, ranges)) for a in kind.at))
+    if isinstance(kind, Compute) and kind.law == "wrap":
+        (_, source), _ = kind.operands
+        own = _of(source, ranges)
+        if own is not None and own[0] >= 0:
+            return replace(kind, expr="{self}", operands=(("self", source),), law="copy")
+    return kind
+
+
+def _may_leave(at: At, ranges: Mapping[int, Range]) -> bool:
+    low, high = ranges.get(at.value, (-1, -1))
+    return not 0 <= low <= high < at.size
 
 
 def _of(argument: Arg, ranges: Mapping[int, Range]) -> Range | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .bounds import Limit, limits
 from .errors import Refusal, Refused
@@ -116,7 +116,9 @@ class Nest:
         kind = type(value.kind).__name__.lower()
         if isinstance(value.kind, Fold) and value.kind.times is not None:
             kind = f"dot {self._sources(value.id)}"
-        return f"v{value.id} = {kind} [{over}] {value.origin}"
+        places = value.kind.at if isinstance(value.kind, Load) else ()
+        at = "".join(f" at v{place.value}" for place in places)
+        return f"v{value.id} = {kind} [{over}] {value.origin}{at}"
 
     def _sources(self, fold: int) -> str:
         kind = self.fold(fold)
@@ -175,6 +177,9 @@ def build(
         for out in values.outputs
     }
     live = _live_axes(values, axes, loads, forms)
+    for load, access in loads.items():
+        along = frozenset[int]().union(*(live[a.value] for a in access.at))
+        loads[load] = replace(access, along=along)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}

@@ -41,8 +41,8 @@ def operand(work: Rewriting, value: int, wanted: str, scale: float = 1.0) -> Ope
         return operand(work, source, wanted, scale * factor)
     if own.kind.dtype not in _DTYPES:
         raise Other(f"{own.origin} is {own.kind.dtype}")
-    if any(d.limit is not None or d.step < 1 for d in own.kind.dims):
-        raise Other(f"{own.origin} is read beyond its ends")
+    if own.kind.at or any(d.limit is not None or d.step < 1 for d in own.kind.dims):
+        raise Other(f"{own.origin} is no plain tensor")
     dtype = min(own.kind.dtype, wanted, key=itemsize)
     return Operand(own.kind, load_form(own.kind, work.given), scale, dtype)
 

@@ -23,6 +23,7 @@ from .rows import (
     CostClass,
     Iota,
     Law,
+    Lookup,
     Monoid,
     Pointwise,
     Promotion,
@@ -47,6 +48,7 @@ __all__ = [
     "CostClass",
     "Iota",
     "Law",
+    "Lookup",
     "Monoid",
     "Pointwise",
     "Promotion",
@@ -135,6 +137,13 @@ _CONTRACTIONS: dict[str, Contraction] = {
     "baddbmm.default": Contraction("batch1", "batch2", "self"),
 }
 
+_LOOKUPS: dict[str, Lookup] = {
+    "embedding.default": Lookup("weight", "indices"),
+    "index_select.default": Lookup("self", "index"),
+    "gather.default": Lookup("self", "index", along=True),
+    "index.Tensor": Lookup("self", "indices", wraps=True),
+}
+
 # Nothing is promised of what these hold.
 _EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default")
 
@@ -157,6 +166,7 @@ OPS: dict[str, Row] = {
     **{f"aten.{name}": row for name, row in _VIEWS.items()},
     **{f"aten.{name}": row for name, row in _REDUCTIONS.items()},
     **{f"aten.{name}": row for name, row in _CONTRACTIONS.items()},
+    **{f"aten.{name}": row for name, row in _LOOKUPS.items()},
     **{f"aten.{name}": row for name, row in _OTHERS.items()},
     "prims.convert_element_type.default": Cast(),
     "prims.iota.default": Iota(),
@@ -238,7 +248,7 @@ def is_free(node: Node) -> bool:
 
 def is_compute(node: Node) -> bool:
     """Nodes a generated kernel does work for; together with the free ones, all it can hold."""
-    return isinstance(row(node), (Pointwise, Cast, Reduction, Contraction, Concat))
+    return isinstance(row(node), (Pointwise, Cast, Reduction, Contraction, Concat, Lookup))
 
 
 @functools.cache

@@ -228,7 +228,8 @@ class _Copy:
         match kind:
             case Load():
                 parts = tuple(replace(d, factors=self.factors(d.factors)) for d in kind.dims)
-                kind = replace(kind, dims=parts)
+                at = tuple(replace(a, value=self.known[a.value]) for a in kind.at)
+                kind = replace(kind, dims=parts, at=at)
             case Compute(operands=operands):
                 kind = replace(kind, operands=tuple((n, self._renamed(a)) for n, a in operands))
             case Fold(source=source, times=times):

@@ -8,8 +8,8 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
-from .graph import Arg, Graph, Node, Ref
-from .ops import Cast, Contraction, CostClass, Law, Pointwise, View, bound, row
+from .graph import Arg, Graph, Node, Ref, refs
+from .ops import Cast, Contraction, CostClass, Law, Lookup, Pointwise, View, bound, row
 from .values import register_dtype
 
 NARROW = ("float16", "bfloat16")
@@ -22,6 +22,18 @@ def after_rounding(group: Graph) -> frozenset[int]:
         product = isinstance(row(node), Contraction) and _dtype(node) in NARROW
         if product or not found.isdisjoint(node.inputs):
             found.add(node.id)
+    return frozenset(found)
+
+
+def indexing(group: Graph) -> frozenset[int]:
+    """Nodes that the places of a lookup are computed from: there an error is another element."""
+    found: set[int] = set()
+    for node in reversed(group.nodes):
+        kind = row(node)
+        if node.id in found:
+            found.update(node.inputs)
+        elif isinstance(kind, Lookup):
+            found.update(refs(bound(node)[kind.index]))
     return frozenset(found)
 
 

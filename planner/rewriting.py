@@ -176,6 +176,8 @@ def _renamed(kind: ValueKind, ids: Mapping[int, int]) -> ValueKind:
             return replace(kind, source=ids[source], times=None if times is None else ids[times])
         case Choice(pieces=pieces):
             return replace(kind, pieces=tuple((ids[v], low, high) for v, low, high in pieces))
+        case Load(at=at):
+            return replace(kind, at=tuple(replace(a, value=ids[a.value]) for a in at))
     return kind
 
 

@@ -29,6 +29,7 @@ Law = Literal[
     "not",
     "rising",  # does not fall when an operand rises
     "rising_from_0",  # the same, for operands of at least 0
+    "wrap",  # self where it is not negative, else self + size
 ]
 """What algebra may assume of a pointwise operation (see `online.py`)."""
 
@@ -131,4 +132,17 @@ class Iota:
     """start + step * index along the only dimension."""
 
 
-Row = Pointwise | Cast | Reduction | Contraction | View | Concat | Constant | Iota
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Elements of `source` at places that the values of `index` name, along one dimension (`dim`,
+    else the first), or along several where the index is a list. wraps: a negative index counts
+    from the end. along: the index has the dimensions of the result, else they take the place of
+    the source's."""
+
+    source: str
+    index: str
+    wraps: bool = False
+    along: bool = False
+
+
+Row = Pointwise | Cast | Reduction | Contraction | View | Concat | Constant | Iota | Lookup

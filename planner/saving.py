@@ -27,7 +27,7 @@ from torch._functorch.partitioners import (
 from torch.utils.checkpoint import CheckpointPolicy
 
 from .capture import hint
-from .ops import OPS, Cast, Concat, Constant, Contraction, Iota, Pointwise, Reduction, View
+from .ops import OPS, Cast, Concat, Constant, Contraction, Iota, Lookup, Pointwise, Reduction, View
 from .reassociate import reassociate
 from .ties import compared, settle
 
@@ -70,8 +70,6 @@ _FOLDS = (
     aten.min.dim,
     aten.argmax.default,
     aten.argmin.default,
-    aten.gather.default,
-    aten.index.Tensor,
 )
 
 
@@ -347,7 +345,7 @@ def _kind(node: fx.Node) -> Kind:
     row = OPS.get(str(target))
     if isinstance(row, Contraction):
         return "contraction"
-    if isinstance(row, Reduction) or target in _FOLDS:
+    if isinstance(row, (Reduction, Lookup)) or target in _FOLDS:
         return "fold"
     if isinstance(row, (Pointwise, Cast, View, Concat, Constant, Iota)):
         return "local"

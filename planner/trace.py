@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .axes import Factors, FactorSpace
 from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, TensorType
+from .lookups import lookup
 from .memo import by_identity
 from .narrow import narrowed
 from .ops import (
@@ -19,6 +20,7 @@ from .ops import (
     Contraction,
     Iota,
     Law,
+    Lookup,
     Pointwise,
     Reduction,
     View,
@@ -30,12 +32,12 @@ from .precision import (
     NARROW,
     after_rounding,
     expression,
+    indexing,
     is_rounded_to_bfloat16,
     quick,
     scaled_products,
     working_dtypes,
 )
-from .strided import strided
 from .values import (
     Choice,
     Compute,
@@ -44,7 +46,6 @@ from .values import (
     Index,
     Literal,
     Load,
-    LoadDim,
     Output,
     Value,
     ValueKind,
@@ -53,7 +54,8 @@ from .values import (
     Windows,
     register_dtype,
 )
-from .windows import before, dims_of, integer, order_of
+from .views import load_dims, view
+from .windows import dims_of
 from .windows import hits as _hits
 
 
@@ -74,7 +76,7 @@ def trace(group: Graph) -> Values:
 
 
 def _trace(group: Graph, shared: bool) -> Values:
-    tracer = _Tracer(group, shared)
+    tracer = Tracer(group, shared)
     outputs = []
     for index, node in enumerate(group.outputs):
         if node is None:
@@ -84,26 +86,11 @@ def _trace(group: Graph, shared: bool) -> Values:
     return tracer.finish(outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDims:
-    """dims: for every node that the outputs need, its dimensions over the factors, once for each
-    way it is read as a whole. extents: of the factors."""
+class Tracer:
+    """Reads the nodes of a group, each once for every window that it is read through."""
 
-    dims: Mapping[int, tuple[Dims, ...]]
-    extents: Mapping[int, int]
+    in_order = False
 
-
-def dims_of_nodes(group: Graph) -> NodeDims:
-    """The dimensions of a graph's nodes, views too. Raises Refused where one does not factor."""
-    tracer = _Surveyor(group, shared=True)
-    for node in group.outputs:
-        if node is None:
-            raise Refused("output", "a group's output is no tensor")
-        tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
-    return tracer.survey()
-
-
-class _Tracer:
     def __init__(self, group: Graph, shared: bool) -> None:
         self.group = group
         self.again = _read_again(group, shared)
@@ -112,6 +99,7 @@ class _Tracer:
         # Nothing that leaves the kernel shows more than 11 bits of a float.
         self.narrow = all(t.dtype in NARROW for t in types)
         self.rounded = after_rounding(group)
+        self.exact = indexing(group)
         self.scaled = scaled_products(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
@@ -145,7 +133,9 @@ class _Tracer:
             case Contraction() as contraction:
                 return self._contract(node, contraction, windows)
             case View(kind=kind):
-                return self._view(node, kind, windows)
+                return view(self, node, kind, windows)
+            case Lookup() as found:
+                return self._lookup(node, found, windows)
             case Concat():
                 return self._concat(node, windows)
             case Constant() as constant:
@@ -154,12 +144,18 @@ class _Tracer:
                 return self._iota(node, windows)
         raise Refused("opaque", f"{node.op} has no row in the operation table")
 
-    def _add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> tuple[int, Dims]:
+    def dims(self, value: int) -> Dims:
+        return self.values[value].dims
+
+    def shape(self, node_id: int) -> tuple[int, ...]:
+        return _type(self.group.nodes[node_id]).shape
+
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> tuple[int, Dims]:
         value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
         self.values.append(value)
         return value.id, dims
 
-    def _fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
+    def fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
         sizes = (n if w is None else w.size for n, w in zip(shape, windows, strict=True))
         return tuple(self.space.fresh(size) for size in sizes)
 
@@ -167,21 +163,11 @@ class _Tracer:
         tensor = _type(node)
         if tensor.dtype not in DTYPES:
             raise Refused("dtype", f"no kernel reads {node.name}, which is {tensor.dtype}")
-        dims = self._fresh(tensor.shape, windows)
-        parts = []
-        for factors, size, stride, window in zip(
-            dims, tensor.shape, tensor.stride, windows, strict=True
-        ):
-            if window is None:
-                parts.append(LoadDim(factors, stride))
-                continue
-            last = window.start + window.step * (window.size - 1)
-            outside = min(window.start, last) < 0 or max(window.start, last) >= size
-            limit = size if outside else None
-            parts.append(LoadDim(factors, stride, window.start, window.step, limit))
-        return self._add(Load(node.id, tuple(parts), tensor.dtype), dims, tensor.dtype, node)
+        dims = self.fresh(tensor.shape, windows)
+        parts = load_dims(dims, tensor.shape, tensor.stride, windows)
+        return self.add(Load(node.id, parts, tensor.dtype), dims, tensor.dtype, node)
 
-    def _operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> tuple[int, Dims]:
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> tuple[int, Dims]:
         """An operand broadcast to `shape`, aligned at the last dimension."""
         own = _type(self.group.nodes[node_id]).shape
         lead = len(shape) - len(own)
@@ -201,7 +187,7 @@ class _Tracer:
             if not isinstance(argument, Ref):
                 operands.append((name, argument))
                 continue
-            value, own = self._operand(argument.node, shape, windows)
+            value, own = self.operand(argument.node, shape, windows)
             operands.append((name, Ref(value)))
             for position, factors in enumerate(own):
                 if factors and dims[position]:
@@ -210,27 +196,27 @@ class _Tracer:
                     dims[position] = factors
         working, result = working_dtypes(self.group, node, operation)
         cost, law = operation.cost, operation.law
-        if operation.relaxed and is_rounded_to_bfloat16(self.group, node):
+        exact = node.id in self.exact
+        if operation.relaxed and not exact and is_rounded_to_bfloat16(self.group, node):
             expr, cost = operation.relaxed, "sfu"
         # What follows a rounding to 16 bits carries an error far above that of a quick form; what
         # is made of sums of such values is known better, but not to an exponential's error.
         exponential = operation.law in ("exp", "exp2") and node.id in self.rounded
         scaled = not self.scaled.isdisjoint(node.inputs)
-        if (self.narrow or exponential or scaled) and not (
-            operation.relaxed and expr == operation.relaxed
-        ):
+        relaxed = bool(operation.relaxed) and expr == operation.relaxed
+        if (self.narrow or exponential or scaled) and not relaxed and not exact:
             expr, operands, cost, law = quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide
         if operation.on_bool and working == "bool":
             expr = operation.on_bool
         kind = Compute(expr, tuple(operands), working, result, cost, law)
-        return self._add(kind, tuple(dims), _type(node).dtype, node)
+        return self.add(kind, tuple(dims), _type(node).dtype, node)
 
     def _cast(self, node: Node, windows: Windows) -> tuple[int, Dims]:
         value, dims = self.read(_source(node), windows)
         kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
-        return self._add(kind, dims, _type(node).dtype, node)
+        return self.add(kind, dims, _type(node).dtype, node)
 
     def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> tuple[int, Dims]:
         if any(windows):
@@ -248,7 +234,7 @@ class _Tracer:
             kept = tuple(() if i in over else d for i, d in enumerate(dims))
         reduced = tuple(f for i in sorted(over) for f in dims[i])
         kind = Fold(reduction.monoid, value, reduced, reduction.mean)
-        return self._add(kind, kept, _type(node).dtype, node)
+        return self.add(kind, kept, _type(node).dtype, node)
 
     def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> tuple[int, Dims]:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
@@ -272,7 +258,7 @@ class _Tracer:
         operand = _type(self.group.nodes[left.node]).dtype
         precision = "tf32" if dict(node.kwargs).get("precision") == "tf32" else "ieee"
         kind = Fold(SUM, a, reduced, False, b, operand, precision)
-        result = self._add(kind, dims, _type(node).dtype, node)
+        result = self.add(kind, dims, _type(node).dtype, node)
         if not contraction.bias:
             return result
         bias = named[contraction.bias]
@@ -282,7 +268,7 @@ class _Tracer:
             result = self._binary("{self} * {other}", "mul", result, alpha, (), node)
         if beta == 0:
             return result
-        added = self._operand(bias.node, shape, windows)
+        added = self.operand(bias.node, shape, windows)
         if beta != 1:
             added = self._binary("{self} * {other}", "mul", added, beta, (), node)
         return self._binary("{self} + {other}", "add", result, Ref(added[0]), added[1], node)
@@ -304,16 +290,17 @@ class _Tracer:
             dims[position] = dims[position] or factors
         dtype = register_dtype(_type(node).dtype)
         operands = (("self", Ref(left[0])), ("other", right))
-        return self._add(
-            Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node
-        )
+        return self.add(Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node)
+
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> tuple[int, Dims]:
+        return lookup(self, node, row, windows)
 
     def _constant(self, node: Node, constant: Constant, windows: Windows) -> tuple[int, Dims]:
         number = bound(node)[constant.argument] if constant.argument else constant.value
         if not isinstance(number, (bool, int, float)):
             raise Refused("constant", f"{node.name} is filled with {number!r}")
-        dims = self._fresh(_type(node).shape, windows)
-        return self._add(Literal(number), dims, _type(node).dtype, node)
+        dims = self.fresh(_type(node).shape, windows)
+        return self.add(Literal(number), dims, _type(node).dtype, node)
 
     def _iota(self, node: Node, windows: Windows) -> tuple[int, Dims]:
         named = bound(node)
@@ -321,9 +308,9 @@ class _Tracer:
         if not isinstance(start, int) or not isinstance(step, int):
             raise Refused("constant", f"{node.name} counts in steps that are no integers")
         (window,) = windows
-        dims = self._fresh(_type(node).shape, windows)
+        dims = self.fresh(_type(node).shape, windows)
         whole = Window(start, step, _type(node).shape[0]).inside(window)
-        return self._add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
+        return self.add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
 
     def _concat(self, node: Node, windows: Windows) -> tuple[int, Dims]:
         named, shape = bound(node), _type(node).shape
@@ -359,102 +346,7 @@ class _Tracer:
         # Operands of length 1 are the same wherever they are read.
         dims[dim] = dims[dim] or self.space.fresh(outer.size)
         kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
-        return self._add(kind, tuple(dims), _type(node).dtype, node)
-
-    def _view(self, node: Node, kind: str, windows: Windows) -> tuple[int, Dims]:
-        named = bound(node)
-        source = named.get("self", named.get("a"))
-        assert isinstance(source, Ref)
-        own = _type(self.group.nodes[source.node]).shape
-        shape = _type(node).shape
-        match kind:
-            case "permute":
-                order = order_of(node, named, len(shape))
-                inner: list[Window | None] = [None] * len(own)
-                for position, axis in enumerate(order):
-                    inner[axis] = windows[position]
-                value, dims = self.read(source.node, tuple(inner))
-                return value, tuple(dims[axis] for axis in order)
-            case "expand":
-                value, dims = self._operand(source.node, shape, windows)
-                fresh = self._fresh(shape, windows)
-                return value, tuple(d or f for d, f in zip(dims, fresh, strict=True))
-            case "slice" | "select":
-                return self._slice(source.node, named, own, windows, kind)
-            case "flip":
-                return self._flip(node, source.node, windows)
-            case "strided":
-                return self._strided(node, windows)
-        return self._reshape(node, source.node, own, shape, windows)
-
-    def _slice(
-        self,
-        source: int,
-        named: Mapping[str, Arg],
-        own: tuple[int, ...],
-        windows: Windows,
-        kind: str,
-    ) -> tuple[int, Dims]:
-        dim = named["dim"]
-        assert isinstance(dim, int)
-        dim %= len(own)
-        inner = list(windows)
-        if kind == "select":
-            index = named["index"]
-            assert isinstance(index, int)
-            inner.insert(dim, Window(index % own[dim], 1, 1))
-            value, dims = self.read(source, tuple(inner))
-            return value, dims[:dim] + dims[dim + 1 :]
-        start, stop, step = (integer(named[name]) for name in ("start", "end", "step"))
-        picked = range(own[dim])[start:stop:step]
-        inner[dim] = Window(picked.start, picked.step, len(picked)).inside(windows[dim])
-        return self.read(source, tuple(inner))
-
-    def _reshape(
-        self,
-        node: Node,
-        source: int,
-        own: tuple[int, ...],
-        shape: tuple[int, ...],
-        windows: Windows,
-    ) -> tuple[int, Dims]:
-        """Any view that keeps the order of the elements. A window passes where its dimension is
-        also one of the source."""
-        inner: list[Window | None] = [None] * len(own)
-        places = {(before(own, i), n): i for i, n in enumerate(own) if n != 1}
-        for position, window in enumerate(windows):
-            if window is None:
-                continue
-            place = places.get((before(shape, position), shape[position]))
-            if place is None:
-                return self._strided(node, windows)
-            inner[place] = window
-        value, dims = self.read(source, tuple(inner))
-        sizes = tuple(n if w is None else w.size for n, w in zip(shape, windows, strict=True))
-        return value, self.space.regroup((f for dim in dims for f in dim), sizes)
-
-    def _flip(self, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
-        own, dims = _type(node).shape, bound(node)["dims"]
-        inner = list(windows)
-        for dim in dims_of(dims, len(own)) if dims else ():
-            inner[dim] = Window(own[dim] - 1, -1, own[dim]).inside(windows[dim])
-        return self.read(source, tuple(inner))
-
-    def _strided(self, node: Node, windows: Windows) -> tuple[int, Dims]:
-        """A view that no windows express, of what lies in memory: read by its own strides."""
-        found = strided(self.group, node)
-        if found is None:
-            raise Refused("window", f"{node.name} is a reshape between a slice and its source")
-        shape, dtype = _type(node).shape, _type(node).dtype
-        dims = self._fresh(shape, windows)
-        parts = [LoadDim((), 1, found.offset, 0)]
-        for factors, size, stride, window in zip(dims, shape, found.stride, windows, strict=True):
-            window = window or Window(0, 1, size)
-            last = window.start + window.step * (window.size - 1)
-            outside = min(window.start, last) < 0 or max(window.start, last) >= size
-            limit = size if outside else None
-            parts.append(LoadDim(factors, stride, window.start, window.step, limit))
-        return self._add(Load(found.input, tuple(parts), dtype), dims, dtype, node)
+        return self.add(kind, tuple(dims), _type(node).dtype, node)
 
     def finish(self, outputs: list[Output]) -> Values:
         """Resolve every factor, check that no value meets itself transposed, merge equal loads."""
@@ -485,40 +377,13 @@ class _Tracer:
         return narrowed(Values(tuple(kept), stores, extents))
 
 
-class _Surveyor(_Tracer):
-    """Remembers the dimensions at which every node is read."""
-
-    def __init__(self, group: Graph, shared: bool) -> None:
-        super().__init__(group, shared)
-        self.found: dict[int, list[Dims]] = {}
-
-    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
-        value, dims = super().read(node_id, windows)
-        self.found.setdefault(node_id, []).append(dims)
-        return value, dims
-
-    # What asks for the dimensions walks along them, which neither of these allows.
-    def _flip(self, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
-        return self._strided(node, windows)
-
-    def _strided(self, node: Node, windows: Windows) -> tuple[int, Dims]:
-        raise Refused("window", f"{node.name} is a reshape between a slice and its source")
-
-    def survey(self) -> NodeDims:
-        resolve = self.space.resolve
-        dims = {
-            node: tuple(dict.fromkeys(tuple(map(resolve, each)) for each in found))
-            for node, found in sorted(self.found.items())
-        }
-        factors = {f for found in dims.values() for each in found for dim in each for f in dim}
-        return NodeDims(dims, {f: self.space.extent(f) for f in sorted(factors)})
-
-
 def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:
     match kind:
-        case Load(dims=dims):
+        case Load(dims=dims, at=at):
             return replace(
-                kind, dims=tuple(replace(d, factors=space.resolve(d.factors)) for d in dims)
+                kind,
+                dims=tuple(replace(d, factors=space.resolve(d.factors)) for d in dims),
+                at=tuple(replace(a, value=renamed[a.value]) for a in at),
             )
         case Compute(operands=operands):
             new = tuple((n, Ref(renamed[a.node]) if isinstance(a, Ref) else a) for n, a in operands)

@@ -54,10 +54,22 @@ class LoadDim:
 
 
 @dataclass(frozen=True, slots=True)
+class At:
+    """A dimension of a load along which a value is the index: element stride and size of the
+    tensor there. checked: the value may lie outside [0, size), where nothing is read."""
+
+    value: int
+    stride: int
+    size: int
+    checked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     input: int
     dims: tuple[LoadDim, ...]
     dtype: str
+    at: tuple[At, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,8 @@ class Value:
                 return (source,) if times is None or times == source else (source, times)
             case Choice(pieces=pieces):
                 return tuple(dict.fromkeys(piece for piece, _, _ in pieces))
+            case Load(at=at):
+                return tuple(dict.fromkeys(a.value for a in at))
         return ()
 
 

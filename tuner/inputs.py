@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..planner.graph import Graph, TensorType
+from ..planner.graph import Graph, TensorType, refs
+from ..planner.ops import Lookup, bound, row
 
 _DIVIDES = ("remainder", "fmod", "floor_divide", "div.Tensor_mode")
 
@@ -69,14 +70,48 @@ def make(graph: Graph, data_set: str, device: torch.device, seed: int) -> list[t
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     fill = DATA_SETS[data_set]
+    places = _places(graph)
     positive = any(word in node.op for node in graph.nodes for word in _DIVIDES)
     made = []
     for node in graph.inputs:
         kind = graph.nodes[node].type
         if kind is None:
             raise ValueError(f"input {graph.nodes[node].name} is no single tensor")
-        made.append(_tensor(kind, fill, generator, positive))
+        low, high = places.get(node, (1 if positive else -8, 9))
+        made.append(_tensor(kind, fill, generator, low, high))
     return made
+
+
+def _places(graph: Graph) -> dict[int, tuple[int, int]]:
+    """By input of which an index is computed, values that stay inside the tensor it is an index of,
+    where little is added to them or taken off: the second quarter, shared by all such inputs."""
+    found: dict[int, tuple[int, int]] = {}
+    for node in graph.nodes:
+        kind = row(node)
+        if not isinstance(kind, Lookup):
+            continue
+        named = bound(node)
+        (source,), index = refs(named[kind.source]), named[kind.index]
+        several = isinstance(index, tuple)
+        dim = named.get("dim", 0)
+        for place, one in enumerate(index if isinstance(index, tuple) else (index,)):
+            inputs = _integers(graph, set(refs(one)))
+            shape = (t := graph.nodes[source].type) and t.shape
+            size = shape[place if several else dim] if shape and isinstance(dim, int) else 1
+            for each in inputs:
+                low = size // (4 * len(inputs))
+                high = max(low + 1, size // (2 * len(inputs)))
+                found[each] = min(found.get(each, (low, high)), (low, high))
+    return found
+
+
+def _integers(graph: Graph, nodes: set[int]) -> list[int]:
+    """The inputs of integers that the nodes are computed from."""
+    for node in reversed(graph.nodes):
+        if node.id in nodes:
+            nodes.update(node.inputs)
+    inputs = (graph.nodes[n] for n in graph.inputs if n in nodes)
+    return [n.id for n in inputs if n.type is not None and "int" in n.type.dtype]
 
 
 def empty(kind: TensorType, device: torch.device) -> torch.Tensor:
@@ -90,7 +125,8 @@ def _tensor(
     kind: TensorType,
     fill: Callable[[Sequence[int], torch.Generator], torch.Tensor],
     generator: torch.Generator,
-    positive: bool,
+    low: int,
+    high: int,
 ) -> torch.Tensor:
     tensor = empty(kind, generator.device)
     dtype = tensor.dtype
@@ -109,8 +145,9 @@ def _tensor(
     elif dtype is torch.bool:
         values = torch.randint(0, 2, distinct.shape, generator=generator, device=generator.device)
     else:
-        low = 1 if positive else (0 if dtype is torch.uint8 else -8)
-        values = torch.randint(low, 9, distinct.shape, generator=generator, device=generator.device)
+        low = max(0, low) if dtype is torch.uint8 else low
+        shape, device = distinct.shape, generator.device
+        values = torch.randint(low, high, shape, generator=generator, device=device)
     distinct.copy_(values)
     return tensor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -147,8 +147,11 @@ class Tiles:
             text = f"({text}) * {term.scale}" if joined else f"{text} * {term.scale}"
         return text
 
-    def pointer(self, buffer: str, access: Access, dims: Dims) -> str:
+    def pointer(self, buffer: str, access: Access, dims: Dims, places: Sequence[str] = ()) -> str:
+        """An address; places: the terms of its offset that values give."""
         text = self.affine(access.offset, dims)
+        if places:
+            text = " + ".join([*places, *([text] if text != "0" else [])])
         return buffer if text == "0" else f"{buffer} + ({text})"
 
     def masks(self, access: Access, dims: Dims) -> list[str]:

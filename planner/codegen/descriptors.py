@@ -29,7 +29,7 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     """How a descriptor makes an access of these dimensions; None where it cannot."""
     terms = access.offset.terms
     plain = {t.axis: t for t in terms if t.axis in dims and t.div == 1 and not t.mod}
-    if access.guards or len(dims) != 2 or sum(t.axis in dims for t in terms) != 2:
+    if access.guards or access.at or len(dims) != 2 or sum(t.axis in dims for t in terms) != 2:
         return None
     inner = [t for t in plain.values() if t.scale == 1]
     if set(plain) != set(dims) or len(inner) != 1:

@@ -14,7 +14,7 @@ from ..place import Body, Carry, Loop, Step, Store
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds
 from .access import Dims
-from .body import TRITON_DTYPE, convert, expression, literal
+from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
 from .scope import Scope
 from .source import Buffer, KernelSource
@@ -233,7 +233,8 @@ class _Emitter:
     def _load(self, value: Value, load: Load) -> None:
         access, scope = self.nest.loads[value.id], self.scope
         dims = self.tiles.dims(access.axes)
-        text = self._loaded(load, access, dims)
+        multiplied = any(value.id in self.nest.values[c].reads for c in scope.dots)
+        text = self._loaded(load, access, dims, multiplied)
         if scope.is_dot_operand_only(value.id):
             scope.raw[value.id] = f"v{value.id}"
             block = scope.described("in", load.input, access, dims)
@@ -241,7 +242,7 @@ class _Emitter:
                 rows_first = self._is_rows_first(access, dims)
                 text = block.format("load", "")
                 text = text if rows_first else f"tl.trans({text})"
-        elif any(value.id in self.nest.values[c].reads for c in scope.dots):
+        elif multiplied:
             scope.assign(value.id, f"v{value.id}_raw", text, dims)
             scope.raw[value.id] = text = f"v{value.id}_raw"
             text = convert(text, load.dtype, value.dtype)
@@ -249,14 +250,24 @@ class _Emitter:
             text = convert(text, load.dtype, value.dtype)
         scope.bind(value.id, text, dims)
 
-    def _loaded(self, load: Load, access: Access, dims: Dims) -> str:
+    def _loaded(self, load: Load, access: Access, dims: Dims, multiplied: bool) -> str:
+        """multiplied: what is padded must be 0, for a matrix product sums it up."""
         options = ""
-        if masks := self.tiles.masks(access, dims):
-            options += f", mask={_all(masks)}, other=0"
+        masks = self.tiles.masks(access, dims)
+        terms, inside = self.scope.places(access, dims)
+        lost = bool(inside) and is_float(load.dtype)
+        if masks or inside:
+            other = 'float("nan")' if lost and not multiplied else "0"
+            options += f", mask={_all([*masks, *inside])}, other={other}"
         hint = self._hint(load.input, access)
         if hint and hint == self.config.eviction:
             options += f', eviction_policy="evict_{hint}"'
-        return f"tl.load({self.tiles.pointer(f'in{load.input}', access, dims)}{options})"
+        pointer = self.tiles.pointer(f"in{load.input}", access, dims, terms)
+        text = f"tl.load({pointer}{options})"
+        if lost and multiplied:
+            outside = _all([*masks, f"(({_all(inside)}) == 0)"])
+            return f'tl.where({outside}, float("nan"), {text})'
+        return text
 
     @staticmethod
     def _is_rows_first(access: Access, dims: Dims) -> bool:

@@ -89,6 +89,19 @@ class Scope:
         """A value among the dimensions of its reader."""
         return self.tiles.spread(self.names[value], self.dims[value], dims)
 
+    def places(self, access: Access, dims: Dims) -> tuple[list[str], list[str]]:
+        """The terms of an offset that values give, and the conditions under which those are
+        indices of the tensor."""
+        terms, inside = [], []
+        target = "int64" if self.tiles.wide else "int32"
+        for at in access.at:
+            text = self.at(at.value, dims)
+            if at.checked:
+                inside += [f"({text} >= 0)", f"({text} < {at.size})"]
+            text = convert(text, self.dtypes[at.value], target)
+            terms += [f"{text} * {at.stride}" if at.stride != 1 else text] if at.stride else []
+        return terms, inside
+
     def union(self, values: tuple[int, ...]) -> Dims:
         return tuple(sorted({d for v in values for d in self.dims[v]}))
 

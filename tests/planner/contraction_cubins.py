@@ -19,7 +19,10 @@ import triton
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from corpus import BERT_EMBEDDINGS, bert_embeddings, graph_of
 from full_size import MODELS, Planned, planned
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import H200
 from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
 
@@ -75,6 +78,13 @@ def in_parts() -> Iterator[Cubin]:
         yield from _cubins(f"gelu in {parts}", found, replace(group, config=config))
 
 
+def by_index() -> Iterator[Cubin]:
+    """Three embeddings and the layer norm of their sum."""
+    graph = graph_of(bert_embeddings, BERT_EMBEDDINGS)
+    plan = modelled_plan(graph, H200)
+    yield from _cubins("embeddings", Planned(graph, plan), plan.groups[0])
+
+
 def table(kernels: list[Cubin]) -> str:
     lines = [f"{'workload':32s} {'registers':>9s} {'spill':>6s} {'shared':>7s}  config"]
     for k in kernels:
@@ -92,7 +102,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         found = [kernel for name in given.names or MODELS for kernel in cubins(name)]
-        found += in_parts()
+        found += [*in_parts(), *by_index()]
     print(json.dumps([asdict(k) for k in found]) if given.json else table(found))
 
 

@@ -71,6 +71,22 @@ def layer_norm_residual(x, r, w, b):
     return F.layer_norm(total, (total.shape[-1],), w, b), total
 
 
+def bert_embeddings(ids, kinds, words, places, types, w, b):
+    total = F.embedding(ids, words) + F.embedding(
+        torch.arange(ids.shape[1], device=ids.device), places
+    )
+    return F.layer_norm(total + F.embedding(kinds, types), (words.shape[1],), w, b, 1e-12)
+
+
+BERT_EMBEDDINGS = [
+    *(torch.empty(32, 512, dtype=torch.int64, device="meta") for _ in range(2)),
+    *(
+        torch.empty(shape, dtype=torch.bfloat16, device="meta")
+        for shape in ((30522, 1024), (512, 1024), (2, 1024), (1024,), (1024,))
+    ),
+]
+
+
 def group_norm_silu(x, w, b):
     return F.silu(F.group_norm(x, 8, w, b))
 

@@ -86,6 +86,12 @@ def test_attention_is_one_kernel_of_two_products(kernels: list[Cubin]) -> None:
     assert [k.products for k in of(kernels, "attn_naive_softcap_alibi_causal")] == [2]
 
 
+def test_embeddings_and_their_layer_norm_fit_in_registers(kernels: list[Cubin]) -> None:
+    (kernel,) = of(kernels, "embeddings")
+    assert (kernel.spill_bytes, kernel.products) == (0, 0)
+    assert 16 < kernel.registers <= 128, table([kernel])
+
+
 def test_an_epilogue_in_parts_needs_fewer_registers(kernels: list[Cubin]) -> None:
     (whole,), (halves,) = of(kernels, "gelu in 1"), of(kernels, "gelu in 2")
     assert halves.registers <= whole.registers - 16

@@ -25,6 +25,7 @@ from fusionplan.planner.ops import is_compute
 from fusionplan.planner.recompute import recomputed
 from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Layout, Space, space_of
+from fusionplan.planner.survey import dims_of_nodes
 from fusionplan.planner.trace import _hits, trace
 from fusionplan.planner.values import Window
 from fusionplan.planner.ways import way
@@ -119,6 +120,41 @@ def slice_at_a_tensor() -> object:
 @case("window", "a concatenation read at one index only")
 def concatenation_read_at_one_index() -> object:
     return _hits(Window(3, 0, 4), 0, 8)
+
+
+@case("indexed", "n3 reads by index what the kernel itself computes")
+def lookup_in_what_is_computed() -> object:
+    b = Builder()
+    x, index = b.input(8, 6), b.input(3, dtype="int64")
+    y = b.op("exp.default", x)
+    return trace(b.graph(b.op("index_select.default", y, 0, index, shape=(3, 6))))
+
+
+@case("indexed", "n2 reads a number by index")
+def lookup_in_a_number() -> object:
+    b = Builder()
+    x, index = b.input(), b.input(1, dtype="int64")
+    return trace(b.graph(b.op("index_select.default", x, 0, index, shape=(1,))))
+
+
+@case("indexed", "n2 reads by what is no index: bool[8]")
+def lookup_by_a_mask() -> object:
+    b = Builder()
+    x, mask = b.input(8, 6), b.input(8, dtype="bool")
+    return trace(b.graph(b.op("index.Tensor", x, (mask,), shape=(3, 6))))
+
+
+@case("indexed", "n1 has no index")
+def lookup_without_an_index() -> object:
+    b = Builder()
+    return trace(b.graph(b.op("index.Tensor", b.input(8, 6), (None, None))))
+
+
+@case("window", "n2 gathers from a part of its source")
+def walk_along_a_gather_from_a_part() -> object:
+    b = Builder()
+    x, index = b.input(8, 6), b.input(4, 2, dtype="int64")
+    return dims_of_nodes(b.graph(b.op("gather.default", x, 1, index, shape=(4, 2))))
 
 
 @case("empty", "n1 reduces an empty tensor")

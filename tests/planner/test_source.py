@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from corpus import HALF, Function, graph_of, group_norm_silu, layer_norm_residual, rotary, tensor
+from corpus import (
+    BERT_EMBEDDINGS,
+    HALF,
+    Function,
+    bert_embeddings,
+    graph_of,
+    group_norm_silu,
+    layer_norm_residual,
+    rotary,
+    tensor,
+)
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
@@ -59,6 +69,11 @@ KERNELS: dict[str, tuple[Function, list[torch.Tensor], Config]] = {
         layer_norm_residual,
         [tensor(*shape, dtype=HALF) for shape in ((4096, 1024), (4096, 1024), (1024,), (1024,))],
         Config(blocks(x0=1), num_warps=4, num_stages=1),
+    ),
+    "embeddings_layer_norm": (
+        bert_embeddings,
+        BERT_EMBEDDINGS,
+        Config(blocks(x0=1, x1=1), num_warps=4, num_stages=1),
     ),
     "rotary": (
         rotary,

@@ -1,0 +1,143 @@
+"""Views: what a reader of one sees of its source. A view is no work, only other dimensions, or
+another window onto the source's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from .axes import Factors, FactorSpace
+from .errors import Refused
+from .graph import Arg, Graph, Node, Ref
+from .ops import bound
+from .strided import strided
+from .values import Dims, Load, LoadDim, ValueKind, Window, Windows
+from .windows import before, dims_of, integer, order_of
+
+
+class Reader(Protocol):
+    """What reads the nodes of a group, as `trace.Tracer` does. in_order: views that do not walk
+    along their source in its own order are refused."""
+
+    group: Graph
+    space: FactorSpace
+    in_order: bool
+
+    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
+        """The value of a node read through windows, and the dimensions it is read at."""
+
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> tuple[int, Dims]:
+        """An operand broadcast to `shape`, aligned at the last dimension."""
+
+    def fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
+        """Dimensions of their own for what is read through windows."""
+
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> tuple[int, Dims]:
+        """A new value that stands for a node."""
+
+    def dims(self, value: int) -> Dims:
+        """Of a value."""
+
+    def shape(self, node_id: int) -> tuple[int, ...]:
+        """Of a node. Raises Refused where it is no single tensor."""
+
+
+def view(reader: Reader, node: Node, kind: str, windows: Windows) -> tuple[int, Dims]:
+    """The value and the dimensions of a view of this kind (see `rows.View`)."""
+    named = bound(node)
+    source = named.get("self", named.get("a"))
+    assert isinstance(source, Ref)
+    own, shape = reader.shape(source.node), reader.shape(node.id)
+    match kind:
+        case "permute":
+            order = order_of(node, named, len(shape))
+            inner: list[Window | None] = [None] * len(own)
+            for position, axis in enumerate(order):
+                inner[axis] = windows[position]
+            value, dims = reader.read(source.node, tuple(inner))
+            return value, tuple(dims[axis] for axis in order)
+        case "expand":
+            value, dims = reader.operand(source.node, shape, windows)
+            fresh = reader.fresh(shape, windows)
+            return value, tuple(d or f for d, f in zip(dims, fresh, strict=True))
+        case "slice" | "select":
+            return _slice(reader, source.node, named, windows, kind)
+        case "flip" if not reader.in_order:
+            return _flip(reader, node, source.node, windows)
+        case "flip" | "strided":
+            return _strided(reader, node, windows)
+    return _reshape(reader, node, source.node, windows)
+
+
+def load_dims(
+    dims: Dims, shape: tuple[int, ...], stride: tuple[int, ...], windows: Windows
+) -> tuple[LoadDim, ...]:
+    """How a load of such a tensor walks over `dims`, guarded where a window leaves the tensor."""
+    parts = []
+    for factors, size, step, window in zip(dims, shape, stride, windows, strict=True):
+        if window is None:
+            parts.append(LoadDim(factors, step))
+            continue
+        last = window.start + window.step * (window.size - 1)
+        outside = min(window.start, last) < 0 or max(window.start, last) >= size
+        limit = size if outside else None
+        parts.append(LoadDim(factors, step, window.start, window.step, limit))
+    return tuple(parts)
+
+
+def _slice(
+    reader: Reader, source: int, named: Mapping[str, Arg], windows: Windows, kind: str
+) -> tuple[int, Dims]:
+    dim, own = named["dim"], reader.shape(source)
+    assert isinstance(dim, int)
+    dim %= len(own)
+    inner = list(windows)
+    if kind == "select":
+        index = named["index"]
+        assert isinstance(index, int)
+        inner.insert(dim, Window(index % own[dim], 1, 1))
+        value, dims = reader.read(source, tuple(inner))
+        return value, dims[:dim] + dims[dim + 1 :]
+    start, stop, step = (integer(named[name]) for name in ("start", "end", "step"))
+    picked = range(own[dim])[start:stop:step]
+    inner[dim] = Window(picked.start, picked.step, len(picked)).inside(windows[dim])
+    return reader.read(source, tuple(inner))
+
+
+def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
+    """Any view that keeps the order of the elements. A window passes where its dimension is also
+    one of the source."""
+    own, shape = reader.shape(source), reader.shape(node.id)
+    inner: list[Window | None] = [None] * len(own)
+    places = {(before(own, i), n): i for i, n in enumerate(own) if n != 1}
+    for position, window in enumerate(windows):
+        if window is None:
+            continue
+        place = places.get((before(shape, position), shape[position]))
+        if place is None:
+            return _strided(reader, node, windows)
+        inner[place] = window
+    value, dims = reader.read(source, tuple(inner))
+    sizes = tuple(n if w is None else w.size for n, w in zip(shape, windows, strict=True))
+    factors: Factors = tuple(f for dim in dims for f in dim)
+    return value, reader.space.regroup(factors, sizes)
+
+
+def _flip(reader: Reader, node: Node, source: int, windows: Windows) -> tuple[int, Dims]:
+    own, dims = reader.shape(node.id), bound(node)["dims"]
+    inner = list(windows)
+    for dim in dims_of(dims, len(own)) if dims else ():
+        inner[dim] = Window(own[dim] - 1, -1, own[dim]).inside(windows[dim])
+    return reader.read(source, tuple(inner))
+
+
+def _strided(reader: Reader, node: Node, windows: Windows) -> tuple[int, Dims]:
+    """A view that no windows express, of what lies in memory: read by its own strides."""
+    found = None if reader.in_order else strided(reader.group, node)
+    if found is None or node.type is None:
+        raise Refused("window", f"{node.name} is a reshape between a slice and its source")
+    shape, dtype = node.type.shape, node.type.dtype
+    dims = reader.fresh(shape, windows)
+    first = LoadDim((), 1, found.offset, 0)
+    parts = (first, *load_dims(dims, shape, found.stride, windows))
+    return reader.add(Load(found.input, parts, dtype), dims, dtype, node)
