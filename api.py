@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from .db.errors import StoreError
+from .db.records import PlanRecord
 from .db.store import Store
 from .planner.capture import Captured
 from .planner.cover import modelled_plan
@@ -22,6 +23,7 @@ from .planner.graph import key
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
+from .planner.varying import bucket_key, bucket_name
 from .planner.versions import versions
 
 Accepted = Literal["measured", "any"]
@@ -163,22 +165,36 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
 
 
 def _stored_plan(captured: Captured, options: Options) -> Plan | str:
-    """The plan for this graph, device and versions, or why there is none. A store that cannot
-    be read is a miss, never a crash."""
-    graph_key = key(captured.graph)
+    """The plan for this graph, or where sizes vary the newest for its bucket, on this device and
+    with these versions; or why there is none. A store that cannot be read is a miss, never a
+    crash."""
+    graph_key, bucket = key(captured.graph), bucket_key(captured.graph)
     try:
         device = profile_of(captured.device)
         with Store.open(options.store, create=False, read_only=True) as store:
-            record = store.plan(graph_key, device.key, versions())
+            exact = store.plan(graph_key, device.key, versions())
+            found = [] if exact is None else [exact]
+            if bucket is not None:
+                found += store.plans(bucket_key=bucket, device_key=device.key, versions=versions())
     except (StoreError, DeviceError) as error:
         return f"no plan could be read: {error}"
-    if record is None:
-        return f"no plan is stored for it on {device.name} with these versions"
+    if not found:
+        sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""
+        return f"no plan is stored for it{sizes} on {device.name} with these versions"
+    read = [_accepted(record, options) for record in found]
+    plan = next((plan for plan in read if isinstance(plan, Plan)), read[0])
+    if isinstance(plan, Plan) and plan.graph_key != graph_key:
+        return replace(plan, graph_key=graph_key)
+    return plan
+
+
+def _accepted(record: PlanRecord, options: Options) -> Plan | str:
+    """The plan in a record, or why it is not to be used."""
     try:
         plan = Plan.from_json(record.payload)
     except ValueError as error:
         return f"its stored plan is damaged: {error}"
-    if plan.graph_key != graph_key:
+    if plan.graph_key != record.graph_key:
         return "its stored plan is damaged: it is for another graph"
     accepted = options.evidence or ("any" if interpreted() else "measured")
     if plan.evidence != "measured" and accepted == "measured":

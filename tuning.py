@@ -100,6 +100,7 @@ def tune(
     device: str | torch.device | None = None,
     target: str | None = None,
     training: bool = False,
+    dynamic: bool = False,
     progress: Progress | None = None,
     name: str | None = None,
 ) -> Tuned:
@@ -111,7 +112,10 @@ def tune(
     them, take the place of its own. store: path or database URL; None is $PLANNER_STORE, else the
     user's cache. device: None is the current CUDA device. With no CUDA device, or with a target
     ("h200", "h100", "a100"), plans come from the cost model and say so. training: the backward
-    pass too; else the model runs under no_grad, and so must what is to run by the plan.
+    pass too; else the model runs under no_grad, and so must what is to run by the plan. dynamic:
+    sizes of the inputs may vary, as with torch.compile's dynamic=True: the plans hold for all
+    sizes of their bucket, which agree in every varying size rounded up to a power of two and in
+    whether it is a multiple of 16. Sizes marked by torch._dynamo.mark_dynamic vary in any case.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """
@@ -125,7 +129,7 @@ def tune(
     # The store first: nobody should wait for a search whose result cannot be kept.
     with Store.open(store) as opened:
         told.phase("capture", "running the model once")
-        captured = capture_model(model, call, training=training)
+        captured = capture_model(model, call, training=training, dynamic=dynamic)
         for note in captured.notes:
             told.note(note)
         job = _Job(opened, place, name or _name_of(model), told, allowed)
@@ -136,7 +140,7 @@ def tune(
         captured,
         place,
         interrupted,
-        load(model, store=store) if place.measured else model,
+        load(model, store=store, dynamic=dynamic or None) if place.measured else model,
     )
 
 
@@ -233,7 +237,8 @@ class _Job:
         )
         for i, plan in zip(pair, kept, strict=True):
             under = found[i].payload.get("conditions")
-            record = plan_record(plan, found[i].device_key, found[i].name, under)
+            before = found[i]
+            record = plan_record(plan, before.device_key, before.name, under, before.bucket_key)
             self.store.save_plan(record)
             found[i] = record
 

@@ -87,6 +87,7 @@ class _Request:
     device: str | None
     target: str | None
     training: bool
+    dynamic: bool
 
 
 def tune(
@@ -99,6 +100,9 @@ def tune(
     device: DeviceOption = None,
     target: TargetOption = None,
     training: Annotated[bool, typer.Option("--training", help="The backward pass too.")] = False,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="For all sizes like those of the inputs.")
+    ] = False,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; one line a plan.")] = False,
 ) -> None:
@@ -112,7 +116,9 @@ def tune(
         raise UsageError(f"--effort {effort}: give one of {', '.join(EFFORTS)}")
     with Store.open(store) as opened:  # before torch is imported and the model is run
         location = opened.location
-    request = _Request(model, inputs, trials, seconds, effort, store, device, target, training)
+    request = _Request(
+        model, inputs, trials, seconds, effort, store, device, target, training, dynamic
+    )
     try:
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr), _progress(json or quiet) as progress:
@@ -143,6 +149,7 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
         device=place.device,
         target=request.target,
         training=request.training,
+        dynamic=request.dynamic,
         progress=progress,
         name=named.name,
     )

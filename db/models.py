@@ -149,6 +149,7 @@ class Plan(Base):
     name: Mapped[str] = mapped_column(NAME, index=True)
     evidence: Mapped[str] = mapped_column(String(16))
     speedup: Mapped[float | None] = mapped_column(Double)
+    bucket_key: Mapped[str | None] = mapped_column(KEY, index=True)
     payload: Mapped[str] = mapped_column(Text)
     payload_sha256: Mapped[str] = mapped_column(SHA256)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

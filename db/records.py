@@ -82,7 +82,9 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord:
-    """The winner for (graph_key, device_key, versions), with the evidence for it."""
+    """The winner for (graph_key, device_key, versions), with the evidence for it. bucket_key: what
+    its graph shares with those of like sizes, for which the plan holds too; None where no size
+    varies."""
 
     key: str
     graph_key: str
@@ -92,6 +94,7 @@ class PlanRecord:
     evidence: Evidence
     payload: dict[str, Any]
     speedup: float | None = None
+    bucket_key: str | None = None
     created_at: datetime = field(default_factory=_now)
     updated_at: datetime = field(default_factory=_now)
 

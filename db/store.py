@@ -188,9 +188,10 @@ class Store:
     def save_plan(self, plan: PlanRecord) -> None:
         """Keep the plan; it replaces one for the same graph, device and versions.
 
-        The first plan's `created_at` stays.
+        The first plan's `created_at` stays, and its bucket where the new one has none.
         """
-        self._put(plan, keep=frozenset({"created_at"}))
+        keep = {"created_at"} | ({"bucket_key"} if plan.bucket_key is None else set())
+        self._put(plan, keep=frozenset(keep))
 
     def plan(self, graph_key: str, device_key: str, versions: dict[str, str]) -> PlanRecord | None:
         """The plan made for exactly this; StoreCorrupt when it is there but damaged."""
@@ -205,11 +206,19 @@ class Store:
         self,
         *,
         graph_key: str | None = None,
+        bucket_key: str | None = None,
         device_key: str | None = None,
+        versions: dict[str, str] | None = None,
         name: str | None = None,
     ) -> list[PlanRecord]:
         """The plans that match all that is given, the latest saved first."""
-        wanted = {"graph_key": graph_key, "device_key": device_key, "name": name}
+        wanted = {
+            "graph_key": graph_key,
+            "bucket_key": bucket_key,
+            "device_key": device_key,
+            "versions_sha256": None if versions is None else digest(canonical(versions)),
+            "name": name,
+        }
         query = (
             select(Plan.__table__)
             .where(*_matches(Plan, wanted))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .errors import Refused
+from .sizes import either
 
 Factors = tuple[int, ...]
 
@@ -64,6 +65,7 @@ class FactorSpace:
                 a.pop(), b.pop()
             elif self._extent[x] == self._extent[y]:
                 self._same_as[y] = x
+                self._extent[x] = either(self._extent[x], self._extent[y])
                 a, b = list(self.resolve(a[:-1])), list(self.resolve(b[:-1]))
             else:
                 large, small = (x, y) if self._extent[x] > self._extent[y] else (y, x)

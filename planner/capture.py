@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -29,10 +29,15 @@ __all__ = [
     "Stage",
     "capture",
     "decompositions",
+    "device_of",
     "hint",
     "is_dynamic",
+    "is_symbolic",
     "literal",
+    "node_of",
+    "outputs_of",
     "specialise",
+    "tidied",
 ]
 
 Stage = Literal["inference", "forward", "backward"]
@@ -66,12 +71,13 @@ def capture(gm: fx.GraphModule) -> Captured:
     """
     if is_dynamic(gm):
         raise PlanError("the graph has symbolic sizes; specialise it before it is captured")
-    tidy = _tidied(gm)
+    tidy = tidied(gm)
     fx_nodes = tuple(n for n in tidy.graph.nodes if n.op != "output")
-    device = _device(fx_nodes)
+    device = device_of(fx_nodes)
     number = {node: i for i, node in enumerate(fx_nodes)}
-    nodes = tuple(_node(tidy, i, n, number, device) for n, i in number.items())
-    outputs = tuple(None if o is None else number[o] for o in _outputs(tidy.graph))
+    refs: dict[fx.Node, Arg] = {node: Ref(i) for node, i in number.items()}
+    nodes = tuple(node_of(tidy, i, n, refs, device) for n, i in number.items())
+    outputs = tuple(None if o is None else number[o] for o in outputs_of(tidy.graph))
     return Captured(tidy, Graph(nodes, outputs), device, fx_nodes)
 
 
@@ -91,8 +97,8 @@ class Specialised:
 
 
 def specialise(gm: fx.GraphModule, inputs: Sequence[Any]) -> Specialised:
-    """The graph for the sizes of these inputs (tensors, real or fake, and numbers). A symbolic
-    size counts with its hint. Raises PlanError when a size depends on the data."""
+    """The graph for the sizes of these inputs (tensors, real or fake, and numbers), traced again.
+    A symbolic size counts with its hint. Raises PlanError when a size depends on the data."""
     mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
     with torch.no_grad(), mode:
         concrete = [_concrete(x) for x in inputs]
@@ -103,7 +109,7 @@ def specialise(gm: fx.GraphModule, inputs: Sequence[Any]) -> Specialised:
     if is_dynamic(traced):
         raise PlanError("the graph has sizes that depend on its data")
     output = next(n for n in reversed(traced.graph.nodes) if n.op == "output")
-    results = list(enumerate(_outputs(traced.graph)))
+    results = list(enumerate(outputs_of(traced.graph)))
     numbers = tuple((i, v) for i, v in results if v is not None and not isinstance(v, fx.Node))
     dropped = {i for i, _ in numbers}
     output.args = (tuple(v for i, v in results if i not in dropped),)
@@ -121,9 +127,11 @@ def _concrete(value: Any) -> Any:
 def hint(value: Any) -> Any:
     """A symbolic number's value in the inputs it was captured with; any other value itself."""
     # int() of a symbolic size would add a guard to a graph that is already guarded.
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value.node.hint
-    return value
+    return value.node.hint if is_symbolic(value) else value
+
+
+def is_symbolic(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -131,10 +139,11 @@ def _is_symbolic(value: Any) -> bool:
         return any(map(_is_symbolic, value))
     if isinstance(value, torch.Tensor):
         return any(isinstance(n, torch.SymInt) for n in value.shape)
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return is_symbolic(value)
 
 
-def _tidied(gm: fx.GraphModule) -> fx.GraphModule:
+def tidied(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy without aliases, duplicates and dead code."""
     graph = fx.Graph()
     output = graph.graph_copy(gm.graph, {})
     graph.output(output)
@@ -150,7 +159,7 @@ def _tidied(gm: fx.GraphModule) -> fx.GraphModule:
     return copy
 
 
-def _outputs(graph: fx.Graph) -> Sequence[Any]:
+def outputs_of(graph: fx.Graph) -> Sequence[Any]:
     result = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
     if not isinstance(result, (tuple, list)):
         raise PlanError("the graph returns one value, not a flat list of values")
@@ -160,7 +169,7 @@ def _outputs(graph: fx.Graph) -> Sequence[Any]:
 def _name_numbers(graph: fx.Graph) -> None:
     output = next(n for n in reversed(graph.nodes) if n.op == "output")
     values: list[Any] = []
-    for value in _outputs(graph):
+    for value in outputs_of(graph):
         if value is not None and not isinstance(value, fx.Node):
             if not isinstance(value, (bool, int, float, str)):
                 raise PlanError(f"the graph returns {value!r}, which is no tensor and no number")
@@ -199,16 +208,23 @@ _WITHOUT_INDEX: dict[Any, Any] = {
 }
 
 
-def _device(nodes: Sequence[fx.Node]) -> torch.device:
+def device_of(nodes: Sequence[fx.Node]) -> torch.device:
     """Where most tensors are; the first named one, of equals."""
     found = Counter(v.device for n in nodes if isinstance(v := n.meta.get("val"), torch.Tensor))
     return found.most_common(1)[0][0] if found else torch.device("cpu")
 
 
-def _node(
-    gm: fx.GraphModule, i: int, node: fx.Node, number: dict[fx.Node, int], device: torch.device
+def node_of(
+    gm: fx.GraphModule,
+    i: int,
+    node: fx.Node,
+    refs: Mapping[fx.Node, Arg],
+    device: torch.device,
+    read: Callable[[Any], int] = int,
 ) -> Node:
-    type_ = _type(node.meta.get("val"), device)
+    """An FX node as node `i` of a graph. refs: what stands for the nodes it reads; read: gives
+    the sizes of its type."""
+    type_ = _type(node.meta.get("val"), device, read)
     if node.op == "placeholder":
         return Node(i, node.name, INPUT, type=type_)
     if node.op == "get_attr":
@@ -216,9 +232,9 @@ def _node(
     if node.op != "call_function":
         raise PlanError(f"{node.op} {node.target} is no operation of a captured graph")
     if node.target is literal:
-        return Node(i, node.name, CONSTANT, (_arg(node.args[0], number, device),))
-    args = tuple(_arg(a, number, device) for a in node.args)
-    kwargs = tuple((k, _arg(v, number, device)) for k, v in node.kwargs.items())
+        return Node(i, node.name, CONSTANT, (_arg(node.args[0], refs, device, read),))
+    args = tuple(_arg(a, refs, device, read) for a in node.args)
+    kwargs = tuple((k, _arg(v, refs, device, read)) for k, v in node.kwargs.items())
     return Node(i, node.name, _name(node.target), args, kwargs, type_)
 
 
@@ -262,13 +278,17 @@ _SYMBOLS: dict[type, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def _arg(value: Any, number: dict[fx.Node, int], device: torch.device) -> Arg:
+def _arg(
+    value: Any, refs: Mapping[fx.Node, Arg], device: torch.device, read: Callable[[Any], int]
+) -> Arg:
     if isinstance(value, fx.Node):
-        return Ref(number[value])
+        return refs[value]
+    if is_symbolic(value):
+        return read(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):
-        return tuple(_arg(v, number, device) for v in value)
+        return tuple(_arg(v, refs, device, read) for v in value)
     if isinstance(value, torch.device):
         return Symbol("device", "graph" if value.type == device.type else str(value))
     known = _SYMBOLS.get(type(value))
@@ -278,7 +298,7 @@ def _arg(value: Any, number: dict[fx.Node, int], device: torch.device) -> Arg:
     return Symbol("object", f"{type(value).__module__}.{type(value).__qualname__}")
 
 
-def _type(value: Any, device: torch.device) -> TensorType | None:
+def _type(value: Any, device: torch.device, read: Callable[[Any], int]) -> TensorType | None:
     """The type of one plain strided tensor on the graph's device, else None."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
         return None
@@ -287,4 +307,4 @@ def _type(value: Any, device: torch.device) -> TensorType | None:
     if value.is_conj() or value.is_neg():
         return None
     dtype = str(value.dtype).removeprefix("torch.")
-    return TensorType(tuple(map(int, value.shape)), tuple(map(int, value.stride())), dtype)
+    return TensorType(tuple(map(read, value.shape)), tuple(map(read, value.stride())), dtype)

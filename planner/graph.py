@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+
+from .sizes import Amount, Size, plain
 
 INPUT = "input"
 
@@ -32,7 +34,7 @@ class TensorType:
     @property
     def nbytes(self) -> int:
         """Bytes of the distinct elements: an expanded (stride 0) dimension counts once."""
-        distinct = [n for n, s in zip(self.shape, self.stride, strict=True) if s != 0]
+        distinct = [int(n) for n, s in zip(self.shape, self.stride, strict=True) if s != 0]
         if 0 in self.shape:
             return 0
         return math.prod(distinct) * itemsize(self.dtype)
@@ -179,23 +181,50 @@ def canonical(graph: Graph) -> Graph:
 
 
 def key(graph: Graph) -> str:
-    """Content digest: operations, arguments, shapes, strides and dtypes, not names."""
-    text = json.dumps(to_json(canonical(graph)), sort_keys=True, allow_nan=False)
+    """Content digest: operations, arguments, shapes, strides and dtypes, not names, nor which
+    sizes vary."""
+    return digest(to_json(canonical(graph)))
+
+
+def kernel_key(graph: Graph) -> str:
+    """The key of a group that kernels are tuned for: where sizes vary they take them as
+    arguments, and are other kernels than those of the static group."""
+    return digest(to_json(canonical(graph), varying_to_json))
+
+
+def digest(data: Any) -> str:
+    """Of plain JSON data."""
+    text = json.dumps(data, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def to_json(graph: Graph) -> dict[str, Any]:
-    """Plain JSON data that `from_json` turns back into an equal graph."""
+Varying: TypeAlias = Callable[[Size | Amount], Any]
+
+
+def varying_to_json(number: Size | Amount) -> Any:
+    """A number that varies, as `from_json` reads it."""
+    if isinstance(number, Size):
+        return {"size": [int(number), list(number.probes), number.divisor]}
+    return {"amount": [float(number), list(number.probes)]}
+
+
+def to_json(graph: Graph, varying: Varying = plain) -> dict[str, Any]:
+    """Plain JSON data that `from_json` turns back into an equal graph. varying: what a number
+    that varies is written as: the number, or `varying_to_json` to keep what it is elsewhere."""
     return {
         "nodes": [
             {
                 "name": n.name,
                 "op": n.op,
-                "args": [_arg_to_json(a) for a in n.args],
-                "kwargs": {k: _arg_to_json(v) for k, v in n.kwargs},
+                "args": [_arg_to_json(a, varying) for a in n.args],
+                "kwargs": {k: _arg_to_json(v, varying) for k, v in n.kwargs},
                 "type": None
                 if n.type is None
-                else [list(n.type.shape), list(n.type.stride), n.type.dtype],
+                else [
+                    _arg_to_json(n.type.shape, varying),
+                    _arg_to_json(n.type.stride, varying),
+                    n.type.dtype,
+                ],
             }
             for n in graph.nodes
         ],
@@ -208,20 +237,26 @@ def from_json(data: Mapping[str, Any]) -> Graph:
     nodes = []
     for position, item in enumerate(data["nodes"]):
         stored = item["type"]
-        tensor = stored and TensorType(tuple(stored[0]), tuple(stored[1]), stored[2])
+        tensor = stored and TensorType(_numbers(stored[0]), _numbers(stored[1]), stored[2])
         kwargs = tuple((k, _arg_from_json(v)) for k, v in item["kwargs"].items())
         args = tuple(_arg_from_json(a) for a in item["args"])
         nodes.append(Node(position, item["name"], item["op"], args, kwargs, tensor))
     return Graph(tuple(nodes), tuple(data["outputs"]))
 
 
-def _arg_to_json(value: Arg) -> Any:
+def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(_arg_from_json(v) if isinstance(v, dict) else v for v in values)  # type: ignore[misc]
+
+
+def _arg_to_json(value: Arg, varying: Varying) -> Any:
+    if isinstance(value, (Size, Amount)):
+        return varying(value)
     if isinstance(value, Ref):
         return {"ref": value.node}
     if isinstance(value, Symbol):
         return {value.kind: value.name}
     if isinstance(value, tuple):
-        return [_arg_to_json(item) for item in value]
+        return [_arg_to_json(item, varying) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     return value
@@ -234,6 +269,10 @@ def _arg_from_json(value: Any) -> Arg:
             return Ref(content)
         if kind == "float":
             return float(content)
+        if kind == "size":
+            return Size(content[0], tuple(content[1]), content[2])
+        if kind == "amount":
+            return Amount(content[0], tuple(content[1]))
         return Symbol(kind, content)
     if isinstance(value, list):
         return tuple(_arg_from_json(item) for item in value)

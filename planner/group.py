@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .graph import INPUT, Graph, Node, key, map_refs
+from .graph import INPUT, Graph, Node, kernel_key, map_refs
 from .memo import by_identity
 from .ops import Cast, Contraction, Pointwise, is_free, is_input, row
 
@@ -161,7 +161,7 @@ class Part:
     @staticmethod
     def of(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Part:
         group = subgraph(graph, nodes, copies).graph
-        return Part(key(group), group)
+        return Part(kernel_key(group), group)
 
     @property
     def contracts(self) -> bool:

@@ -82,7 +82,8 @@ def _launcher(number: str, part: Graph, program: Program) -> str:
             lines.append(f"    out{i} = {_empty(_type(part, output))}")
     lines += [f"    tmp{i} = {_empty(tensor)}" for i, tensor in enumerate(program.temporaries)]
     for kernel in program.kernels:
-        arguments = ", ".join(_argument(buffer) for buffer in kernel.buffers)
+        numbers = (repr(scalar.value) for scalar in kernel.scalars)
+        arguments = ", ".join([*map(_argument, kernel.buffers), *numbers])
         options = f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}"
         lines.append(f"    {_name(kernel, number)}[({kernel.grid},)]({arguments}, {options})")
     outputs = ", ".join(f"out{i}" for i in range(len(part.outputs)))

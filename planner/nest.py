@@ -26,6 +26,7 @@ from .graph import Graph
 from .memo import by_identity
 from .online import Correction, Proof, derive
 from .place import Body, Carry, Item, Loop, Step, Store, place
+from .sizes import nominal
 from .tiling import tile_axes
 from .trace import trace
 from .values import Choice, Fold, Index, Load, Output, Value, Values
@@ -178,8 +179,8 @@ def build(
     }
     live = _live_axes(values, axes, loads, forms)
     for load, access in loads.items():
-        along = frozenset[int]().union(*(live[a.value] for a in access.at))
-        loads[load] = replace(access, along=along)
+        beside = frozenset[int]().union(*(live[a.value] for a in access.at))
+        loads[load] = replace(access, along=beside)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}
@@ -228,7 +229,7 @@ def _derived(
     proofs: list[Proof] = []
     refusals: dict[str, Refusal] = {}
     looped = [axis for axis in axes if axis.role is Role.LOOP]
-    for axis in sorted(looped, key=lambda axis: -axis.extent):
+    for axis in sorted(looped, key=lambda axis: -math.prod(map(nominal, axis.extents))):
         found = derive(values, frozenset(axis.factors))
         proofs += found.proofs
         refusals |= found.refusals
@@ -300,7 +301,7 @@ def _refuse_recomputed_folds(
     grid = {i for i, axis in enumerate(axes) if axis.role is Role.GRID}
     for value in values.values:
         if isinstance(value.kind, Fold) and grid - live[value.id]:
-            size = math.prod(values.extents[f] for f in value.kind.reduced)
+            size = math.prod(nominal(values.extents[f]) for f in value.kind.reduced)
             if size > RECOMPUTED_LIMIT:
                 names = ", ".join(axes[a].name for a in sorted(grid - live[value.id]))
                 raise Refused(

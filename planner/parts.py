@@ -21,6 +21,7 @@ from .axes import Factors
 from .errors import Refused
 from .graph import Arg, Ref, TensorType
 from .online import Correction, derive
+from .sizes import divisor_of, nominal, reciprocal, varies
 from .values import (
     Choice,
     Compute,
@@ -69,7 +70,7 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
     over = _longest(values)
     if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
         raise Refused("split", "no reduction is large enough to be cut")
-    divided = next((f for f in over if values.extents[f] % parts == 0), None)
+    divided = next((f for f in over if _divides(parts, values.extents[f])), None)
     if divided is None:
         raise Refused("split", f"no reduced axis divides into {parts} parts")
     derived = derive(values, frozenset(over))
@@ -78,6 +79,11 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
     if early:
         builder.early = builder.independent()
     return builder.build()
+
+
+def _divides(parts: int, extent: int) -> bool:
+    """Whether an axis has equal parts, and where it varies at all sizes of its bucket."""
+    return (divisor_of(extent) if varies(extent) else extent) % parts == 0
 
 
 def _longest(values: Values) -> Factors:
@@ -91,7 +97,7 @@ def _longest(values: Values) -> Factors:
             classes.setdefault(folds, []).append(factor)
     if not classes:
         raise Refused("split", "nothing is reduced")
-    found = max(classes.values(), key=lambda c: math.prod(values.extents[f] for f in c))
+    found = max(classes.values(), key=lambda c: math.prod(nominal(values.extents[f]) for f in c))
     order = next(
         v.kind.reduced
         for v in values.values
@@ -279,7 +285,7 @@ class _Copy:
         total = self._add(Fold(fold.monoid, state, (builder.part,)), kept, old.dtype, old.origin)
         if fold.mean:
             count = builder.values.size(fold.reduced)
-            total = self._compute("{self} * {other}", _pair(total, 1 / count), kept, old)
+            total = self._compute("{self} * {other}", _pair(total, reciprocal(count)), kept, old)
         return total
 
     def _state(self, old: Value) -> int:

@@ -10,6 +10,7 @@ from torch._prims_common import elementwise_dtypes
 
 from .graph import Arg, Graph, Node, Ref, refs
 from .ops import Cast, Contraction, CostClass, Law, Lookup, Pointwise, View, bound, row
+from .sizes import plain, reciprocal
 from .values import register_dtype
 
 NARROW = ("float16", "bfloat16")
@@ -86,7 +87,7 @@ def quick(
         return expr, operands, cost, operation.law
     divisor = dict(operands).get("other")
     if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
-        inverse = [(n, 1.0 / divisor if n == "other" else a) for n, a in operands]
+        inverse = [(n, reciprocal(divisor) if n == "other" else a) for n, a in operands]
         return "{self} * {other}", inverse, "fma", "mul"
     if operation.quick:
         return operation.quick, operands, operation.quick_cost, operation.law
@@ -114,7 +115,7 @@ def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str 
             dtype = getattr(torch, tensor.dtype)
             samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
         elif name != "alpha" and isinstance(argument, (bool, int, float)):
-            samples.append(argument)
+            samples.append(plain(argument))
     working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
     name = register_dtype(str(working).removeprefix("torch."))
     return name, "bool" if operation.promotion == "bool" else name

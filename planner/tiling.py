@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .errors import Refused
 from .forms import Form, Role, TileAxis, all_forms, load_form, store_form
-from .values import Fold, Index, Load, Values
+from .sizes import nominal
+from .values import Fold, Index, Load, Output, Values
 
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""
@@ -172,7 +173,7 @@ def _reduced(values: Values, fold: int) -> frozenset[int]:
 
 
 def _size(factors: Iterable[int], values: Values) -> int:
-    return math.prod(values.extents[f] for f in factors)
+    return math.prod(nominal(values.extents[f]) for f in factors)
 
 
 def _axis(name: str, role: Role, factors: Sequence[int], values: Values) -> TileAxis:
@@ -205,13 +206,17 @@ def _merged(
     return runs
 
 
+def _elements(output: Output) -> int:
+    return math.prod(map(nominal, output.type.shape))
+
+
 def _order(values: Values) -> list[int]:
     """Factors outer to inner, by the strides of the largest accesses first."""
-    forms = [(o.type.numel, 0, store_form(o, values)) for o in values.outputs]
+    forms = [(_elements(o), 0, store_form(o, values)) for o in values.outputs]
     for value in values.values:
         if isinstance(value.kind, Load):
             form = load_form(value.kind, values)
-            size = math.prod(values.extents[f] for f in form)
+            size = _size(form, values)
             forms.append((size, 1, form))
     order: list[int] = []
     for _, _, form in sorted(forms, key=lambda item: (-item[0], item[1])):

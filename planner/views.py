@@ -61,7 +61,7 @@ def view(reader: Reader, node: Node, kind: str, windows: Windows) -> tuple[int, 
             fresh = reader.fresh(shape, windows)
             return value, tuple(d or f for d, f in zip(dims, fresh, strict=True))
         case "slice" | "select":
-            return _slice(reader, source.node, named, windows, kind)
+            return _slice(reader, source.node, named, shape, windows)
         case "flip" if not reader.in_order:
             return _flip(reader, node, source.node, windows)
         case "flip" | "strided":
@@ -86,13 +86,17 @@ def load_dims(
 
 
 def _slice(
-    reader: Reader, source: int, named: Mapping[str, Arg], windows: Windows, kind: str
+    reader: Reader,
+    source: int,
+    named: Mapping[str, Arg],
+    shape: tuple[int, ...],
+    windows: Windows,
 ) -> tuple[int, Dims]:
     dim, own = named["dim"], reader.shape(source)
     assert isinstance(dim, int)
     dim %= len(own)
     inner = list(windows)
-    if kind == "select":
+    if "index" in named:
         index = named["index"]
         assert isinstance(index, int)
         inner.insert(dim, Window(index % own[dim], 1, 1))
@@ -100,7 +104,9 @@ def _slice(
         return value, dims[:dim] + dims[dim + 1 :]
     start, stop, step = (integer(named[name]) for name in ("start", "end", "step"))
     picked = range(own[dim])[start:stop:step]
-    inner[dim] = Window(picked.start, picked.step, len(picked)).inside(windows[dim])
+    # A range forgets which of its numbers vary.
+    first = start if start is not None and start == picked.start else picked.start
+    inner[dim] = Window(first, picked.step, shape[dim]).inside(windows[dim])
     return reader.read(source, tuple(inner))
 
 

@@ -20,6 +20,7 @@ from ..planner.errors import ModelError, PlanError
 from ..planner.graph import key
 from ..planner.ops import is_compute
 from ..planner.saving import partition
+from ..planner.symbolic import Symbolic, symbolic
 
 Model = Callable[..., Any]
 
@@ -94,9 +95,12 @@ class CapturedModel:
         return self.graphs == 1 and len(self.parts) == 1 and self.parts[0].times == 1
 
 
-def capture_model(model: Model, inputs: Any, *, training: bool = False) -> CapturedModel:
+def capture_model(
+    model: Model, inputs: Any, *, training: bool = False, dynamic: bool = False
+) -> CapturedModel:
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
+    dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
@@ -108,7 +112,7 @@ def capture_model(model: Model, inputs: Any, *, training: bool = False) -> Captu
     except Exception as error:
         raise ModelError(f"the model fails on these inputs: {describe(error)}") from error
     collector = _Collector()
-    compiled = torch.compile(model, backend=collector, dynamic=False)
+    compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
     try:
         with torch._dynamo.config.patch(limits):
@@ -229,7 +233,10 @@ class _Collector:
     def _compile(
         self, gm: fx.GraphModule, stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
-        static = None if is_dynamic(gm) else self._captured(gm, stage)
+        dynamic = is_dynamic(gm)
+        static = None if dynamic else self._captured(lambda: capture(gm), stage)
+        with _disable_current_modes():
+            varying = symbolic(gm) if dynamic else None
 
         def run(args: list[Any]) -> Any:
             inputs = tuple(args)
@@ -237,18 +244,18 @@ class _Collector:
             self._graphs += 1
             if static is not None:
                 self._keep(static, inputs, stage, source)
-            elif is_dynamic(gm):
-                self._keep_specialised(gm, inputs, stage, source)
+            elif dynamic:
+                self._keep_specialised(gm, varying, inputs, stage, source)
             return gm(*inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # as AOTAutograd wants it
         return run
 
-    def _captured(self, gm: fx.GraphModule, stage: Stage) -> tuple[str, Captured] | None:
+    def _captured(self, make: Callable[[], Captured], stage: Stage) -> tuple[str, Captured] | None:
         """The graph with its key, or None, with a note why it is left out."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                captured = capture(gm)
+                captured = make()
         except PlanError as error:
             self._notes[f"a {stage} graph is left as it is: {error}"] = None
             return None
@@ -279,16 +286,17 @@ class _Collector:
     def _keep_specialised(
         self,
         gm: fx.GraphModule,
+        varying: Symbolic | None,
         inputs: tuple[Any, ...],
         stage: Stage,
         source: _Source,
     ) -> None:
-        try:
-            static = specialise(gm, inputs)
-        except PlanError as error:
-            self._notes[f"a {stage} graph is left as it is: {error}"] = None
-            return
-        found = self._captured(static.gm, stage)
+        def make() -> Captured:
+            if varying is not None:
+                return varying.at(varying.sizes(inputs))[0]
+            return capture(specialise(gm, inputs).gm)
+
+        found = self._captured(make, stage)
         if found is not None:
             tensors = tuple(x for x in inputs if isinstance(x, torch.Tensor))
             self._keep(found, tensors, stage, source)

@@ -9,8 +9,7 @@ from ..planner import cover
 from ..planner.cost import Cost
 from ..planner.device import DeviceProfile
 from ..planner.errors import Refusal
-from ..planner.graph import Graph
-from ..planner.graph import key as graph_key
+from ..planner.graph import Graph, kernel_key
 from ..planner.group import copies_in, subgraph
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
@@ -73,7 +72,7 @@ class Tasks:
 
     def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
         part = subgraph(self.graph, nodes, copies).graph
-        known = self._by_key.get(graph_key(part))
+        known = self._by_key.get(kernel_key(part))
         if known is not None:
             return known
         group = Group.of(part, kernel_name(part))

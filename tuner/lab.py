@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..planner.config import Config
-from ..planner.graph import Graph, key, to_json
+from ..planner.graph import Graph, kernel_key, to_json, varying_to_json
 from . import outcome as outcomes
 from .outcome import (
     Candidate,
@@ -43,7 +43,7 @@ class Group:
 
     @staticmethod
     def of(graph: Graph, name: str) -> Group:
-        return Group(key(graph), name, graph, to_json(graph))
+        return Group(kernel_key(graph), name, graph, to_json(graph, varying_to_json))
 
 
 @dataclass(frozen=True, slots=True)

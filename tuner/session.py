@@ -22,6 +22,7 @@ from ..planner.errors import Refusal
 from ..planner.graph import key as graph_key
 from ..planner.plan import Plan
 from ..planner.runtime.compile import interpreted
+from ..planner.varying import bucket_key
 from ..planner.versions import versions
 from .config_search import Bench, Budget
 from .effort import EFFORTS
@@ -241,7 +242,8 @@ class Session:
         if known is not None and known.evidence == "measured" and plan.evidence == "modelled":
             self.progress.note("the store keeps its plan for this graph, which was measured")
             return
-        self.store.save_plan(plan_record(plan, profile.key, self.name, under))
+        bucket = bucket_key(self.captured.graph)
+        self.store.save_plan(plan_record(plan, profile.key, self.name, under, bucket))
 
 
 def unverified(plan: Plan) -> Plan:
@@ -252,11 +254,15 @@ def unverified(plan: Plan) -> Plan:
 
 
 def plan_record(
-    plan: Plan, device_key: str, name: str, under: Mapping[str, int] | None = None
+    plan: Plan,
+    device_key: str,
+    name: str,
+    under: Mapping[str, int] | None = None,
+    bucket: str | None = None,
 ) -> PlanRecord:
     """The plan as the store keeps it; one for each graph, device and versions. under: the
     clocks and the temperature at its measurement; the payload has them beside the plan's fields
-    as "conditions", which are evidence and no part of the plan."""
+    as "conditions", which are evidence and no part of the plan. bucket: see `varying`."""
     current = dict(plan.versions)
     identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
     return PlanRecord(
@@ -268,6 +274,7 @@ def plan_record(
         evidence=plan.evidence,
         payload=plan.to_json() | ({"conditions": dict(under)} if under else {}),
         speedup=plan.speedup,
+        bucket_key=bucket,
     )
 
 

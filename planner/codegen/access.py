@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ..bounds import Limit
@@ -13,7 +13,9 @@ from ..errors import Refused
 from ..forms import Access, Affine, Role, Term, TileAxis
 from ..graph import TensorType
 from ..nest import Nest
+from ..sizes import varies
 from ..values import Fold
+from .numbers import Numbers
 
 INT32_LIMIT = 2**31 - 1
 
@@ -77,13 +79,15 @@ class Tiles:
 
     An axis with block 1 is a scalar and no dimension of any tile; a value has one dimension for
     each other axis on which it depends, in the order of the axes, and is a scalar without one.
-    steps: from one block to the next; more than the block in a part of an epilogue.
+    steps: from one block to the next; more than the block in a part of an epilogue. numbers: the
+    arguments that stand in text for sizes that vary.
     """
 
     nest: Nest
     blocks: tuple[int, ...]
     steps: tuple[int, ...]
     wide: bool
+    numbers: Numbers = field(default_factory=Numbers, compare=False)
 
     @staticmethod
     def of(nest: Nest, config: Config) -> Tiles:
@@ -117,7 +121,9 @@ class Tiles:
         return _blocks_left(tuple(found), extents, self.blocks[axis], self.count(axis))
 
     def is_ragged(self, axis: int) -> bool:
-        return self.nest.axes[axis].extent % self.steps[axis] != 0
+        """Whether tiles may reach past the end; along an axis that varies they may."""
+        extent, step = self.nest.axes[axis].extent, self.steps[axis]
+        return step > 1 if varies(extent) else extent % step != 0
 
     @staticmethod
     def spread(text: str, own: Dims, dims: Dims) -> str:
@@ -133,18 +139,19 @@ class Tiles:
     def affine(self, form: Affine, dims: Dims) -> str:
         parts = [self.term(term, dims) for term in form.terms]
         if form.base or not parts:
-            parts.append(str(form.base))
+            parts.append(self.numbers.text(form.base))
         return " + ".join(parts)
 
     def term(self, term: Term, dims: Dims) -> str:
-        text = self.index(term.axis, dims)
+        text, number = self.index(term.axis, dims), self.numbers.text
         if term.div > 1:
-            text = f"{text} // {term.div}"
+            text = f"{text} // {number(term.div)}"
         if term.mod:
-            text = f"({text}) % {term.mod}" if term.div > 1 else f"{text} % {term.mod}"
+            mod = number(term.mod)
+            text = f"({text}) % {mod}" if term.div > 1 else f"{text} % {mod}"
         if term.scale != 1:
-            joined = term.div > 1 or term.mod
-            text = f"({text}) * {term.scale}" if joined else f"{text} * {term.scale}"
+            joined, scale = term.div > 1 or term.mod, number(term.scale)
+            text = f"({text}) * {scale}" if joined else f"{text} * {scale}"
         return text
 
     def pointer(self, buffer: str, access: Access, dims: Dims, places: Sequence[str] = ()) -> str:
@@ -161,9 +168,8 @@ class Tiles:
         for index, limit in access.guards:
             text = self.affine(index, dims)
             least, most = self._range(index)
-            conditions += [f"({text} >= 0)"] * (least < 0) + [f"({text} < {limit})"] * (
-                most >= limit
-            )
+            end = self.numbers.text(limit) if most >= limit else ""
+            conditions += [f"({text} >= 0)"] * (least < 0) + [f"({text} < {end})"] * bool(end)
         return conditions
 
     def dot(self, fold: int) -> Dot | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from ..graph import Arg, Ref
+from ..sizes import Amount, varies
 from ..values import Compute
+from .numbers import Numbers
 
 TRITON_DTYPE = {
     "bool": "tl.int1",
@@ -44,12 +46,14 @@ def convert(text: str, source: str, target: str) -> str:
     return f"({text}).to({TRITON_DTYPE[target]})"
 
 
-def literal(number: Arg, dtype: str | None) -> str:
+def literal(number: Arg, dtype: str | None, numbers: Numbers) -> str:
     """A Python number as it stands in an expression evaluated in `dtype`."""
     if number is None:
         return "None"
     if not isinstance(number, (bool, int, float)):
         raise TypeError(f"{number!r} is no number")
+    if varies(number) and (text := _argument(number, dtype, numbers)):
+        return text
     if dtype is not None and is_float(dtype):
         value = float(number)
         if math.isfinite(value):
@@ -60,12 +64,23 @@ def literal(number: Arg, dtype: str | None) -> str:
     return str(int(number)) if not isinstance(number, float) else repr(number)
 
 
-def expression(compute: Compute, names: dict[int, str], dtypes: dict[int, str]) -> str:
+def _argument(number: float, dtype: str | None, numbers: Numbers) -> str:
+    """A varying number as an argument of the kernel; "" where it has to be a literal."""
+    if isinstance(number, Amount):
+        return numbers.text(number) if dtype == "float32" else ""
+    if dtype is None or dtype == "bool":
+        return ""
+    return f"{numbers.text(number)}.to({TRITON_DTYPE[dtype]})"
+
+
+def expression(
+    compute: Compute, names: dict[int, str], dtypes: dict[int, str], numbers: Numbers
+) -> str:
     """The operation over its operands' names, each converted to the working dtype."""
     fields = {}
     for name, operand in compute.operands:
         if not isinstance(operand, Ref):
-            fields[name] = literal(operand, compute.working)
+            fields[name] = literal(operand, compute.working, numbers)
             continue
         text = names[operand.node]
         if name == "condition":

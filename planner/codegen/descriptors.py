@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..forms import Access, Term
 from ..graph import itemsize
+from ..sizes import divisor_of
 from .access import Dims, Tiles
 from .source import Descriptor
 
@@ -37,7 +38,7 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     (column,) = inner
     (row,) = (t for t in plain.values() if t is not column)
     size, stride = itemsize(access.type.dtype), row.scale
-    if stride <= 1 or stride * size % _ALIGNED or access.offset.base * size % _ALIGNED:
+    if stride <= 1 or any(divisor_of(n) * size % _ALIGNED for n in (stride, access.offset.base)):
         return None
     block = (tiles.blocks[row.axis], tiles.blocks[column.axis])
     if max(block) > _LONGEST or block[1] * size < _ALIGNED or size > 4:

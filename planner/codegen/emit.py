@@ -11,6 +11,7 @@ from ..forms import Access, Role, Term
 from ..graph import itemsize
 from ..nest import Nest
 from ..place import Body, Carry, Loop, Step, Store
+from ..sizes import varies
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds
 from .access import Dims
@@ -33,7 +34,8 @@ def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) ->
     if emitter.scope.descriptors:
         plain = emit(nest, replace(config, access="pointer"), name, interpreted=interpreted)
     buffers = _buffers(nest, emitter.scope)
-    arguments = ", ".join(buffers)
+    scalars = emitter.tiles.numbers.used("\n".join(body))
+    arguments = ", ".join([*buffers, *scalars])
     kernel = f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(body) + "\n"
     return KernelSource(
         name,
@@ -43,6 +45,7 @@ def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) ->
         config.num_warps,
         config.num_stages,
         plain,
+        tuple(scalars.values()),
     )
 
 
@@ -79,9 +82,13 @@ class _Emitter:
         self.config = config
         self.scope = Scope(nest, config, interpreted)
         self.tiles = self.scope.tiles
+        self.number = self.tiles.numbers.text
         self.loops = 0
         self.tiles_in_all = math.prod(self.tiles.count(a) for a in nest.with_role(Role.GRID))
         self.grid = min(self.tiles_in_all, config.programs or self.tiles_in_all)
+        # Where sizes vary, their number does not decide which kernel it is.
+        most = 0 if varies(self.tiles_in_all) else self.tiles_in_all
+        self.persistent = config.programs > 0 and most != self.grid
         has_dots = config.subtiles > 1 and bool(self.scope.dots)
         self.epilogue = epilogue(nest, self.tiles, config.subtiles) if has_dots else None
 
@@ -89,12 +96,13 @@ class _Emitter:
         scope, wide = self.scope, ".to(tl.int64)" * self.tiles.wide
         if not self.epilogue:
             self._held()
-        if self.grid == self.tiles_in_all:
+        if not self.persistent:
             scope.line("pid = tl.program_id(0)" + wide)
             self._tile()
             return scope.lines
-        count = self.tiles_in_all
-        scope.line(f"for turn in tl.range(tl.program_id(0), {count}, {self.grid}, flatten=True):")
+        count, programs = self.number(self.tiles_in_all), self.config.programs
+        step = programs if varies(self.tiles_in_all) else self.grid
+        scope.line(f"for turn in tl.range(tl.program_id(0), {count}, {step}, flatten=True):")
         with scope.indented():
             scope.line("pid = turn" + wide)
             self._tile()
@@ -155,7 +163,7 @@ class _Emitter:
             blocks.update({a: f"{self.nest.axes[a].name}_block" for a in counted[-2:]})
             counted = counted[:-2]
         for position, axis in reversed(list(enumerate(counted))):
-            count = self.tiles.count(axis)
+            count = self.number(self.tiles.count(axis)) if position else ""
             blocks[axis] = f"({rest}) % {count}" if position else rest
             rest = f"{rest} // {count}"
         for axis in reversed(axes):
@@ -167,18 +175,20 @@ class _Emitter:
     def _grouped(self, outer: int, inner: int) -> str:
         """Block indices of two axes: `group` blocks of the outer, then all of the inner."""
         names = [self.nest.axes[a].name for a in (outer, inner)]
+        number, line = self.number, self.scope.line
         rows, columns = self.tiles.count(outer), self.tiles.count(inner)
-        most, line = min(self.config.group, rows), self.scope.line
-        line(f"stripe = (pid % {rows * columns}) // {most * columns}")
-        line(f"place = pid % {rows * columns} - stripe * {most * columns}")
+        most = self.config.group if varies(rows) else min(self.config.group, rows)
+        every, stripe = number(rows * columns), number(most * columns)
+        line(f"stripe = (pid % {every}) // {stripe}")
+        line(f"place = pid % {every} - stripe * {stripe}")
         line(
-            f"height = tl.minimum({rows} - stripe * {most}, {most})"
-            if rows % most
+            f"height = tl.minimum({number(rows)} - stripe * {most}, {most})"
+            if varies(rows) or rows % most
             else f"height = {most}"
         )
         line(f"{names[0]}_block = stripe * {most} + place % height")
         line(f"{names[1]}_block = place // height")
-        return f"pid // {rows * columns}"
+        return f"pid // {every}"
 
     def _index(self, axis: int, block_index: str) -> None:
         """The index along an axis, as a scalar or as a vector."""
@@ -195,7 +205,7 @@ class _Emitter:
             text = lanes if start == "0" else f"{start} + {lanes}"
         self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
-            self.scope.line(f"{tile.name}_in = {tile.name} < {tile.extent}")
+            self.scope.line(f"{tile.name}_in = {tile.name} < {self.number(tile.extent)}")
 
     # --- statements ---
 
@@ -211,7 +221,7 @@ class _Emitter:
             case Compute() as compute:
                 dims = scope.union(value.reads)
                 texts = {source: scope.at(source, dims) for source in value.reads}
-                text = expression(compute, texts, scope.dtypes)
+                text = expression(compute, texts, scope.dtypes, self.tiles.numbers)
                 text = convert(text, compute.result, value.dtype)
                 if scope.interpreted and value.dtype == "bool" and not dims:
                     # The interpreter spreads a comparison of scalars as their type, not as bool.
@@ -219,11 +229,12 @@ class _Emitter:
             case Index(start=start, step=step):
                 dims = self.tiles.dims(self.nest.forms[value.id].axes)
                 form = self.tiles.affine(self.nest.forms[value.id], dims)
-                text = f"({form})" + f" * {step}" * (step != 1) + f" + {start}" * (start != 0)
+                text = f"({form})" + (f" * {self.number(step)}" if step != 1 else "")
+                text += f" + {self.number(start)}" if start != 0 else ""
                 if dims:
                     text = f"({text}).to({TRITON_DTYPE[value.dtype]})"
             case Literal(number=number):
-                dims, text = (), literal(number, value.dtype)
+                dims, text = (), literal(number, value.dtype, self.tiles.numbers)
             case Choice() as choice:
                 pieces = scope.union(tuple(piece for piece, _, _ in choice.pieces))
                 dims = self.tiles.dims([*pieces, *self.nest.forms[value.id].axes])
@@ -294,7 +305,7 @@ class _Emitter:
         text = convert(self.scope.at(last[0], dims), self.scope.dtypes[last[0]], value.dtype)
         for piece, _, high in reversed(rest):
             own = convert(self.scope.at(piece, dims), self.scope.dtypes[piece], value.dtype)
-            text = f"tl.where({index} < {high}, {own}, {text})"
+            text = f"tl.where({index} < {self.number(high)}, {own}, {text})"
         return text
 
     def _loop(self, loop: Loop) -> None:
@@ -316,11 +327,12 @@ class _Emitter:
 
     def _range(self, axis: int) -> tuple[str, str]:
         """First and last block of a loop: all of them, or those that masks do not empty."""
-        first, last = "0", str(self.tiles.count(axis))
+        first, last = "0", self.number(self.tiles.count(axis))
         name, block = self.nest.axes[axis].name, self.tiles.blocks[axis]
         for limit in self.nest.limits.get(axis, ()):
             parts = [self._least(term) for term in limit.rest.terms]
-            rest = " + ".join([*parts, str(limit.rest.base)] if limit.rest.base else parts or ["0"])
+            base = limit.rest.base
+            rest = " + ".join([*parts, self.number(base)] if base else parts or ["0"])
             if limit.scale > 0:
                 text = f"tl.minimum({last}, tl.maximum(-({rest}), 0) // {block} + 1)"
                 last = f"{name}_last"
@@ -335,10 +347,11 @@ class _Emitter:
         """The least value of a term of a linear form in this tile."""
         axis, block = self.nest.axes[term.axis], self.tiles.blocks[term.axis]
         start = f"({self.scope.starts[term.axis]})"
+        scale = self.number(term.scale) if term.scale != 1 else ""
         if term.scale < 0:
-            end = f"tl.minimum({start} + {block - 1}, {axis.extent - 1})"
-            return f"{end} * {term.scale}" if block > 1 else f"{start} * {term.scale}"
-        return f"{start} * {term.scale}" if term.scale != 1 else start
+            end = f"tl.minimum({start} + {block - 1}, {self.number(axis.extent - 1)})"
+            return f"{end} * {scale}" if block > 1 else f"{start} * {scale}"
+        return f"{start} * {scale}" if scale else start
 
     def _store(self, output: int) -> None:
         out, access, scope = self.nest.outputs[output], self.nest.stores[output], self.scope

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..place import Loop
+from ..sizes import varies
 from ..values import Fold, Load, Value
 from .access import Dims
 from .body import TRITON_DTYPE, convert, identity
@@ -178,7 +179,11 @@ def _scaled(scope: Scope, value: Value, fold: Fold, text: str) -> str:
         count = 1
         for axis in scope.nest.reduced(fold):
             count *= scope.nest.axes[axis].extent
-        text = f"{text} * {1 / count!r}" if count & (count - 1) == 0 else f"{text} / {count}.0"
+        if varies(count):
+            number = scope.tiles.numbers.text(count)
+            text = f"{text} / {number}.to({TRITON_DTYPE[_working(value)]})"
+        else:
+            text = f"{text} * {1 / count!r}" if count & (count - 1) == 0 else f"{text} / {count}.0"
     return convert(text, _working(value), value.dtype)
 
 

@@ -33,12 +33,28 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number that a kernel takes as an argument because it varies: an integer, which is a
+    multiple of 16 if `aligned`, or a float, of 32 bits."""
+
+    value: int | float
+    aligned: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Triton's name for its type."""
+        if isinstance(self.value, float):
+            return "fp32"
+        return "i32" if -(2**31) <= self.value < 2**31 else "i64"
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSource:
     """One Triton kernel. `text` is a whole module without launch code: imports, helper functions
-    and the `@triton.jit` function `name`, whose arguments are `buffers` in order and nothing else:
-    every size is a literal in the text. The grid is one-dimensional. plain: the same kernel by
-    pointers only, for buffers that no descriptor can describe because they are not aligned; its
-    buffers are among ours, in an order of its own."""
+    and the `@triton.jit` function `name`, whose arguments are `buffers` and then `scalars`, in
+    order: every other number is a literal in the text. The grid is one-dimensional. plain: the
+    same kernel by pointers only, for buffers that no descriptor can describe because they are not
+    aligned; its buffers are among ours, in an order of its own."""
 
     name: str
     text: str
@@ -47,6 +63,7 @@ class KernelSource:
     num_warps: int
     num_stages: int
     plain: KernelSource | None = None
+    scalars: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

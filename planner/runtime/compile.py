@@ -13,7 +13,8 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -132,28 +133,51 @@ def _argument(buffer: Buffer) -> str:
     return f"tensordesc<{element}[{', '.join(map(str, buffer.descriptor.block))}]>"
 
 
-def _divisible(source: KernelSource) -> dict[tuple[int], list[list[object]]]:
-    """That pointers are multiples of 16. A descriptor is an opaque value: of it nothing is said."""
-    pointers = [i for i, b in enumerate(source.buffers) if b.descriptor is None]
-    return {(i,): [["tt.divisibility", 16]] for i in pointers}
+def _divisible(source: KernelSource, aligned: bool) -> dict[tuple[int], list[list[object]]]:
+    """What is a multiple of 16: aligned pointers, and numbers said to be. A descriptor is an
+    opaque value: of it nothing is said."""
+    found = [i for i, b in enumerate(source.buffers) if aligned and b.descriptor is None]
+    found += [i for i, s in enumerate(source.scalars, len(source.buffers)) if s.aligned]
+    return {(i,): [["tt.divisibility", 16]] for i in found}
+
+
+_KEPT: OrderedDict[object, Compiled] = OrderedDict()
+_MOST_KEPT = 512
 
 
 def compile_kernel(
     source: KernelSource, target: Target | None = None, aligned: bool = True
 ) -> Compiled:
-    """Compile for `target` (the current device when None). Raises CompileFailed."""
+    """Compile for `target` (the current device when None). Kernels that take sizes as arguments
+    are kept: for other sizes with the same text and the same types of arguments the machine code
+    is the same. Raises CompileFailed."""
+    wanted = target or active_target()
+    if not source.scalars:
+        return _compiled(source, wanted, aligned)
+    blocks = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
+    types = blocks, tuple((s.kind, s.aligned) for s in source.scalars)
+    text = _COMMENT.sub("", source.text)
+    same = (text, types, source.num_warps, source.num_stages, wanted, aligned)
+    found = _KEPT.pop(same, None) or _compiled(source, wanted, aligned)
+    _KEPT[same] = found
+    if len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)
+    return replace(found, source=source)
+
+
+def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
-    wanted = target or active_target()
     function = jit_function(source)
     names = function.arg_names
-    if len(names) != len(source.buffers):
+    if len(names) != len(source.buffers) + len(source.scalars):
         raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
     try:
-        signature = {n: _argument(b) for n, b in zip(names, source.buffers, strict=True)}
+        types = [*map(_argument, source.buffers), *(s.kind for s in source.scalars)]
+        signature = dict(zip(names, types, strict=True))
     except KeyError as error:
         raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
-    divisible = _divisible(source) if aligned else {}
+    divisible = _divisible(source, aligned)
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     try:

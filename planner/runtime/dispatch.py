@@ -27,6 +27,8 @@ from ..graph import Graph, key
 from ..ops import is_compute, is_free
 from ..plan import GroupPlan, Plan
 from ..saving import partition
+from ..symbolic import symbolic
+from ..varying import bucket_key
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor
@@ -109,6 +111,8 @@ class Dispatcher:
     sources: Sources
     live: dict[tuple[str, str], Live] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
+    _made: dict[str, Plan] = field(default_factory=dict)
+    """Plans that a miss led to, by bucket."""
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
@@ -143,35 +147,55 @@ class Dispatcher:
             if is_dynamic(gm):
                 return _boxed(_Dynamic(self, gm, given))
             try:
-                return _boxed(self.static(gm, given))
+                return _boxed(self.static(capture(gm), given))
             except _Whole as whole:
                 if given.stage != "backward":
                     raise
                 return _boxed(self.part(gm, given.fakes, whole))
 
-    def static(self, gm: fx.GraphModule, given: Given) -> Boxed:
-        """What runs a static ATen graph by a plan with groups of its own. Raises _Whole when
-        there is none, or when it says to run the whole graph in one way."""
-        captured, stage = capture(gm), given.stage
-        graph_key = key(captured.graph)
-        found = self._plan(captured, given)
-        if isinstance(found, Plan):
-            whole = whole_lowering(found, captured.graph)
-            if whole is not None:
-                self.live[graph_key, stage] = Live(found)
-                raise _Whole(*whole)
-            built = self._build(captured, found, stage)
-            if not isinstance(built, str):
-                self.live[graph_key, stage] = Live(found, built)
-                return built.boxed
-            found = built
+    def static(self, captured: Captured, given: Given) -> Boxed:
+        """What runs a static graph by a plan with groups of its own. Raises _Whole when there is
+        none, or when it says to run the whole graph in one way."""
+        graph_key, stage = key(captured.graph), given.stage
+        live = self._found(captured, given)
+        if isinstance(live, Live):
+            self.live[graph_key, stage] = live
+            if live.runner is not None:
+                return live.runner.boxed
+            raise _Whole(*(whole_lowering(live.plan, captured.graph) or ("aten", "")))
+        why = live
         if any(map(is_compute, captured.graph.nodes)):
-            self._refuse(graph_key, captured, found)
+            self._refuse(graph_key, captured, why)
         else:
-            found = "nothing to fuse"  # no tuner would have made a plan for it
+            why = "nothing to fuse"  # no tuner would have made a plan for it
         whole = self._baseline(captured.device)
-        self.live[graph_key, stage] = Live(self._whole_plan(captured, whole), None, found)
+        self.live[graph_key, stage] = Live(self._whole_plan(captured, whole), None, why)
         raise _Whole(*whole)
+
+    def _found(self, captured: Captured, given: Given) -> Live | str:
+        """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
+        by one that is made now. Or why there is none of them."""
+        bucket = bucket_key(captured.graph) or ""
+        why = self._live(captured, self.sources.find(captured), given.stage)
+        if isinstance(why, str) and bucket in self._made:
+            plan = replace(self._made[bucket], graph_key=key(captured.graph))
+            known = self._live(captured, plan, given.stage)
+            why = why if isinstance(known, str) else known
+        if isinstance(why, Live):
+            return why
+        made = self._live(captured, self._make(captured, given, why), given.stage)
+        if bucket and isinstance(made, Live):
+            self._made[bucket] = made.plan
+        return made
+
+    def _live(self, captured: Captured, plan: Plan | str, stage: str) -> Live | str:
+        """What runs the graph by the plan; or why nothing does."""
+        if not isinstance(plan, Plan):
+            return plan
+        if whole_lowering(plan, captured.graph) is not None:
+            return Live(plan)
+        built = self._build(captured, plan, stage)
+        return built if isinstance(built, str) else Live(plan, built)
 
     def part(self, gm: fx.GraphModule, inputs: Sequence[Any], whole: _Whole) -> Boxed:
         """The ATen graph itself run so: for where the Dynamo graph is out of reach."""
@@ -182,21 +206,18 @@ class Dispatcher:
                 self._warn(str(id(gm)), f"Inductor failed, runs by ATen: {_short(error)}")
         return _by_aten(gm)
 
-    def _plan(self, captured: Captured, given: Given) -> Plan | str:
-        """A plan that fits the graph, or why there is none."""
-        found = self.sources.find(captured)
-        if isinstance(found, Plan):
-            return found
+    def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
+        """A plan made for the graph, if that is the policy for a miss; else why it is one."""
         sources, on_miss = self.sources, self.policy.on_miss
         try:
             if on_miss == "tune" and sources.tune is not None:
                 return sources.tune(captured, given)
             if on_miss == "model" and sources.model is not None:
                 return sources.model(captured)
-            return found
+            return why
         except Exception as error:  # as in _build
             log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
-            return f"{found}; and {self.policy.on_miss} failed: {_short(error)}"
+            return f"{why}; and {self.policy.on_miss} failed: {_short(error)}"
 
     def _build(self, captured: Captured, plan: Plan, stage: str) -> Runner | str:
         try:
@@ -218,7 +239,8 @@ class Dispatcher:
             )
         lowering, _ = self._baseline(captured.device)
         how = "eager" if lowering == "aten" else "torch.compile (Inductor)"
-        self._warn(graph_key, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
+        about = bucket_key(captured.graph) or graph_key
+        self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
 
     def _warn(self, about: str, text: str) -> None:
         if about not in self._warned:
@@ -240,60 +262,80 @@ class Dispatcher:
         return Plan(key(captured.graph), device, current, "modelled", groups)
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What runs for some sizes. numbers: the outputs that are numbers, by position; None where
+    `call` takes all the inputs. live: its key among those of the dispatcher."""
+
+    call: Boxed
+    numbers: tuple[tuple[int, Any], ...] | None
+    live: tuple[str, str]
+
+
 class _Dynamic:
-    """A graph with symbolic sizes: for each set of sizes its own static graph, and its plan.
+    """A graph with symbolic sizes: for each set of sizes its own static graph, lowered by the
+    plan of its bucket to kernels of which most are compiled already.
 
     Sizes without a plan share one symbolic baseline, made when the graph is compiled with such
     sizes; only then may Inductor still add guards. Later it compiles for the sizes at hand.
     """
 
     LIMIT = 64
+    """Sizes that are kept; the oldest goes first."""
 
     def __init__(self, dispatcher: Dispatcher, gm: fx.GraphModule, given: Given) -> None:
         self._dispatcher, self._gm, self._stage = dispatcher, gm, given.stage
+        self._symbolic = symbolic(gm)
+        self._tensors = [i for i, x in enumerate(given.fakes) if isinstance(x, torch.Tensor)]
         self._shared: Boxed | None = None
-        # The run for some sizes, and the outputs that are numbers; None: it takes all the inputs.
-        self._runs: OrderedDict[Any, tuple[Boxed, tuple[tuple[int, Any], ...] | None]]
-        self._runs = OrderedDict()
-        self._runs[_sizes(given.fakes)] = self._specialised(given, compiling=True)
+        self._runs: OrderedDict[Any, _Run] = OrderedDict()
+        self._runs[self._sizes(given.fakes)] = self._specialised(given, compiling=True)
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
-        sizes = _sizes(args)
+        sizes = self._sizes(args)
         found = self._runs.get(sizes)
         if found is None:
-            tensors = [a for a in args if isinstance(a, torch.Tensor)]
-            given = Given(list(args), self._stage, tensors)
+            given = Given(list(args), self._stage, [args[i] for i in self._tensors])
             found = self._runs[sizes] = self._specialised(given)
-            del given, tensors
+            del given
             if len(self._runs) > self.LIMIT:
-                self._runs.popitem(last=False)
-        run, numbers = found
-        if numbers is None:
-            return run(args)
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+                _, oldest = self._runs.popitem(last=False)
+                self._dispatcher.live.pop(oldest.live, None)
+        if found.numbers is None:
+            return found.call(args)
+        tensors = [args[i] for i in self._tensors]
         args.clear()
-        results = list(run(tensors))
-        for position, value in numbers:
+        results = found.call(tensors)
+        if not found.numbers:
+            return results
+        results = list(results)
+        for position, value in found.numbers:
             results.insert(position, value)
         return results
 
-    def _specialised(
-        self, given: Given, compiling: bool = False
-    ) -> tuple[Boxed, tuple[tuple[int, Any], ...] | None]:
+    def _sizes(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return _sizes(inputs) if self._symbolic is None else self._symbolic.sizes(inputs)
+
+    def _specialised(self, given: Given, compiling: bool = False) -> _Run:
         inputs = given.fakes
-        static = specialise(self._gm, inputs)
-        fakes = [n.meta["val"] for n in static.gm.graph.nodes if n.op == "placeholder"]
+        if self._symbolic is not None:
+            captured, numbers = self._symbolic.at(self._symbolic.sizes(inputs))
+        else:
+            static = specialise(self._gm, inputs)
+            captured, numbers = capture(static.gm), static.numbers
+        fakes = [captured.fx_nodes[i].meta["val"] for i in captured.graph.inputs]
+        live = key(captured.graph), self._stage
         try:
-            run = self._dispatcher.static(static.gm, replace(given, fakes=fakes))
-            return run, static.numbers
+            run = self._dispatcher.static(captured, replace(given, fakes=fakes))
+            return _Run(run, numbers, live)
         except _Whole as whole:
             if whole.lowering == "aten":
-                return _by_aten(self._gm), None
+                return _Run(_by_aten(self._gm), None, live)
             if compiling and self._shared is None:
                 self._shared = self._dispatcher.part(self._gm, inputs, whole)
             if self._shared is not None:
-                return self._shared, None
-            return self._dispatcher.part(static.gm, fakes, whole), static.numbers
+                return _Run(self._shared, None, live)
+            return _Run(self._dispatcher.part(captured.gm, fakes, whole), numbers, live)
 
 
 def _matching(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[torch.Tensor] | None:

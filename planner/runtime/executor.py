@@ -11,9 +11,10 @@ import torch
 from ..capture import Captured
 from ..chunks import Walk
 from ..codegen.source import Program
+from ..config import Config
 from ..errors import PlanError, Refusal
-from ..graph import Graph
-from ..group import subgraph
+from ..graph import Graph, kernel_key
+from ..group import Subgraph, subgraph
 from ..lower import lower
 from ..plan import GroupPlan, Plan
 from ..vendor import equal
@@ -60,9 +61,9 @@ class Executor:
         if device.type == "cuda" and device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._count = [0]
-        units = {
-            i: _unit(captured, i, g) for i, g in enumerate(plan.groups) if g.lowering != "aten"
-        }
+        parts = {i: _part(captured, g) for i, g in enumerate(plan.groups) if g.lowering != "aten"}
+        units = {i: Unit(i, part.inputs, part.outputs) for i, part in parts.items()}
+        known: dict[tuple[str, Config | None], Program] = {}
         order = schedule(captured, units)
         used = {u.group for u in order if u.group is not None}
         names = self._names()
@@ -81,7 +82,11 @@ class Executor:
                 groups[i] = f"g{i}"
                 within += kernels
             else:
-                program = _program(captured.graph, group, lower)
+                # The layers of a model are equal, and are lowered once.
+                same = kernel_key(parts[i].graph), group.config
+                if same not in known:
+                    known[same] = _program(parts[i].graph, group, lower)
+                program = known[same]
                 added = [load(kernel, self.device) for kernel in program.kernels]
                 groups[i] = Kernels(program, _register(added, len(launchers), names))
                 launchers += added
@@ -148,7 +153,7 @@ class Executor:
         return guarded
 
 
-def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
+def _part(captured: Captured, group: GroupPlan) -> Subgraph:
     size = len(captured.graph.nodes)
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
@@ -158,13 +163,12 @@ def _unit(captured: Captured, index: int, group: GroupPlan) -> Unit:
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
         if odd:
             raise PlanError(f"the plan's group of nodes {group.nodes} reads {odd}: no tensors")
-    return Unit(index, part.inputs, part.outputs)
+    return part
 
 
-def _program(graph: Graph, group: GroupPlan, lower: Lower) -> Program:
+def _program(part: Graph, group: GroupPlan, lower: Lower) -> Program:
     if group.config is None:
         raise PlanError(f"the plan's group of nodes {group.nodes} has no config")
-    part = subgraph(graph, group.nodes, group.copies).graph
     program = lower(part, group.config, interpreted=interpreted())
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")

@@ -21,7 +21,7 @@ import triton
 import triton.backends.nvidia.driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..codegen.source import Buffer, KernelSource
+from ..codegen.source import Buffer, KernelSource, Scalar
 from ..errors import DeviceError
 from .compile import Compiled, CompileFailed, compile_kernel, interpreted, jit_function
 
@@ -36,11 +36,16 @@ _KEPT = 64
 
 
 def bind(
-    kernel: Any, grid: int, version: str = triton.__version__, buffers: Sequence[Buffer] = ()
+    kernel: Any,
+    grid: int,
+    version: str = triton.__version__,
+    buffers: Sequence[Buffer] = (),
+    scalars: Sequence[Scalar] = (),
 ) -> Launch:
     """The shortest launch of a loaded kernel that this Triton has. buffers: its arguments, needed
-    only when some of them are descriptors."""
+    only when some of them are descriptors. scalars: numbers that it takes after them."""
     run = kernel.run
+    numbers = tuple(s.value for s in scalars)
     described = any(b.descriptor for b in buffers)
     launch = getattr(run, "launch", None)
     if described:
@@ -49,11 +54,21 @@ def bind(
     if known and not any(getattr(run, name) for name in _SCRATCH):
         encoded = _encoders(kernel, buffers) if described else None
         if version.startswith("3.6."):
-            return _expanded(_bind_3_6(kernel, run, launch, grid), encoded)
+            return _expanded(_numbered(_bind_3_6(kernel, run, launch, grid), numbers), encoded)
         if version.startswith("3.7.") and hasattr(run, "kernel_signature"):
-            return _expanded(_bind_3_7(kernel, run, launch, grid), encoded)
+            return _expanded(_numbered(_bind_3_7(kernel, run, launch, grid), numbers), encoded)
     objects = [_kept(b, lambda d: (d,)) for b in buffers] if described else None
-    return _expanded(_bind_public(kernel, grid), objects)
+    return _expanded(_numbered(_bind_public(kernel, grid), numbers), objects)
+
+
+def _numbered(call: Launch, numbers: tuple[int | float, ...]) -> Launch:
+    if not numbers:
+        return call
+
+    def numbered(stream: int, *pointers: Any) -> None:
+        call(stream, *pointers, *numbers)
+
+    return numbered
 
 
 def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
@@ -182,7 +197,7 @@ def _unwrapped(launch: Any) -> Any:
 
 def arguments(source: KernelSource, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What Triton's public launch takes for these tensors: Triton's descriptor objects where the
-    kernel wants descriptors, and else the tensors themselves."""
+    kernel wants descriptors, and else the tensors themselves; then the kernel's numbers."""
     given: list[Any] = []
     for buffer, tensor in zip(source.buffers, tensors, strict=True):
         found = buffer.descriptor
@@ -193,7 +208,7 @@ def arguments(source: KernelSource, tensors: Sequence[torch.Tensor]) -> list[Any
         base = tensor.as_strided(found.shape, found.stride, begin)
         layout = [list(of) for of in (found.shape, found.stride, found.block)]
         given.append(TensorDescriptor(base, *layout))
-    return given
+    return [*given, *(s.value for s in source.scalars)]
 
 
 class Launcher:
@@ -242,7 +257,10 @@ class Launcher:
     def _load(self, compiled: Compiled) -> Launch:
         # A module is loaded into the current device's context.
         with torch.cuda.device(self._device):
-            return bind(compiled.kernel, compiled.source.grid, buffers=compiled.source.buffers)
+            source = compiled.source
+            return bind(
+                compiled.kernel, source.grid, buffers=source.buffers, scalars=source.scalars
+            )
 
 
 def _plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fusionplan.planner.errors import ModelError
+from fusionplan.planner.varying import bucket_key, bucket_name
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.model_peers import model_peers, part_peers
 from torch import nn
@@ -93,12 +94,31 @@ def test_no_graph():
     assert "no graph" in found.notes[-1]
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_of_a_dynamic_capture_vary(training):
+    model, x = Layer(), torch.randn(6, 16)
+    found = capture_model(model, x, training=training, dynamic=True)
+    assert [p.stage for p in found.parts] == (
+        ["forward", "backward"] if training else ["inference"]
+    )
+    for part in found.parts:
+        assert bucket_key(part.captured.graph)
+    torch._dynamo.reset()
+    # torch marks what it saw with symbolic sizes.
+    (static, *_) = capture_model(model, x.clone(), training=training).parts
+    assert static.key == found.parts[0].key
+    assert bucket_key(static.captured.graph) is None
+    if not training:
+        torch.testing.assert_close(run(found.parts[0])[0], model(x))
+
+
 def test_dynamic_sizes_are_those_of_the_call():
     x = torch.randn(6, 8)
     torch._dynamo.mark_dynamic(x, 0)
     (part,) = capture_model(lambda x: torch.relu(x) * x.shape[0], x).parts
     types = [part.captured.graph.nodes[i].type for i in part.captured.graph.inputs]
     assert [t.shape for t in types] == [(6, 8)]
+    assert bucket_name(part.captured.graph) == "up to 8"
     assert all(isinstance(i, torch.Tensor) for i in part.inputs)
 
 

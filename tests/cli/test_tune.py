@@ -155,6 +155,17 @@ def test_training(planner, quick, write):
     assert [p["stage"] for p in data["plans"]] == ["forward", "backward"]
 
 
+def test_dynamic(planner, quick, write, tmp_path):
+    store = tmp_path / "dynamic.db"
+    file = write("kernel.py", CLASS)
+    for options in ([], ["--dynamic"]):
+        result = planner("tune", file, "--target", "h200", "--store", str(store), *options)
+        assert result.code == 0, result
+        with Store.open(store) as opened:
+            (plan,) = opened.plans()
+        assert (plan.bucket_key is None) == (not options)
+
+
 def test_graph_breaks(planner, quick, write):
     data = tuned(planner, write("breaks.py", BREAKS))
     assert [p["name"] for p in data["plans"]] == ["breaks 0 inference", "breaks 1 inference"]

@@ -153,6 +153,25 @@ def test_saving_a_plan_again_replaces_it(store, plan):
     assert store.plans() == [better]
 
 
+def test_plans_of_a_bucket_come_newest_first(store, graph, plan):
+    other = replace(graph, key="other-sizes")
+    store.put_graph(other)
+    later = plan().updated_at + timedelta(days=1)
+    first = plan(bucket_key="bucket")
+    second = plan(key="beef", graph_key=other.key, bucket_key="bucket", updated_at=later)
+    store.save_plan(second)
+    store.save_plan(first)
+    wanted = {"bucket_key": "bucket", "device_key": first.device_key}
+    assert store.plans(**wanted, versions=first.versions) == [second, first]
+    assert store.plans(**wanted, versions={"torch": "2.12"}) == []
+    assert store.plans(bucket_key="none") == []
+    # Tuned again for these sizes alone, it still holds for its bucket.
+    store.save_plan(plan(speedup=3.0))
+    assert store.plan(first.graph_key, first.device_key, first.versions) == replace(
+        first, speedup=3.0
+    )
+
+
 def test_plans_of_other_versions_stand_beside_it(store, plan):
     store.save_plan(plan())
     later = plan().updated_at + timedelta(days=1)

@@ -76,6 +76,19 @@ def test_an_older_store_is_migrated_by_a_writer_only(location, monkeypatch):
         assert store.problems() == [f"schema revision is {schema.revisions()[-1]}, not later"]
 
 
+def test_plans_outlive_the_bucket(location, database, fill, plan):
+    with Store.open(location) as store:
+        fill(store).save_plan(plan(bucket_key="bucket"))
+    downgrade(database, "0001")
+    assert current(database) == "0001"
+    columns = {c["name"] for c in inspect(database).get_columns("plan")}
+    assert "bucket_key" not in columns
+    with Store.open(location) as store:  # which migrates it
+        assert store.plans() == [plan()]
+        assert store.problems() == []
+    assert schema.differences(database) == []
+
+
 def test_a_migration_that_fails_leaves_nothing(location, database, monkeypatch):
     def fail(*arguments):
         command(*arguments)

@@ -14,12 +14,16 @@ from fusionplan.api import Options
 from fusionplan.backend import planner
 from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
 from fusionplan.db.store import Store
+from fusionplan.planner.config import Config
 from fusionplan.planner.device import profile_of
 from fusionplan.planner.errors import FusionplanError, PlanError
 from fusionplan.planner.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
+from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
+from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.session import plan_record
 from torch import nn
 
 PROFILE = profile_of(torch.device("cpu"))
@@ -73,6 +77,58 @@ def test_load_runs_the_stored_plan(place, stored):
     assert fusionplan.plans(fast) == [plan]
     (executor,) = fusionplan.executors(fast)
     assert executor.calls == 1
+
+
+def marked(rows):
+    x = torch.randn(rows, 16)
+    torch._dynamo.mark_dynamic(x, 0)
+    return x
+
+
+def one_kernel(graph, place, rows, evidence="measured"):
+    """Stores a plan of one kernel for a graph, with tiles of that many rows, and for its bucket."""
+    nodes = tuple(n.id for n in graph.nodes if n.op != "input")
+    group = GroupPlan(nodes, "triton", "", Config((("x0", rows),)))
+    plan = Plan(key(graph), DEVICE, tuple(versions().items()), evidence, (group,))
+    record = plan_record(plan, DEVICE, "model", None, bucket_key(graph))
+    with Store.open(place) as store:
+        store.put_device(DeviceRecord(DEVICE, PROFILE.name, 1, 0, "90", {}))
+        store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
+        store.save_plan(record)
+
+
+def rows_vary(rows):
+    (part,) = capture_model(model, [marked(rows)]).parts
+    torch._dynamo.reset()
+    return part.captured.graph
+
+
+def test_a_plan_is_found_for_other_sizes_of_its_bucket(place):
+    one_kernel(rows_vary(20), place, 4)
+    fast = fusionplan.load(model, store=place, on_miss="error")
+    for rows in (20, 30, 17):
+        x = marked(rows)
+        torch.testing.assert_close(fast(x), model(x))
+    plans = fusionplan.plans(fast)
+    assert len({plan.graph_key for plan in plans}) == 3
+    assert [plan.groups for plan in plans] == [plans[0].groups] * 3
+    ran = fusionplan.executors(fast)
+    assert [(e.calls, e.kernels_per_call) for e in ran] == [(1, 1)] * 3
+    with pytest.raises(PlanError, match="for sizes up to 64 on"):
+        fast(marked(33))
+    with pytest.raises(PlanError, match=r"for sizes up to 32 \(a multiple of 16\) on"):
+        fast(marked(32))
+
+
+def test_the_plan_of_the_very_sizes_wins_then_the_newest_that_may_run(place):
+    one_kernel(rows_vary(20), place, 1)
+    one_kernel(rows_vary(21), place, 2)
+    one_kernel(rows_vary(22), place, 4, "modelled")
+    fast = fusionplan.load(model, store=place, on_miss="error", evidence="measured")
+    for rows in (20, 23, 22):
+        fast(marked(rows))
+    tiles = [plan.groups[0].config.block("x0") for plan in fusionplan.plans(fast)]
+    assert tiles == [1, 2, 2]
 
 
 @pytest.mark.parametrize("kind", ["function", "module", "decorator", "in_place"])

@@ -1,6 +1,6 @@
 """A whole tune: plans that are kept, peers that win, interruptions, and no GPU at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ from fusionplan.planner.device import builtin
 from fusionplan.planner.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
+from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.final import differs
 from fusionplan.tuner.lab import Group
 from fusionplan.tuner.outcome import Candidate, Failure, Wrong
@@ -48,6 +50,30 @@ def session(store: Store, graph: Captured, lab: FakeLab, trials: int = 8) -> Ses
 @pytest.fixture(scope="module")
 def graph() -> Captured:
     return captured(softmax_of_sum, X, B)
+
+
+def varying(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Captured:
+    """The graph with the rows of its first input varying."""
+    torch._dynamo.mark_dynamic(inputs[0], 0)
+    (part,) = capture_model(function, inputs).parts
+    return part.captured
+
+
+def test_a_plan_for_a_bucket_is_stored_with_it(store: Store, graph: Captured):
+    dynamic = varying(softmax_of_sum, X.clone(), B)
+    assert key(dynamic.graph) == key(graph.graph)
+    for one in (graph, dynamic):
+        session(store, one, FakeLab(wide)).measured(H200, {"eager": lambda: 3.0})
+    bucket = bucket_key(dynamic.graph)
+    (record,) = store.plans(bucket_key=bucket)
+    assert record.graph_key == key(graph.graph)
+    plan = Plan.from_json(record.payload)
+    (launcher,) = Executor(dynamic, plan, torch.device("cpu")).launchers
+    assert launcher.source.scalars
+    # Kernels that take sizes are other kernels, and are measured for themselves.
+    tried = {trial.subject for trial in store.trials(level="kernel")}
+    assert len(tried) == 2
+    assert all(store.kernel(subject) for subject in tried)
 
 
 def stored(store: Store, graph: Captured) -> Plan:

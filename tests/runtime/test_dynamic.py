@@ -1,0 +1,296 @@
+"""Graphs with symbolic sizes: one plan and one compilation for all sizes of a bucket. Kernels run
+in the interpreter, where a text that is new to the process stands for a compilation."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.planner.config import Config
+from fusionplan.planner.errors import PlanError
+from fusionplan.planner.graph import key
+from fusionplan.planner.group import with_free_nodes
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime import compile as compiling
+from fusionplan.planner.runtime import dispatch
+from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
+from fusionplan.planner.varying import bucket_key
+from torch import nn
+
+torch.manual_seed(0)
+WEIGHT = torch.randn(24, 32) / 6
+
+
+def tokens(n):
+    return torch.randn(n, 32)
+
+
+def heads(n):
+    return tuple(torch.randn(2, n, 16) for _ in range(3))
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / 4, -1) @ v
+
+
+def causal(q, k, v):
+    i = torch.arange(q.shape[1])
+    scores = torch.where(i[None, :] <= i[:, None], q @ k.mT / 4, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+HELD = Config((("x0", 4),))
+ROWS = Config((("x0", 4), ("r0", 16)), reduction="loop")
+DOTS = Config((("x0", 1), ("x1", 16), ("r0", 16)), reduction="loop")
+
+# Function, its inputs for a size, a config, and the dimension of every input that varies.
+CASES = {
+    "pointwise": (lambda x, y: F.gelu(x) + y, lambda n: (tokens(n), tokens(n)), HELD, 0),
+    "columns": (lambda x: x.t() * 2 + 1, lambda n: (tokens(n),), Config((("x0", 8),)), 0),
+    "softmax": (lambda x: x.softmax(-1), lambda n: (torch.randn(6, n),), HELD, 1),
+    "softmax_looped": (lambda x: x.softmax(-1), lambda n: (torch.randn(6, n),), ROWS, 1),
+    "layer_norm": (
+        lambda x: F.layer_norm(x, (x.shape[-1],)) + x,
+        lambda n: (torch.randn(6, n),),
+        HELD,
+        1,
+    ),
+    "mean": (lambda x: (x * x).mean(0) * x.shape[0], lambda n: (tokens(n),), HELD, 0),
+    "slices": (lambda x: x[1:] - x[:-1], lambda n: (tokens(n),), HELD, 0),
+    "joined": (
+        lambda x: torch.cat([x, -x.flip(0)], 0),
+        lambda n: (tokens(n),),
+        Config((("x0", 4), ("x1", 16))),
+        0,
+    ),
+    "root": (lambda x: x / x.shape[0] ** 0.5, lambda n: (tokens(n),), HELD, 0),
+    "linear": (
+        lambda x: F.gelu(F.linear(x, WEIGHT)),
+        lambda n: (tokens(n),),
+        Config((("x0", 16), ("x1", 16), ("r0", 16)), reduction="loop", group=2),
+        0,
+    ),
+    "attention": (attention, heads, DOTS, 1),
+    "causal": (causal, heads, DOTS, 1),
+}
+
+
+class Made:
+    """Makes a plan of one kernel for every graph that it is asked about, and counts."""
+
+    def __init__(self, config):
+        self.config, self.graphs = config, []
+
+    def __call__(self, captured):
+        self.graphs.append(captured.graph)
+        return one_kernel(captured.graph, self.config)
+
+
+def one_kernel(graph, config):
+    nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
+    group = GroupPlan(nodes, "triton", "", config)
+    return Plan(key(graph), "cpu", (), "modelled", (group,))
+
+
+def backend(made, find=lambda captured: "nothing is stored", **policy):
+    return Dispatcher(Policy(**{"on_miss": "model", **policy}), Sources(find, model=made))
+
+
+def inputs_of(name, size):
+    _, make, _, dim = CASES[name]
+    given = make(size)
+    for x in given:
+        torch._dynamo.mark_dynamic(x, dim)
+    return given
+
+
+def compiled_texts():
+    return compiling._module.cache_info().misses
+
+
+def sources(live):
+    return [launcher.source for launcher in live.runner.launchers]
+
+
+RAGGED, ALIGNED = (17, 18, 31), (48, 64)
+SETS = [(name, RAGGED) for name in CASES]
+SETS += [(name, ALIGNED) for name in ("softmax", "softmax_looped", "linear", "causal")]
+
+
+@pytest.mark.parametrize("name, sizes", SETS)
+def test_sizes_of_a_bucket_share_a_plan_and_a_kernel(name, sizes):
+    function, _, config, _ = CASES[name]
+    made = Made(config)
+    dispatcher = backend(made)
+    fast = torch.compile(function, backend=dispatcher)
+    for size in sizes:
+        before = compiled_texts()
+        inputs = inputs_of(name, size)
+        torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-4, atol=1e-5)
+        assert size == sizes[0] or compiled_texts() == before
+    assert len(made.graphs) == 1
+    assert len(dispatcher.live) == len(sizes)
+    found = [source for live in dispatcher.live.values() for source in sources(live)]
+    assert len(found) == len(sizes)
+    assert len({tuple((s.kind, s.aligned) for s in source.scalars) for source in found}) == 1
+    assert any(s.aligned for source in found for s in source.scalars) >= (sizes == ALIGNED)
+    assert all(live.runner.calls == 1 for live in dispatcher.live.values())
+
+
+def test_known_sizes_are_not_lowered_again(monkeypatch):
+    monkeypatch.setattr(dispatch._Dynamic, "LIMIT", 2)
+    made = Made(HELD)
+    dispatcher = backend(made)
+    fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)
+    for size in (17, 18, 18, 17):
+        fast(*inputs_of("softmax", size))
+    assert sorted(live.runner.calls for live in dispatcher.live.values()) == [2, 2]
+    fast(*inputs_of("softmax", 19))  # the oldest goes
+    assert sorted(live.runner.calls for live in dispatcher.live.values()) == [1, 2]
+
+
+def test_outside_of_the_bucket_another_plan_is_made():
+    made = Made(HELD)
+    fast = torch.compile(lambda x: x.softmax(-1), backend=backend(made))
+    for size in (17, 31, 33, 60, 32, 48):
+        (x,) = inputs_of("softmax", size)
+        torch.testing.assert_close(fast(x), x.softmax(-1))
+    assert [g.nodes[0].type.shape[1] for g in made.graphs] == [17, 33, 32, 48]
+    assert len({bucket_key(graph) for graph in made.graphs}) == 4
+
+
+def known(plan):
+    """Finds the plan for its own bucket, as a store does."""
+
+    def find(captured):
+        if bucket_key(captured.graph) != plan[0]:
+            return "nothing is stored for it"
+        return replace(plan[1], graph_key=key(captured.graph))
+
+    return find
+
+
+def planned(config, size=17):
+    """The bucket and the plan of a softmax over rows of this size."""
+    made = Made(config)
+    fast = torch.compile(lambda x: x.softmax(-1), backend=backend(made))
+    fast(*inputs_of("softmax", size))
+    torch._dynamo.reset()
+    (graph,) = made.graphs
+    return bucket_key(graph), one_kernel(graph, config)
+
+
+def test_a_miss_outside_of_the_bucket_is_an_error_or_the_baseline():
+    find = known(planned(HELD))
+    for policy in ("error", "baseline"):
+        torch._dynamo.reset()
+        dispatcher = Dispatcher(Policy(on_miss=policy), Sources(find))
+        fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)
+        for size in (17, 20):
+            fast(*inputs_of("softmax", size))
+        assert all(live.runner.calls == 1 for live in dispatcher.live.values())
+        (x,) = inputs_of("softmax", 33)
+        if policy == "error":
+            with pytest.raises(PlanError, match="nothing is stored"):
+                fast(x)
+        else:
+            with pytest.warns(FusionplanWarning, match="nothing is stored"):
+                torch.testing.assert_close(fast(x), x.softmax(-1))
+            assert list(dispatcher.live.values())[-1].runner is None
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", FusionplanWarning)  # once for each bucket
+                fast(*inputs_of("softmax", 34))
+
+
+def test_a_plan_that_does_not_fit_its_bucket_is_a_miss_with_a_reason():
+    odd = replace(ROWS, blocks=(("x0", 4),))  # names no block for the rows
+    bucket, plan = planned(HELD)
+    plan = replace(plan, groups=(replace(plan.groups[0], config=odd),))
+    with pytest.warns(FusionplanWarning, match="no block size for axis r0"):
+        torch.compile(
+            lambda x: x.softmax(-1),
+            backend=Dispatcher(Policy(), Sources(known((bucket, plan)))),
+        )(*inputs_of("softmax", 18))
+    torch._dynamo.reset()
+    made = Made(HELD)
+    dispatcher = backend(made, find=known((bucket, plan)))
+    fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)
+    for size in (18, 19):
+        fast(*inputs_of("softmax", size))
+    assert len(made.graphs) == 1
+    assert all(live.runner.calls == 1 for live in dispatcher.live.values())
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.linear(F.gelu(self.norm(x)))
+
+
+def gradients(module, x):
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    torch._dynamo.mark_dynamic(x, 0)
+    y = module(x)
+    y.square().sum().backward()
+    return [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+def each_apart(captured):
+    """A kernel for every operation: what is reduced is walked, so that no config has to fit."""
+    graph = captured.graph
+    groups = []
+    for node in (n.id for n in graph.nodes if is_compute(n)):
+        blocks = tuple((axis, 16) for axis in ("x0", "x1", "x2", "r0", "r1"))
+        nodes = with_free_nodes(graph, [node])
+        groups.append(GroupPlan(nodes, "triton", "", Config(blocks)))
+    return Plan(key(graph), "cpu", (), "modelled", tuple(groups))
+
+
+def test_a_training_step_compiles_once():
+    torch.manual_seed(0)
+    block, asked = Block(), []
+
+    def make(captured):
+        asked.append(captured)
+        return each_apart(captured)
+
+    dispatcher = backend(make)
+    fast = torch.compile(block, backend=dispatcher)
+    for rows in RAGGED[:2]:
+        before = compiled_texts()
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(gradients(fast, x), gradients(block, x), rtol=1e-4, atol=1e-4)
+        assert rows == RAGGED[0] or compiled_texts() == before
+    assert len(asked) == 2
+    assert sorted(stage for _, stage in dispatcher.live) == ["backward"] * 2 + ["forward"] * 2
+    assert all(live.runner.kernels_per_call > 3 for live in dispatcher.live.values())
+    assert all(live.runner.calls == 1 for live in dispatcher.live.values())
+
+
+def test_one_compilation_for_a_bucket_with_wide_loads():
+    """By the real compiler, for an H200, which needs a process without the interpreter."""
+    script = Path(__file__).with_name("dynamic_compiler.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["aligned"] == {"sizes": 3, "compiled": 1, "wide": True, "types": ["i32"]}
+    assert found["ragged"] == {"sizes": 3, "compiled": 1, "wide": False, "types": ["i32"]}
+    assert found["huge"]["types"] == ["i64"]
