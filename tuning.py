@@ -8,16 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .api import load
+from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
-from .planner.device import DeviceProfile, builtin, profile_of
+from .planner.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
@@ -27,6 +28,7 @@ from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.effort import Allowance, allowance
 from .tuner.model_peers import model_peers, part_peers
 from .tuner.progress import Progress, Silent
+from .tuner.refit import calibrated, refitted_after_tune
 from .tuner.session import Limits, Session, plan_record
 from .tuner.training import peer_sums, settled
 
@@ -128,12 +130,15 @@ def tune(
         told.note(reason)
     # The store first: nobody should wait for a search whose result cannot be kept.
     with Store.open(store) as opened:
+        place = replace(place, profile=calibrated(opened, place.profile))
         told.phase("capture", "running the model once")
         captured = capture_model(model, call, training=training, dynamic=dynamic)
         for note in captured.notes:
             told.note(note)
         job = _Job(opened, place, name or _name_of(model), told, allowed)
         found, interrupted = job.run(captured, model, call)
+        if place.device.type == "cuda" and place.measured and not interrupted:
+            _refitted(opened, place.profile, told)
     return Tuned(
         tuple(Plan.from_json(record.payload) for record in found),
         tuple(found),
@@ -142,6 +147,17 @@ def tune(
         interrupted,
         load(model, store=store, dynamic=dynamic or None) if place.measured else model,
     )
+
+
+def _refitted(store: Store, profile: DeviceProfile, told: Progress) -> None:
+    """The profile fitted to the trials, where it is time and helps. The plans are in the store
+    by now: that it cannot be fitted is told, not raised."""
+    try:
+        said = refitted_after_tune(store, shipped(profile.to_json()))
+    except (FusionplanError, StoreError, ValueError) as error:
+        said = f"the cost model's profile was not fitted: {error}"
+    if said is not None:
+        told.note(said)
 
 
 def check_limits(trials: int | None, seconds: float | None) -> None:

@@ -68,10 +68,24 @@ class Workload:
 
 
 def _more(
-    name: str, what: str, least_bytes: int, model: str, inputs: str, kernels: int | None
+    name: str,
+    what: str,
+    least_bytes: int,
+    model: str,
+    inputs: str,
+    kernels: int | None,
+    reach_ms: float,
 ) -> Workload:
-    file = "bench/models.py"
-    return Workload(name, what, file, least_bytes, model=model, inputs=inputs, kernels=kernels)
+    return Workload(
+        name,
+        what,
+        "bench/models.py",
+        least_bytes,
+        model=model,
+        inputs=inputs,
+        kernels=kernels,
+        reach=reach_ms / 1e3,
+    )
 
 
 def _contraction(
@@ -136,6 +150,7 @@ EXAMPLES = (
         "softmax of rows, [4096, 32768] bf16",
         "examples/softmax_rows.py",
         2 * 2 * 4096 * 32768,
+        reach=0.160e-3,
     ),
     Workload(
         "rotary",
@@ -153,6 +168,7 @@ MORE = (
         "RMSNormLongRow",
         "rmsnorm_long_row_inputs",
         1,
+        0.150,
     ),
     # Few rows on many processors: the parts of a row are combined by another kernel.
     _more(
@@ -162,6 +178,7 @@ MORE = (
         "SoftmaxFewRows",
         "softmax_few_rows_inputs",
         None,
+        0.050,
     ),
     # No cache holds the batch, so it is read for its statistics and once more.
     _more(
@@ -171,6 +188,7 @@ MORE = (
         "BatchNormReLU",
         "batchnorm_train_relu_inputs",
         None,
+        0.090,
     ),
     _more(
         "groupnorm_silu",
@@ -179,6 +197,7 @@ MORE = (
         "GroupNormSiLU",
         "groupnorm_silu_inputs",
         None,
+        0.060,
     ),
     _more(
         "cross_entropy_128k",
@@ -187,6 +206,7 @@ MORE = (
         "CrossEntropy",
         "cross_entropy_128k_inputs",
         None,
+        0.60,
     ),
     _more(
         "custom_loss_many_small_ops",
@@ -195,6 +215,7 @@ MORE = (
         "CustomLoss",
         "custom_loss_inputs",
         None,
+        0.020,
     ),
 )
 

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .accuracy import accuracy
+from .calibrate import calibrate
 from .doctor import doctor
 from .errors import EXIT_CODES, OK, report
 from .explain import explain
@@ -38,6 +40,8 @@ app.command()(tune)
 app.command()(show)
 app.command()(explain)
 app.command()(history)
+app.command()(accuracy)
+app.command()(calibrate)
 app.command()(doctor)
 
 

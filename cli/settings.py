@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import UsageError
 
-_STORED = ("tune", "show", "history", "explain", "doctor")
+_STORED = ("tune", "show", "history", "explain", "accuracy", "calibrate", "doctor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ SETTINGS = (
     Setting("store", (str,), "a path or database URL", _STORED),
     Setting("trials", (int,), "a whole number"),
     Setting("seconds", (int, float), "a number"),
-    Setting("device", (str,), 'a name such as "cuda:0"'),
+    Setting("device", (str,), 'a name such as "cuda:0"', ("tune", "calibrate")),
     Setting("target", (str,), 'a name such as "h200"'),
 )
 

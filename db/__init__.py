@@ -1,4 +1,5 @@
-"""The store: devices, graphs, kernels, trials and plans in SQLite, or in any SQLAlchemy database.
+"""The store: devices and their calibrations, graphs, kernels, trials and plans, in SQLite or in any
+SQLAlchemy database.
 
 Plain records go in and come out; no torch, no planner, no tuner, no Optuna. Payloads are JSON with
 a SHA-256 beside each: nothing that a store holds is ever executed.
@@ -14,6 +15,7 @@ from .errors import (
     StoreUnavailable,
 )
 from .records import (
+    CalibrationRecord,
     DeviceRecord,
     Evidence,
     GraphRecord,
@@ -27,6 +29,7 @@ from .records import (
 from .store import Store
 
 __all__ = [
+    "CalibrationRecord",
     "DeviceRecord",
     "Evidence",
     "GraphRecord",

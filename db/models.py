@@ -138,6 +138,25 @@ class Trial(Base):
     )
 
 
+class Calibration(Base):
+    __tablename__ = "calibration"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    source: Mapped[str] = mapped_column(String(16))
+    profile: Mapped[str] = mapped_column(Text)
+    profile_sha256: Mapped[str] = mapped_column(SHA256)
+    evidence: Mapped[str] = mapped_column(Text)
+    evidence_sha256: Mapped[str] = mapped_column(SHA256)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    undone_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    __table_args__ = (
+        CheckConstraint("source IN ('measured', 'refitted')", name="source"),
+        {"sqlite_autoincrement": True},
+    )
+
+
 class Plan(Base):
     __tablename__ = "plan"
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 Level = Literal["kernel", "partition"]
 Outcome = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
 Evidence = Literal["measured", "modelled"]
+CalibrationSource = Literal["measured", "refitted"]
 
 
 def _now() -> datetime:
@@ -97,6 +98,20 @@ class PlanRecord:
     bucket_key: str | None = None
     created_at: datetime = field(default_factory=_now)
     updated_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRecord:
+    """A profile of a device that the cost model is to count with, and why: `evidence` says what was
+    measured, or on which trials it was fitted. One that was undone no longer counts."""
+
+    device_key: str
+    source: CalibrationSource
+    profile: dict[str, Any]
+    evidence: dict[str, Any]
+    created_at: datetime = field(default_factory=_now)
+    undone_at: datetime | None = None
+    id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,21 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from .errors import StoreCorrupt
-from .models import Base, Device, Graph, Kernel, Plan, Trial
+from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
 from .payload import canonical, digest
-from .records import DeviceRecord, GraphRecord, KernelRecord, PlanRecord, TrialRecord
+from .records import (
+    CalibrationRecord,
+    DeviceRecord,
+    GraphRecord,
+    KernelRecord,
+    PlanRecord,
+    TrialRecord,
+)
 
-Record = DeviceRecord | GraphRecord | KernelRecord | TrialRecord | PlanRecord
-R = TypeVar("R", DeviceRecord, GraphRecord, KernelRecord, TrialRecord, PlanRecord)
+Record = DeviceRecord | GraphRecord | KernelRecord | TrialRecord | PlanRecord | CalibrationRecord
+R = TypeVar(
+    "R", DeviceRecord, GraphRecord, KernelRecord, TrialRecord, PlanRecord, CalibrationRecord
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,7 @@ LAYOUTS: dict[type[Record], Layout] = {
         ("level", "subject", "device_key", "versions_sha256", "config_sha256", "timing"),
         ("versions", "config"),
     ),
+    CalibrationRecord: Layout(Calibration, "id", ("id",), ("profile", "evidence")),
     PlanRecord: Layout(
         Plan, "key", ("graph_key", "device_key", "versions_sha256"), ("versions", "payload")
     ),

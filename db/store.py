@@ -11,6 +11,7 @@ be written down); threads and processes may share one store.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,10 +25,11 @@ from .errors import StoreError, StoreUnavailable
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .location import Place, resolve
-from .models import Base, Device, Graph, Kernel, Plan, Trial
+from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
 from .opening import opened
 from .payload import canonical, digest
 from .records import (
+    CalibrationRecord,
     DeviceRecord,
     GraphRecord,
     KernelRecord,
@@ -124,6 +126,39 @@ class Store:
     def devices(self) -> list[DeviceRecord]:
         """All devices, by name."""
         return self._many(DeviceRecord, select(Device.__table__).order_by(Device.name, Device.key))
+
+    # Calibrations
+
+    def add_calibration(self, calibration: CalibrationRecord) -> int:
+        """Keep the profile and return its id; from now on it is its device's. The device comes
+        first."""
+        row = columns(calibration)
+        del row["id"]
+        with self._writing() as connection:
+            added = connection.execute(insert(Calibration).values(row)).inserted_primary_key
+            assert added is not None  # None is for inserts of many rows
+            return int(added[0])
+
+    def calibrations(self, device_key: str) -> list[CalibrationRecord]:
+        """All of a device, the newest first, those that were undone too."""
+        table = Calibration.__table__
+        query = select(table).where(Calibration.device_key == device_key)
+        return self._many(CalibrationRecord, query.order_by(Calibration.id.desc()))
+
+    def calibration(self, device_key: str) -> CalibrationRecord | None:
+        """What the device's profile is by now; None where nothing was calibrated, or all undone."""
+        found = self.calibrations(device_key)
+        return next((each for each in found if each.undone_at is None), None)
+
+    def undo_calibration(self, device_key: str) -> CalibrationRecord | None:
+        """Let go of the device's present profile, so that the one before it counts again; gives
+        the one let go of, None where there is none."""
+        present = self.calibration(device_key)
+        if present is not None:
+            chosen = update(Calibration).where(Calibration.id == present.id)
+            with self._writing() as connection:
+                connection.execute(chosen.values(undone_at=datetime.now(UTC)))
+        return present
 
     # Trials
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from bisect import bisect_left
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from .errors import DeviceError
 
@@ -18,7 +21,8 @@ class DeviceProfile:
     """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
     the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
     tensor_flops: operations per second of the vendor's best matrix product in 16 bits; vendor:
-    the part of it that its large products usually reach."""
+    the part of it that its large products usually reach; generated: times the seconds that the
+    model expects of generated products."""
 
     name: str
     sm_count: int
@@ -32,8 +36,11 @@ class DeviceProfile:
     latency_s: float
     fma_rate: float = 128.0
     sfu_rate: float = 16.0
+    div_rate: float = 16.0
+    libdevice_rate: float = 128.0 / 22.0
     tensor_flops: float = 800e12
     vendor: float = 0.86
+    generated: float = 1.0
     registers_per_sm: int = 65536
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
@@ -64,7 +71,46 @@ class DeviceProfile:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> DeviceProfile:
+        """Inverse of `to_json`. Raises ValueError on data that is no profile, or one that cannot
+        be: a rate that is not positive, a curve that falls."""
+        try:
+            found = _PROFILE.validate_python(dict(data))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"no device profile: {first['loc']}: {first['msg']}") from error
+        rates = [getattr(found, name) for name in RATES]
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError(f"no device profile: one of {', '.join(RATES)} is not positive")
+        sizes, times = zip(*found.copy_s, strict=True) if found.copy_s else ((), ())
+        rising = all(
+            list(each) == sorted({*each}) and each[0] > 0 for each in (sizes, times) if each
+        )
+        if not (found.copy_s and rising and found.copy_s[-1][1] < math.inf):
+            raise ValueError("no device profile: copy_s does not rise with the bytes")
+        return found
 
+
+RATES = (
+    "clock_hz",
+    "l2_bandwidth",
+    "launch_s",
+    "latency_s",
+    "fma_rate",
+    "sfu_rate",
+    "div_rate",
+    "libdevice_rate",
+    "tensor_flops",
+    "vendor",
+    "generated",
+)
+"""The figures of a profile that are measured or fitted; the others are sizes."""
+
+_SIZES = ("name", "sm_count", "memory_bytes", "capability", "l2_bytes")
+"""What is read off a device."""
+
+_PROFILE: TypeAdapter[DeviceProfile] = TypeAdapter(DeviceProfile)
 _MB = 2.0**20
 
 H200 = DeviceProfile(
@@ -107,6 +153,8 @@ A100 = replace(
     copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 2.04) for size, s in H200.copy_s),
     l2_bandwidth=4.0e12,
     fma_rate=64.0,
+    div_rate=8.0,
+    libdevice_rate=64.0 / 22.0,
     tensor_flops=280e12,
     shared_per_sm=164 * 1024,
 )
@@ -124,6 +172,16 @@ def builtin(name: str) -> DeviceProfile:
     except KeyError:
         known = ", ".join(BUILTIN)
         raise DeviceError(f"unknown target {name!r}; known targets: {known}") from None
+
+
+def shipped(data: Mapping[str, Any]) -> DeviceProfile:
+    """The profile that comes with this version for a device that a store knows by an earlier
+    profile: the rates are today's, the sizes the device's own. Raises ValueError on no profile."""
+    known = {f.name: data[f.name] for f in fields(DeviceProfile) if f.name in data}
+    found = DeviceProfile.from_json(known)
+    base = next((p for p in BUILTIN.values() if p.name == found.name), H100)
+    sizes = {name: getattr(found, name) for name in _SIZES}
+    return replace(base, **sizes)
 
 
 def profile_of(device: torch.device) -> DeviceProfile:

@@ -398,7 +398,9 @@ class _Work:
         for first, second in cut_edges(self.graph):
             if not set(homes[first]) & set(homes[second]):
                 left, right = home[first], home[second]
-                pairs.setdefault((left, right), []).append((first, second))
+                # Siblings may stand between each other's nodes: they are neighbours once.
+                pair = (right, left) if (right, left) in pairs else (left, right)
+                pairs.setdefault(pair, []).append((first, second))
         dependences = Dependences(self.graph)
         found = []
         for (left, right), edges in pairs.items():

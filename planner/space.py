@@ -12,34 +12,45 @@ from .codegen import descriptors
 from .codegen.access import Tiles, power_of_two
 from .codegen.subtiles import epilogue
 from .config import Config
-from .cost import Cost, estimate, floor_s, shared_bytes, total
+from .cost import Cost, estimate, floor_s, total
 from .device import DeviceProfile
 from .errors import Refusal, Refused
 from .forms import Role, TileAxis
-from .graph import Graph
+from .graph import Graph, itemsize
 from .memo import by_identity
 from .nest import Nest
 from .parts import SMALLEST
 from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
 from .schedule import Schedule, schedule_group
+from .values import Fold
+from .work import shared_bytes
 
 Value = str | int | bool
 _Judged = tuple[Config, Cost]
 
-_STAGES = (1, 2)
+_STAGES = (1, 3)
 _DOT_STAGES = (3, 4, 2, 1)
 _DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
 _GROUPS = (8, 1)
 _SUBTILES = (1, 2, 4)
-_EVICTIONS = ("none", "first", "last")
+_EVICTIONS: tuple[Literal["none", "first", "last"], ...] = ("none", "first", "last")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 _MOST_SPILLED = 512
 _ENUMERATED = 3000
 _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
+_RESIDENT = (1, 2)  # Programs of an SM that load ahead.
+_TRIED = 32  # Points of a later kernel of a split that the model compares,
+_VARIED = 3  # the best of them that are tried with the first kernel's
+_FIRST = 40  # first points.
+_NEIGHBOURS = 64  # Elements side by side that one program takes at least.
 _RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
+_NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
+_AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
+_LONG = 1 << 16  # Elements of a row from which it may be held in parts,
+_PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
 
 
@@ -95,7 +106,7 @@ class Space:
         return Config(
             tuple(sorted(blocks)),
             num_warps=int(choice["num_warps"]),
-            num_stages=1 if layout.reduction == "held" else int(choice["num_stages"]),
+            num_stages=self._stages(layout, choice),
             tiling=layout.tiling,
             reduction=layout.reduction,
             split=layout.split,
@@ -107,6 +118,16 @@ class Space:
             access=choice.get("access", "pointer"),
             subtiles=int(choice.get("subtiles", 1)),
         )
+
+    def _stages(self, layout: Layout, choice: Mapping[str, Any]) -> int:
+        """Of a loop; what is held has none unless its programs walk over several tiles."""
+        if layout.reduction != "held":
+            return int(choice["num_stages"])
+        return _STAGES[-1] if choice.get("programs", 0) and self._has_tiles_ahead else 1
+
+    @property
+    def _has_tiles_ahead(self) -> bool:
+        return not any(d.name == "group" for d in self.dimensions)
 
     def choice(self, config: Config) -> dict[str, Value]:
         """The choice that gives a config; inverse of `config`."""
@@ -194,17 +215,24 @@ class Space:
             classes.setdefault((_layout(config), config.num_warps, tiles), []).append(
                 (config, cost)
             )
-        turns = itertools.zip_longest(*classes.values())
+        best = min((cost.seconds for _, cost in itertools.chain(*classes.values())), default=0.0)
+        near = [c for c in classes.values() if c[0][1].seconds <= _NEAR * best]
+        turns = itertools.zip_longest(*near)
         found = [item for turn in turns for item in turn if item is not None]
         if not any(cost.flops for _, cost in found[:1]):
-            hinted = [self._hinted(c, hint) for c, _ in found[:4] for hint in ("last", "first")]
-            found[6:6] = [item for item in hinted if item is not None]
+            hinted = [more for config, _ in found[:4] for more in self._hinted(config)]
+            found[6:6] = hinted
         return found[:limit]
 
-    def _hinted(self, config: Config, eviction: str) -> _Judged | None:
-        changed = replace(config, eviction="last" if eviction == "last" else "first")
-        cost = self.judge(changed)
-        return (changed, cost) if isinstance(cost, Cost) else None
+    def _hinted(self, config: Config) -> Iterator[_Judged]:
+        """The same with other hints to the cache, and a loop with its loads begun ahead."""
+        changed = [replace(config, eviction=e) for e in _EVICTIONS if e != config.eviction]
+        if config.reduction != "held":
+            changed.append(replace(config, num_stages=_STAGES[-1]))
+        for one in changed:
+            cost = self.judge(one)
+            if isinstance(cost, Cost):
+                yield one, cost
 
     def enumerate(self, most: int = _ENUMERATED) -> Iterator[Config]:
         """Configs of every layout, plain cache hints, the usual first; bounded for groups of many
@@ -214,17 +242,59 @@ class Space:
             yield from itertools.islice(self._of_layout(layout), each)
 
     def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
-        kernels = self.schedules[layout].kernels
-        by_dots = bool(dot_sides(kernels[0].nest))
-        for warps, chosen in points(kernels[0].nest):
+        first, *later = self.schedules[layout].kernels
+        by_dots = bool(dot_sides(first.nest))
+        known: dict[int, list[dict[str, Value]]] = {}
+        for number, (warps, chosen) in enumerate(points(first.nest)):
             rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
-            following: dict[str, Value] = {}
-            for kernel in kernels[1:]:
-                # The later kernels of a split go by the first point of a like size.
-                alike = (blocks for w, blocks in points(kernel.nest) if w == warps)
-                following |= next(alike, {a.name: 1 for a in loose(kernel.nest)})
-            for more in self._variants(layout, few) if by_dots else ({},):
-                yield self.config({"layout": layout.name, **chosen, **following, **rest, **more})
+            if warps not in known:
+                known[warps] = self._following([k.nest for k in later], warps, 1 if few else _TRIED)
+            for following in known[warps][: _VARIED if number < _FIRST else 1]:
+                one = {"layout": layout.name, **chosen, **following, **rest}
+                if by_dots:
+                    yield from (self.config(one | m) for m in self._variants(layout, few))
+                    continue
+                yield self.config(one)
+                if not few and layout.reduction == "held":
+                    yield from self._ahead(first.nest, one)
+
+    def _ahead(self, nest: Nest, one: dict[str, Value]) -> Iterator[Config]:
+        """The same by few programs that load their next tiles while they work on one, where a fold
+        makes them wait and tiles are so large that an SM has room for few."""
+        if not self._has_tiles_ahead or not any(isinstance(v.kind, Fold) for v in nest.values):
+            return
+        tiles = Tiles.of(nest, self.config(one))
+        sizes = [
+            math.prod(tiles.blocks[a] for a in access.axes) * itemsize(access.type.dtype)
+            for access in nest.loads.values()
+        ]
+        if max(sizes, default=0) >= _AHEAD:
+            count = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+            for programs in (each * self.device.sm_count for each in _RESIDENT):
+                if count > 2 * programs:
+                    yield self.config(one | {"programs": programs})
+
+    def _following(self, nests: list[Nest], warps: int, tried: int) -> list[dict[str, Value]]:
+        """Blocks of the later kernels of a split, the best by the model first: those of each that
+        are best, then their next best together. tried: points of each that the model judges."""
+        best: list[list[dict[str, Value]]] = []
+        for nest in nests:
+            usual = itertools.islice((b for w, b in points(nest) if w == warps), tried)
+            found: list[tuple[float, dict[str, Value]]] = []
+            for blocks in usual:
+                config = Config(tuple(blocks.items()), num_warps=warps, num_stages=1)
+                refused = tried > 1 and _hopeless(nest, config, self.device)
+                if not refused:
+                    seconds = estimate(nest, config, self.device).seconds if tried > 1 else 0.0
+                    found.append((seconds, dict(blocks)))
+            found.sort(key=lambda item: item[0])
+            alone: dict[str, Value] = {a.name: 1 for a in loose(nest)}
+            best.append([blocks for _, blocks in found[:_VARIED]] or [alone])
+        count = max((len(each) for each in best), default=1)
+        return [
+            {k: v for each in best for k, v in each[min(place, len(each) - 1)].items()}
+            for place in range(count)
+        ]
 
     def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, Value]]:
         """How a kernel with matrix products of some tiles is run, the usual ways first; or only
@@ -295,14 +365,27 @@ def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
     for number, axis in enumerate(nest.axes):
         if axis.role is not Role.GRID:
             length *= axis.extent
+        elif sides.get(number):
+            rows *= -(-axis.extent // 128)
         else:
-            rows *= -(-axis.extent // 128) if sides.get(number) else axis.extent
+            rows *= -(-axis.extent // _NEIGHBOURS) if _is_adjacent(nest, number) else axis.extent
     if rows < (device.sm_count if sides else 4 * device.sm_count) and length >= 2 * SMALLEST:
         wanted = [p for p in (1 << e for e in range(1, 13)) if _fills(p, rows, length, device)]
         for parts in wanted:
             found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
             found += [Layout("natural", "nested", parts)] if sides else []
+    elif length >= _LONG and not sides:
+        found += [Layout("natural", "held", length // size) for size in _PARTS if not length % size]
     return found
+
+
+def _is_adjacent(nest: Nest, axis: int) -> bool:
+    """Whether the elements of an axis lie side by side in the largest input: one program takes
+    many of them."""
+    largest = max(nest.loads.values(), key=lambda access: access.type.nbytes, default=None)
+    return largest is not None and any(
+        t.axis == axis and t.scale == 1 for t in largest.offset.terms
+    )
 
 
 def _fills(parts: int, rows: int, length: int, device: DeviceProfile) -> bool:
@@ -350,6 +433,10 @@ def _dimensions(
         stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
         found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
     found.append(Dimension("eviction", _EVICTIONS, layouts))
+    held = frozenset(layout.name for layout in schedules if layout.reduction == "held")
+    if not by_dots and held:
+        counts = (0, *(each * device.sm_count for each in _RESIDENT))
+        found.append(Dimension("programs", counts, held))
     if by_dots:
         found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
         found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))

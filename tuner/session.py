@@ -38,6 +38,7 @@ from .outcome import Candidate, Outcome
 from .partition_search import PartitionSearch
 from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
+from .refit import calibrated
 from .regional import RegionSearch
 
 RUNNERS_UP, WITHIN = 3, 1.04
@@ -92,7 +93,8 @@ def tune_captured(
     with _opened(store) as opened:
         session = Session(captured, inputs, opened, limits, told, name, compilers)
         if captured.device.type == "cuda" or interpreted():
-            return session.measured(profile or profile_of(captured.device), peers, stage)
+            found = profile or calibrated(opened, profile_of(captured.device))
+            return session.measured(found, peers, stage)
         return session.modelled(profile or builtin("h200"))
 
 

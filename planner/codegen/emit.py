@@ -102,7 +102,12 @@ class _Emitter:
             return scope.lines
         count, programs = self.number(self.tiles_in_all), self.config.programs
         step = programs if varies(self.tiles_in_all) else self.grid
-        scope.line(f"for turn in tl.range(tl.program_id(0), {count}, {step}, flatten=True):")
+        # Triton begins loads ahead that feed no product only where the loop itself says so.
+        has_loop = any(isinstance(item, Loop) for item in self.nest.body)
+        ahead = self.config.num_stages > 1 and not has_loop
+        more = f", num_stages={self.config.num_stages}" if ahead else ""
+        turns = f"tl.program_id(0), {count}, {step}, flatten=True{more}"
+        scope.line(f"for turn in tl.range({turns}):")
         with scope.indented():
             scope.line("pid = turn" + wide)
             self._tile()

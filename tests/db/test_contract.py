@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from fusionplan.db import (
+    CalibrationRecord,
     KernelRecord,
     PlanNotFound,
     Store,
@@ -54,6 +55,42 @@ def test_records_come_back_as_they_went_in(store, device, graph, kernel, trial, 
     assert store.plans() == [plan()]
     assert store.plan(graph.key, device.key, plan().versions) == plan()
     assert store.problems() == []
+
+
+def calibration(device, number, source="refitted"):
+    profile = {"name": device.name, "launch_s": number * 1e-6}
+    return CalibrationRecord(
+        device_key=device.key, source=source, profile=profile, evidence={"trials": number}
+    )
+
+
+def test_the_last_calibration_counts_until_it_is_undone(store, device):
+    assert store.calibration(device.key) is None
+    assert store.undo_calibration(device.key) is None
+    first, second = calibration(device, 2, "measured"), calibration(device, 3)
+    ids = [store.add_calibration(each) for each in (first, second)]
+    assert store.calibration(device.key) == replace(second, id=ids[1])
+    assert store.undo_calibration(device.key) == replace(second, id=ids[1])
+    assert store.calibration(device.key) == replace(first, id=ids[0])
+    assert [c.undone_at is None for c in store.calibrations(device.key)] == [False, True]
+    store.undo_calibration(device.key)
+    assert store.calibration(device.key) is None
+    assert store.calibration("another") is None
+    third = store.add_calibration(calibration(device, 4))
+    assert store.calibration(device.key).id == third > ids[1]
+
+
+def test_a_calibration_that_was_changed_is_damage(store, device):
+    store.add_calibration(calibration(device, 2))
+    change(store, "UPDATE calibration SET profile = '{}'")
+    with pytest.raises(StoreCorrupt, match="table calibration, key 1: profile"):
+        store.calibration(device.key)
+    assert any("table calibration" in problem for problem in store.problems())
+
+
+def test_a_calibration_of_an_unknown_device_is_refused(store, device):
+    with pytest.raises(StoreRefused):
+        store.add_calibration(replace(calibration(device, 2), device_key="another"))
 
 
 def test_what_is_not_there_is_none(store, plan):
@@ -262,7 +299,7 @@ def test_a_newer_revision_is_left_alone(location, fill, plan):
     for read_only in (False, True):
         with pytest.raises(StoreNewer, match="9999"):
             Store.open(location, read_only=read_only)
-    change(store, "UPDATE fusionplan_version SET version_num = '0001'")
+    change(store, "UPDATE fusionplan_version SET version_num = '9999'")
     with Store.open(location) as store:
         assert store.plans() == [plan()]
 

@@ -54,6 +54,17 @@ def test_every_payload_has_its_digest():
             assert (name in table.c) == (f"{name}_sha256" in table.c)
 
 
+def test_a_store_of_the_first_revision_keeps_what_it_holds(location, database, fill, trial):
+    with Store.open(location) as store:
+        fill(store).add_trial(trial())
+    downgrade(database, "0001")
+    assert "calibration" not in tables(database)
+    with Store.open(location) as store:
+        assert store.problems() == []
+        assert len(store.trials()) == 1
+        assert store.calibration(trial().device_key) is None
+
+
 def test_a_store_taken_down_is_brought_up_again(location, database):
     Store.open(location).close()
     downgrade(database)

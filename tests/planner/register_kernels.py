@@ -1,6 +1,7 @@
 """Compiles generated kernels for an H200 (no GPU needed) and prints, as JSON, what the model
 expected of each beside what the compiler made of it. Run in a process of its own, with
-TRITON_INTERPRET=0: `register_kernels.py COUNT SEED`."""
+TRITON_INTERPRET=0: `register_kernels.py COUNT SEED`, or `register_kernels.py FILE` for the groups
+and configs that a file names."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ from fusionplan.planner.registers import features, pressure
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
 from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Space, space_of
+from pydantic import TypeAdapter
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "bias_relu_log": (
@@ -150,15 +152,33 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
         )
 
 
-def main(total: int, seed: int) -> None:
+def drawn(graphs: dict[str, Graph], seed: int) -> list[tuple[str, Config]]:
     pick = random.Random(seed)
-    graphs = {name: whole(graph_of(*given)) for name, given in GROUPS.items()}
-    wanted = [(name, config) for name, group in graphs.items() for config in sample(group, pick, 4)]
+    wanted = [
+        (name, config)
+        for name, group in graphs.items()
+        if name != "spilling_softmax"
+        for config in sample(group, pick, 4)
+    ]
     pick.shuffle(wanted)
+    spilling = Config((("x0", 1),), num_warps=1)
+    return [("spilling_softmax", replace(spilling, num_warps=w)) for w in (1, 2)] + wanted
+
+
+def named(file: str) -> list[tuple[str, Config]]:
+    entries = json.loads(Path(file).read_text())
+    return [(name, TypeAdapter(Config).validate_python(config)) for name, config in entries]
+
+
+def main(arguments: list[str]) -> None:
+    groups = GROUPS | {"spilling_softmax": SPILLING}
+    graphs = {name: whole(graph_of(*given)) for name, given in groups.items()}
+    total, wanted = sys.maxsize, []
+    if len(arguments) == 1:
+        wanted = named(arguments[0])
+    else:
+        total, wanted = int(arguments[0]), drawn(graphs, int(arguments[1]))
     found: list[Kernel] = []
-    name, config = "spilling_softmax", Config((("x0", 1),), num_warps=1)
-    graphs[name] = whole(graph_of(*SPILLING))
-    wanted = [(name, replace(config, num_warps=w)) for w in (1, 2)] + wanted
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         for name, config in wanted:
@@ -169,4 +189,4 @@ def main(total: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -89,6 +90,67 @@ def test_a_strided_read_moves_whole_sectors() -> None:
     dense = group(lambda x: x * 2, tensor(1024, 1024))
     config = Config(blocks(x0=1, x1=256))
     assert cost(part, config).l2_bytes > 4 * cost(dense, Config(blocks(x0=256))).l2_bytes
+
+
+def test_an_input_that_another_pass_reads_again_is_kept_by_few_programs_only() -> None:
+    """What stays in the cache is what the programs that run together have in use."""
+    part = group(lambda x: torch.softmax(x, -1), tensor(1 << 12, 1 << 15))
+    whole = (1 << 12) * (1 << 15) * 4
+    loop = Config(blocks(x0=1, r0=2048), num_warps=16, reduction="loop")
+    few = cost(part, loop).hbm_bytes
+    # Smaller blocks: more of them on an SM, each with a row in use.
+    many = cost(part, replace(loop, num_warps=2)).hbm_bytes
+    assert 2 * whole < few < many < 3 * whole
+
+
+# --- persistent kernels ------------------------------------------------------------------------
+
+
+def test_a_persistent_kernel_of_whole_rows_loads_ahead() -> None:
+    """Three stages are two rows under way, in shared memory; each is bfloat16."""
+    part = group(lambda x: torch.softmax(x, -1), tensor(1 << 14, 1 << 14, dtype=torch.bfloat16))
+    one = Config(blocks(x0=1), num_warps=8, num_stages=1)
+    walking = replace(one, programs=132)
+    ahead = replace(walking, num_stages=3)
+    assert cost(part, ahead).shared_bytes == 2 * (1 << 14) * 2
+    assert cost(part, walking).shared_bytes < 2048
+    assert cost(part, ahead).seconds < cost(part, walking).seconds
+    assert cost(part, ahead).occupancy == 256 / 2048
+    text = lower(part, ahead).kernels[0].text  # type: ignore[union-attr]
+    assert "132, flatten=True, num_stages=3)" in text
+    assert "num_stages" not in lower(part, walking).kernels[0].text  # type: ignore[union-attr]
+
+
+def test_long_rows_are_tried_in_persistent_kernels() -> None:
+    space = space_of(group(lambda x: torch.softmax(x, -1), tensor(4096, 1 << 15)), H200)
+    assert isinstance(space, Space)
+    found = [c for c in space.enumerate() if c.programs]
+    assert {c.programs for c in found} == {132, 264}
+    assert {c.num_stages for c in found} == {3}
+    assert all(space.config(space.choice(c)) == c for c in found)
+
+
+# --- splits ------------------------------------------------------------------------------------
+
+
+def test_the_later_kernels_of_a_split_get_blocks_that_suit_them() -> None:
+    """Combining a few parts of many columns is no work for programs of one element."""
+    space = space_of(group(lambda x: x.sum(0), tensor(1 << 16, 512)), H200)
+    assert isinstance(space, Space)
+    best = next(c for c, _ in space.ranked(1))
+    assert best.split > 1
+    later = space.schedules[next(k for k in space.schedules if k.split == best.split)].kernels[1]
+    judged = [
+        estimate(later.nest, replace(best, blocks=(*rest(best), (name, size))), H200).seconds
+        for name, _ in best.blocks
+        if name.startswith("y")
+        for size in (1, 4, 16, 64)
+    ]
+    assert estimate(later.nest, best, H200).seconds <= min(judged) * 1.05
+
+
+def rest(config: Config) -> list[tuple[str, int]]:
+    return [(name, size) for name, size in config.blocks if not name.startswith("y")]
 
 
 # --- bounds and order --------------------------------------------------------------------------

@@ -225,6 +225,13 @@ def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
         assert check(function, [x], split) == kernels * len(split)
 
 
+@pytest.mark.parametrize("x0, stages", [(1, 1), (1, 3), (4, 3)])
+def test_few_programs_that_walk_over_many_rows(x0: int, stages: int) -> None:
+    inputs = [data(37, 100), data(100, seed=1)]
+    one = Config((("x0", x0),), num_warps=1, num_stages=stages, programs=3)
+    assert check(lambda x, w: torch.softmax(x, -1) * w, inputs, [one]) == 1
+
+
 def layer_norm_backward(dy, x, mean, rstd, w):
     wanted = [True, True, True]
     return torch.ops.aten.native_layer_norm_backward(dy, x, [x.shape[-1]], mean, rstd, w, w, wanted)

@@ -67,8 +67,25 @@ def on_gpu():
     return good
 
 
+# A persistent kernel as the emitter writes one: few programs walk over many rows.
+WALK = """
+    for turn in tl.range(tl.program_id(0), 4096, 132, flatten=True{stages}):
+        i = turn * 4096 + tl.arange(0, 4096)
+        x = tl.load(x_ptr + i)
+        tl.store(out_ptr + i, x * tl.rsqrt(tl.sum(x * x, 0) + 1e-6))
+"""
+
+
+def begins_ahead(stages):
+    """Whether the loads of a persistent kernel's next rows are begun while it works on one."""
+    text = TEXT.split("    i = ", maxsplit=1)[0].rstrip() + WALK.format(stages=stages)
+    source = KernelSource("rows", text, BUFFERS, 132, 8, 3)
+    return "cp.async" in compile_kernel(source, Target()).kernel.asm["ptx"]
+
+
 json.dump(
     {
+        "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),
         "rows": usage(ROWS),
         "unaligned": usage(ROWS, aligned=False),

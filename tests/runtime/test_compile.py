@@ -62,6 +62,10 @@ def test_launches_on_a_gpu(found):
     assert found["gpu"] == [True] * 4
 
 
+def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
+    assert found["begins_ahead"] == [False, True]
+
+
 def test_nothing_compiles_in_the_interpreter(kernel):
     assert interpreted()
     with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):

@@ -1,0 +1,83 @@
+"""`planner calibrate`: measure what the cost model counts with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..db import Store
+from . import render
+from .errors import UsageError
+from .show import JsonOption, StoreOption
+from .tune import DeviceOption
+
+if TYPE_CHECKING:
+    from ..tuner.calibrate import Calibration
+
+
+def calibrate(
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    seconds: Annotated[
+        float, typer.Option(help="After so many nothing more is begun; at most 60.")
+    ] = 60.0,
+    json: JsonOption = False,
+) -> None:
+    """Measure bandwidth, launch, arithmetic and matrix products of the device, and keep them as its
+    profile: tunes plan by it from then on. `planner accuracy --undo` ends that.
+
+    Needs a CUDA device (else exit code 4); plans for an absent one go by `planner tune --target`.
+    """
+    if not (0 < seconds <= 60.0 and math.isfinite(seconds)):
+        raise UsageError(f"--seconds {seconds:g}: give a number above zero, at most 60")
+    with Store.open(store) as opened:
+        found = _measured(device, seconds)
+        from ..tuner.ledger import device_record
+
+        if opened.device(found.profile.key) is None:
+            opened.put_device(device_record(found.profile))
+        opened.add_calibration(found.record())
+        location = opened.location
+    if json:
+        render.print_json(
+            {
+                "device": found.profile.name,
+                "profile": found.profile.to_json(),
+                "figures": [asdict(f) for f in found.figures],
+                "skipped": list(found.skipped),
+                "seconds": found.seconds,
+            }
+        )
+        return
+    _print(found, location)
+
+
+def _measured(device: str | None, seconds: float) -> Calibration:
+    from ..planner.errors import DeviceError
+    from ..tuner.calibrate import DeviceMeter
+    from ..tuner.calibrate import calibrate as measure
+    from ..tuning import place_of
+
+    place = place_of(device, None)
+    if place.device.type != "cuda":
+        raise DeviceError(
+            "there is no CUDA device to calibrate: run this where one is; planner tune --target "
+            "plans for one that is not at hand by its built-in profile"
+        )
+    meter = DeviceMeter(place.device, place.profile.l2_bytes)
+    return measure(meter, place.profile, seconds=seconds)
+
+
+def _print(found: Calibration, location: str) -> None:
+    out = render.out()
+    figures = ("before", "measured")
+    made = render.table("figure", *figures, "unit", right=figures)
+    for f in found.figures:
+        made.add_row(f.name, f"{f.before:.4g}", f"{f.measured:.4g}", f.unit)
+    out.print(made)
+    for text in found.skipped:
+        out.print(f"not measured: {text}")
+    out.print(f"{found.profile.name}: measured in {found.seconds:.1f} s, kept in {location}")

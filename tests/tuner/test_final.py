@@ -1,0 +1,132 @@
+"""The last word: which plans are tried as CUDA graphs, and when a difference from eager is no
+fault."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fusionplan.planner.graph import key
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.cudagraph import GraphedExecutor
+from fusionplan.planner.runtime.executor import Executor
+from fusionplan.tuner import final
+from fusionplan.tuner.progress import Recording
+from tuner_fakes import captured
+
+X = torch.randn(8, 8)
+PRODUCTS = captured(lambda x: torch.mm(torch.mm(x, x), x), X)
+
+
+def plan(given, *groups):
+    return Plan(key(given.graph), "d", (), "measured", tuple(groups))
+
+
+def arena(given, inputs=(X,), stage="inference", device="cuda"):
+    shown = SimpleNamespace(graph=given.graph, device=SimpleNamespace(type=device))
+    return SimpleNamespace(captured=shown, inputs=inputs, stage=stage, progress=Recording())
+
+
+def replayed(call, inputs):
+    """Stands for a capture: the replay computes again, into the same outputs."""
+    outputs = list(call(list(inputs)))
+
+    def replay():
+        for kept, new in zip(outputs, call(list(inputs)), strict=True):
+            kept.copy_(new)
+
+    return replay, outputs
+
+
+def refused(call, inputs):
+    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+
+    def use(record):
+        made = lambda executor: GraphedExecutor(executor, record=record)  # noqa: E731
+        monkeypatch.setattr(final, "GraphedExecutor", made)
+
+    return use
+
+
+def graphed(given, made, where):
+    executor = Executor(given, made, torch.device("cpu"))
+    expected = list(given.gm(*where.inputs))
+    return final._graphed("0", made, executor, expected, where)
+
+
+def test_launches_of_groups_and_of_what_stands_apart():
+    given = captured(lambda x: torch.exp(torch.mm(x, x) + 1), X)
+    work = [n.id for n in given.graph.nodes if is_compute(n)]
+    assert final.launches(plan(given), given.graph) == 3
+    two = GroupPlan(tuple(work[1:]), "triton", "", kernels=2)
+    assert final.launches(plan(given, two), given.graph) == 3
+    one = GroupPlan(tuple(work), "vendor", "", options="some")
+    assert final.launches(plan(given, one), given.graph) == 1
+
+
+def test_calls_of_libraries_are_captured_too(graphs):
+    graphs(replayed)
+    where = arena(PRODUCTS)
+    runner = graphed(PRODUCTS, plan(PRODUCTS), where)
+    assert runner is not None
+    assert runner.plan.cudagraph
+    assert runner.run.replays == 1
+    torch.testing.assert_close(runner.run(X)[0], X @ X @ X)
+    assert where.progress.of("note") == []
+
+
+@pytest.mark.parametrize("stage, device", [("forward", "cuda"), ("inference", "cpu")])
+def test_no_graph_where_none_would_run(graphs, stage, device):
+    graphs(replayed)
+    assert graphed(PRODUCTS, plan(PRODUCTS), arena(PRODUCTS, stage=stage, device=device)) is None
+
+
+def test_one_launch_needs_no_graph(graphs):
+    graphs(replayed)
+    given = captured(lambda x: torch.mm(x, x), X)
+    assert graphed(given, plan(given), arena(given)) is None
+
+
+def test_a_capture_that_fails_is_a_note(graphs):
+    graphs(refused)
+    where = arena(PRODUCTS)
+    assert graphed(PRODUCTS, plan(PRODUCTS), where) is None
+    (note,) = where.progress.of("note")
+    assert note.startswith("plan 0 is not tried as a CUDA graph: ")
+    assert note.endswith("operation not permitted when stream is capturing")
+
+
+def test_a_replay_that_computes_something_else_is_a_note(graphs):
+    def wrong(call, inputs):
+        outputs = list(call(list(inputs)))
+        return outputs[0].zero_, outputs
+
+    graphs(wrong)
+    where = arena(PRODUCTS)
+    assert graphed(PRODUCTS, plan(PRODUCTS), where) is None
+    assert "output 0: differs from eager" in where.progress.of("note")[0]
+
+
+@pytest.mark.parametrize(
+    "found, eager, fault",
+    [
+        (1.0, 1.08, False),  # eager strays, the plan does not
+        (1.2, 1.08, True),  # both, the plan more
+        (1.5, 1.0, True),  # the plan alone
+        (1.0, 1.5, True),  # eager so far that nobody knows what is right
+    ],
+)
+def test_eager_that_strays_is_judged_by_float64(found, eager, fault):
+    x = torch.rand(64) + 1
+    given = captured(lambda x: torch.exp(x).bfloat16(), x)
+    where = SimpleNamespace(captured=given, inputs=(x,))
+    exact = torch.exp(x)
+    reason = final._fault(
+        lambda *_: [(exact * found).bfloat16()], [(exact * eager).bfloat16()], where
+    )
+    assert (reason is not None) == fault
