@@ -17,6 +17,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 from .losses import LOSSES, accumulator, dims_of, to
 from .opened import OPENED
+from .pooling import POOLS
 
 aten = torch.ops.aten
 Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
@@ -228,4 +229,5 @@ _OWN: Decompositions = {
     aten.roll.default: _roll,
     **LOSSES,
     **OPENED,
+    **POOLS,
 }

@@ -8,6 +8,7 @@ import torch
 _LIBRARY = torch.library.Library("fusionplan", "DEF")  # type: ignore[no-untyped-call]
 for _schema in (
     "bitcast(Tensor self, ScalarType dtype) -> Tensor",
+    "exceeds(Tensor self, Tensor other) -> Tensor",
     "uniform(Tensor seed, Tensor index) -> Tensor",
 ):
     _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
@@ -21,6 +22,12 @@ def bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return result
 
 
+def exceeds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Whether x is greater than y, or is NaN, which as a maximum replaces all before it."""
+    result: torch.Tensor = torch.ops.fusionplan.exceeds.default(x, y)
+    return result
+
+
 def uniform(seed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Random numbers in [0, 1), multiples of 2**-24: one for each seed (int64, its 64 bits count)
     and index (its low 32 bits count)."""
@@ -30,6 +37,10 @@ def uniform(seed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def _bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.view(dtype).clone()
+
+
+def _exceeds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x > y) | x.isnan()
 
 
 def _uniform(seed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -56,5 +67,5 @@ def _product(x: torch.Tensor, factor: int) -> torch.Tensor:
     return (x * (factor & 0xFFFF) + high) & _WORD
 
 
-for _name, _function in (("bitcast", _bitcast), ("uniform", _uniform)):
+for _name, _function in (("bitcast", _bitcast), ("exceeds", _exceeds), ("uniform", _uniform)):
     _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]

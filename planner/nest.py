@@ -179,8 +179,8 @@ def build(
     }
     live = _live_axes(values, axes, loads, forms)
     for load, access in loads.items():
-        beside = frozenset[int]().union(*(live[a.value] for a in access.at))
-        loads[load] = replace(access, along=beside)
+        named = frozenset[int]().union(*(live[a.value] for a in access.at))
+        loads[load] = replace(access, along=named)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}

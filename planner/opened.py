@@ -148,7 +148,34 @@ def _replicated(x: torch.Tensor, pad: Sequence[int]) -> Any:
             edge = aten.slice.Tensor(x, dim, place, place + 1)
             sides.append(aten.expand.default(edge, shape))
         x = _join((sides[0], x, sides[1]), dim)
-    return x
+    return x if max(pad) > 0 else aten.clone.default(x)
+
+
+def _replicated_back(grad: torch.Tensor, x: torch.Tensor, pad: Sequence[int]) -> Any:
+    """Gradient of such a padding: the elements at the edge take the sides in."""
+    if max(map(abs, pad)) > _WIDEST_SIDE:
+        return NotImplemented
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - i
+        kept = x.shape[dim] + min(before, 0) + min(after, 0)
+        low = max(before, 0)
+        middle = aten.slice.Tensor(grad, dim, low, low + kept)
+        shape = [1] * x.dim()
+        shape[dim] = kept
+        index = aten.arange.start_step(0, kept, 1, dtype=torch.int64, device=x.device)
+        for place, first, count in ((0, 0, low), (kept - 1, low + kept, max(after, 0))):
+            edge = aten.eq.Scalar(aten.view.default(index, shape), place)
+            for at in range(first, first + count):
+                side = aten.slice.Tensor(grad, dim, at, at + 1)
+                none = scalar(0, grad.dtype, grad)
+                middle = aten.add.Tensor(middle, aten.where.self(edge, side, none))
+        around = [0, 0] * i + [max(-before, 0), max(-after, 0)]
+        grad = aten.constant_pad_nd.default(middle, around) if any(around) else middle
+    return grad if max(pad) > 0 else aten.clone.default(grad)
+
+
+_WIDEST_SIDE = 8
+"""Elements of a side that are added one by one."""
 
 
 def _reflected_back(grad: torch.Tensor, x: torch.Tensor, pad: Sequence[int]) -> Any:
@@ -251,4 +278,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.diagonal_backward.default: _diagonal_backward,
     **dict.fromkeys((aten.replication_pad1d.default, aten.replication_pad2d.default), _replicated),
     aten.replication_pad3d.default: _replicated,
+    aten.replication_pad1d_backward.default: _replicated_back,
+    aten.replication_pad2d_backward.default: _replicated_back,
+    aten.replication_pad3d_backward.default: _replicated_back,
 }

@@ -171,6 +171,9 @@ OPS: dict[str, Row] = {
     "prims.convert_element_type.default": Cast(),
     "prims.iota.default": Iota(),
     "fusionplan.bitcast.default": Pointwise("{self}", "move", "same"),
+    "fusionplan.exceeds.default": Pointwise(
+        "({self} > {other}) | ({self} != {self})", promotion="bool"
+    ),
     "fusionplan.uniform.default": Pointwise("uniform({seed}, {index})", "div", "same"),
 }
 

@@ -299,7 +299,7 @@ def test_a_newer_revision_is_left_alone(location, fill, plan):
     for read_only in (False, True):
         with pytest.raises(StoreNewer, match="9999"):
             Store.open(location, read_only=read_only)
-    change(store, "UPDATE fusionplan_version SET version_num = '9999'")
+    change(store, "UPDATE fusionplan_version SET version_num = '0003'")
     with Store.open(location) as store:
         assert store.plans() == [plan()]
 
