@@ -123,7 +123,8 @@ class _Prices:
         graph = self.ground.graph
         nodes = with_free_nodes(graph, bits(candidate.nodes))
         part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
-        return pricing.price_s(part, self.ground.device)
+        single = candidate.nodes.bit_count() == 1
+        return pricing.price_s(part, self.ground.device, single=single)
 
 
 class _Searched:

@@ -49,10 +49,11 @@ def seconds(part: Part, device: DeviceProfile) -> float:
     return aten_s(part.group, device) if found is None else found
 
 
-def price_s(part: Part, device: DeviceProfile) -> float | None:
+def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:
     """Seconds of a group as covers are compared by: less where it spares a large value; None where
-    it has no kernel, unless it is a single operation."""
-    if sum(map(is_compute, part.group.nodes)) == 1:
+    it has no kernel. single: it is one operation, perhaps with copies of what it reads, which ATen
+    runs where it has no kernel."""
+    if single:
         return seconds(part, device)
     if has_nest(part) is not None:
         return None

@@ -21,6 +21,9 @@ from typing import Any
 ALIGNED = 16
 """What Triton wants to know of an integer argument: whether it is a multiple of this."""
 
+PROBES = 2
+"""Sets of probe sizes."""
+
 
 class Size(int):
     """An integer that varies. probes: what it is at each set of probe sizes. divisor: a power of
@@ -105,6 +108,11 @@ def plain(number: Any) -> Any:
     if isinstance(number, Size):
         return int(number)
     return float(number) if isinstance(number, Amount) else number
+
+
+def at_probe(number: Any, probe: int) -> Any:
+    """What a number is at one of the sets of probe sizes."""
+    return number.probes[probe] if isinstance(number, (Size, Amount)) else number
 
 
 def nominal(number: int) -> int:

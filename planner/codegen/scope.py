@@ -92,14 +92,16 @@ class Scope:
     def places(self, access: Access, dims: Dims) -> tuple[list[str], list[str]]:
         """The terms of an offset that values give, and the conditions under which those are
         indices of the tensor."""
-        terms, inside = [], []
+        terms: list[str] = []
+        inside: list[str] = []
+        number = self.tiles.numbers.text
         target = "int64" if self.tiles.wide else "int32"
         for at in access.at:
             text = self.at(at.value, dims)
             if at.checked:
-                inside += [f"({text} >= 0)", f"({text} < {at.size})"]
+                inside += [f"({text} >= 0)", f"({text} < {number(at.size)})"]
             text = convert(text, self.dtypes[at.value], target)
-            terms += [f"{text} * {at.stride}" if at.stride != 1 else text] if at.stride else []
+            terms += [f"{text} * {number(at.stride)}" if at.stride != 1 else text] * bool(at.stride)
         return terms, inside
 
     def union(self, values: tuple[int, ...]) -> Dims:

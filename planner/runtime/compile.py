@@ -143,6 +143,13 @@ def _divisible(source: KernelSource, aligned: bool) -> dict[tuple[int], list[lis
 
 _KEPT: OrderedDict[object, Compiled] = OrderedDict()
 _MOST_KEPT = 512
+_COUNT = [0]
+
+
+def compilations() -> int:
+    """How many kernels that take sizes as arguments this process has compiled; in Triton's
+    interpreter, how many texts of any kernel it has read."""
+    return _module.cache_info().misses if interpreted() else _COUNT[0]
 
 
 def compile_kernel(
@@ -158,7 +165,10 @@ def compile_kernel(
     types = blocks, tuple((s.kind, s.aligned) for s in source.scalars)
     text = _COMMENT.sub("", source.text)
     same = (text, types, source.num_warps, source.num_stages, wanted, aligned)
-    found = _KEPT.pop(same, None) or _compiled(source, wanted, aligned)
+    found = _KEPT.pop(same, None)
+    if found is None:
+        found = _compiled(source, wanted, aligned)
+        _COUNT[0] += 1
     _KEPT[same] = found
     if len(_KEPT) > _MOST_KEPT:
         _KEPT.popitem(last=False)

@@ -53,6 +53,13 @@ VIEWS = names(
     """
 )
 
+LOOKUPS = names(
+    """
+    gather index_select take nn.functional.embedding nn.functional.avg_pool1d
+    nn.functional.max_pool1d nn.functional.pad.replicate nn.functional.interpolate.nearest
+    """
+)
+
 INTEGERS = names(
     """
     bitwise_and bitwise_left_shift bitwise_not div.floor_rounding div.trunc_rounding eq floor
@@ -63,6 +70,7 @@ INTEGERS = names(
 CASES = [
     *((name, dtype, False) for name in POINTWISE + REDUCTIONS for dtype in ("float32", "bfloat16")),
     *((name, "float32", True) for name in VIEWS),
+    *((name, "float32", False) for name in LOOKUPS),
     *((name, "int64", False) for name in INTEGERS),
 ]
 

@@ -11,7 +11,14 @@ import pytest
 from corpus import corpus_graph
 from fusionplan.planner.candidates import Candidate, Ground, enumerated
 from fusionplan.planner.cheapest import Effort, Found, Price, Search
-from fusionplan.planner.cover import best_cover, best_cuts, covers, cuts_of, partition
+from fusionplan.planner.cover import (
+    best_cover,
+    best_cuts,
+    covers,
+    cuts_of,
+    modelled_plan,
+    partition,
+)
 from fusionplan.planner.device import H200
 from fusionplan.planner.exact import SOLVER_S, Program
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType
@@ -270,6 +277,18 @@ def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
     assert cuts == 1
     assert [max(bits(piece)) for piece in found] == [160, 300]
     assert sum(piece.bit_count() for piece in found) == 300
+
+
+def test_a_single_operation_without_a_kernel_that_takes_copies_in_is_left_to_aten() -> None:
+    """Of nothing there is no kernel, and to compute nothing again costs nothing."""
+    empty = TensorType((0, 4), (4, 1), "float32")
+    nodes = [Node(0, "x", "input", type=empty)]
+    for number in range(1, 4):
+        op = "aten.neg.default"
+        nodes.append(Node(number, f"n{number}", op, (Ref(number - 1),), type=empty))
+    graph = Graph(tuple(nodes), (3,))
+    assert best_cover(graph, H200) == ((1, 2, 3),)
+    assert modelled_plan(graph, H200).groups == ()
 
 
 def test_a_graph_without_work_has_an_empty_cover() -> None:

@@ -241,7 +241,7 @@ def test_nodes_in_no_group():
     assert "aten.cumsum.default" in alone["cumsum"].refusal.reason
     assert alone["cumsum"].aten_s is None
     grouped = {o.name for group in explanation.groups for o in group.operations}
-    assert grouped == {"exp", "mul", "add"}
+    assert grouped == {"embedding", "exp", "mul", "add"}
     assert grouped.isdisjoint(alone)
 
 

@@ -233,6 +233,20 @@ def test_nothing_is_looked_up() -> None:
     assert sum(r.kernels_per_call * r.calls for r in executors(compiled)) == 1
 
 
+def test_a_lookup_in_a_constant_is_beside_the_kernels() -> None:
+    """It reads no memory, and no kernel holds it; its index is computed wherever it is read."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(6, device=DEVICE) + 1
+        return torch.full((8, 4), 2.0, device=DEVICE)[place] * x + x.exp()
+
+    x, options = data(6, 4), {"on_miss": "model", "evidence": "any"}
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=planner, options=options)
+    torch.testing.assert_close(compiled(x), function(x))
+    assert sum(r.kernels_per_call * r.calls for r in executors(compiled)) == 1
+
+
 # --- what it costs, and plans --------------------------------------------------------------------
 
 

@@ -10,8 +10,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.ops import is_compute
-from fusionplan.planner.runtime import compile as compiling
-from fusionplan.planner.runtime.compile import Target, compile_kernel
+from fusionplan.planner.runtime.compile import Target, compilations, compile_kernel
 from fusionplan.planner.symbolic import Symbolic
 from torch._dynamo.backends.common import aot_autograd
 
@@ -37,14 +36,14 @@ def graphs(sizes):
 
 
 def report(sizes):
-    before, kernels = len(compiling._KEPT), []
+    before, kernels = compilations(), []
     for graph in graphs(sizes):
         nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
         program = lower(subgraph(graph, nodes).graph, Config((("x0", 1024),)))
         kernels += [compile_kernel(kernel, Target()) for kernel in program.kernels]
     return {
         "sizes": len(kernels),
-        "compiled": len(compiling._KEPT) - before,
+        "compiled": compilations() - before,
         "wide": all("ld.global.v4" in k.kernel.asm["ptx"] for k in kernels),
         "types": sorted({s.kind for k in kernels for s in k.source.scalars}),
     }

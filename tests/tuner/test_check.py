@@ -187,3 +187,24 @@ def test_poison_is_seen():
         assert not is_poison(tensor).any()
         poison(tensor)
         assert is_poison(tensor).all()
+
+
+def test_made_up_indices_lie_inside_what_they_are_indices_of():
+    ids = dense(6, dtype="int64")
+    group = Graph(
+        (
+            Node(0, "w", "input", type=dense(40, 8)),
+            Node(1, "i", "input", type=ids),
+            Node(2, "j", "input", type=ids),
+            Node(3, "k", "input", type=ids),
+            Node(4, "sum", "aten.add.Tensor", (Ref(1), Ref(2)), type=ids),
+            Node(5, "rows", "aten.embedding.default", (Ref(0), Ref(4)), type=dense(6, 8)),
+        ),
+        (5,),
+    )
+    for seed in range(20):
+        table, i, j, k = make(group, "random", CPU, seed=seed)
+        assert int(i.min() + j.min()) >= 0
+        assert int(i.max() + j.max()) < 40
+        assert evaluate(group, [table, i, j, k], CPU)[0].shape == (6, 8)
+        assert int(k.min()) >= -8  # no index, and any number
