@@ -74,7 +74,7 @@ def coordinates(tiles: Tiles, found: Described, starts: dict[int, str]) -> str:
         parts = [starts[axis]] if starts[axis] != "0" or not terms else []
         parts += [tiles.term(term, ()) for term in terms]
         text = " + ".join(parts)
-        texts.append(f"({text}).to(tl.int32)" if tiles.wide else text)
+        texts.append(f"tl.cast({text}, tl.int32)" if tiles.wide else text)
     return f"[{', '.join(texts)}]"
 
 

@@ -93,11 +93,11 @@ class _Emitter:
         self.epilogue = epilogue(nest, self.tiles, config.subtiles) if has_dots else None
 
     def kernel(self) -> list[str]:
-        scope, wide = self.scope, ".to(tl.int64)" * self.tiles.wide
+        scope = self.scope
         if not self.epilogue:
             self._held()
         if not self.persistent:
-            scope.line("pid = tl.program_id(0)" + wide)
+            scope.line(f"pid = {self._wide('tl.program_id(0)')}")
             self._tile()
             return scope.lines
         count, programs = self.number(self.tiles_in_all), self.config.programs
@@ -109,7 +109,7 @@ class _Emitter:
         turns = f"tl.program_id(0), {count}, {step}, flatten=True{more}"
         scope.line(f"for turn in tl.range({turns}):")
         with scope.indented():
-            scope.line("pid = turn" + wide)
+            scope.line(f"pid = {self._wide('turn')}")
             self._tile()
         return scope.lines
 
@@ -208,9 +208,16 @@ class _Emitter:
         if block > 1:
             lanes = f"tl.arange(0, {block})"
             text = lanes if start == "0" else f"{start} + {lanes}"
+        if self.tiles.wide and tile.role is not Role.GRID and text != "0":
+            text = self._wide(text)  # Those of the grid come from a wide program id.
         self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
             self.scope.line(f"{tile.name}_in = {tile.name} < {self.number(tile.extent)}")
+
+    def _wide(self, index: str) -> str:
+        """An index in 64 bits where a tensor has so many elements; the interpreter counts turns in
+        Python's integers, which have no `to`."""
+        return f"tl.cast({index}, tl.int64)" if self.tiles.wide else index
 
     # --- statements ---
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,14 @@ from corpus import (
     rotary,
     tensor,
 )
+from fusionplan.planner.codegen import access
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
+from fusionplan.planner.device import H200
 from fusionplan.planner.lower import lower
-from oracle import whole_group
+from fusionplan.planner.space import Space, space_of
+from graphs import Builder
+from oracle import captured, check, whole_group
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -196,3 +201,34 @@ def test_only_what_a_kernel_calls_is_pasted_above_it() -> None:
     assert "def max_nan" in kernel
     assert "def fast_log" not in kernel
     assert "libdevice" not in kernel
+
+
+@pytest.mark.parametrize("reduction", ["held", "loop"])
+def test_no_index_overflows_in_a_tensor_of_more_than_2_to_the_31_elements(reduction: str) -> None:
+    b = Builder()
+    rows, columns = 4096, 2**20
+    total = b.op("sum.dim_IntList", b.input(rows, columns), (0,), shape=(columns,))
+    found = lower(b.graph(total), Config(blocks(x0=128, r0=64), 4, reduction=reduction))
+    assert isinstance(found, Program)
+    source = found.kernels[0].text
+    assert "pid = tl.cast(tl.program_id(0), tl.int64)" in source
+    (index,) = re.findall(r"^ +r0 = (.*?)  #", source, re.MULTILINE)
+    assert index.startswith("tl.cast(")
+    assert index.endswith(", tl.int64)")
+
+
+@pytest.mark.parametrize("reduction", ["held", "loop", "nested"])
+def test_wide_indices_give_the_same_numbers(
+    reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As though any tensor were large; by pointers and by descriptors, persistent and not."""
+    monkeypatch.setattr(access, "INT32_LIMIT", 1)
+    x, y = torch.randn(37, 40), torch.randn(70, 40)
+    function = lambda x, y: torch.logsumexp(x @ y.t(), -1)  # noqa: E731
+    space = space_of(whole_group(captured(function, [x, y])[0].graph).graph, H200)
+    assert isinstance(space, Space)
+    found = [c for c, _ in space.seeds(200) if c.reduction == reduction and c.split == 1][:1]
+    assert found
+    changes = ({}, {"access": "pointer"}, {"programs": 2} if reduction != "nested" else {})
+    chosen = list(dict.fromkeys(replace(found[0], **change) for change in changes))
+    assert check(function, [x, y], chosen) == len(chosen)
