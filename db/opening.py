@@ -50,8 +50,11 @@ def _file(path: Path, *, create: bool, read_only: bool) -> tuple[Engine, str | N
 def _server(place: Place, *, create: bool, read_only: bool) -> tuple[Engine, str | None]:
     engine = server_engine(place.url, read_only=read_only)
     try:
-        tables = frozenset(inspect(engine).get_table_names())
-        revision = schema.current(engine)
+        while True:
+            revision = schema.current(engine)
+            tables = frozenset(inspect(engine).get_table_names())
+            if schema.current(engine) == revision:
+                break  # Else another process has migrated it in between.
         _judge(place.shown, revision, tables, create=create, read_only=read_only)
     except BaseException:
         engine.dispose()
