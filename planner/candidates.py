@@ -16,6 +16,7 @@ from .graph import Graph
 from .group import is_copied
 from .legality import LARGEST_GROUP, MOST_BUFFERS, Dependences, bits, bitset
 from .matrix import fastest_s
+from .needs import read_whole
 from .ops import Cast, Concat, Contraction, Iota, Pointwise, is_compute, is_input, row
 
 
@@ -112,25 +113,10 @@ class Ground:
 
     @cached_property
     def whole(self) -> tuple[int, ...]:
-        """For every node the sources of which a kernel needs every element for it: not those that
-        are read as a slice, nor where a slice is all that is read of the node itself."""
-        through: list[int] = []
-        for node in self.graph.nodes:
-            own = 0
-            for source in node.inputs:
-                if not is_copied(self.graph, source):
-                    own |= 1 << source
-                elif not self._narrows(source):
-                    own |= through[source]
-            through.append(own)
+        """For every node the sources of which a kernel needs every element for it."""
         needed = bitset(o for o in self.graph.outputs if o is not None)
-        found = [0] * len(through)
-        for number in reversed(range(len(through))):
-            opaque = bool(self.users[number] & ~self.compute)
-            if needed >> number & 1 or opaque:
-                found[number] = through[number]
-                needed |= through[number]
-        return tuple(found)
+        opaque = bitset(n.id for n in self.graph.nodes if self.users[n.id] & ~self.compute)
+        return read_whole(self.graph, needed | opaque)
 
     @cached_property
     def products_s(self) -> tuple[float, ...]:
@@ -146,13 +132,6 @@ class Ground:
             else 0.0
             for n in nodes
         )
-
-    def _narrows(self, view: int) -> bool:
-        """Whether a view may hold fewer elements than what it is of."""
-        node = self.graph.nodes[view]
-        held = [self.graph.nodes[i].type for i in node.inputs]
-        own = 0 if node.type is None else node.type.numel
-        return any(t is not None and t.numel > own for t in held)
 
     # --- groups ---
 

@@ -10,6 +10,7 @@ from . import matrix
 from .config import Config
 from .device import DeviceProfile
 from .graph import Graph
+from .needs import inputs_read_whole
 from .nest import Nest
 from .work import Arithmetic, Work, work_of
 
@@ -158,7 +159,8 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 
 def floor_s(group: Graph, device: DeviceProfile) -> float:
-    """A lower bound on any kernel of a group: each input read once, each output written once."""
-    ends = [*group.inputs, *(o for o in group.outputs if o is not None)]
+    """A lower bound on any kernel of a group: each input of which it needs every element read once,
+    each output written once."""
+    ends = [*inputs_read_whole(group), *(o for o in group.outputs if o is not None)]
     types = [group.nodes[n].type for n in ends]
     return device.launch_s + sum(t.nbytes for t in types if t) / device.bandwidth

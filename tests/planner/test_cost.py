@@ -170,6 +170,18 @@ def test_no_estimate_is_under_the_floor(name: str) -> None:
     assert min(c.seconds for c in costs) >= space.floor_s()
 
 
+def test_what_is_read_in_part_is_no_floor() -> None:
+    """A slice of a tensor, and the rows of a table that the indices name."""
+
+    def pick(table, indices, wide):
+        return torch.nn.functional.embedding(indices, table) * wide[:, :8]
+
+    indices = torch.zeros(64, dtype=torch.int64, device="meta")
+    part = group(pick, tensor(50000, 8), indices, tensor(64, 4096))
+    moved_s = (64 * 8 + 64 * 8 * 4) / H200.bandwidth
+    assert floor_s(part, H200) - H200.launch_s == pytest.approx(moved_s)
+
+
 def test_more_rows_take_longer() -> None:
     config = Config(blocks(x0=1), num_warps=4)
     times = [
