@@ -109,7 +109,11 @@ def _is_empty(
         kind = values.values[carry].kind
         assert isinstance(kind, Fold)
         neutral = {"sum": "0", "max": "-inf"}.get(kind.monoid.name)
-        if neutral is None or all(known.get(r) != neutral for r in values.values[carry].reads):
+        if (
+            neutral is None
+            or kind.about is not None
+            or all(known.get(r) != neutral for r in values.values[carry].reads)
+        ):
             return False
     return True
 

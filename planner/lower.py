@@ -25,7 +25,8 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
     try:
         for number, kernel in enumerate(found.kernels):
             own = f"{name}_{number}" if several else name
-            source = emit(kernel.nest, config, own, interpreted=interpreted)
+            backwards = number > 0
+            source = emit(kernel.nest, config, own, interpreted=interpreted, backwards=backwards)
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal

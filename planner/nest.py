@@ -234,7 +234,7 @@ def _derived(
         proofs += found.proofs
         refusals |= found.refusals
         values = found.values
-        if found.corrections:
+        if found.corrections or any(p.rule == "spread" for p in found.proofs):
             return values, found.corrections, Derivation(tuple(proofs), refusals)
     return values, {}, Derivation(tuple(proofs), refusals)
 

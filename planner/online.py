@@ -9,6 +9,7 @@ the same pass where one of these rules holds, else it is refused with the step t
 - exponent: the source is u * exp(E), E linear in running extrema x, so that what was summed with
   the old x follows the new one by H(t, x, x') = t * exp(c * (x' - x));
 - rising: max(f(u)) = f(max(u)) for an f that does not fall;
+- spread: sum((u - mean(u))**2) follows the sum that gives the mean (`spreads.py`);
 - pick: sum(where(j == i, f(u), 0)) = f(sum(where(j == i, u, 0))) for any f, and 0 without a hit.
 
 H distributes over the sum and H(H(t, x, x'), x', x'') = H(t, x, x''), so that the order and the
@@ -17,7 +18,7 @@ size of the blocks do not matter and parts of a split loop combine by the same H
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .errors import Refusal, Refused
@@ -26,7 +27,8 @@ from .moving import lift, pick
 from .ops import MAX, MIN
 from .products import Base, Factor, combined, product
 from .rewriting import Rewriting, unless_zero
-from .values import Compute, Fold, Values
+from .spreads import spread
+from .values import Compute, Fold, Value, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,17 @@ class Derived:
     corrections: Mapping[int, Correction]
     proofs: tuple[Proof, ...]
     refusals: Mapping[str, Refusal]
+
+
+def followed(
+    values: Sequence[Value], corrections: Mapping[int, Correction], fold: int
+) -> frozenset[int]:
+    """The folds of the same pass that a fold follows while they are under way."""
+    correction, kind = corrections.get(fold), values[fold].kind
+    found = {x for _, x in correction.exponent} if correction else set()
+    if isinstance(kind, Fold) and kind.about is not None:
+        found.add(kind.about)
+    return frozenset(found)
 
 
 def derive(values: Values, over: frozenset[int]) -> Derived:
@@ -100,11 +113,12 @@ def _join(
     """Make one carried fold join the pass of those it reads. Raises Refused."""
     if kind.monoid in (MAX, MIN):
         return _proved(work, fold, "rising", lift(work, fold, kind))
-    if not any(work.waits(v) for v in work.values[fold].reads):
+    if kind.about is not None or not any(work.waits(v) for v in work.values[fold].reads):
         return []
     if kind.monoid.name != "sum":
         raise Refused("online", f"no rule corrects a {kind.monoid.name} under way")
-    picked = _proved(work, fold, "pick", pick(work, fold, kind))
+    near = _proved(work, fold, "spread", spread(work, fold, kind))
+    picked = near or _proved(work, fold, "pick", pick(work, fold, kind))
     return picked or _separate(work, fold, kind, corrections)
 
 

@@ -2,8 +2,8 @@
 
 The longest reduced axis is divided into `parts`. One kernel for each pass over it writes what its
 folds come to in every part; the kernels after it combine those, each for itself because they are
-few: extrema by their own fold, sums that follow an extremum by the same H by which a loop corrects
-them (`online.py`). The order is fixed, so results repeat exactly.
+few: extrema by their own fold, sums that follow an extremum or a mean by the same H by which a loop
+corrects them (`online.py`). The order is fixed, so results repeat exactly.
 
 Outputs that need none of these folds can be written by the first kernel, which reads what they are
 made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
@@ -20,7 +20,7 @@ from typing import Literal
 from .axes import Factors
 from .errors import Refused
 from .graph import Arg, Ref, TensorType
-from .online import Correction, derive
+from .online import Correction, derive, followed
 from .sizes import divisor_of, nominal, reciprocal, varies
 from .values import (
     Choice,
@@ -158,8 +158,7 @@ class _Builder:
         found: dict[int, int] = {}
         for value in self.values.values:
             if self.is_cut(value):
-                correction = self.corrections.get(value.id)
-                joined = {x for _, x in correction.exponent} if correction else set()
+                joined = followed(self.values.values, self.corrections, value.id)
                 before = {f for f in found if f in ancestors[value.id]}
                 later = [found[f] + 1 for f in before - joined]
                 found[value.id] = max([1, *later, *(found[x] for x in joined & before)])
@@ -238,7 +237,7 @@ class _Copy:
                 kind = replace(kind, dims=parts, at=at)
             case Compute(operands=operands):
                 kind = replace(kind, operands=tuple((n, self._renamed(a)) for n, a in operands))
-            case Fold(source=source, times=times):
+            case Fold(source=source, times=times, about=about):
                 reduced = self.factors(kind.reduced)
                 if old.id in self.under_way:
                     reduced = tuple(f for f in reduced if f != self.builder.part)
@@ -247,6 +246,7 @@ class _Copy:
                     kind,
                     source=self.known[source],
                     times=None if times is None else self.known[times],
+                    about=None if about is None else self.known[about],
                     reduced=reduced,
                     mean=kind.mean and old.id not in self.under_way,
                 )
@@ -281,12 +281,34 @@ class _Copy:
             power = "exp({self})" if correction.base == "e" else "tl.exp2({self})"
             scale = self._compute(power, (("self", Ref(scale)),), dims, old, "sfu")
             state = self._compute("{self} * {other}", _pair(state, Ref(scale)), dims, old)
+        if fold.about is not None:
+            state = self._spread(state, builder.values.values[fold.about], dims, old)
         kept = tuple(self.factors(d) for d in old.dims)
         total = self._add(Fold(fold.monoid, state, (builder.part,)), kept, old.dtype, old.origin)
         if fold.mean:
             count = builder.values.size(fold.reduced)
             total = self._compute("{self} * {other}", _pair(total, reciprocal(count)), kept, old)
         return total
+
+    def _spread(self, state: int, total: Value, dims: Dims, old: Value) -> int:
+        """The squared distances of every part from the mean of the whole: those from its own mean,
+        and n times the square of how far that lies from the mean of the whole."""
+        fold = total.kind
+        assert isinstance(fold, Fold)
+        count = self.builder.values.size(fold.reduced)
+        each = count // self.builder.parts
+        mean = self.value(total.id)
+        if not fold.mean:
+            mean = self._quotient(mean, count, tuple(map(self.factors, total.dims)), old)
+        own = self._quotient(self._state(total), each, dims, old)
+        apart = self._compute("{self} - {other}", _pair(own, Ref(mean)), dims, old)
+        square = self._compute("{self} * {other}", _pair(apart, Ref(apart)), dims, old)
+        square = self._compute("{self} * {other}", _pair(square, each), dims, old)
+        return self._compute("{self} + {other}", _pair(state, Ref(square)), dims, old)
+
+    def _quotient(self, value: int, count: int, dims: Dims, old: Value) -> int:
+        text = "tl.div_rn({self}, {other})" if old.dtype == "float32" else "{self} / {other}"
+        return self._compute(text, _pair(value, count), dims, old, "div")
 
     def _state(self, old: Value) -> int:
         """The load of a fold's parts."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import Refused
-from .online import Correction
+from .online import Correction, followed
 from .values import Fold, Output, Values
 
 
@@ -180,8 +180,7 @@ class _Placer:
         found: dict[int, int] = {}
         for fold in here:
             depends = self._depends(self.values.values[fold].reads, here, done)
-            correction = self.corrections.get(fold)
-            joined = {x for _, x in correction.exponent} & depends if correction else set()
+            joined = depends & followed(self.values.values, self.corrections, fold)
             latest = self._latest(depends - joined, found)
             found[fold] = max(1 + latest, self._latest(joined, found))
         return found

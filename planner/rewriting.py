@@ -172,8 +172,10 @@ def _renamed(kind: ValueKind, ids: Mapping[int, int]) -> ValueKind:
         case Compute(operands=operands):
             new = tuple((n, Ref(ids[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
             return replace(kind, operands=new)
-        case Fold(source=source, times=times):
-            return replace(kind, source=ids[source], times=None if times is None else ids[times])
+        case Fold(source=source, times=times, about=about):
+            new_times = None if times is None else ids[times]
+            new_about = None if about is None else ids[about]
+            return replace(kind, source=ids[source], times=new_times, about=new_about)
         case Choice(pieces=pieces):
             return replace(kind, pieces=tuple((ids[v], low, high) for v, low, high in pieces))
         case Load(at=at):

@@ -90,7 +90,10 @@ class Fold:
     """`source` folded over `reduced`; divided by their extent when `mean`.
 
     With `times` it is a contraction: the sum of the products of the two, each of dtype `operand`;
-    `precision` is that of float32 products: "ieee" or "tf32"."""
+    `precision` is that of float32 products: "ieee" or "tf32".
+
+    With `about`, the fold that sums or averages `source` over `reduced`, it is the sum of the
+    squared distances of `source` from its mean."""
 
     monoid: Monoid
     source: int
@@ -99,6 +102,7 @@ class Fold:
     times: int | None = None
     operand: str = ""
     precision: str = "ieee"
+    about: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +150,9 @@ class Value:
         match self.kind:
             case Compute(operands=operands):
                 return tuple(dict.fromkeys(a.node for _, a in operands if isinstance(a, Ref)))
-            case Fold(source=source, times=times):
-                return (source,) if times is None or times == source else (source, times)
+            case Fold(source=source, times=times, about=about):
+                found = (v for v in (source, times, about) if v is not None)
+                return tuple(dict.fromkeys(found))
             case Choice(pieces=pieces):
                 return tuple(dict.fromkeys(piece for piece, _, _ in pieces))
             case Load(at=at):

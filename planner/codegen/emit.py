@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 
 from ..config import Config
@@ -26,13 +27,17 @@ _LIBDEVICE = "from triton.language.extra import libdevice\n"
 _INTERPRETED = f"import {__name__.rpartition('.')[0]}.interpreted as libdevice\n"
 
 
-def emit(nest: Nest, config: Config, name: str, *, interpreted: bool = False) -> KernelSource:
-    """One kernel. Raises Refused when the config does not fit the nest."""
-    emitter = _Emitter(nest, config, interpreted)
+def emit(
+    nest: Nest, config: Config, name: str, *, interpreted: bool = False, backwards: bool = False
+) -> KernelSource:
+    """One kernel. backwards: it starts with the last tile, because the kernel before it read that
+    last, and L2 still has it. Raises Refused when the config does not fit the nest."""
+    emitter = _Emitter(nest, config, interpreted, backwards)
     body = emitter.kernel()
     plain = None
     if emitter.scope.descriptors:
-        plain = emit(nest, replace(config, access="pointer"), name, interpreted=interpreted)
+        pointers = replace(config, access="pointer")
+        plain = emit(nest, pointers, name, interpreted=interpreted, backwards=backwards)
     buffers = _buffers(nest, emitter.scope)
     scalars = emitter.tiles.numbers.used("\n".join(body))
     arguments = ", ".join([*buffers, *scalars])
@@ -77,13 +82,15 @@ def _module(kernel: str, interpreted: bool) -> str:
 class _Emitter:
     """Writes the lines of a kernel, walking the nest's body in order."""
 
-    def __init__(self, nest: Nest, config: Config, interpreted: bool) -> None:
+    def __init__(self, nest: Nest, config: Config, interpreted: bool, backwards: bool) -> None:
         self.nest = nest
         self.config = config
+        self.backwards = backwards
         self.scope = Scope(nest, config, interpreted)
         self.tiles = self.scope.tiles
         self.number = self.tiles.numbers.text
-        self.loops = 0
+        self.loops: Counter[int] = Counter()
+        """How often the text has walked each axis."""
         self.tiles_in_all = math.prod(self.tiles.count(a) for a in nest.with_role(Role.GRID))
         self.grid = min(self.tiles_in_all, config.programs or self.tiles_in_all)
         # Where sizes vary, their number does not decide which kernel it is.
@@ -159,6 +166,9 @@ class _Emitter:
     def _grid(self) -> None:
         """Program id to block indices: the innermost axis changes fastest, or with `group` blocks
         of the last two axes go in stripes, so that neighbours in time share what they read."""
+        last = self.tiles_in_all - 1
+        if self.backwards and (last or varies(last)):
+            self.scope.line(f"pid = {self.number(last)} - pid")
         axes = self.nest.with_role(Role.GRID)
         counted = [a for a in axes if self.tiles.count(a) > 1]
         rest = "pid"
@@ -322,10 +332,11 @@ class _Emitter:
 
     def _loop(self, loop: Loop) -> None:
         axis = self.nest.axes[loop.axis]
-        carried = folds.Carried(self.scope, loop)
+        again = self.loops[loop.axis]
+        counter = f"{axis.name}_block{self.loops.total()}"
+        carried = folds.Carried(self.scope, loop, counter)
         carried.begin()
-        counter = f"{axis.name}_block{self.loops}"
-        self.loops += 1
+        self.loops[loop.axis] += 1
         innermost = not any(isinstance(item, Loop) for item in loop.body)
         staged = innermost and self.config.num_stages > 1
         stages = f", num_stages={self.config.num_stages}" if staged else ""
@@ -333,7 +344,11 @@ class _Emitter:
         first, last = self._range(loop.axis)
         self.scope.line(f"for {counter} in tl.range({first}, {last}{stages}):")
         with self.scope.indented():
-            self._index(loop.axis, counter)
+            # A second walk begins where the first one ended: the caches have that still.
+            back = again % 2 == 1 and not carried.counts_turns
+            end = str(int(last) - 1) if last.isdigit() else f"{last} - 1"
+            start = "" if first == "0" else f"{first} + "
+            self._index(loop.axis, f"({start}{end} - {counter})" if back else counter)
             self._body(loop.body, carried)
         carried.end()
 

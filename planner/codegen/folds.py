@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..place import Loop
 from ..sizes import varies
 from ..values import Fold, Load, Value
+from . import spreads
 from .access import Dims
 from .body import TRITON_DTYPE, convert, identity
 from .scope import Scope
@@ -19,6 +20,9 @@ def step(scope: Scope, value: Value, fold: Fold) -> None:
         scope.bind(value.id, convert(_dot(scope, value, fold, ""), "float32", value.dtype), dims)
         return
     text, over = _item(scope, value, fold)
+    if fold.about is not None:
+        mean = spreads.mean_of(scope, value, fold, over)
+        text = spreads.around(scope, value, fold, over, mean)
     text = _reduced(scope, value, fold, text, over)
     scope.bind(value.id, _scaled(scope, value, fold, text), _without(over, scope, fold))
 
@@ -29,7 +33,14 @@ class Carried:
 
     scope: Scope
     loop: Loop
+    counter: str
+    """The name of the number of the turn, from 0."""
     _scales: dict[object, tuple[str, Dims]] = field(default_factory=dict)
+
+    @property
+    def counts_turns(self) -> bool:
+        """Whether a state depends on how many turns came before, so that full blocks come first."""
+        return any(self.scope.nest.fold(f).about is not None for f in self.loop.carries)
 
     def begin(self) -> None:
         """Before the loop: each state is the identity."""
@@ -39,6 +50,8 @@ class Carried:
             dims, neutral = self._dims(fold), identity(dict(kind.monoid.identity), dtype)
             full = f"tl.full({self.scope.tiles.shape(dims)}, {neutral}, {TRITON_DTYPE[dtype]})"
             self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
+            if kind.about is not None:
+                spreads.begin(self.scope, value, dims)
 
     def take(self, fold: int) -> None:
         """In the loop: this turn's tile goes into the state."""
@@ -53,6 +66,10 @@ class Carried:
             if correction is not None:
                 scope.line(f"{state} = {before}")
             scope.line(f"{state} = {_dot(scope, value, kind, state)}", value.origin)
+            return
+        if kind.about is not None:
+            assert self.loop.by_lane, "a sum around a mean under way has a state for every lane"
+            spreads.take(scope, value, kind, self._dims(fold), self.counter)
             return
         text, over = _item(scope, value, kind)
         if not self.loop.by_lane:
@@ -82,6 +99,8 @@ class Carried:
                         for c, x in correction.exponent
                     ]
                     text = f"{text} * {_power(scope, correction.base, terms)}"
+                if kind.about is not None:
+                    text += " + " + spreads.joined(scope, value, kind, over, self.loop)
                 text = _reduced(scope, value, kind, text, over)
                 over = _without(over, scope, kind)
             scope.bind(fold, _scaled(scope, value, kind, text), over)

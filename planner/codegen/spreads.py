@@ -1,0 +1,106 @@
+"""Squared distances from a mean as Triton: of a tile whose mean is known, and of what a loop has
+seen so far, from the mean so far (see `planner/spreads.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..place import Loop
+from ..sizes import varies
+from ..values import Fold, Value
+from .access import Dims
+from .body import TRITON_DTYPE
+from .scope import Scope
+
+
+def around(scope: Scope, value: Value, fold: Fold, dims: Dims, mean: str) -> str:
+    """The squared distances of a tile from `mean`, 0 where an axis is padded."""
+    apart = f"{scope.full(fold.source, dims, value.dtype)} - {mean}"
+    scope.line(f"v{value.id}_apart = {_inside(scope, fold, dims, apart)}")
+    return f"v{value.id}_apart * v{value.id}_apart"
+
+
+def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
+    """The mean that a fold is about, among `dims`."""
+    assert fold.about is not None
+    total = scope.at(fold.about, dims)
+    if scope.nest.fold(fold.about).mean:
+        return total
+    count = _floating(scope, value, _extent(scope, fold))
+    scope.line(f"v{value.id}_mean = {_quotient(value, total, count)}")
+    return f"v{value.id}_mean"
+
+
+def begin(scope: Scope, value: Value, dims: Dims) -> None:
+    """What every lane keeps besides its state: its first element, and the sum of the distances from
+    there, which is small where the elements are large and near each other."""
+    zeros = f"tl.full({scope.tiles.shape(dims)}, 0.0, {TRITON_DTYPE[value.dtype]})"
+    scope.line(f"v{value.id}_first = {zeros}")
+    scope.line(f"v{value.id}_from_first = {zeros}")
+
+
+def take(scope: Scope, value: Value, fold: Fold, dims: Dims, counter: str) -> None:
+    """A turn, in which every lane sees one element. With d its distance from the mean of n
+    elements, itself included, t grows by d**2 * n / (n - 1); the first one is that mean."""
+    name = f"v{value.id}"
+    item = scope.full(fold.source, dims, value.dtype)
+    scope.line(f"{name}_first = tl.where({counter} == 0, {item}, {name}_first)")
+    scope.line(f"{name}_new = {_inside(scope, fold, dims, f'{item} - {name}_first')}")
+    scope.line(f"{name}_from_first += {name}_new")
+    scope.line(f"{name}_turns = tl.cast({counter} + 1, {TRITON_DTYPE[value.dtype]})")
+    apart = f"{name}_new - {name}_from_first * (1.0 / {name}_turns)"
+    scope.line(f"{name}_apart = {_inside(scope, fold, dims, apart)}")
+    weight = f"({name}_turns / tl.maximum({name}_turns - 1.0, 1.0))"
+    scope.line(f"{name}_sofar += {name}_apart * {name}_apart * {weight}", value.origin)
+
+
+def joined(scope: Scope, value: Value, fold: Fold, dims: Dims, loop: Loop) -> str:
+    """What every lane adds at the end: n times the square of how far its mean lies from that of
+    all, n being the elements it has seen."""
+    name = f"v{value.id}"
+    turns = _turns(scope, value, loop, dims)
+    mean = mean_of(scope, value, fold, dims)
+    own = f"({name}_first - {mean}) + {name}_from_first / tl.maximum({turns}, 1.0)"
+    seen = scope.tiles.blocks[loop.axis] <= scope.nest.axes[loop.axis].extent
+    others = [] if seen else [f"({turns} > 0.0)"]
+    scope.line(f"{name}_lane = {_inside(scope, fold, dims, own, loop.axis, others)}")
+    return f"{turns} * {name}_lane * {name}_lane"
+
+
+def _inside(
+    scope: Scope, fold: Fold, dims: Dims, text: str, but: int = -1, more: Sequence[str] = ()
+) -> str:
+    """The text, 0 where a reduced axis (other than `but`) is padded."""
+    ragged = [a for a in scope.nest.reduced(fold) if a != but and scope.tiles.is_ragged(a)]
+    masks = [*(scope.tiles.index(a, dims, "_in") for a in ragged), *more]
+    return f"tl.where({' & '.join(masks)}, {text}, 0.0)" if masks else text
+
+
+def _extent(scope: Scope, fold: Fold) -> int:
+    count = 1
+    for axis in scope.nest.reduced(fold):
+        count *= scope.nest.axes[axis].extent
+    return count
+
+
+def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
+    """In how many turns of a loop every lane had an element: one less where the last is short."""
+    axis = loop.axis
+    block, extent = scope.tiles.blocks[axis], scope.nest.axes[axis].extent
+    if not scope.tiles.is_ragged(axis):
+        return _floating(scope, value, scope.tiles.count(axis))
+    reach = scope.tiles.numbers.text(extent + block - 1)
+    text = f"({reach} - tl.arange(0, {block})) // {block}"
+    scope.line(f"v{value.id}_seen = ({text}).to({TRITON_DTYPE[value.dtype]})")
+    return scope.tiles.spread(f"v{value.id}_seen", (axis,), dims)
+
+
+def _floating(scope: Scope, value: Value, number: int) -> str:
+    if not varies(number):
+        return f"{number}.0"
+    return f"{scope.tiles.numbers.text(number)}.to({TRITON_DTYPE[value.dtype]})"
+
+
+def _quotient(value: Value, total: str, count: str) -> str:
+    return f"tl.div_rn({total}, {count})" if value.dtype == "float32" else f"{total} / {count}"
