@@ -25,7 +25,7 @@ from .tune import DeviceOption, InputsOption, ModelArgument, TargetOption
 if TYPE_CHECKING:
     from torch import fx
 
-    from ..planner.explain import (
+    from ..planner.explanation import (
         Alone,
         Boundary,
         Denied,
@@ -209,7 +209,7 @@ def _measured(store: Store, plan: Plan) -> dict[str, Measured]:
 
 
 def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
-    from ..planner.explain import Measured
+    from ..planner.explanation import Measured
     from ..tuner.outcome import Candidate
 
     wanted = Candidate(group.lowering, group.config, group.options).to_json()

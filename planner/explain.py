@@ -1,8 +1,5 @@
 """Why a plan is what it is, as data: for each group its nests, what was derived and what was
 refused, its cost beside what was measured; for each pair of neighbours, why they are two kernels.
-
-`Explanation.to_json` gives what `planner explain --json` prints. Its keys are the names of the
-fields below; names that end in _s are seconds, in bytes or nbytes bytes.
 """
 
 from __future__ import annotations
@@ -10,222 +7,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from .bounds import Limit
 from .codegen.access import Tiles
 from .config import Config
-from .cost import Cost, estimate, total
+from .cost import estimate, total
 from .cover import cut_edges
 from .device import DeviceProfile
 from .errors import PlanError, Refusal, Refused
+from .explanation import (
+    Alone,
+    Axis,
+    Bound,
+    Boundary,
+    Denied,
+    Explanation,
+    GroupExplanation,
+    Kernel,
+    Measured,
+    Operation,
+    Otherwise,
+    Side,
+    Tensor,
+)
 from .forms import Affine, TileAxis
-from .graph import Graph, TensorType, key
+from .graph import Graph, key
 from .group import is_copied, subgraph, with_free_nodes
 from .legality import Dependences, bits, bitset, may_join
 from .lower import lower
 from .nest import Derivation
-from .online import Proof
 from .ops import Contraction, is_compute, is_free, is_input, row
-from .plan import Chosen, Evidence, GroupPlan, Lowering, Plan
+from .plan import GroupPlan, Plan
 from .pricing import aten_s
 from .schedule import Schedule, schedule_group
 from .space import Space, space_of
 from .ways import REGIONAL, way
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A node that does work. type: None where its value is no single tensor; source: the line of
-    the user's code it comes from, where that is known; copied: every group that reads it computes
-    it again."""
-
-    node: int
-    name: str
-    op: str
-    type: str | None
-    source: str = ""
-    copied: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor by the name of its node; nbytes: of its distinct elements."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-    @staticmethod
-    def of(name: str, tensor: TensorType) -> Tensor:
-        return Tensor(name, tensor.dtype, tensor.shape, tensor.nbytes)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A tile axis. role: "grid", "loop" or "held"; block: its elements in one tile."""
-
-    name: str
-    extent: int
-    role: str
-    block: int
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """What was refused, by which rule, and the step that failed."""
-
-    subject: str
-    rule: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What masks leave of a looped axis: only where all conditions hold does a tile count; that
-    is `turns` of its `whole` tiles on average."""
-
-    axis: str
-    conditions: tuple[str, ...]
-    turns: float
-    whole: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One launch. nest: as it prints; text: the generated module, where it was asked for."""
-
-    name: str
-    nest: str
-    axes: tuple[Axis, ...]
-    bounds: tuple[Bound, ...]
-    programs: int
-    predicted: Cost
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a measurement told of a group's config; None where it did not tell."""
-
-    seconds: float | None = None
-    registers: int | None = None
-    spill_bytes: int | None = None
-    shared_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Otherwise:
-    """A group or node that is not generated: `refusal` where it has no kernel, else the model's
-    seconds of the best generated kernel. aten_s: those of ATen, one operation after the other;
-    None where the model knows nothing of one of them."""
-
-    refusal: Denied | None
-    generated_s: float | None
-    aten_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupExplanation:
-    """One group of the plan, `number` as `planner show` counts them.
-
-    kernels: none where the group is not generated, then `otherwise` says why. derived, denied:
-    what was derived for the folds over looped axes, and those that keep a pass of their own.
-    never_stored: the largest values that are neither input nor output: the largest of all, and
-    the largest matrix product where that is another one. temporaries: what the kernels of a split
-    hand on. layouts: those the group does not have. predicted: of all its kernels by the present
-    model; predicted_s: as the plan has it. bodies: of a region, the graphs that stand for it and
-    how often each runs in a call.
-    """
-
-    number: int
-    nodes: tuple[int, ...]
-    operations: tuple[Operation, ...]
-    lowering: Lowering
-    config: Config | None
-    options: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    kernels: tuple[Kernel, ...]
-    derived: tuple[Proof, ...]
-    denied: tuple[Denied, ...]
-    never_stored: tuple[Tensor, ...]
-    temporaries: tuple[Tensor, ...]
-    layouts: tuple[Denied, ...]
-    predicted: Cost | None
-    predicted_s: float | None
-    measured: Measured
-    otherwise: Otherwise | None = None
-    bodies: tuple[tuple[int, Explanation], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """A node that is in no group and runs as ATen; `otherwise` says why."""
-
-    operation: Operation
-    otherwise: Otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a boundary: a group by its number, or a node in no group (None)."""
-
-    group: int | None
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """Two neighbours that are not one kernel. edges: (node, node) pairs that join them: one reads
-    the other, or both read the same value. refusal: why they cannot be one; else the model's
-    seconds of one kernel and of both apart (None: one of them has no kernel of its own)."""
-
-    left: Side
-    right: Side
-    edges: tuple[tuple[int, int], ...]
-    refusal: Denied | None = None
-    together_s: float | None = None
-    apart_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A whole plan. alone: nodes in no group. device: the profile that the costs are of. chosen:
-    how the model chose its groups; None where the plan does not say."""
-
-    graph_key: str
-    device: str
-    evidence: Evidence
-    predicted_s: float | None
-    measured_s: float | None
-    groups: tuple[GroupExplanation, ...]
-    alone: tuple[Alone, ...]
-    boundaries: tuple[Boundary, ...]
-    chosen: Chosen | None = None
-    format: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON data; `from_json` turns it back into an equal explanation."""
-        data: dict[str, Any] = _EXPLANATION.dump_python(self, mode="json")
-        return data
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Explanation:
-        """Inverse of `to_json`. Raises ValueError on data that is no explanation."""
-        try:
-            return _EXPLANATION.validate_python(dict(data))
-        except ValidationError as error:
-            raise ValueError(f"no explanation: {error.errors()[0]['msg']}") from error
-
-
-_EXPLANATION: TypeAdapter[Explanation] = TypeAdapter(Explanation)
 
 
 def explain(

@@ -272,26 +272,29 @@ def _averaged_back(rank: int) -> Callable[..., Any]:
     return opened
 
 
-def _adaptive(rank: int) -> Callable[..., Any]:
+def _adaptive(rank: int, windows: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
     """Where the results divide the sizes, all windows are alike."""
-    average = _averaged(rank)
+    pooled = windows(rank)
 
     def opened(x: torch.Tensor, output_size: Sequence[int]) -> Any:
         kernel = _even(x.shape[-rank:], output_size)
-        return NotImplemented if kernel is None else average(x, kernel)
+        return NotImplemented if kernel is None else pooled(x, kernel)
 
     return opened
 
 
-def _adaptive_back(rank: int) -> Callable[..., Any]:
-    average = _averaged_back(rank)
+def _adaptive_back(
+    rank: int, windows: Callable[[int], Callable[..., Any]], *how: Any
+) -> Callable[..., Any]:
+    """how: what the gradient of windows takes after kernel, stride and padding, up to the tensors
+    that the forward pass gave."""
+    pooled = windows(rank)
 
-    def opened(grad: torch.Tensor, x: torch.Tensor) -> Any:
+    def opened(grad: torch.Tensor, x: torch.Tensor, *given: torch.Tensor) -> Any:
         kernel = _even(x.shape[-rank:], grad.shape[-rank:])
-        zeros = [0] * rank
         if kernel is None:
             return NotImplemented
-        return average(grad, x, kernel, kernel, zeros, False, True, None)
+        return pooled(grad, x, kernel, kernel, [0], *how, *given)
 
     return opened
 
@@ -406,28 +409,6 @@ def _all(tests: Sequence[torch.Tensor]) -> torch.Tensor:
     return first
 
 
-def _adaptive_largest(rank: int) -> Callable[..., Any]:
-    largest = _largest(rank)
-
-    def opened(x: torch.Tensor, output_size: Sequence[int]) -> Any:
-        kernel = _even(x.shape[-rank:], output_size)
-        return NotImplemented if kernel is None else largest(x, kernel)
-
-    return opened
-
-
-def _adaptive_largest_back(rank: int) -> Callable[..., Any]:
-    largest = _largest_back(rank)
-
-    def opened(grad: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> Any:
-        kernel = _even(x.shape[-rank:], grad.shape[-rank:])
-        if kernel is None:
-            return NotImplemented
-        return largest(grad, x, kernel, kernel, [0], [1], False, indices)
-
-    return opened
-
-
 # --- gradients where windows overlap ---
 
 
@@ -489,16 +470,20 @@ POOLS: dict[Any, Callable[..., Any]] = {
     aten.avg_pool3d.default: _averaged(3),
     aten.avg_pool2d_backward.default: _averaged_back(2),
     aten.avg_pool3d_backward.default: _averaged_back(3),
-    aten._adaptive_avg_pool2d.default: _adaptive(2),
-    aten._adaptive_avg_pool3d.default: _adaptive(3),
-    aten._adaptive_avg_pool2d_backward.default: _adaptive_back(2),
-    aten._adaptive_avg_pool3d_backward.default: _adaptive_back(3),
+    aten._adaptive_avg_pool2d.default: _adaptive(2, _averaged),
+    aten._adaptive_avg_pool3d.default: _adaptive(3, _averaged),
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_back(
+        2, _averaged_back, False, True, None
+    ),
+    aten._adaptive_avg_pool3d_backward.default: _adaptive_back(
+        3, _averaged_back, False, True, None
+    ),
     aten.max_pool2d_with_indices.default: _largest(2),
     aten.max_pool3d_with_indices.default: _largest(3),
     aten.max_pool2d_with_indices_backward.default: _largest_back(2),
     aten.max_pool3d_with_indices_backward.default: _largest_back(3),
-    aten.adaptive_max_pool2d.default: _adaptive_largest(2),
-    aten.adaptive_max_pool3d.default: _adaptive_largest(3),
-    aten.adaptive_max_pool2d_backward.default: _adaptive_largest_back(2),
-    aten.adaptive_max_pool3d_backward.default: _adaptive_largest_back(3),
+    aten.adaptive_max_pool2d.default: _adaptive(2, _largest),
+    aten.adaptive_max_pool3d.default: _adaptive(3, _largest),
+    aten.adaptive_max_pool2d_backward.default: _adaptive_back(2, _largest_back, [1], False),
+    aten.adaptive_max_pool3d_backward.default: _adaptive_back(3, _largest_back, [1], False),
 }

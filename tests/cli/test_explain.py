@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fusionplan.db import Store, TrialRecord
 from fusionplan.planner.device import CPU, H200
-from fusionplan.planner.explain import Explanation
+from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph import key
 from fusionplan.planner.group import subgraph, with_free_nodes
 from fusionplan.planner.ops import is_compute

@@ -37,7 +37,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.space import Layout, Space, space_of
 from oracle import as_tuple, assert_close
-from random_graphs import Program, generate
+from random_graphs import generate
+from random_programs import Program
 from torch._dynamo.backends.common import aot_autograd
 
 Planner = Callable[[Graph], Plan]

@@ -8,7 +8,8 @@ from fusionplan.planner.capture import capture
 from fusionplan.planner.config import Config
 from fusionplan.planner.cover import modelled_plan
 from fusionplan.planner.device import H200
-from fusionplan.planner.explain import Explanation, explain
+from fusionplan.planner.explain import explain
+from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.group import copies_in, subgraph
 from fusionplan.planner.module import print_module

@@ -12,7 +12,8 @@ from fusionplan.planner.cost import total
 from fusionplan.planner.cover import modelled_plan
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.explain import Denied, Explanation, Measured, condition, explain
+from fusionplan.planner.explain import condition, explain
+from fusionplan.planner.explanation import Denied, Explanation, Measured
 from fusionplan.planner.forms import Affine, Role, Term, TileAxis
 from fusionplan.planner.graph import Graph, key
 from fusionplan.planner.group import subgraph, with_free_nodes

@@ -14,7 +14,7 @@ from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner import saving
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
-from oracle import as_tuple, assert_close
+from oracle import DEVICE, as_tuple, assert_close
 
 OPTIONS = {"on_miss": "model", "evidence": "any"}
 BF16, F32 = torch.bfloat16, torch.float32
@@ -36,7 +36,11 @@ def _world(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
 
 
 def data(*shape: int, dtype: torch.dtype = F32, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.tensor(value, device=DEVICE)
 
 
 def single(x: torch.Tensor) -> torch.Tensor:
@@ -53,7 +57,7 @@ def step(
     leaves = [x.requires_grad_() if x.is_floating_point() else x for x in leaves]
     results = as_tuple(call(*leaves))
     seeds = [
-        (data(*r.shape, seed=9 + i) if r.dim() else torch.tensor(1.5)).to(BF16).to(r.dtype)
+        (data(*r.shape, seed=9 + i) if r.dim() else number(1.5)).to(BF16).to(r.dtype)
         for i, r in enumerate(results)
     ]
     wanted = [x for x in leaves if x.requires_grad]
@@ -85,7 +89,7 @@ def attention(q, k, v, change=lambda s: s):
 
 
 def positions(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, columns = (torch.arange(n) for n in scores.shape[-2:])
+    rows, columns = (torch.arange(n, device=scores.device) for n in scores.shape[-2:])
     return rows[:, None], columns[None, :]
 
 
@@ -96,7 +100,7 @@ def causal(scores: torch.Tensor) -> torch.Tensor:
 
 def alibi(scores: torch.Tensor) -> torch.Tensor:
     rows, columns = positions(scores)
-    slopes = 2.0 ** -torch.arange(1, scores.shape[-3] + 1)
+    slopes = 2.0 ** -torch.arange(1, scores.shape[-3] + 1, device=scores.device)
     return scores + slopes[:, None, None] * (columns - rows)
 
 
@@ -161,8 +165,8 @@ def test_the_head_of_splade(spelling: str, dtype: torch.dtype) -> None:
     reduce = {"max": lambda x: torch.max(x, dim=1).values, "amax": lambda x: x.amax(1)}[spelling]
     shapes = ((TEXTS, LENGTH, WIDTH), (WORDS, WIDTH), (WORDS,))
     inputs = [data(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
-    lengths = torch.tensor([[LENGTH], [7], [1]])
-    verify(splade(reduce), [*inputs, (torch.arange(LENGTH) < lengths).long()])
+    lengths = torch.tensor([[LENGTH], [7], [1]], device=DEVICE)
+    verify(splade(reduce), [*inputs, (torch.arange(LENGTH, device=DEVICE) < lengths).long()])
 
 
 def z_loss(hidden, weight, labels):
@@ -182,7 +186,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("name", LOSSES)
 def test_linear_and_cross_entropy(name: str, dtype: torch.dtype) -> None:
-    labels = torch.arange(ROWS) * 2 % CLASSES
+    labels = torch.arange(ROWS, device=DEVICE) * 2 % CLASSES
     labels[3:6], labels[9:12] = -100, 7
     if name == "ignored":
         labels[3:6] = 7
@@ -194,7 +198,7 @@ def test_linear_and_cross_entropy(name: str, dtype: torch.dtype) -> None:
 
 def contrastive(a, b, logit_scale):
     a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
-    scale, labels = logit_scale.exp(), torch.arange(a.shape[0])
+    scale, labels = logit_scale.exp(), torch.arange(a.shape[0], device=a.device)
     forth = F.cross_entropy(single(scale * a @ b.T), labels)
     back = F.cross_entropy(single(scale * b @ a.T), labels)
     return (forth + back) / 2
@@ -203,4 +207,4 @@ def contrastive(a, b, logit_scale):
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_a_contrastive_loss(dtype: torch.dtype) -> None:
     a, noise = data(ROWS, WIDTH), data(ROWS, WIDTH, seed=1)
-    verify(contrastive, [a.to(dtype), (a + noise).to(dtype), torch.tensor(1.0)])
+    verify(contrastive, [a.to(dtype), (a + noise).to(dtype), number(1.0)])

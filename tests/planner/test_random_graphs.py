@@ -17,7 +17,8 @@ from fusionplan.planner.runtime.executor import Executor
 from graph_sweep import PLANNERS, check, shrunk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import Program, generate, parsed
+from random_graphs import generate
+from random_programs import Program, parsed
 
 EXAMPLES = {"largest": 50, "modelled": 12}
 

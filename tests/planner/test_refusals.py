@@ -8,16 +8,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fusionplan.planner import codegen
-from fusionplan.planner.axes import FactorSpace
 from fusionplan.planner.chunks import walk
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import Refusal, Refused
-from fusionplan.planner.graph import INPUT, Graph, Ref, TensorType
+from fusionplan.planner.graph import INPUT, Graph, Ref
 from fusionplan.planner.legality import Dependences, bitset, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nest import schedule
@@ -25,22 +25,13 @@ from fusionplan.planner.ops import is_compute
 from fusionplan.planner.recompute import recomputed
 from fusionplan.planner.schedule import schedule_group
 from fusionplan.planner.space import Layout, Space, space_of
-from fusionplan.planner.survey import dims_of_nodes
-from fusionplan.planner.trace import _hits, trace
-from fusionplan.planner.values import Window
 from fusionplan.planner.ways import way
 from graphs import Builder, dense
+from refused_traces import CASES as TRACES
+from refused_traces import Cases, adding
 
-# name: (rule, words of the reason, what produces it)
-CASES: dict[str, tuple[str, str, Callable[[], object]]] = {}
-
-
-def case(rule: str, reason: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    def add(produce: Callable[[], object]) -> Callable[[], object]:
-        CASES[produce.__name__] = (rule, reason, produce)
-        return produce
-
-    return add
+CASES: Cases = dict(TRACES)
+case = partial(adding, CASES)
 
 
 def refusal_of(produce: Callable[[], object]) -> Refusal:
@@ -56,185 +47,6 @@ def space(group: Graph) -> Space:
     found = space_of(group, H200)
     assert isinstance(found, Space), found
     return found
-
-
-# --- tracing: views, windows, opaque nodes -----------------------------------------------------
-
-
-@case("output", "a group's output is no tensor")
-def output_that_is_none() -> object:
-    b = Builder()
-    x = b.input(4, 6)
-    return trace(b.graph(b.op("exp.default", x), None))
-
-
-@case("opaque", "aten.cumsum.default has no row")
-def operation_without_a_row() -> object:
-    b = Builder()
-    return schedule(b.graph(b.op("cumsum.default", b.input(4, 6), 0)), "natural", "held")
-
-
-@case("opaque", "n1 is no single tensor")
-def operation_with_several_results() -> object:
-    b = Builder()
-    return trace(b.graph(b.opaque(b.input(4, 6))))
-
-
-@case("dtype", "which is complex64")
-def input_of_complex_numbers() -> object:
-    b = Builder()
-    x = b.input(4, 6, dtype="complex64")
-    return trace(b.graph(b.node("aten.abs.default", (x,), TensorType((4, 6), (6, 1), "float32"))))
-
-
-@case("cast", "n0 casts no tensor")
-def cast_of_a_number() -> object:
-    b = Builder()
-    return trace(b.graph(b.op("_to_copy.default", 3.0, shape=(4,))))
-
-
-@case("window", "n1 is a reduction read through a slice")
-def slice_of_a_reduction() -> object:
-    b = Builder()
-    total = b.op("sum.dim_IntList", b.input(8, 6), (1,), shape=(8,))
-    rows = b.op("slice.Tensor", total, 0, 2, 6, shape=(4,))
-    return schedule(b.graph(b.op("exp.default", rows)), "natural", "held")
-
-
-@case("window", "n2 is a reshape between a slice and its source")
-def slice_of_a_flattened_tensor() -> object:
-    b = Builder()
-    y = b.op("exp.default", b.input(8, 6))
-    flat = b.op("view.default", y, (48,), shape=(48,))
-    part = b.op("slice.Tensor", flat, 0, 5, 29, shape=(24,))
-    return trace(b.graph(b.op("exp.default", part)))
-
-
-@case("window", "a slice at Ref(node=0), which is no number")
-def slice_at_a_tensor() -> object:
-    b = Builder()
-    x = b.input(8, 6)
-    return trace(b.graph(b.op("exp.default", b.op("slice.Tensor", x, 0, x, 6, shape=(4, 6)))))
-
-
-@case("window", "a concatenation read at one index only")
-def concatenation_read_at_one_index() -> object:
-    return _hits(Window(3, 0, 4), 0, 8)
-
-
-@case("indexed", "n3 reads by index what the kernel itself computes")
-def lookup_in_what_is_computed() -> object:
-    b = Builder()
-    x, index = b.input(8, 6), b.input(3, dtype="int64")
-    y = b.op("exp.default", x)
-    return trace(b.graph(b.op("index_select.default", y, 0, index, shape=(3, 6))))
-
-
-@case("indexed", "n2 reads a number by index")
-def lookup_in_a_number() -> object:
-    b = Builder()
-    x, index = b.input(), b.input(1, dtype="int64")
-    return trace(b.graph(b.op("index_select.default", x, 0, index, shape=(1,))))
-
-
-@case("indexed", "n2 reads by what is no index: bool[8]")
-def lookup_by_a_mask() -> object:
-    b = Builder()
-    x, mask = b.input(8, 6), b.input(8, dtype="bool")
-    return trace(b.graph(b.op("index.Tensor", x, (mask,), shape=(3, 6))))
-
-
-@case("indexed", "n1 has no index")
-def lookup_without_an_index() -> object:
-    b = Builder()
-    return trace(b.graph(b.op("index.Tensor", b.input(8, 6), (None, None))))
-
-
-@case("window", "n2 gathers from a part of its source")
-def walk_along_a_gather_from_a_part() -> object:
-    b = Builder()
-    x, index = b.input(8, 6), b.input(4, 2, dtype="int64")
-    return dims_of_nodes(b.graph(b.op("gather.default", x, 1, index, shape=(4, 2))))
-
-
-@case("empty", "n1 reduces an empty tensor")
-def maximum_of_nothing() -> object:
-    b = Builder()
-    return trace(b.graph(b.op("amax.default", b.input(4, 0), (1,), shape=(4,))))
-
-
-@case("empty", "n2 joins no elements")
-def concatenation_of_nothing() -> object:
-    b = Builder()
-    x, y = b.input(4, 0), b.input(4, 0)
-    return trace(b.graph(b.op("cat.default", (x, y), 1, shape=(4, 0))))
-
-
-@case("empty", "a tensor of the group has no elements")
-def pointwise_of_nothing() -> object:
-    b = Builder()
-    return schedule(b.graph(b.op("exp.default", b.input(4, 0))), "natural", "held")
-
-
-@case("constant", "n0 is filled with Ref(node=7)")
-def filled_with_a_tensor() -> object:
-    b = Builder()
-    full = b.op("full.default", (4,), 0.5, shape=(4,))
-    graph = b.graph(full)
-    args = (graph.nodes[0].args[0], Ref(7))
-    object.__setattr__(graph.nodes[0], "args", args)
-    return trace(graph)
-
-
-@case("constant", "n0 counts in steps that are no integers")
-def counting_in_halves() -> object:
-    b = Builder()
-    return trace(b.graph(b.op("arange.start_step", 0, 4, 0.5, shape=(8,))))
-
-
-@case("concat", "n2 has an operand of another rank")
-def concatenation_of_two_ranks() -> object:
-    b = Builder()
-    parts = (b.input(4, 6), b.input(0))
-    return trace(b.graph(b.op("cat.default", parts, 0, shape=(4, 6))))
-
-
-@case("transposed", "n0 is used together with its transpose")
-def computed_value_with_its_own_transpose() -> object:
-    b = Builder()
-    x = b.op("sum.dim_IntList", b.input(8, 8, 4), (2,), shape=(8, 8))
-    turned = b.op("permute.default", x, (1, 0))
-    graph = b.graph(b.op("add.Tensor", x, turned))
-    return schedule(graph, "natural", "held")
-
-
-# --- factors -----------------------------------------------------------------------------------
-
-
-@case("factor", "two dimensions that meet have different sizes")
-def different_sizes() -> object:
-    factors = FactorSpace()
-    return factors.unify(factors.fresh(4), factors.fresh(4) + factors.fresh(2))
-
-
-@case("factor", "reshape to (4, 8) runs out of elements")
-def reshape_to_more_elements() -> object:
-    factors = FactorSpace()
-    return factors.regroup(factors.fresh(8), (4, 8))
-
-
-@case("factor", "reshape to (3, 4) cuts an axis of 6 at 4")
-def reshape_across_an_axis() -> object:
-    b = Builder()
-    y = b.op("exp.default", b.input(2, 6))
-    return schedule(b.graph(b.op("view.default", y, (3, 4), shape=(3, 4))), "natural", "held")
-
-
-@case("factor", "an axis of 6 does not split into parts of 4")
-def views_that_split_one_axis_in_two_ways() -> object:
-    factors = FactorSpace()
-    whole = factors.fresh(6)
-    return factors.unify(whole, factors.fresh(3) + factors.fresh(4))
 
 
 # --- layouts -----------------------------------------------------------------------------------
@@ -609,8 +421,8 @@ def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
             if node.func.id not in ("Refusal", "Refused") or path.name == "errors.py":
                 continue
             rule, reason = node.args
-            # What a derivation refuses is a value beside it, tested in test_online.py; what an
-            # explanation could not rank, in test_explain.py.
+            # What a derivation refuses is a value beside it, tested in test_online_refused.py; what
+            # an explanation could not rank, in test_explain.py.
             if path.name == "explain.py" or getattr(rule, "value", "") == "online":
                 continue
             assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: no literal rule"

@@ -17,7 +17,8 @@ from fusionplan.planner.chunks import Walk, walk
 from fusionplan.planner.cover import best_cuts, partition
 from fusionplan.planner.device import builtin
 from fusionplan.planner.errors import PlanError, Refusal
-from fusionplan.planner.explain import Explanation, explain
+from fusionplan.planner.explain import explain
+from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph import INPUT
 from fusionplan.planner.group import is_copied, subgraph
 from fusionplan.planner.module import print_module

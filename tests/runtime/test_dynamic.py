@@ -22,18 +22,25 @@ from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.compile import compilations
 from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
 from fusionplan.planner.varying import bucket_key
+from oracle import DEVICE
 from torch import nn
 
 torch.manual_seed(0)
-WEIGHT = torch.randn(24, 32) / 6
+
+
+def data(*shape):
+    return torch.randn(*shape, device=DEVICE)
+
+
+WEIGHT = data(24, 32) / 6
 
 
 def tokens(n):
-    return torch.randn(n, 32)
+    return data(n, 32)
 
 
 def heads(n):
-    return tuple(torch.randn(2, n, 16) for _ in range(3))
+    return tuple(data(2, n, 16) for _ in range(3))
 
 
 def attention(q, k, v):
@@ -41,7 +48,7 @@ def attention(q, k, v):
 
 
 def causal(q, k, v):
-    i = torch.arange(q.shape[1])
+    i = torch.arange(q.shape[1], device=q.device)
     scores = torch.where(i[None, :] <= i[:, None], q @ k.mT / 4, -torch.inf)
     return torch.softmax(scores, -1) @ v
 
@@ -54,11 +61,11 @@ DOTS = Config((("x0", 1), ("x1", 16), ("r0", 16)), reduction="loop")
 CASES = {
     "pointwise": (lambda x, y: F.gelu(x) + y, lambda n: (tokens(n), tokens(n)), HELD, 0),
     "columns": (lambda x: x.t() * 2 + 1, lambda n: (tokens(n),), Config((("x0", 8),)), 0),
-    "softmax": (lambda x: x.softmax(-1), lambda n: (torch.randn(6, n),), HELD, 1),
-    "softmax_looped": (lambda x: x.softmax(-1), lambda n: (torch.randn(6, n),), ROWS, 1),
+    "softmax": (lambda x: x.softmax(-1), lambda n: (data(6, n),), HELD, 1),
+    "softmax_looped": (lambda x: x.softmax(-1), lambda n: (data(6, n),), ROWS, 1),
     "layer_norm": (
         lambda x: F.layer_norm(x, (x.shape[-1],)) + x,
-        lambda n: (torch.randn(6, n),),
+        lambda n: (data(6, n),),
         HELD,
         1,
     ),
@@ -73,13 +80,13 @@ CASES = {
     "root": (lambda x: x / x.shape[0] ** 0.5, lambda n: (tokens(n),), HELD, 0),
     "looked_up": (
         lambda x: x.repeat_interleave(2, 0)[:, :, 1:] * 2,
-        lambda n: (torch.randn(n, 2, 9),),
+        lambda n: (data(n, 2, 9),),
         Config(tuple((f"x{i}", 4) for i in range(4))),
         0,
     ),
     "interpolated": (
         lambda x: F.interpolate(x, scale_factor=2.0) + 1,
-        lambda n: (torch.randn(1, 2, n, 8),),
+        lambda n: (data(1, 2, n, 8),),
         Config(tuple((f"x{i}", 4) for i in range(4))),
         2,
     ),
@@ -108,7 +115,7 @@ class Made:
 def one_kernel(graph, config):
     nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
     group = GroupPlan(nodes, "triton", "", config)
-    return Plan(key(graph), "cpu", (), "modelled", (group,))
+    return Plan(key(graph), DEVICE, (), "modelled", (group,))
 
 
 def backend(made, find=lambda captured: "nothing is stored", **policy):
@@ -199,7 +206,7 @@ def test_a_miss_outside_of_the_bucket_is_an_error_or_the_baseline():
     find = known(planned(HELD))
     for policy in ("error", "baseline"):
         torch._dynamo.reset()
-        dispatcher = Dispatcher(Policy(on_miss=policy), Sources(find))
+        dispatcher = Dispatcher(Policy(on_miss=policy, baseline="eager"), Sources(find))
         fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)
         for size in (17, 20):
             fast(*inputs_of("softmax", size))
@@ -224,7 +231,7 @@ def test_a_plan_that_does_not_fit_its_bucket_is_a_miss_with_a_reason():
     with pytest.warns(FusionplanWarning, match="no block size for axis r0"):
         torch.compile(
             lambda x: x.softmax(-1),
-            backend=Dispatcher(Policy(), Sources(known((bucket, plan)))),
+            backend=Dispatcher(Policy(baseline="eager"), Sources(known((bucket, plan)))),
         )(*inputs_of("softmax", 18))
     torch._dynamo.reset()
     made = Made(HELD)
@@ -262,12 +269,12 @@ def each_apart(captured):
         blocks = tuple((axis, 16) for axis in ("x0", "x1", "x2", "r0", "r1"))
         nodes = with_free_nodes(graph, [node])
         groups.append(GroupPlan(nodes, "triton", "", Config(blocks)))
-    return Plan(key(graph), "cpu", (), "modelled", tuple(groups))
+    return Plan(key(graph), DEVICE, (), "modelled", tuple(groups))
 
 
 def test_a_training_step_compiles_once():
     torch.manual_seed(0)
-    block, asked = Block(), []
+    block, asked = Block().to(DEVICE), []
 
     def make(captured):
         asked.append(captured)
@@ -277,7 +284,7 @@ def test_a_training_step_compiles_once():
     fast = torch.compile(block, backend=dispatcher)
     for rows in RAGGED[:2]:
         before = compilations()
-        x = torch.randn(rows, 16)
+        x = data(rows, 16)
         torch.testing.assert_close(gradients(fast, x), gradients(block, x), rtol=1e-4, atol=1e-4)
         assert rows == RAGGED[0] or compilations() == before
     assert len(asked) == 2
