@@ -130,7 +130,10 @@ def _apart(asked: Asked, patience_s: float) -> Whole:
         # -P: the working folder does not come first on the import path.
         command = [sys.executable, "-P", "-m", "fusionplan.bench.whole", *_arguments(asked, into)]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         ended = ""
         try:

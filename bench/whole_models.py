@@ -50,7 +50,14 @@ def bert(tiny: bool) -> Case:
 def gpt2(tiny: bool) -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    small = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 1000}
+    small = {
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 2,
+        "vocab_size": 1000,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     config = GPT2Config(
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, **(small if tiny else {})
     )
@@ -143,9 +150,10 @@ class _Residual(nn.Module):
         self.time = nn.Linear(width, channels)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        y = self.first(F.silu(self.norms[0](x)))
+        y: torch.Tensor = self.first(F.silu(self.norms[0](x)))
         y = y + self.time(F.silu(time))[:, :, None, None]
-        return x + self.second(F.silu(self.norms[1](y)))
+        y = self.second(F.silu(self.norms[1](y)))
+        return x + y
 
 
 class _SpatialAttention(nn.Module):
@@ -160,7 +168,8 @@ class _SpatialAttention(nn.Module):
         rows = self.norm(x).flatten(2).mT
         q, k, v = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return x + self.out(mixed).mT.view(x.shape)
+        y: torch.Tensor = self.out(mixed).mT.view(x.shape)
+        return x + y
 
 
 class UNetBlock(nn.Module):
@@ -172,7 +181,8 @@ class UNetBlock(nn.Module):
         self.attention = _SpatialAttention(channels, heads)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        return self.second(self.attention(self.first(x, time)), time)
+        y: torch.Tensor = self.second(self.attention(self.first(x, time)), time)
+        return y
 
 
 def unet_block(tiny: bool) -> Case:
