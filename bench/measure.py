@@ -118,7 +118,7 @@ def ready_peers(
         try:
             problem = accuracy_of(model, arguments, peers.ready[REWRITTEN]).problem
         except torch.OutOfMemoryError as error:
-            problem = f"not checked: {_first_line(error)}"
+            problem = f"not checked: {first_line(error)}"
         if problem:
             notes.note(f"{REWRITTEN}: {problem}")
     return peers.ready
@@ -143,13 +143,25 @@ def compare(
     """Interleaved times of all, in two passes, and ours against the best of the others but for
     what was rewritten by hand. A peer that fails is left out, with a note. Raises FusionplanError
     when none is left."""
+    times, whole = interleaved(calls, timer, budget_s, notes)
+    best = against(times, whole)
+    if best is None:
+        raise FusionplanError("neither eager nor torch.compile runs beside the plan")
+    return times, best
+
+
+def interleaved(
+    calls: Mapping[str, Call], timer: Timer, budget_s: float, notes: Notes
+) -> tuple[dict[str, Timing], Interleaved]:
+    """Times of all, in two passes of so many seconds each. What fails is left out, with a note, but
+    for ours: its exception is raised."""
     while True:
         guarded = {n: c if n == OURS else _guarded(n, c) for n, c in calls.items()}
         try:
             passes = [timer.interleaved(guarded, budget_s=budget_s) for _ in range(PASSES)]
             break
         except _PeerFailed as failed:
-            notes.note(f"{failed.name} fails beside the others: {_first_line(failed.error)}")
+            notes.note(f"{failed.name} fails beside the others: {first_line(failed.error)}")
             calls = {n: c for n, c in calls.items() if n != failed.name}
     whole = Interleaved({n: [lap for p in passes for lap in p.laps[n]] for n in calls})
     times: dict[str, Timing] = {}
@@ -157,12 +169,17 @@ def compare(
         total = whole.timing(name)
         each = tuple(p.timing(name).seconds for p in passes)
         times[name] = Timing(total.seconds, each, total.spread_s, total.laps)
-    peers = [name for name in calls if name not in (OURS, REWRITTEN)]
-    if not peers:
-        raise FusionplanError("neither eager nor torch.compile runs beside the plan")
+    return times, whole
+
+
+def against(times: Mapping[str, Timing], whole: Interleaved) -> Against | None:
+    """Ours beside the best peer; None where one of them is missing."""
+    peers = [name for name in times if name not in (OURS, REWRITTEN)]
+    if OURS not in times or not peers:
+        return None
     best = min(peers, key=lambda n: times[n].seconds)
     ratio = whole.ratio(OURS, best)
-    return times, Against(best, ratio.median, ratio.low, ratio.high)
+    return Against(best, ratio.median, ratio.low, ratio.high)
 
 
 def _guarded(name: str, call: Call) -> Call:
@@ -175,7 +192,7 @@ def _guarded(name: str, call: Call) -> Call:
     return run
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"
 

@@ -1,0 +1,256 @@
+"""Whole models by all ways: the real path of a small one in the interpreter, and its processes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fusionplan.bench import whole
+from fusionplan.bench.result import EAGER, OURS, Against, Machine, Timing
+from fusionplan.bench.whole_models import MODELS, Case, distance, step_of
+from fusionplan.bench.whole_one import Asked, Whole, measure
+from fusionplan.db.store import Store
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import DeviceProfile
+from fusionplan.tuner.session import Session
+from torch import nn
+
+CPU = torch.device("cpu")
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x * self.weight)
+
+
+def small(tiny: bool) -> Case:
+    return Small(), {"x": torch.randn(4 if tiny else 8, 16)}
+
+
+@pytest.fixture(autouse=True)
+def _world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "small", small)
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stages of the graphs that were tuned, by the cost model and called measured."""
+    stages: list[str] = []
+
+    def measured(session: Session, profile: DeviceProfile, _: object, stage: str) -> None:
+        stages.append(stage)
+        session._record(profile)
+        plan = modelled_plan(session.captured.graph, profile)
+        plan = replace(plan, device=profile.key, evidence="measured", measured=1e-3)
+        session._save(plan, profile)
+
+    monkeypatch.setattr(Session, "measured", measured)
+    return stages
+
+
+def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> Asked:
+    return Asked("small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), True)
+
+
+@pytest.mark.parametrize(
+    "kind, stages", [("inference", ["inference"]), ("training", ["forward", "backward"])]
+)
+def test_ours_runs_by_the_tuned_plans_beside_eager(tmp_path, tuned, kind, stages):
+    saved = []
+    found = measure(asked(kind, tmp_path / "p.db"), lambda r: saved.append(list(r.times)))
+    assert tuned == stages
+    assert not found.problem
+    assert found.kernels >= len(stages)
+    assert "triton" in found.lowerings
+    assert found.errors[EAGER] == 0.0
+    assert set(found.times) == set(found.first_s) == {EAGER, OURS}
+    assert found.best.peer == EAGER
+    assert min(found.tune_s, found.plan_s, found.capture_s) > 0
+    assert not any("plan" in note for note in found.notes)
+    assert len(saved) > 2
+    with Store.open(tmp_path / "p.db") as store:
+        assert len(store.plans()) == len(stages)
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers(tmp_path, tuned):
+    pytest.importorskip("transformers")
+    bert = replace(asked("inference", tmp_path / "p.db"), name="bert-base")
+    found = measure(bert, lambda _: None)
+    assert tuned == ["inference"]
+    assert not found.problem
+    assert found.kernels > 1
+    assert OURS in found.times
+
+
+def test_without_a_search_the_models_plans_run(tmp_path, tuned):
+    found = measure(asked("inference", tmp_path / "none.db", seconds=0.0), lambda _: None)
+    assert not tuned
+    assert found.tune_s is None
+    assert found.kernels > 0
+
+
+def test_a_way_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
+    def fails(model: object, **_: object) -> Callable[..., object]:
+        def call(**_: object) -> object:
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    ways = (EAGER, "default")
+    monkeypatch.setattr(torch, "compile", fails)
+    found = measure(asked("inference", tmp_path / "p.db", *ways), lambda _: None)
+    assert found.failed == {"default": "RuntimeError: no compiler here"}
+    assert list(found.times) == [EAGER]
+    assert found.best is None
+
+
+def test_a_search_that_fails_leaves_the_peers(tmp_path, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no search here")
+
+    monkeypatch.setattr("fusionplan.bench.whole_one.tune", fails)
+    found = measure(asked("inference", tmp_path / "p.db"), lambda _: None)
+    assert found.problem == "RuntimeError: no search here"
+    assert list(found.times) == [EAGER]
+
+
+def test_a_wrong_result_is_a_problem():
+    found = Whole("m", "inference", errors={OURS: 0.03}, eager_error=0.005)
+    assert "error 0.03" in found.problem
+    assert not replace(found, eager_error=0.02).problem
+    assert not replace(found, errors={"default": 1.0}).problem
+
+
+def test_a_process_of_its_own(tmp_path, capsys):
+    out = tmp_path / "whole.json"
+    options = ["unet-block", "--tiny", "--device", "cpu", "--kind", "inference", "--seconds", "0"]
+    more = ["--ways", EAGER, "--budget", "0.01", "--json", str(out)]
+    assert whole.main([*options, *more]) == 0
+    report = whole.REPORT.validate_json(out.read_bytes())
+    assert [m.name for m in report.models] == ["unet-block"]
+    assert report.models[0].times[EAGER].seconds > 0
+    printed = capsys.readouterr().out
+    assert "| unet-block | inference |" in printed
+    assert "--tiny --device cpu" in printed
+    assert f"torch {torch.__version__}" in printed
+
+
+def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
+    code = "import sys, time; open(sys.argv[1], 'w').write(sys.argv[2]); time.sleep(600)"
+    part = whole.ONE.dump_json(Whole("small", "training", plan_s=3.0)).decode()
+
+    class Hangs(whole.subprocess.Popen):
+        def __init__(self, command: list[str], **options: object) -> None:
+            into = command[command.index("--into") + 1]
+            super().__init__([sys.executable, "-c", code, into, part], **options)
+
+    monkeypatch.setattr(whole.subprocess, "Popen", Hangs)
+    start = time.monotonic()
+    found = whole._apart(Asked("small", "training"), 3.0)
+    assert found.ended == "stopped after 3 s"
+    assert found.plan_s == 3.0
+    assert time.monotonic() - start < 60
+
+
+def test_a_process_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    found = whole._apart(Asked("small", "inference"), 60.0)
+    assert found.ended == "its process ended with status 1"
+
+
+def test_a_model_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    def absent(tiny: bool) -> Case:
+        raise ModuleNotFoundError("No module named 'timm'")
+
+    monkeypatch.setitem(MODELS, "small", absent)
+    whole._child(asked("inference", tmp_path / "p.db"), tmp_path / "one.json")
+    found = whole.ONE.validate_json((tmp_path / "one.json").read_bytes())
+    assert found.ended == "ModuleNotFoundError: No module named 'timm'"
+
+
+def test_no_model_is_begun_after_the_limit(capsys, tmp_path):
+    out = tmp_path / "whole.json"
+    assert whole.main(["resnet50", "--limit", "0", "--json", str(out)]) == 1
+    report = whole.REPORT.validate_json(out.read_bytes())
+    assert [(m.kind, m.ended) for m in report.models] == [
+        ("inference", "not begun: 0 s are over"),
+        ("training", "not begun: 0 s are over"),
+    ]
+    assert "- resnet50 training: not begun: 0 s are over" in capsys.readouterr().out
+
+
+def test_arguments_reach_the_process(tmp_path):
+    given = Asked("gpt2", "training", (EAGER, OURS), "cuda:1", 5.0, 0.5, "p.db", True)
+    options = whole._parser().parse_args(whole._arguments(given, tmp_path))
+    assert whole._asked(options, options.models[0], options.kind) == given
+    assert options.into == tmp_path
+
+
+@pytest.mark.parametrize("given", [["nonsense"], ["gpt2", "--ways", "fast"], ["--seconds", "-1"]])
+def test_usage(given, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        whole.main(given)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_the_table():
+    def timing(seconds: float) -> Timing:
+        return Timing(seconds, (seconds,), 0.0, 10)
+
+    good = Whole(
+        "gpt2",
+        "training",
+        Machine("A GPU", "2.13", "3.7", "3.12"),
+        plan_s=12.0,
+        tune_s=100.0,
+        times={EAGER: timing(4e-3), "max-autotune": timing(2e-3), OURS: timing(1.6e-3)},
+        errors={OURS: 5e-3},
+        failed={"reduce-overhead": "RuntimeError: no graph"},
+        kernels=7,
+        lowerings=("aten", "triton"),
+        best=Against("max-autotune", 0.8, 0.79, 0.81),
+    )
+    bad = Whole("mamba", "inference", ended="stopped after 9 s")
+    text = whole.markdown(whole.Report("2025-01-02", "abc", "python -m x", [good, bad]))
+    assert "2025-01-02, A GPU, torch 2.13, triton 3.7, commit abc: `python -m x`" in text
+    row = "| gpt2 | training | 4.000 ms | 2.000 ms | 1.600 ms | 1.25 (max-autotune) | 7 | 5.0e-03"
+    assert row + " | 12 | 100 |" in text
+    assert "| mamba | inference | - | - | - | - | 0 | - | - | - |" in text
+    assert "- gpt2 training: reduce-overhead failed: RuntimeError: no graph" in text
+    assert "- mamba inference: stopped after 9 s" in text
+
+
+def test_steps_are_the_same_each_time_and_leave_no_gradients():
+    first, second = (step_of(small, "training", CPU, True) for _ in range(2))
+    got = first.results(first.module)
+    assert distance(got, second.results(second.module)) == 0.0
+    assert got[-1].numel() == sum(p.numel() for p in first.module.parameters())
+    assert all(p.grad is None for p in first.module.parameters())
+    first.run(first.module)
+    assert all(p.grad is not None for p in first.module.parameters())
+
+
+def test_the_backward_pass_begins_at_the_loss():
+    pytest.importorskip("transformers")
+    step = step_of(MODELS["gpt2"], "training", CPU, True)
+    assert [g.shape for g in step.gradients] == [torch.Size([])]
+    assert len(step_of(small, "training", CPU, True).gradients) == 1
+
+
+def test_distance():
+    a = torch.ones(4)
+    assert distance([a], [a, a]) == float("inf")
+    assert distance([a * float("nan")], [a]) == float("inf")
+    assert distance([a * 1.5], [a]) == pytest.approx(0.5)
