@@ -99,6 +99,36 @@ def custom_loss_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tenso
     return [torch.randn(shape, device=device), torch.randn(shape, device=device)]
 
 
+class LayerNormBackward(nn.Module):
+    """The gradients of a layer norm: of its input, and of weight and bias over all rows."""
+
+    def __init__(self, scale: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4096 // scale, dtype=BF16))
+        self.bias = nn.Parameter(torch.zeros(4096 // scale, dtype=BF16))
+
+    def forward(
+        self, gradient: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        shape = [x.shape[-1]]
+        backward = torch.ops.aten.native_layer_norm_backward
+        found: tuple[torch.Tensor, ...] = backward(
+            gradient, x, shape, mean, rstd, self.weight, self.bias, [True, True, True]
+        )
+        return found
+
+
+def layernorm_backward_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
+    """The result's gradient and x [16384, 4096], bfloat16; mean and rstd [16384, 1], float32."""
+    rows, width = 16384 // scale, 4096 // scale
+    x = _normal(rows, width, dtype=BF16, device=device)
+    gradient = torch.randn_like(x)
+    var, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+    # Eager's own kernel wants the statistics in the dtype of x on a CPU.
+    kept = BF16 if x.device.type == "cpu" else torch.float32
+    return [gradient, x, mean.to(kept), torch.rsqrt(var + 1e-5).to(kept)]
+
+
 def _normal(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     torch.manual_seed(0)
     return torch.randn(*shape, dtype=dtype, device=device)

@@ -21,18 +21,22 @@ import torch
 from ..api import executors, load
 from ..planner.errors import FusionplanError
 from ..tuning import tune
-from . import contractions as models
+from . import contractions, models
 
 RUNS = 15
 
 STEPS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[str], list[torch.Tensor]]]] = {
-    "splade_head": (models.SpladeHead, models.splade_head_inputs),
+    "splade_head": (contractions.SpladeHead, contractions.splade_head_inputs),
     "attn_naive_softcap_alibi_causal": (
-        models.AttentionSoftcap,
-        models.attn_naive_softcap_alibi_causal_inputs,
+        contractions.AttentionSoftcap,
+        contractions.attn_naive_softcap_alibi_causal_inputs,
     ),
-    "attn_naive": (models.Attention, models.attn_naive_inputs),
-    "linear_cross_entropy": (models.LinearCrossEntropy, models.linear_cross_entropy_inputs),
+    "attn_naive": (contractions.Attention, contractions.attn_naive_inputs),
+    "linear_cross_entropy": (
+        contractions.LinearCrossEntropy,
+        contractions.linear_cross_entropy_inputs,
+    ),
+    "cross_entropy_128k": (models.CrossEntropy, models.cross_entropy_128k_inputs),
 }
 
 

@@ -74,7 +74,8 @@ def _more(
     model: str,
     inputs: str,
     kernels: int | None,
-    reach_ms: float,
+    reach_ms: float | None,
+    ahead: bool = False,
 ) -> Workload:
     return Workload(
         name,
@@ -84,7 +85,8 @@ def _more(
         model=model,
         inputs=inputs,
         kernels=kernels,
-        reach=reach_ms / 1e3,
+        ahead=ahead,
+        reach=None if reach_ms is None else reach_ms / 1e3,
     )
 
 
@@ -216,6 +218,16 @@ MORE = (
         "custom_loss_inputs",
         None,
         0.020,
+    ),
+    _more(
+        "layernorm_backward",
+        "gradients of layer_norm, [16384, 4096] bf16, affine",
+        2 * (3 * 16384 * 4096 + 4 * 4096) + 4 * 2 * 16384,
+        "LayerNormBackward",
+        "layernorm_backward_inputs",
+        None,
+        None,
+        ahead=True,
     ),
 )
 
