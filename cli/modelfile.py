@@ -81,7 +81,11 @@ def _imported(file: Path) -> ModuleType:
         loader.exec_module(module)
     except SyntaxError as error:
         where = Path(error.filename).name if error.filename else file.name
-        raise ModelError(f"{where}, line {error.lineno}: {error.msg}") from error
+        # What is no text at all has no lines.
+        place = where if error.lineno is None else f"{where}, line {error.lineno}"
+        raise ModelError(
+            f"{place}: {error.msg}; give a Python file that can be imported"
+        ) from error
     except (Exception, SystemExit) as error:
         raise _blamed(error, file, "importing it fails") from error
     return module

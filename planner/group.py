@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from .graph import INPUT, Graph, Node, kernel_key, map_refs
@@ -104,15 +104,7 @@ def _is_needed_outside(graph: Graph, node: int, members: set[int]) -> bool:
 
 
 def _is_read_outside(graph: Graph, node: int, members: set[int]) -> bool:
-    if node in graph.outputs:
-        return True
-    for user in graph.users(node):
-        if is_copied(graph, user):
-            if _is_read_outside(graph, user, members):
-                return True
-        elif user not in members:
-            return True
-    return False
+    return _is_returned(graph, node) or not _readers(graph, node) <= members
 
 
 def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -139,16 +131,23 @@ def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int
 
 def _readers(graph: Graph, node: int) -> set[int]:
     """The nodes that do work with a value, through those of which there are copies."""
-    found: set[int] = set()
-    for user in graph.users(node):
-        found |= _readers(graph, user) if is_copied(graph, user) else {user}
-    return found
+    users = {user for seen in _through_copies(graph, node) for user in graph.users(seen)}
+    return {user for user in users if not is_copied(graph, user)}
 
 
 def _is_returned(graph: Graph, node: int) -> bool:
     """Whether a value is the caller's, perhaps through views."""
-    copied = (user for user in graph.users(node) if is_copied(graph, user))
-    return node in graph.outputs or any(_is_returned(graph, user) for user in copied)
+    return any(seen in graph.outputs for seen in _through_copies(graph, node))
+
+
+def _through_copies(graph: Graph, node: int) -> Iterator[int]:
+    """A node, and what nodes of which there are copies make of it, each once."""
+    seen, pending = {node}, [node]
+    while pending:
+        yield (each := pending.pop())
+        new = [u for u in graph.users(each) if is_copied(graph, u) and u not in seen]
+        seen.update(new)
+        pending.extend(new)
 
 
 @dataclass(frozen=True, slots=True)

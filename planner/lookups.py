@@ -7,7 +7,7 @@ integers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -17,7 +17,7 @@ from .graph import Node, Ref
 from .ops import Lookup, bound
 from .strided import strided
 from .values import At, Compute, Dims, Load, LoadDim, Windows
-from .views import Reader, load_dims
+from .views import Found, Reader, Reading, Request, load_dims
 
 _INDICES = ("int32", "int64")
 
@@ -32,7 +32,7 @@ class _Picks:
     first: int | None
 
 
-def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> tuple[int, Dims]:
+def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
     """The load of a lookup, and the dimensions of its result. Raises Refused where the source is
     computed by the same kernel, or the index is no integer."""
     picks = _picks(reader, node, row)
@@ -40,7 +40,7 @@ def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> tuple[i
     if memory is None or node.type is None:
         raise Refused("indexed", f"{node.name} reads by index what the kernel itself computes")
     shape = reader.shape(picks.source)
-    values, dims = _index(reader, node, picks, windows)
+    values, dims = yield from _index(reader, node, picks, windows)
     if picks.first is None:
         own = [d for d in range(len(shape)) if d != picks.indices[0][0]]
         kept = tuple(dims[d] for d in own)
@@ -64,13 +64,13 @@ def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> tuple[i
     return reader.add(kind, dims, dtype, node)
 
 
-def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> tuple[int, Dims]:
+def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
     """The dimensions of a lookup, its source being read as a whole. Raises Refused where a part
     of an axis of the result asks for another part of the source."""
     picks = _picks(reader, node, row)
     shape, whole = reader.shape(picks.source), reader.shape(node.id)
-    value, source = reader.read(picks.source, (None,) * len(shape))
-    _, dims = _index(reader, node, picks, windows)
+    value, source = yield picks.source, (None,) * len(shape)
+    _, dims = yield from _index(reader, node, picks, windows)
     own = [d for d in range(len(shape)) if d not in dict(picks.indices)]
     if picks.first is None:
         kept = tuple(dims[d] for d in own)
@@ -106,7 +106,9 @@ def _picks(reader: Reader, node: Node, row: Lookup) -> _Picks:
     return _Picks(source.node, ((dim, index.node),), None if row.along else dim)
 
 
-def _index(reader: Reader, node: Node, picks: _Picks, windows: Windows) -> tuple[list[int], Dims]:
+def _index(
+    reader: Reader, node: Node, picks: _Picks, windows: Windows
+) -> Generator[Request, Found, tuple[list[int], Dims]]:
     """The values of the indices, and their common dimensions."""
     nodes = [reader.group.nodes[i] for _, i in picks.indices]
     if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):
@@ -118,7 +120,7 @@ def _index(reader: Reader, node: Node, picks: _Picks, windows: Windows) -> tuple
     values: list[int] = []
     dims: list[Factors] = [()] * len(shape)
     for n in nodes:
-        value, own = reader.operand(n.id, shape, windows)
+        value, own = yield from reader.operand(n.id, shape, windows)
         values.append(value)
         for position, factors in enumerate(own):
             if factors and dims[position]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from .graph import Arg, Ref
@@ -74,8 +74,8 @@ class Rewriting:
 
     def varies(self, value: int) -> frozenset[int]:
         """The factors on which a value really depends."""
-        if value not in self._varies:
-            kind = self.values[value].kind
+        for each in self._operands_first([value], self._varies):
+            kind = self.values[each].kind
             own: set[int] = set()
             match kind:
                 case Load(dims=dims):
@@ -83,19 +83,20 @@ class Rewriting:
                     own.update(f for dim in moving for f in dim.factors)
                 case Index(factors=factors) | Choice(factors=factors):
                     own.update(factors)
-            own.update(*(self.varies(r) for r in self.values[value].reads))
+            own.update(*(self._varies[r] for r in self.values[each].reads))
             own.difference_update(kind.reduced if isinstance(kind, Fold) else ())
-            self._varies[value] = frozenset(own)
+            self._varies[each] = frozenset(own)
         return self._varies[value]
 
     def carried(self, value: int) -> frozenset[int]:
         """The carried folds that a value reads before any other, itself where it is one."""
-        if value not in self._carried:
-            if self.is_carried(self.values[value].kind):
-                self._carried[value] = frozenset({value})
-            else:
-                reads = self.values[value].reads
-                self._carried[value] = frozenset[int]().union(*(self.carried(r) for r in reads))
+        for each in self._operands_first([value], self._carried):
+            reads = self.values[each].reads
+            self._carried[each] = (
+                frozenset({each})
+                if self.is_carried(self.values[each].kind)
+                else frozenset[int]().union(*(self._carried[r] for r in reads))
+            )
         return self._carried[value]
 
     def streams(self, argument: Arg) -> bool:
@@ -134,16 +135,20 @@ class Rewriting:
 
     def live(self) -> list[int]:
         """All that the outputs read, every value after its operands."""
+        return self._operands_first(sorted({o.value for o in self.given.outputs}))
+
+    def _operands_first(self, wanted: Sequence[int], known: Container[int] = ()) -> list[int]:
+        """The wanted values and all that they read, but for what is known and what only that
+        reads, every value after its operands."""
         order: dict[int, None] = {}
-
-        def visit(value: int) -> None:
-            if value not in order:
-                for read in sorted(self.values[value].reads):
-                    visit(read)
-                order[value] = None
-
-        for wanted in sorted({o.value for o in self.given.outputs}):
-            visit(wanted)
+        pending = [value for value in reversed(wanted) if value not in known]
+        while pending:
+            reads = sorted(self.values[pending[-1]].reads)
+            missing = [read for read in reads if read not in order and read not in known]
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                order[pending.pop()] = None
         return list(order)
 
     def readers(self) -> Counter[int]:

@@ -11,6 +11,7 @@ from .lookups import survey
 from .ops import Lookup
 from .trace import Tracer
 from .values import Dims, Windows
+from .views import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class _Surveyor(Tracer):
         super().__init__(group, shared=True)
         self.found: dict[int, list[Dims]] = {}
 
-    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
-        value, dims = super().read(node_id, windows)
+    def _reading(self, node_id: int, windows: Windows) -> Reading:
+        value, dims = yield from super()._reading(node_id, windows)
         self.found.setdefault(node_id, []).append(dims)
         return value, dims
 
-    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> tuple[int, Dims]:
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
         return survey(self, node, row, windows)
 
     def survey(self) -> NodeDims:

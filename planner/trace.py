@@ -54,7 +54,7 @@ from .values import (
     Windows,
     register_dtype,
 )
-from .views import load_dims, view
+from .views import Found, Reading, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
 
@@ -102,42 +102,58 @@ class Tracer:
         self.exact = indexing(group)
         self.scaled = scaled_products(group)
         self.values: list[Value] = []
-        self.seen: dict[tuple[int, Windows], tuple[int, Dims]] = {}
+        self.seen: dict[tuple[int, Windows], Found] = {}
 
-    def read(self, node_id: int, windows: Windows) -> tuple[int, Dims]:
+    def read(self, node_id: int, windows: Windows) -> Found:
         """The value of a node read through windows, and the dimensions it is read at."""
+        under_way = [self._reading(node_id, windows)]
+        found: Found | None = None
+        while under_way:
+            try:
+                # What is None is sent to one that begins.
+                request = under_way[-1].send(found)  # type: ignore[arg-type]
+            except StopIteration as end:
+                under_way.pop()
+                found = end.value
+            else:
+                under_way.append(self._reading(*request))
+                found = None
+        assert found is not None
+        return found
+
+    def _reading(self, node_id: int, windows: Windows) -> Reading:
         node = self.group.nodes[node_id]
         shape = _type(node).shape
         windows = tuple(
             None if w is None or w.is_whole(n) else w for w, n in zip(windows, shape, strict=True)
         )
         if node_id in self.again:
-            return self._trace(node, windows)
+            return (yield from self._trace(node, windows))
         found = self.seen.get((node_id, windows))
         if found is None:
-            found = self.seen[node_id, windows] = self._trace(node, windows)
+            found = self.seen[node_id, windows] = yield from self._trace(node, windows)
         return found
 
-    def _trace(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+    def _trace(self, node: Node, windows: Windows) -> Reading:
         if is_input(node):
             return self._load(node, windows)
         match row(node):
             case Pointwise(law="copy"):
-                return self.read(_source(node), windows)
+                return (yield _source(node), windows)
             case Pointwise() as operation:
-                return self._pointwise(node, operation, windows)
+                return (yield from self._pointwise(node, operation, windows))
             case Cast():
-                return self._cast(node, windows)
+                return (yield from self._cast(node, windows))
             case Reduction() as reduction:
-                return self._fold(node, reduction, windows)
+                return (yield from self._fold(node, reduction, windows))
             case Contraction() as contraction:
-                return self._contract(node, contraction, windows)
+                return (yield from self._contract(node, contraction, windows))
             case View(kind=kind):
-                return view(self, node, kind, windows)
+                return (yield from view(self, node, kind, windows))
             case Lookup() as found:
-                return self._lookup(node, found, windows)
+                return (yield from self._lookup(node, found, windows))
             case Concat():
-                return self._concat(node, windows)
+                return (yield from self._concat(node, windows))
             case Constant() as constant:
                 return self._constant(node, constant, windows)
             case Iota():
@@ -150,7 +166,7 @@ class Tracer:
     def shape(self, node_id: int) -> tuple[int, ...]:
         return _type(self.group.nodes[node_id]).shape
 
-    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> tuple[int, Dims]:
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
         value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
         self.values.append(value)
         return value.id, dims
@@ -159,7 +175,7 @@ class Tracer:
         sizes = (n if w is None else w.size for n, w in zip(shape, windows, strict=True))
         return tuple(self.space.fresh(size) for size in sizes)
 
-    def _load(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+    def _load(self, node: Node, windows: Windows) -> Found:
         tensor = _type(node)
         if tensor.dtype not in DTYPES:
             raise Refused("dtype", f"no kernel reads {node.name}, which is {tensor.dtype}")
@@ -167,15 +183,15 @@ class Tracer:
         parts = load_dims(dims, tensor.shape, tensor.stride, windows)
         return self.add(Load(node.id, parts, tensor.dtype), dims, tensor.dtype, node)
 
-    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> tuple[int, Dims]:
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> Reading:
         """An operand broadcast to `shape`, aligned at the last dimension."""
         own = _type(self.group.nodes[node_id]).shape
         lead = len(shape) - len(own)
         inner = tuple(None if n == 1 else w for n, w in zip(own, windows[lead:], strict=True))
-        value, dims = self.read(node_id, inner)
+        value, dims = yield node_id, inner
         return value, ((),) * lead + dims
 
-    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> tuple[int, Dims]:
+    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> Reading:
         shape = _type(node).shape
         operands: list[tuple[str, Arg]] = []
         dims: list[Factors] = [()] * len(shape)
@@ -187,7 +203,7 @@ class Tracer:
             if not isinstance(argument, Ref):
                 operands.append((name, argument))
                 continue
-            value, own = self.operand(argument.node, shape, windows)
+            value, own = yield from self.operand(argument.node, shape, windows)
             operands.append((name, Ref(value)))
             for position, factors in enumerate(own):
                 if factors and dims[position]:
@@ -213,19 +229,19 @@ class Tracer:
         kind = Compute(expr, tuple(operands), working, result, cost, law)
         return self.add(kind, tuple(dims), _type(node).dtype, node)
 
-    def _cast(self, node: Node, windows: Windows) -> tuple[int, Dims]:
-        value, dims = self.read(_source(node), windows)
+    def _cast(self, node: Node, windows: Windows) -> Reading:
+        value, dims = yield _source(node), windows
         kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
         return self.add(kind, dims, _type(node).dtype, node)
 
-    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> tuple[int, Dims]:
+    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> Reading:
         if any(windows):
             raise Refused("window", f"{node.name} is a reduction read through a slice")
         named = bound(node)
         source = named["self"]
         assert isinstance(source, Ref)
         shape = _type(self.group.nodes[source.node]).shape
-        value, dims = self.read(source.node, (None,) * len(shape))
+        value, dims = yield source.node, (None,) * len(shape)
         over = dims_of(named.get("dim"), len(shape))
         if reduction.monoid.name in ("max", "min") and 0 in shape:
             raise Refused("empty", f"{node.name} reduces an empty tensor")
@@ -236,15 +252,15 @@ class Tracer:
         kind = Fold(reduction.monoid, value, reduced, reduction.mean)
         return self.add(kind, kept, _type(node).dtype, node)
 
-    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> tuple[int, Dims]:
+    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
         named, shape = bound(node), _type(node).shape
         left, right = named[contraction.left], named[contraction.right]
         assert isinstance(left, Ref)
         assert isinstance(right, Ref)
         batch = windows[:-2]
-        a, a_dims = self.read(left.node, (*batch, windows[-2], None))
-        b, b_dims = self.read(right.node, (*batch, None, windows[-1]))
+        a, a_dims = yield left.node, (*batch, windows[-2], None)
+        b, b_dims = yield right.node, (*batch, None, windows[-1])
         for mine, other in zip(a_dims[:-2], b_dims[:-2], strict=True):
             if mine and other:
                 self.space.unify(mine, other)
@@ -268,7 +284,7 @@ class Tracer:
             result = self._binary("{self} * {other}", "mul", result, alpha, (), node)
         if beta == 0:
             return result
-        added = self.operand(bias.node, shape, windows)
+        added = yield from self.operand(bias.node, shape, windows)
         if beta != 1:
             added = self._binary("{self} * {other}", "mul", added, beta, (), node)
         return self._binary("{self} + {other}", "add", result, Ref(added[0]), added[1], node)
@@ -277,11 +293,11 @@ class Tracer:
         self,
         expr: str,
         law: Law,
-        left: tuple[int, Dims],
+        left: Found,
         right: Arg,
         right_dims: Dims,
         node: Node,
-    ) -> tuple[int, Dims]:
+    ) -> Found:
         """An operation that is part of a node, with a value or a number on its right."""
         dims = list(left[1])
         for position, factors in enumerate(right_dims):
@@ -292,17 +308,17 @@ class Tracer:
         operands = (("self", Ref(left[0])), ("other", right))
         return self.add(Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node)
 
-    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> tuple[int, Dims]:
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
         return lookup(self, node, row, windows)
 
-    def _constant(self, node: Node, constant: Constant, windows: Windows) -> tuple[int, Dims]:
+    def _constant(self, node: Node, constant: Constant, windows: Windows) -> Found:
         number = bound(node)[constant.argument] if constant.argument else constant.value
         if not isinstance(number, (bool, int, float)):
             raise Refused("constant", f"{node.name} is filled with {number!r}")
         dims = self.fresh(_type(node).shape, windows)
         return self.add(Literal(number), dims, _type(node).dtype, node)
 
-    def _iota(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+    def _iota(self, node: Node, windows: Windows) -> Found:
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
         if not isinstance(start, int) or not isinstance(step, int):
@@ -312,7 +328,7 @@ class Tracer:
         whole = Window(start, step, _type(node).shape[0]).inside(window)
         return self.add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
 
-    def _concat(self, node: Node, windows: Windows) -> tuple[int, Dims]:
+    def _concat(self, node: Node, windows: Windows) -> Reading:
         named, shape = bound(node), _type(node).shape
         parts, dim = named["tensors"], named["dim"]
         assert isinstance(parts, tuple)
@@ -332,7 +348,7 @@ class Tracer:
             if low < high:
                 inner = list(windows)
                 inner[dim] = Window(-start, 1, size).inside(outer)
-                value, own_dims = self.read(part.node, tuple(inner))
+                value, own_dims = yield part.node, tuple(inner)
                 pieces.append((value, low, high))
                 for position, factors in enumerate(own_dims):
                     if dims and dims[position] and factors:

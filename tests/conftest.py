@@ -5,7 +5,34 @@ test. A test that needs the real compiler runs it in a process of its own.
 """
 
 import os
+import subprocess
+
+import pytest
 
 # On a machine with a GPU, PLANNER_TEST_DEVICE=cuda runs the kernel tests on it instead.
 if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def frozen_folder(tmp_path):
+    """A function that makes a folder read-only, for root too, and undoes it after the test."""
+    frozen = []
+
+    def freeze(folder):
+        if os.geteuid():
+            folder.chmod(0o555)
+            for file in folder.iterdir():
+                file.chmod(0o444)
+            frozen.append(lambda: folder.chmod(0o755))
+            return
+        for options in ("bind", "remount,ro,bind"):
+            command = ["mount", "-o", options, str(folder), str(folder)]
+            if subprocess.run(command, capture_output=True, check=False).returncode:
+                pytest.skip("root may not mount here, and rights do not bind root")
+            if options == "bind":
+                frozen.append(lambda: subprocess.run(["umount", str(folder)], check=True))
+
+    yield freeze
+    for undo in frozen:
+        undo()

@@ -53,8 +53,19 @@ class Call:
             "arguments, or a dictionary of them by name"
         )
 
+    def __str__(self) -> str:
+        """`float32[4, 8], mask=bool[8]`: types and shapes."""
+        named = (f"{name}={_shown(value)}" for name, value in self.kwargs.items())
+        return ", ".join([*map(_shown, self.args), *named])
+
     def run(self, model: Model) -> Any:
         return model(*self.args, **self.kwargs)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,8 @@ def capture_model(
     except torch.OutOfMemoryError as error:
         raise ModelError(_NO_MEMORY) from error
     except Exception as error:
-        raise ModelError(f"the model fails on these inputs: {describe(error)}") from error
+        told = f"the model fails on these inputs ({call}): {describe(error)}"
+        raise ModelError(f"{told}; change the inputs or the model") from error
     collector = _Collector()
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}

@@ -125,8 +125,13 @@ def _effect_order(
 
 def _readers(captured: Captured, node: int, needed: set[int]) -> Iterator[int]:
     """Nodes that are computed and read this one, perhaps through nodes folded into a group."""
-    for user in captured.graph.users(node):
-        if user in needed:
-            yield user
-        else:
-            yield from _readers(captured, user, needed)
+    seen, pending = {node}, [node]
+    while pending:
+        for user in captured.graph.users(pending.pop()):
+            if user in seen:
+                continue
+            seen.add(user)
+            if user in needed:
+                yield user
+            else:
+                pending.append(user)

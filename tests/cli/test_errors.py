@@ -33,10 +33,19 @@ FILES = {
 }
 
 
+BYTES = {
+    "prose.txt": b"These are a few words about a model.\n",
+    "zeros.py": b"\0\1\2\3",
+    "latin.py": "name = 'größer'\n".encode("latin-1"),
+}
+
+
 @pytest.fixture(autouse=True)
 def _files(write):
     for name, text in FILES.items():
         write(name, text)
+    for name, content in BYTES.items():
+        write(name, "").write_bytes(content)
 
 
 def assert_told(result, code, *words):
@@ -57,10 +66,13 @@ def assert_told(result, code, *words):
         ("broken.py", ["broken.py, line 4"]),
         ("missing.py", ["missing.py, line 2", "no_such_module"]),
         ("leaves.py", ["leaves.py, line 3", "SystemExit"]),
+        ("prose.txt", ["prose.txt, line 1", "invalid syntax", "give a Python file"]),
+        ("zeros.py", ["zeros.py: ", "null bytes", "give a Python file"]),
+        ("latin.py", ["latin.py", "codec", "give a Python file"]),
         ("empty.py", ["get_model()", "class Model", "Net (class)", "helper (function)"]),
         ("raises.py", ["raises.py, line 3", "OSError: no weights"]),
         ("number.py", ["int", "cannot be called"]),
-        ("shapes.py", ["3x5", "7x7"]),
+        ("shapes.py", ["float32[3, 5]", "3x5", "7x7", "change the inputs or the model"]),
         ("set.py", ["set.py", "example_inputs", "of type set", "tuple"]),
         ("no_inputs.py", ["get_inputs()", "--inputs"]),
         ("bad_inputs.py", ["bad_inputs.py, line 13", "ZeroDivisionError"]),
@@ -70,6 +82,11 @@ def assert_told(result, code, *words):
 )
 def test_model(planner, spec, words):
     assert_told(planner("tune", spec, "--target", "h200", "--quiet"), 3, *words)
+
+
+@pytest.mark.parametrize("spec", ["nowhere.py", "broken.py", "shapes.py"])
+def test_model_of_explain(planner, spec):
+    assert_told(planner("explain", spec), 3, spec if spec != "shapes.py" else "float32[3, 5]")
 
 
 def test_inputs_option(planner):
@@ -130,9 +147,32 @@ def test_ambiguous_plan(planner, filled):
     assert_told(planner("show", ""), 5)
 
 
-@pytest.mark.parametrize("command", ["show", "history"])
+@pytest.mark.parametrize("command", ["show", "history", "accuracy"])
 def test_no_store(planner, command):
     assert_told(planner(command), 6, "plans.db")
+
+
+@pytest.mark.parametrize("command", ["show", "history", "accuracy"])
+def test_no_folder_of_a_store_is_made_to_read_it(planner, tmp_path, command):
+    path = tmp_path / "no" / "such" / "plans.db"
+    assert_told(planner(command, "--store", path), 6, str(path), "tune something first")
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("command", [["tune", "good.py", "--quiet"], ["accuracy", "--refit"]])
+def test_read_only_store(planner, filled, tmp_path, frozen_folder, command):
+    """What is in it can still be read, and stays as it was."""
+    filled.close()
+    folder = tmp_path / "frozen"
+    folder.mkdir()
+    path = (tmp_path / "plans.db").rename(folder / "plans.db")
+    before = path.read_bytes()
+    frozen_folder(folder)
+    told = planner(*command, "--store", path)
+    assert_told(told, 6, str(path), "cannot be written", "PLANNER_STORE")
+    shown = planner("show", "chain", "--store", path)
+    assert (shown.code, shown.err) == (0, "")
+    assert path.read_bytes() == before
 
 
 def damaged(path: Path) -> None:
@@ -154,7 +194,9 @@ def newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil, word", [(damaged, "damaged"), (newer, "9999")])
-@pytest.mark.parametrize("command", [["tune", "good.py"], ["show"], ["history"]])
+@pytest.mark.parametrize(
+    "command", [["tune", "good.py"], ["explain", "good.py"], ["show"], ["history"], ["accuracy"]]
+)
 def test_unusable_store_stays_as_it_is(planner, tmp_path, spoil, word, command):
     path = tmp_path / "plans.db"
     spoil(path)

@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
 from contextlib import closing
 
 import pytest
@@ -34,30 +33,6 @@ def filled(template, path):
     """A closed store with one plan and some trials."""
     shutil.copy(template, path)
     return path
-
-
-@pytest.fixture
-def frozen_folder(tmp_path):
-    """A function that makes a folder read-only, for root too, and undoes it after the test."""
-    frozen = []
-
-    def freeze(folder):
-        if os.geteuid():
-            folder.chmod(0o555)
-            for file in folder.iterdir():
-                file.chmod(0o444)
-            frozen.append(lambda: folder.chmod(0o755))
-            return
-        for options in ("bind", "remount,ro,bind"):
-            command = ["mount", "-o", options, str(folder), str(folder)]
-            if subprocess.run(command, capture_output=True, check=False).returncode:
-                pytest.skip("root may not mount here, and rights do not bind root")
-            if options == "bind":
-                frozen.append(lambda: subprocess.run(["umount", str(folder)], check=True))
-
-    yield freeze
-    for undo in frozen:
-        undo()
 
 
 def journal_mode(path):
