@@ -7,6 +7,7 @@ off, so that eager and a plan compute the same. tiny: two layers or so, for a re
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -290,7 +291,12 @@ def distance(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> f
     worst = 0.0
     for a, b in zip(found, wanted, strict=True):
         a, b = a.double(), b.double()
-        if bool(a.isfinite().all()) != bool(b.isfinite().all()):
+        if not (a.isfinite().all() and b.isfinite().all()):
             return float("inf")
         worst = max(worst, float((a - b).norm() / b.norm().clamp_min(1e-30)))
     return worst
+
+
+def is_right(error: float, own: float) -> bool:
+    """Whether a result is near enough to eager's. own: of eager itself, from float32."""
+    return math.isfinite(error) and error <= max(LIMIT, 2 * own)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pydantic import ConfigDict
 
 from ..api import executors, load, plans
 from ..planner.cover import modelled_plan
@@ -20,7 +21,7 @@ from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
-from .whole_models import LIMIT, MODELS, Kind, Step, distance, step_of
+from .whole_models import MODELS, Kind, Step, distance, is_right, step_of
 
 WAYS = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", OURS)
 """Eager, the modes of torch.compile, and ours."""
@@ -56,6 +57,9 @@ class Whole:
     ended early, "" where it did not.
     """
 
+    # JSON has no infinity, which is the error of a result that is not finite.
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings")
+
     name: str
     kind: Kind
     machine: Machine | None = None
@@ -81,7 +85,7 @@ class Whole:
     def problem(self) -> str:
         """Why ours has no good result; "" where it has, or was not asked for."""
         error = self.errors.get(OURS, 0.0)
-        if error > max(LIMIT, 2 * self.eager_error):
+        if not is_right(error, self.eager_error):
             return f"error {error:.2g} from eager, whose own is {self.eager_error:.2g}"
         return self.ended or self.failed.get(OURS, "")
 

@@ -132,6 +132,16 @@ def test_a_wrong_result_is_a_problem():
     assert not replace(found, errors={"default": 1.0}).problem
 
 
+def test_a_result_that_is_not_finite_is_told_as_such():
+    inf = float("inf")
+    found = Whole("m", "inference", errors={OURS: inf}, eager_error=inf)
+    report = whole.Report("2025-01-02", "abc", "python -m x", [found])
+    again = whole.REPORT.validate_json(whole.REPORT.dump_json(report))
+    assert again == report
+    assert "error inf" in again.models[0].problem
+    assert whole.ONE.validate_json(whole.ONE.dump_json(found)) == found
+
+
 def test_a_process_of_its_own(tmp_path, capsys):
     out = tmp_path / "whole.json"
     options = ["unet-block", "--tiny", "--device", "cpu", "--kind", "inference", "--seconds", "0"]
@@ -252,5 +262,6 @@ def test_the_backward_pass_begins_at_the_loss():
 def test_distance():
     a = torch.ones(4)
     assert distance([a], [a, a]) == float("inf")
-    assert distance([a * float("nan")], [a]) == float("inf")
+    nan = a * float("nan")
+    assert distance([nan], [a]) == distance([nan], [nan]) == float("inf")
     assert distance([a * 1.5], [a]) == pytest.approx(0.5)

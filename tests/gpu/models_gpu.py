@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fusionplan.bench.whole_models import LIMIT, MODELS, Case, Kind, distance, step_of
+from fusionplan.bench.whole_models import MODELS, Case, Kind, distance, is_right, step_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SECONDS = 220.0
@@ -49,7 +49,7 @@ def one(make: Callable[[bool], Case], stage: Kind, tiny: bool) -> dict[str, Any]
     kernels = sum(r.kernels_per_call for r in ours)
     warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
     return {
-        "ok": error <= max(LIMIT, 2 * own) and kernels > 0 and not warned,
+        "ok": is_right(error, own) and kernels > 0 and not warned,
         "error": error,
         "eager_error": own,
         "graphs": len(plans(compiled)),
