@@ -20,7 +20,8 @@ class Config:
               in blocks; "nested": each of them is, one loop inside the other.
     split     parts into which a reduction is cut over the grid (1: not cut).
     eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
-              read again, at another offset or by other blocks, is evicted last.
+              read again, in a later pass or kernel, at another offset or by other blocks, is
+              evicted last; "both".
     group     blocks of the last grid axis but one that go together before the last axis moves on,
               so that blocks which run at the same time share their operands (1: none).
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
@@ -36,7 +37,7 @@ class Config:
     tiling: Literal["natural", "flat"] = "natural"
     reduction: Literal["held", "loop", "nested"] = "held"
     split: Positive = 1
-    eviction: Literal["none", "first", "last"] = "none"
+    eviction: Literal["none", "first", "last", "both"] = "none"
     group: Positive = 1
     programs: Annotated[int, Field(ge=0)] = 0
     flatten: bool = False

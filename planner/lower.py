@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .codegen.emit import emit
+from .codegen.emit import Around, emit
 from .codegen.source import Buffer, KernelSource, Program
 from .config import Config
 from .errors import Refusal, Refused
 from .graph import Graph
 from .ops import is_compute
 from .schedule import KernelNest, schedule_group
+from .values import Load
 
 
 def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program | Refusal:
@@ -25,12 +26,17 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
     try:
         for number, kernel in enumerate(found.kernels):
             own = f"{name}_{number}" if several else name
-            backwards = number > 0
-            source = emit(kernel.nest, config, own, interpreted=interpreted, backwards=backwards)
+            later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
+            around = Around(number > 0, later)
+            source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
     return Program(tuple(kernels), found.temporaries)
+
+
+def _read(kernel: KernelNest) -> set[int]:
+    return {v.kind.input for v in kernel.nest.values if isinstance(v.kind, Load)}
 
 
 def kernel_name(group: Graph) -> str:

@@ -149,6 +149,21 @@ class _Builder:
             o for o in self.values.outputs if folds.isdisjoint({o.value, *ancestors[o.value]})
         )
 
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a temporary with a part in its first dimension. What is reduced along memory has one
+        result in a program, and the parts of a result lie side by side for who puts them together;
+        what is reduced across memory has neighbouring results, which stay neighbours."""
+        loads = [v.kind for v in self.values.values if isinstance(v.kind, Load)]
+        along = any(
+            d.stride * d.step == 1 and not self.over.isdisjoint(d.factors[-1:])
+            for load in loads
+            for d in load.dims
+        )
+        if not along:
+            return _contiguous(shape)
+        *rest, part = _contiguous((*shape[1:], shape[0]))
+        return (part, *rest)
+
     def is_cut(self, value: Value) -> bool:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
 
@@ -172,7 +187,7 @@ class _Builder:
             value = self.values.values[fold]
             dims = ((self.part,), *(copy.factors(d) for d in value.dims))
             shape = (self.parts, *(self.values.size(d) for d in value.dims))
-            kind = TensorType(shape, _contiguous(shape), value.dtype)
+            kind = TensorType(shape, self._strides(shape), value.dtype)
             outputs.append(Output(index, copy.value(fold), dims, kind))
         for index, fold in enumerate(folds):
             self.place[fold] = first + index

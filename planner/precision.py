@@ -9,7 +9,19 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
 from .graph import Arg, Graph, Node, Ref, refs
-from .ops import Cast, Contraction, CostClass, Law, Lookup, Pointwise, View, bound, row
+from .ops import (
+    SUM,
+    Cast,
+    Contraction,
+    CostClass,
+    Law,
+    Lookup,
+    Pointwise,
+    Reduction,
+    View,
+    bound,
+    row,
+)
 from .sizes import plain, reciprocal
 from .values import register_dtype
 
@@ -51,6 +63,30 @@ def scaled_products(group: Graph) -> frozenset[int]:
         if product or (keeps and not found.isdisjoint(read)):
             found.add(node.id)
     return frozenset(found)
+
+
+def summed_for_logarithm(group: Graph) -> frozenset[int]:
+    """Exponentials that are only summed, and the sum only seen by its logarithm: there their
+    relative errors become an absolute one, no larger than those of the largest terms."""
+
+    def leads(node: Node, *, summed: bool) -> bool:
+        users = [group.nodes[u] for u in group.users(node.id)]
+        return bool(users) and node.id not in group.outputs and all(good(u, summed) for u in users)
+
+    def good(user: Node, summed: bool) -> bool:
+        kind = row(user)
+        if isinstance(kind, View):
+            return leads(user, summed=summed)
+        if summed:
+            return isinstance(kind, Pointwise) and user.op in ("aten.log.default",)
+        return isinstance(kind, Reduction) and kind.monoid == SUM and leads(user, summed=True)
+
+    return frozenset(
+        node.id
+        for node in group.nodes
+        if isinstance(kind := row(node), Pointwise) and kind.law in ("exp", "exp2")
+        if leads(node, summed=False)
+    )
 
 
 def expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:

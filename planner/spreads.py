@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from .graph import Arg, Ref
 from .rewriting import FLOATS, Rewriting
-from .sizes import PROBES, at_probe
+from .sizes import PROBES, at_probe, reciprocal
 from .values import Compute, Fold, Literal, Value
 
 
@@ -52,27 +52,24 @@ def _from_mean(work: Rewriting, distance: int, kind: Fold) -> tuple[int, int] | 
     """For u - mean(u), the mean over all that the fold reduces: u, and the fold that sums it."""
     match work.values[distance].kind:
         case Compute(law="sub", operands=((_, Ref(node=source)), (_, Ref(node=mean)))):
-            total, count = _quotient(work, mean)
+            total = _mean_of(work, mean, work.given.size(kind.reduced))
         case _:
             return None
     summed = work.values[total].kind
     if total not in work.waits(total) or not isinstance(summed, Fold):
         return None
     like = replace(kind, source=source, times=None, mean=summed.mean)
-    if summed != like or (not summed.mean and not _is_same(count, work.given.size(kind.reduced))):
-        return None
-    return source, total
+    return (source, total) if summed == like and summed.mean == (total == mean) else None
 
 
-def _quotient(work: Rewriting, value: int) -> tuple[int, float]:
-    """For total / count: both; else the value itself, and 1."""
+def _mean_of(work: Rewriting, value: int, count: int) -> int:
+    """For total / count: the total; else the value itself."""
     match work.values[value].kind:
         case Compute(law="div", operands=((_, Ref(node=total)), (_, divisor))):
-            return total, _number(work, divisor)
+            return total if _is_same(_number(work, divisor), count) else value
         case Compute(law="mul", operands=((_, Ref(node=total)), (_, factor))):
-            number = _number(work, factor)
-            return total, 1 / number if number else 0.0
-    return value, 1
+            return total if _is_same(_number(work, factor), reciprocal(count)) else value
+    return value
 
 
 def _number(work: Rewriting, argument: Arg) -> float:

@@ -36,6 +36,7 @@ from .precision import (
     is_rounded_to_bfloat16,
     quick,
     scaled_products,
+    summed_for_logarithm,
     working_dtypes,
 )
 from .values import (
@@ -101,6 +102,7 @@ class Tracer:
         self.rounded = after_rounding(group)
         self.exact = indexing(group)
         self.scaled = scaled_products(group)
+        self.logged = summed_for_logarithm(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], Found] = {}
 
@@ -217,7 +219,9 @@ class Tracer:
             expr, cost = operation.relaxed, "sfu"
         # What follows a rounding to 16 bits carries an error far above that of a quick form; what
         # is made of sums of such values is known better, but not to an exponential's error.
-        exponential = operation.law in ("exp", "exp2") and node.id in self.rounded
+        exponential = operation.law in ("exp", "exp2") and (
+            node.id in self.rounded or node.id in self.logged
+        )
         scaled = not self.scaled.isdisjoint(node.inputs)
         relaxed = bool(operation.relaxed) and expr == operation.relaxed
         if (self.narrow or exponential or scaled) and not relaxed and not exact:

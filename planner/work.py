@@ -19,7 +19,7 @@ from .values import Choice, Compute, Fold, Load
 
 # Hints to the cache cost a little more often than they help: medians of 49 pairs of kernels that
 # differ in nothing else. Where a later pass reads again they made no difference.
-_EVICTION = {"none": 1.0, "first": 1.035, "last": 1.0}
+_EVICTION = {"none": 1.0, "first": 1.035, "last": 1.0, "both": 1.035}
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
 

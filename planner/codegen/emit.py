@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..config import Config
 from ..forms import Access, Role, Term
@@ -27,17 +27,28 @@ _LIBDEVICE = "from triton.language.extra import libdevice\n"
 _INTERPRETED = f"import {__name__.rpartition('.')[0]}.interpreted as libdevice\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The kernels around one of several. backwards: it starts with the last tile, because the
+    kernel before it read that last, and L2 still has it. again: inputs that a later one reads."""
+
+    backwards: bool = False
+    again: frozenset[int] = frozenset()
+
+
+ALONE = Around()
+
+
 def emit(
-    nest: Nest, config: Config, name: str, *, interpreted: bool = False, backwards: bool = False
+    nest: Nest, config: Config, name: str, *, interpreted: bool = False, around: Around = ALONE
 ) -> KernelSource:
-    """One kernel. backwards: it starts with the last tile, because the kernel before it read that
-    last, and L2 still has it. Raises Refused when the config does not fit the nest."""
-    emitter = _Emitter(nest, config, interpreted, backwards)
+    """One kernel. Raises Refused when the config does not fit the nest."""
+    emitter = _Emitter(nest, config, interpreted, around)
     body = emitter.kernel()
     plain = None
     if emitter.scope.descriptors:
         pointers = replace(config, access="pointer")
-        plain = emit(nest, pointers, name, interpreted=interpreted, backwards=backwards)
+        plain = emit(nest, pointers, name, interpreted=interpreted, around=around)
     buffers = _buffers(nest, emitter.scope)
     scalars = emitter.tiles.numbers.used("\n".join(body))
     arguments = ", ".join([*buffers, *scalars])
@@ -82,15 +93,21 @@ def _module(kernel: str, interpreted: bool) -> str:
 class _Emitter:
     """Writes the lines of a kernel, walking the nest's body in order."""
 
-    def __init__(self, nest: Nest, config: Config, interpreted: bool, backwards: bool) -> None:
+    def __init__(self, nest: Nest, config: Config, interpreted: bool, around: Around) -> None:
         self.nest = nest
         self.config = config
-        self.backwards = backwards
+        self.around = around
         self.scope = Scope(nest, config, interpreted)
         self.tiles = self.scope.tiles
         self.number = self.tiles.numbers.text
         self.loops: Counter[int] = Counter()
         """How often the text has walked each axis."""
+        loads = [v.kind for v in nest.values if isinstance(v.kind, Load)]
+        self.readers = Counter(load.input for load in loads)
+        steps = [item.value for item, _ in nest.walk() if isinstance(item, Step)]
+        kinds = [nest.values[value].kind for value in steps]
+        self.reads = Counter(kind.input for kind in kinds if isinstance(kind, Load))
+        """How often the text has yet to read each input."""
         self.tiles_in_all = math.prod(self.tiles.count(a) for a in nest.with_role(Role.GRID))
         self.grid = min(self.tiles_in_all, config.programs or self.tiles_in_all)
         # Where sizes vary, their number does not decide which kernel it is.
@@ -167,7 +184,7 @@ class _Emitter:
         """Program id to block indices: the innermost axis changes fastest, or with `group` blocks
         of the last two axes go in stripes, so that neighbours in time share what they read."""
         last = self.tiles_in_all - 1
-        if self.backwards and (last or varies(last)):
+        if self.around.backwards and (last or varies(last)):
             self.scope.line(f"pid = {self.number(last)} - pid")
         axes = self.nest.with_role(Role.GRID)
         counted = [a for a in axes if self.tiles.count(a) > 1]
@@ -293,7 +310,7 @@ class _Emitter:
             other = 'float("nan")' if lost and not multiplied else "0"
             options += f", mask={_all([*masks, *inside])}, other={other}"
         hint = self._hint(load.input, access)
-        if hint and hint == self.config.eviction:
+        if hint and self.config.eviction in (hint, "both"):
             options += f', eviction_policy="evict_{hint}"'
         pointer = self.tiles.pointer(f"in{load.input}", access, dims, terms)
         text = f"tl.load({pointer}{options})"
@@ -308,17 +325,22 @@ class _Emitter:
         return any(t.axis == dims[-1] and t.scale == 1 for t in access.offset.terms)
 
     def _hint(self, index: int, access: Access) -> str:
-        """ "first" for what nothing reads again: no other block or pass, no other access to the
-        same input. "last" for what other blocks read, and for reads of the same input again at
-        another offset. "" for the first of those reads."""
-        loops = sum(1 for _ in self.nest.loops())
-        walked = math.prod(axis.extent for axis in self.nest.axes)
-        if loops > 1 or access.type.nbytes < walked * itemsize(access.type.dtype):
+        """ "first" for what nothing reads again. "last" for what other blocks, a later pass or a
+        later kernel read, and for reads of the same input again at another offset. "" for the
+        first of those reads."""
+        self.reads[index] -= 1
+        # A held axis that the input lacks reads nothing again.
+        walked = math.prod(
+            axis.extent
+            for number, axis in enumerate(self.nest.axes)
+            if number in access.axes or axis.role is not Role.HELD
+        )
+        shared = access.type.nbytes < walked * itemsize(access.type.dtype)
+        if shared or index in self.around.again:
             return "last"
-        kinds = [v.kind for v in self.nest.values]
-        readers = sum(isinstance(kind, Load) and kind.input == index for kind in kinds)
-        if readers == 1:
-            return "first"
+        passes = len(list(self.nest.loops()))
+        if self.readers[index] == 1 or passes > 1:
+            return "last" if self.reads[index] > 0 else "first"
         return "last" if access.guards else ""
 
     def _choice(self, value: Value, choice: Choice, dims: Dims) -> str:
@@ -401,7 +423,7 @@ class _Emitter:
             scope.line(block.format("store", f", {text}"))
             return
         options = f", mask={_all(masks)}" if masks else ""
-        if self.config.eviction == "first":
+        if self.config.eviction in ("first", "both"):
             options += ', eviction_policy="evict_first"'
         scope.line(f"tl.store({pointer}, {text}{options})")
 

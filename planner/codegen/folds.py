@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..place import Loop
 from ..sizes import varies
-from ..values import Fold, Load, Value
+from ..values import Compute, Fold, Load, Value
 from . import spreads
 from .access import Dims
 from .body import TRITON_DTYPE, convert, identity
@@ -98,7 +98,8 @@ class Carried:
                         (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
                         for c, x in correction.exponent
                     ]
-                    text = f"{text} * {_power(scope, correction.base, terms)}"
+                    power = _power(scope, correction.base, terms, _is_quick(scope, kind))
+                    text = f"{text} * {power}"
                 if kind.about is not None:
                     text += " + " + spreads.joined(scope, value, kind, over, self.loop)
                 text = _reduced(scope, value, kind, text, over)
@@ -131,7 +132,8 @@ class Carried:
                 old = self.scope.tiles.spread(f"v{x}_before", self._dims(x), dims)
                 terms.append((c, self.scope.at(x, dims), old))
             name = f"v{fold}_scale"
-            self.scope.line(f"{name} = {_power(self.scope, correction.base, terms)}")
+            quick = _is_quick(self.scope, self.scope.nest.fold(fold))
+            self.scope.line(f"{name} = {_power(self.scope, correction.base, terms, quick)}")
             self._scales[correction] = name, dims
         return self._scales[correction]
 
@@ -140,7 +142,15 @@ def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
 
 
-def _power(scope: Scope, base: str, terms: list[tuple[float, str, str]]) -> str:
+def _is_quick(scope: Scope, fold: Fold) -> bool:
+    """Whether what is summed is an exponential in its quick form already."""
+    kind = scope.nest.values[fold.source].kind
+    return isinstance(kind, Compute) and kind.expr.startswith("tl.exp")
+
+
+def _power(
+    scope: Scope, base: str, terms: list[tuple[float, str, str]], quick: bool = False
+) -> str:
     """base ** sum(c * (new - old))."""
     parts = []
     for c, new, old in terms:
@@ -150,7 +160,7 @@ def _power(scope: Scope, base: str, terms: list[tuple[float, str, str]]) -> str:
         parts.append(apart + f" * {abs(c)}" * (abs(c) != 1))
     if base == "2":
         return f"tl.exp2({' + '.join(parts)})"
-    quick = scope.narrow or bool(scope.dots)
+    quick = quick or scope.narrow or bool(scope.dots)
     return f"{'tl.exp' if quick else 'exp'}({' + '.join(parts)})"
 
 
