@@ -27,6 +27,8 @@ class Config:
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
     flatten   the outer of two loops is run as one with the inner, so that the loads of its next
               turn begin before this turn's end.
+    widen     blocks that a pass which folds nothing takes at once: it has no state to keep, and a
+              load that comes after a store in the text waits for it.
     subtiles  parts of a tile's columns in which what follows a matrix product is done (1: at once).
     access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
@@ -43,6 +45,7 @@ class Config:
     flatten: bool = False
     access: Literal["pointer", "descriptor"] = "pointer"
     subtiles: Positive = 1
+    widen: Positive = 1
 
     def block(self, axis: str) -> int:
         """The block size of an axis. Raises KeyError for an axis the config does not name."""
@@ -57,4 +60,5 @@ class Config:
         parts += [f"programs={self.programs}"] * (self.programs > 0)
         parts += ["flat loops"] * self.flatten + ["descriptors"] * (self.access == "descriptor")
         parts += [f"subtiles={self.subtiles}"] * (self.subtiles > 1)
+        parts += [f"widen={self.widen}"] * (self.widen > 1)
         return " ".join(parts)

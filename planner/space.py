@@ -33,6 +33,7 @@ _DOT_STAGES = (3, 4, 2, 1)
 _DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
 _GROUPS = (8, 1)
 _SUBTILES = (1, 2, 4)
+_WIDENED = (1, 2, 4)
 _EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
@@ -117,6 +118,7 @@ class Space:
             flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
             access=choice.get("access", "pointer"),
             subtiles=int(choice.get("subtiles", 1)),
+            widen=int(choice.get("widen", 1)) if layout.reduction == "loop" else 1,
         )
 
     def _stages(self, layout: Layout, choice: Mapping[str, Any]) -> int:
@@ -142,6 +144,7 @@ class Space:
             "flatten": config.flatten,
             "access": config.access,
             "subtiles": config.subtiles,
+            "widen": config.widen,
         }
 
     def judge(self, config: Config) -> Cost | Refusal:
@@ -229,6 +232,8 @@ class Space:
         changed = [replace(config, eviction=e) for e in _EVICTIONS if e != config.eviction]
         if config.reduction != "held":
             changed.append(replace(config, num_stages=_STAGES[-1]))
+        if config.reduction == "loop":
+            changed += [replace(config, widen=n) for n in _WIDENED if n != config.widen]
         for one in changed:
             cost = self.judge(one)
             if isinstance(cost, Cost):
@@ -433,6 +438,9 @@ def _dimensions(
         stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
         found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
     found.append(Dimension("eviction", _EVICTIONS, layouts))
+    walked = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
+    if walked - by_dots:
+        found.append(Dimension("widen", _WIDENED, walked - by_dots))
     held = frozenset(layout.name for layout in schedules if layout.reduction == "held")
     if not by_dots and held:
         counts = (0, *(each * device.sm_count for each in _RESIDENT))

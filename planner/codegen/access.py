@@ -101,6 +101,12 @@ class Tiles:
         blocks = tuple(b // parts if a == axis else b for a, b in enumerate(self.blocks))
         return replace(self, blocks=blocks)
 
+    def widened(self, axis: int, number: int) -> Tiles:
+        """The tiles of several blocks along an axis at once, no more than cover it."""
+        size = min(self.blocks[axis] * number, power_of_two(self.nest.axes[axis].extent))
+        blocks = tuple(size if a == axis else b for a, b in enumerate(self.blocks))
+        return replace(self, blocks=blocks, steps=blocks)
+
     def dims(self, axes: Iterable[int]) -> Dims:
         """The axes among these that are dimensions of a tile."""
         return tuple(sorted(a for a in set(axes) if self.blocks[a] > 1))

@@ -353,6 +353,15 @@ class _Emitter:
         return text
 
     def _loop(self, loop: Loop) -> None:
+        if loop.carries or self.config.widen == 1:
+            self._walk(loop)
+            return
+        narrow = self.tiles
+        self.scope.tiles = self.tiles = narrow.widened(loop.axis, self.config.widen)
+        self._walk(loop)
+        self.scope.tiles = self.tiles = narrow
+
+    def _walk(self, loop: Loop) -> None:
         axis = self.nest.axes[loop.axis]
         again = self.loops[loop.axis]
         counter = f"{axis.name}_block{self.loops.total()}"
