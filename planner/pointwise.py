@@ -47,7 +47,7 @@ _OR = Pointwise("{self} | {other}", law="or")
 _XOR = Pointwise("{self} ^ {other}")
 _CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
 _REMAINDER = Pointwise("remainder({self}, {other})", "div")
-_FMOD = Pointwise("libdevice.fmod({self}, {other})", "div")
+_FMOD = Pointwise("fmod({self}, {other})", "div")
 
 POINTWISE: dict[str, Pointwise] = {
     "exp.default": _float(
