@@ -24,7 +24,7 @@ def _compare(sign: str) -> Pointwise:
     return Pointwise("{self} " + sign + " {other}", promotion="bool", law=_LAWS.get(sign, ""))
 
 
-_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other}", law="add")
+_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other} & {alpha}", law="add")
 _SUB = Pointwise("{self} - {other} * {alpha}", law="sub")
 _RSUB = Pointwise("{other} - {self} * {alpha}", law="rsub")
 _MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}", law="mul")

@@ -38,6 +38,7 @@ OF_ONE: dict[str, Function] = {
 }
 OF_FLAGS: dict[str, Function] = {
     "add": torch.add,
+    "add_nothing": lambda x, y: torch.add(x, y, alpha=False),
     "mul": torch.mul,
 }
 

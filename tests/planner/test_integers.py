@@ -45,3 +45,11 @@ def test_division_rounds_as_eagers(name: str, dtype: str) -> None:
     verify(OF_TWO[name], [numbers.repeat(7), divisors.repeat_interleave(81)])
     if f"{name}_number" in OF_ONE:
         verify(OF_ONE[f"{name}_number"], [numbers])
+
+
+@pytest.mark.parametrize("alpha", [True, False, 2, 0])
+def test_a_sum_of_booleans_has_a_factor(alpha: float) -> None:
+    x = torch.tensor([False, False, True, True], device=DEVICE)
+    y = torch.tensor([False, True, False, True], device=DEVICE)
+    verify(lambda x, y: torch.add(x, y, alpha=alpha), [x, y])
+    verify(lambda x: torch.add(x, True, alpha=alpha), [x])
