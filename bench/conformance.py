@@ -14,16 +14,17 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
-from .samples import Call, Outcome, judge, operations, samples
+from .samples import Call, Outcome, is_fatal, judge, operations, samples, short
 
 DTYPES = {
     name: getattr(torch, name)
@@ -43,8 +44,9 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Record:
     """What became of one operation's samples in one dtype. counts: samples by `Status`.
-    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: the time
-    was over before all samples had run."""
+    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all
+    samples ran, for want of time or because the process broke. broken: its process is of no use
+    any more."""
 
     name: str
     dtype: str
@@ -54,6 +56,7 @@ class Record:
     seconds: float
     opaque: dict[str, int]
     unseen: bool = False
+    broken: bool = False
 
     @property
     def samples(self) -> int:
@@ -80,21 +83,23 @@ def run(job: Job) -> Record:
     info, started = operations()[job.name], time.monotonic()
     counts: Counter[str] = Counter()
     opaque: Counter[str] = Counter()
-    failures, kernels, unseen = [], 0, False
+    failures, kernels, unseen, broken = [], 0, False, False
     for number, sample in enumerate(_drawn(info, job)):
-        outcome = (
-            sample if isinstance(sample, Outcome) else judge(Call.of(info, sample, job.inside))
-        )
+        try:
+            own = isinstance(sample, Outcome)
+            outcome = sample if own else judge(Call.of(info, sample, job.inside))
+        except Exception as error:  # noqa: BLE001 - the other operations are to be judged too
+            outcome, broken = Outcome("failed", message=short(error)), is_fatal(error)
         counts[outcome.status] += 1
         opaque.update(outcome.opaque)
         kernels += outcome.kernels
         if outcome.status == "failed":
             failures.append(Failure(job.dtype, number, outcome.message))
-        if time.monotonic() - started > job.seconds:
+        if broken or time.monotonic() - started > job.seconds:
             unseen = True
             break
     seconds = time.monotonic() - started
-    found = (dict(counts), kernels, tuple(failures), seconds, dict(opaque), unseen)
+    found = (dict(counts), kernels, tuple(failures), seconds, dict(opaque), unseen, broken)
     return Record(job.name, job.dtype, *found)
 
 
@@ -102,7 +107,10 @@ def _drawn(info: Any, job: Job) -> Iterator[Any]:
     """The samples; an outcome in place of those that cannot be made on this device."""
     try:
         yield from samples(info, DTYPES[job.dtype], job.device, job.limit)
-    except Exception as error:  # noqa: BLE001 - torch's own samples of a rare library
+    except Exception as error:
+        if is_fatal(error):
+            raise
+        # Torch's own samples of a rare library.
         yield Outcome("left out", message=f"no sample: {error}")
 
 
@@ -164,7 +172,7 @@ class Report:
         lines += ["", f"Without a sample to judge ({len(odd)}): {', '.join(odd)}."]
         cut = [f"{r.name} ({r.dtype})" for rs in groups.values() for r in rs if r.unseen]
         if cut:
-            lines += ["", f"Cut off by the time limit: {', '.join(cut)}."]
+            lines += ["", f"Cut off, by the time limit or an error: {', '.join(cut)}."]
         return "\n".join(lines) + "\n"
 
 
@@ -202,27 +210,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if DTYPES[d] in known[n].supported_dtypes(options.device)
     ]
     report = Report(" ".join(["scripts/conformance", *given]), _device(options.device))
-    for record in _records(jobs, options.jobs):
+    for record in records(jobs, options.jobs):
         report.records.append(record)
         _tell(record, len(report.records), len(jobs))
         if options.json:
             options.json.write_text(json.dumps([asdict(r) for r in report.records], indent=1))
     if options.markdown:
         _write(options.markdown, report.markdown())
-    records = report.records
-    print(f"{_count(records, 'ours')} samples ours, {len(report.failures())} failures")
-    return 1 if report.failures() or not _count(records, "ours") else 0
+    ours = _count(report.records, "ours")
+    print(f"{ours} samples ours, {len(report.failures())} failures")
+    return 1 if report.failures() or not ours else 0
 
 
-def _records(jobs: Sequence[Job], processes: int) -> Iterator[Record]:
-    if processes <= 1:
-        yield from map(run, jobs)
+def records(
+    jobs: Sequence[Job], processes: int, work: Callable[[Job], Record] = run
+) -> Iterator[Record]:
+    """What `work` makes of the jobs, in the order in which they are done. A job that raises, or
+    that ends its process, is a failure of its operation alone: the next one gets a new process."""
+    if processes <= 1 and all(job.device == "cpu" for job in jobs):
+        yield from map(work, jobs)
         return
+    idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+    for _ in range(max(1, processes)):
+        idle.put(_worker())
+
+    def done(job: Job) -> Record:
+        worker = idle.get()
+        try:
+            record = worker.submit(work, job).result()
+        except Exception as error:  # noqa: BLE001 - the job's own, or that its process is no more
+            failure = Failure(job.dtype, 0, short(error))
+            record = Record(
+                job.name, job.dtype, {"failed": 1}, 0, (failure,), 0.0, {}, unseen=True, broken=True
+            )
+        if record.broken:
+            worker.shutdown(wait=False)
+            worker = _worker()
+        idle.put(worker)
+        return record
+
+    with ThreadPoolExecutor(max(1, processes)) as threads:
+        for each in as_completed([threads.submit(done, job) for job in jobs]):
+            yield each.result()
+    while not idle.empty():
+        idle.get().shutdown()
+
+
+def _worker() -> ProcessPoolExecutor:
+    """One process; it starts with its first job."""
     # A forked child of a process with CUDA cannot use it.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for done in as_completed([pool.submit(run, job) for job in jobs]):
-            yield done.result()
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _tell(record: Record, number: int, total: int) -> None:

@@ -116,15 +116,27 @@ class Call:
         return "" if self.tensors else "no tensor"
 
 
+def is_fatal(error: BaseException) -> bool:
+    """Whether the process can use its GPU no more, whatever it goes on to do."""
+    kind = getattr(torch, "AcceleratorError", None)
+    told = str(error)
+    return (kind is not None and isinstance(error, kind)) or any(
+        each in told for each in ("CUDA error", "Triton Error [CUDA]")
+    )
+
+
 def judge(call: Call) -> Outcome:
-    """Runs a sample in all ways and compares."""
+    """Runs a sample in all ways and compares. Raises what is fatal."""
     if call.odd:
         return Outcome("left out", message=call.odd)
     try:
         eager, again = (_run(call, call.tensors, seed=s) for s in (1, 2))
         exact = _run(lambda *t: call(*t, wide=True), call.tensors, wide=True)
-    except Exception as error:  # noqa: BLE001 - samples may be for what eager refuses
-        return Outcome("left out", message=f"eager: {_short(error)}")
+    except Exception as error:
+        if is_fatal(error):
+            raise
+        # Samples may be for what eager refuses.
+        return Outcome("left out", message=f"eager: {short(error)}")
     if any(t.layout is not torch.strided or t.is_complex() for t in eager.outputs):
         return Outcome("left out", message="a result that is complex or not strided")
     if call.info.name in _UNDEFINED or not _alike(eager, again):
@@ -134,10 +146,12 @@ def judge(call: Call) -> Outcome:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             mine = _run(_Compiled(call, dispatcher), call.tensors)
-    except Exception as error:  # noqa: BLE001 - one more outcome
+    except Exception as error:
+        if is_fatal(error):
+            raise
         if not _is_traceable(call):
             return Outcome("left out", message="its shapes or its control flow depend on its data")
-        return Outcome("failed", message=_short(error))
+        return Outcome("failed", message=short(error))
     kernels = launches(dispatcher)
     warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
     if warned:
@@ -355,6 +369,6 @@ def _at(
     )
 
 
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -149,6 +149,7 @@ def tidied(gm: fx.GraphModule) -> fx.GraphModule:
     graph.output(output)
     copy = fx.GraphModule(gm, graph)
     _name_numbers(copy.graph)
+    _move_numbers(copy.graph)
     for node in list(copy.graph.nodes):
         _drop_alias(node)
         _drop_index(node)
@@ -181,6 +182,36 @@ def _name_numbers(graph: fx.Graph) -> None:
     output.args = (tuple(values),)
 
 
+def _move_numbers(graph: fx.Graph) -> None:
+    """Tensors without dimensions that come of numbers alone are made where the graph is. PyTorch
+    makes them on the CPU, for they may stand beside tensors of any device; not so in a kernel."""
+    device = device_of(graph.nodes)
+    moved: dict[fx.Node, torch.Tensor] = {}
+    for node in graph.nodes:
+        value, named = node.meta.get("val"), node.kwargs.get("device")
+        read = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        made = node.target in _OF_NUMBERS or (read and named is None and moved.keys() >= set(read))
+        if made and isinstance(value, FakeTensor) and _is_cpu_number(value):
+            moved[node] = value
+    for node in moved:
+        for user in node.users:
+            there = user.meta.get("val")
+            if user not in moved and getattr(there, "device", None) != device:
+                return  # One of them is wanted on the CPU.
+    for node, value in moved.items():
+        if node.target in _OF_NUMBERS:
+            node.update_kwarg("device", device)
+        with value.fake_mode:
+            node.meta["val"] = torch.empty((), dtype=value.dtype, device=device)
+
+
+_OF_NUMBERS = (aten.scalar_tensor.default, aten.full.default)
+
+
+def _is_cpu_number(value: torch.Tensor) -> bool:
+    return value.device.type == "cpu" and value.dim() == 0
+
+
 def _drop_alias(node: fx.Node) -> None:
     """Readers of an alias read what is behind it. An output stays what the caller expects."""
     if node.target in (aten.alias.default, aten.detach.default):
@@ -208,9 +239,11 @@ _WITHOUT_INDEX: dict[Any, Any] = {
 }
 
 
-def device_of(nodes: Sequence[fx.Node]) -> torch.device:
-    """Where most tensors are; the first named one, of equals."""
-    found = Counter(v.device for n in nodes if isinstance(v := n.meta.get("val"), torch.Tensor))
+def device_of(nodes: Iterable[fx.Node]) -> torch.device:
+    """Where most tensors are; the first named one, of equals. One without dimensions may be on
+    the CPU for a graph that is not."""
+    values = [v for n in nodes if isinstance(v := n.meta.get("val"), torch.Tensor)]
+    found = Counter(v.device for v in values if not _is_cpu_number(v))
     return found.most_common(1)[0][0] if found else torch.device("cpu")
 
 

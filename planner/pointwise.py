@@ -24,7 +24,7 @@ def _compare(sign: str) -> Pointwise:
     return Pointwise("{self} " + sign + " {other}", promotion="bool", law=_LAWS.get(sign, ""))
 
 
-_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other}", law="add")
+_ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other} & {alpha}", law="add")
 _SUB = Pointwise("{self} - {other} * {alpha}", law="sub")
 _RSUB = Pointwise("{other} - {self} * {alpha}", law="rsub")
 _MUL = Pointwise("{self} * {other}", on_bool="{self} & {other}", law="mul")
@@ -47,7 +47,7 @@ _OR = Pointwise("{self} | {other}", law="or")
 _XOR = Pointwise("{self} ^ {other}")
 _CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
 _REMAINDER = Pointwise("remainder({self}, {other})", "div")
-_FMOD = Pointwise("libdevice.fmod({self}, {other})", "div")
+_FMOD = Pointwise("fmod({self}, {other})", "div")
 
 POINTWISE: dict[str, Pointwise] = {
     "exp.default": _float(

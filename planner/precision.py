@@ -89,11 +89,14 @@ def summed_for_logarithm(group: Graph) -> frozenset[int]:
     )
 
 
-def expression(operation: Pointwise, arguments: Mapping[str, Arg]) -> str:
-    """The row's expression, without the factor `alpha` where that is 1."""
-    return (
-        operation.expr.replace(" * {alpha}", "") if arguments.get("alpha") == 1 else operation.expr
-    )
+def expression(operation: Pointwise, arguments: Mapping[str, Arg], working: str | None) -> str:
+    """The row's expression in a dtype, without the factor `alpha` where that is 1."""
+    expr = operation.expr
+    if operation.on_bool and working == "bool":
+        expr = operation.on_bool
+    if arguments.get("alpha") == 1:
+        expr = expr.replace(" * {alpha}", "").replace(" & {alpha}", "")
+    return expr
 
 
 def is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:

@@ -198,7 +198,8 @@ class Tracer:
         operands: list[tuple[str, Arg]] = []
         dims: list[Factors] = [()] * len(shape)
         arguments = bound(node)
-        expr = expression(operation, arguments)
+        working, result = working_dtypes(self.group, node, operation)
+        expr = expression(operation, arguments, working)
         for name, argument in arguments.items():
             if "{" + name + "}" not in expr:
                 continue
@@ -212,7 +213,6 @@ class Tracer:
                     self.space.unify(dims[position], factors)
                 elif factors:
                     dims[position] = factors
-        working, result = working_dtypes(self.group, node, operation)
         cost, law = operation.cost, operation.law
         exact = node.id in self.exact
         if operation.relaxed and not exact and is_rounded_to_bfloat16(self.group, node):
@@ -228,8 +228,6 @@ class Tracer:
             expr, operands, cost, law = quick(operation, expr, operands, cost, working)
         if operation.wide and working == "float64":
             expr = operation.wide
-        if operation.on_bool and working == "bool":
-            expr = operation.on_bool
         kind = Compute(expr, tuple(operands), working, result, cost, law)
         return self.add(kind, tuple(dims), _type(node).dtype, node)
 

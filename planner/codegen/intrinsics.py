@@ -150,6 +150,16 @@ def remainder(x, y):
     r = x % y
     return tl.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
 ''',
+    "fmod": '''
+@triton.jit
+def fmod(x, y):
+    """The remainder that has the sign of x. libdevice has it of floats alone."""
+    if x.dtype.is_floating():
+        result = libdevice.fmod(x, y)
+    else:
+        result = x % y
+    return result
+''',
     "power": '''
 @triton.jit
 def power(x, y):

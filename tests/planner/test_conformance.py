@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fusionplan.bench import conformance
-from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, run
+from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, records, run
 from fusionplan.bench.samples import Call, Results, difference, judge, operations, samples
 from oracle import DEVICE
 
@@ -160,3 +161,67 @@ def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
+
+
+LOST = "CUDA error: an illegal memory access was encountered"
+
+
+def raising(message: str, at: int) -> Callable[[Call], object]:
+    """`judge`, but for the sample of this number."""
+    count = iter(range(1000))
+
+    def judged(call: Call) -> object:
+        if next(count) == at:
+            raise RuntimeError(message)
+        return judge(call)
+
+    return judged
+
+
+def test_an_error_costs_one_sample_and_one_of_cuda_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job("exp", "float32", DEVICE, 3, 60.0)
+    monkeypatch.setattr(conformance, "judge", raising("odd", 1))
+    record = run(job)
+    assert [(f.sample, f.message) for f in record.failures] == [(1, "RuntimeError: odd")]
+    assert (record.samples, record.unseen, record.broken) == (3, False, False)
+    monkeypatch.setattr(conformance, "judge", raising(LOST, 1))
+    record = run(job)
+    assert [(f.sample, f.message) for f in record.failures] == [(1, f"RuntimeError: {LOST}")]
+    assert (record.samples, record.unseen, record.broken) == (2, True, True)
+
+
+def test_an_error_of_cuda_is_neither_left_out_nor_taken_for_a_wrong_number() -> None:
+    def lost(y: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(LOST)
+
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        judge(changed(first("exp"), lost))
+    eager = dataclasses.replace(first("exp"), info=dataclasses.make_dataclass("Info", ["op"])(lost))
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        judge(eager)
+
+
+def fake(job: Job) -> Record:
+    """A job that ends as its name says; the kernels of its record name its process."""
+    if job.name == "dies":
+        os._exit(7)
+    if job.name == "raises":
+        raise RuntimeError(LOST)
+    broken = job.name == "breaks"
+    return Record(job.name, job.dtype, {"ours": 1}, os.getpid(), (), 0.1, {}, broken=broken)
+
+
+def test_a_process_that_breaks_or_dies_costs_its_own_job_alone() -> None:
+    order = ["first", "second", "breaks", "third", "dies", "fourth", "raises", "fifth"]
+    jobs = [Job(name, "float32", "cuda", None, 60.0) for name in order]
+    found = {r.name: r for r in records(jobs, 1, fake)}
+    assert list(found) == order
+    failed = {n: r.failures[0].message for n, r in found.items() if r.failures}
+    assert failed.keys() == {"dies", "raises"}
+    assert "terminated" in failed["dies"]
+    assert failed["raises"] == f"RuntimeError: {LOST}"
+    process = {name: record.kernels for name, record in found.items()}
+    assert process["first"] == process["second"] == process["breaks"]
+    assert len({process[n] for n in ("first", "third", "fourth", "fifth")}) == 4

@@ -247,11 +247,18 @@ def test_sub_graphs_count_for_the_key(captured):
     assert graphs.key(first.graph) != graphs.key(second.graph)
 
 
+def root_of(number):
+    """The root of a size, as torch computes it where sizes vary: of tensors on the CPU."""
+    size = torch.scalar_tensor(number, dtype=torch.float64)
+    return torch.pow(size, torch.scalar_tensor(0.5, dtype=torch.float64)).float()
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda x: F.layer_norm(x, (16,)) + torch.arange(16, device=x.device),
         lambda x: x.masked_fill(x > 0, 0.0).softmax(-1),
+        lambda x: x / root_of(17),
     ],
 )
 def test_cpu_and_cuda_give_the_same_graph(function):
@@ -265,6 +272,24 @@ def test_cpu_and_cuda_give_the_same_graph(function):
 
     assert on("cuda").device.type == "cuda"
     assert graphs.key(on("cpu").graph) == graphs.key(on("cuda").graph)
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_what_numbers_give_is_made_where_it_is_read(is_output):
+    def function(x):
+        root = root_of(17)
+        return [x / root, root] if is_output else [x / root]
+
+    with torch._subclasses.FakeTensorMode():
+        x = torch.empty(4, 16, device="cuda")
+        found = capture(torch.fx.experimental.proxy_tensor.make_fx(function)(x))
+    assert found.device.type == "cuda"
+    made = [n for n in found.fx_nodes if n.target is torch.ops.aten.scalar_tensor.default]
+    assert len(made) == 2
+    devices = {torch.device(n.kwargs.get("device") or "cpu").type for n in made}
+    assert devices == {"cpu" if is_output else "cuda"}
+    types = [n.type for n in found.graph.nodes]
+    assert (None in types) == is_output
 
 
 def test_a_tensor_elsewhere_has_no_type():

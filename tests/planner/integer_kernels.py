@@ -1,0 +1,68 @@
+"""Compiles kernels of integers and booleans for an H200 (no GPU needed) and prints, as JSON, the
+failures by operation and dtype. Run in a process of its own, with TRITON_INTERPRET=0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from corpus import Function, graph_of
+from fusionplan.planner.config import Config
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.group import subgraph, with_free_nodes
+from fusionplan.planner.lower import lower
+from fusionplan.planner.ops import is_compute
+from fusionplan.planner.runtime.compile import CompileFailed, Target, compile_kernel
+
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+OF_TWO: dict[str, Function] = {
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "floor_divide": torch.floor_divide,
+    "div_trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "maximum": torch.maximum,
+    "left_shift": torch.bitwise_left_shift,
+    "right_shift": torch.bitwise_right_shift,
+}
+OF_ONE: dict[str, Function] = {
+    "fmod_number": lambda x: x.fmod(7),
+    "remainder_number": lambda x: x.remainder(7),
+    "floor_divide_number": lambda x: x // 7,
+    "sign": torch.sign,
+    "clamp": lambda x: x.clamp(1, 5),
+}
+OF_FLAGS: dict[str, Function] = {
+    "add": torch.add,
+    "add_nothing": lambda x, y: torch.add(x, y, alpha=False),
+    "mul": torch.mul,
+}
+
+
+def failure(function: Function, count: int, dtype: str) -> str:
+    """Why the compiler refuses the function's kernel; "" if it does not."""
+    inputs = [torch.ones(2000, dtype=getattr(torch, dtype)) for _ in range(count)]
+    graph = graph_of(function, inputs)
+    nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
+    program = lower(subgraph(graph, nodes).graph, Config((("x0", 1024),)))
+    assert not isinstance(program, Refusal), program
+    assert program.kernels
+    try:
+        for kernel in program.kernels:
+            compile_kernel(kernel, Target())
+    except CompileFailed as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    cases = [(f, 2, OF_TWO[f], d) for f in OF_TWO for d in INTEGERS]
+    cases += [(f, 1, OF_ONE[f], d) for f in OF_ONE for d in INTEGERS]
+    cases += [(f, 2, OF_FLAGS[f], "bool") for f in OF_FLAGS]
+    cases += [("fmod", 2, torch.fmod, d) for d in ("bfloat16", "float32", "float64")]
+    found = {f"{name} {dtype}": failure(made, count, dtype) for name, count, made, dtype in cases}
+    json.dump(found, sys.stdout)
