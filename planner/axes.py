@@ -85,6 +85,8 @@ class FactorSpace:
                 if not rest:
                     raise Refused("factor", f"reshape to {tuple(sizes)} runs out of elements")
                 extent = self._extent[rest[-1]]
+                if extent == 0:
+                    raise Refused("empty", f"reshape to {tuple(sizes)} of no elements")
                 if size % extent == 0:
                     taken.insert(0, rest.pop())
                     size //= extent

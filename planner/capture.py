@@ -186,7 +186,7 @@ def _move_numbers(graph: fx.Graph) -> None:
     """Tensors without dimensions that come of numbers alone are made where the graph is. PyTorch
     makes them on the CPU, for they may stand beside tensors of any device; not so in a kernel."""
     device = device_of(graph.nodes)
-    moved: dict[fx.Node, torch.Tensor] = {}
+    moved: dict[fx.Node, FakeTensor] = {}
     for node in graph.nodes:
         value, named = node.meta.get("val"), node.kwargs.get("device")
         read = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]

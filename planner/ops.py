@@ -187,12 +187,15 @@ def row(node: Node) -> Row | None:
     if node.type is None or node.type.dtype not in DTYPES:
         return None
     if node.op == "aten.pow.Tensor_Scalar":
-        return _power(node)
+        power = _power(node)
+        return None if power is POW and node.type.dtype not in _FLOATS else power
     if node.op == "fusionplan.bitcast.default":
         return Pointwise(f"tl.cast({{self}}, tl.{node.type.dtype}, bitcast=True)", "move", "same")
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
+    if found is POW and node.type.dtype not in _FLOATS:
+        return None  # libdevice's is of floats, which do not hold every integer
     if node.op == "aten.as_strided.default" and bound(node)["storage_offset"] is not None:
         return None  # counted from the beginning of memory, which only the caller knows
     if node.op == "aten.nextafter.default" and node.type.dtype not in ("float32", "float64"):

@@ -96,6 +96,12 @@ def test_a_dimension_of_one_has_no_factors() -> None:
     assert space.regroup(space.fresh(6), (1, 2, 1, 3))[::2] == ((), ())
 
 
+def test_a_reshape_of_no_elements_is_refused() -> None:
+    space = FactorSpace()
+    with pytest.raises(Refused, match="no elements"):
+        space.regroup((*space.fresh(5), *space.fresh(0)), (5, 0))
+
+
 def test_a_split_reaches_what_was_unified_before() -> None:
     space = FactorSpace()
     a, b, c = space.fresh(12), space.fresh(12), space.fresh(12)

@@ -131,6 +131,13 @@ def test_what_no_kernel_of_ours_computes_is_no_pass() -> None:
     assert (outcome.status, outcome.kernels) == ("not ours", 0)
 
 
+@pytest.mark.parametrize("name", ["pow", "__rpow__"])
+def test_powers_of_integers_are_exact(name: str) -> None:
+    record = run(Job(name, "int64", DEVICE, None, 60.0))
+    assert not record.failures
+    assert record.samples > 5
+
+
 def test_nan_and_infinity_must_be_where_eager_has_them() -> None:
     inf, nan = float("inf"), float("nan")
 
