@@ -25,6 +25,7 @@ from .ops import (
     Reduction,
     View,
     bound,
+    is_compute,
     is_input,
     row,
 )
@@ -79,6 +80,9 @@ def trace(group: Graph) -> Values:
 def _trace(group: Graph, shared: bool) -> Values:
     tracer = Tracer(group, shared)
     outputs = []
+    for node in group.nodes:
+        if is_compute(node) and node.type is not None and node.type.numel == 0:
+            raise Refused("empty", f"{node.name} has no elements")
     for index, node in enumerate(group.outputs):
         if node is None:
             raise Refused("output", "a group's output is no tensor")
@@ -207,6 +211,8 @@ class Tracer:
                 operands.append((name, argument))
                 continue
             value, own = yield from self.operand(argument.node, shape, windows)
+            if node.op in ("aten.eq.Tensor", "aten.ne.Tensor"):
+                value = self._as_stored(value, self.group.nodes[argument.node])
             operands.append((name, Ref(value)))
             for position, factors in enumerate(own):
                 if factors and dims[position]:
@@ -231,6 +237,16 @@ class Tracer:
         kind = Compute(expr, tuple(operands), working, result, cost, law)
         return self.add(kind, tuple(dims), _type(node).dtype, node)
 
+    def _as_stored(self, value: int, node: Node) -> int:
+        """A 16-bit float at the precision of its dtype: registers keep more, and a maximum would
+        no longer equal the element it came of, or what was stored of it."""
+        kept = self.values[value]
+        if _type(node).dtype not in NARROW or isinstance(kept.kind, Load):
+            return value
+        expr = f"as_{_type(node).dtype}({{x}})"
+        kind = Compute(expr, (("x", Ref(value)),), kept.dtype, kept.dtype, "fma")
+        return self.add(kind, kept.dims, kept.dtype, node)[0]
+
     def _cast(self, node: Node, windows: Windows) -> Reading:
         value, dims = yield _source(node), windows
         kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
@@ -247,12 +263,16 @@ class Tracer:
         over = dims_of(named.get("dim"), len(shape))
         if reduction.monoid.name in ("max", "min") and 0 in shape:
             raise Refused("empty", f"{node.name} reduces an empty tensor")
+        if _type(node).dtype == "bool" and self.values[value].dtype != "bool":
+            # What is not 0 is true: an int32, in which bools are folded, would lose a fraction.
+            kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
+            value, _ = self.add(kind, dims, "bool", node)
         kept = tuple(d for i, d in enumerate(dims) if i not in over)
         if named.get("keepdim"):
             kept = tuple(() if i in over else d for i, d in enumerate(dims))
         reduced = tuple(f for i in sorted(over) for f in dims[i])
-        kind = Fold(reduction.monoid, value, reduced, reduction.mean)
-        return self.add(kind, kept, _type(node).dtype, node)
+        fold = Fold(reduction.monoid, value, reduced, reduction.mean)
+        return self.add(fold, kept, _type(node).dtype, node)
 
     def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""

@@ -276,7 +276,8 @@ class _Emitter:
                 dims, text = (), literal(number, value.dtype, self.tiles.numbers)
             case Choice() as choice:
                 pieces = scope.union(tuple(piece for piece, _, _ in choice.pieces))
-                dims = self.tiles.dims([*pieces, *self.nest.forms[value.id].axes])
+                index = self.nest.forms[value.id].axes if len(choice.pieces) > 1 else ()
+                dims = self.tiles.dims([*pieces, *index])
                 text = self._choice(value, choice, dims)
         scope.bind(value.id, text, dims)
 

@@ -89,6 +89,9 @@ def rounded(x: Any) -> Any:
     return _wrap(data.to(torch.bfloat16).to(torch.float32).numpy(), x)
 
 
+as_bfloat16 = rounded
+
+
 def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
     def call(x: Any, axis: int) -> Any:
         data = np.asarray(function(x.handle.data, axis=axis))

@@ -6,9 +6,19 @@ run, `interpreted.py` stands in for there, as for libdevice.
 
 from __future__ import annotations
 
-STAND_INS = ("fast_log", "fast_tanh", "max_nan", "min_nan", "prod")
+STAND_INS = ("as_bfloat16", "fast_log", "fast_tanh", "max_nan", "min_nan", "prod")
 
 GPU = {
+    "as_bfloat16": """
+@triton.jit
+def as_bfloat16(x):
+    return x.to(tl.bfloat16).to(tl.float32)
+""",
+    "as_float16": """
+@triton.jit
+def as_float16(x):
+    return x.to(tl.float16).to(tl.float32)
+""",
     "exp": '''
 @triton.jit
 def exp(x):
