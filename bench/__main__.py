@@ -91,6 +91,11 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     workloads = list(WORKLOADS.values()) if options.all else named or list(EXAMPLES)
     earlier = [_read(path) for path in options.include]
     children = running.Children(options.store, options.device, options.budget, options.seconds)
+
+    def keep(report: Report) -> None:
+        if options.json:
+            options.json.write_bytes(REPORT.dump_json(report, indent=1) + b"\n")
+
     report = running.run(
         list(dict.fromkeys(workloads)),
         children,
@@ -99,11 +104,11 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
         say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True),
         arguments=given,
         count=options.ncu,
+        keep=keep,
     )
     for other in earlier:
         report = running.joined(other, report)
-    if options.json:
-        options.json.write_bytes(REPORT.dump_json(report, indent=1) + b"\n")
+    keep(report)
     text = markdown(report)
     if options.markdown:
         write(options.markdown, text)

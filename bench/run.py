@@ -93,11 +93,29 @@ def run(
     say: Say,
     arguments: Sequence[str],
     count: bool = False,
+    keep: Callable[[Report], object] = lambda report: None,
 ) -> Report:
     """Measure them all; count: their bytes too. A workload that fails is in the report with the
-    reason."""
+    reason. keep: takes the report so far after each, for a run that may be ended."""
     measured: list[Measured] = []
     failed: dict[str, str] = {}
+
+    def report(costs: HostCosts | None = None) -> Report:
+        return Report(
+            datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            commit(),
+            shlex.join(["scripts/bench", *arguments]),
+            tuple(measured),
+            dict(failed),
+            {w.name: w.floor_s for w in workloads},
+            costs,
+            {
+                w.name: asked
+                for w in workloads
+                if (asked := Asked(w.reach, w.peak_extra)) != Asked()
+            },
+        )
+
     for workload in workloads:
         try:
             found = _measured(workload, processes, tune, say)
@@ -106,6 +124,7 @@ def run(
             say(f"{workload.name}: {error}")
         else:
             measured.append(_counted(found, workload, processes, say) if count else found)
+        keep(report())
     costs = None
     if host:
         say("host: what a call costs")
@@ -114,16 +133,7 @@ def run(
         except BenchError as error:
             failed["host"] = str(error)
             say(f"host: {error}")
-    return Report(
-        datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        commit(),
-        shlex.join(["scripts/bench", *arguments]),
-        tuple(measured),
-        failed,
-        {w.name: w.floor_s for w in workloads},
-        costs,
-        {w.name: asked for w in workloads if (asked := Asked(w.reach, w.peak_extra)) != Asked()},
-    )
+    return report(costs)
 
 
 def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) -> Measured:

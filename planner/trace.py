@@ -379,8 +379,6 @@ class Tracer:
                         dims[position] = factors
                 dims = dims or list(own_dims)
             start += size
-        if not pieces:
-            raise Refused("empty", f"{node.name} joins no elements")
         # Operands of length 1 are the same wherever they are read.
         dims[dim] = dims[dim] or self.space.fresh(outer.size)
         kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))

@@ -71,6 +71,20 @@ def test_only_what_has_no_plan_is_tuned(measured):
     assert report.command == "scripts/bench --json 'a b'"
 
 
+def test_each_workload_is_kept_as_soon_as_it_is_done(measured):
+    kept = []
+    run(
+        [ROTARY, CHAIN],
+        FakeProcesses(measured, planned=["rotary"]),
+        tune=False,
+        host=False,
+        say=lambda text: None,
+        arguments=[],
+        keep=kept.append,
+    )
+    assert [(len(r.workloads), list(r.failed)) for r in kept] == [(1, []), (1, ["article_chain"])]
+
+
 def test_without_tuning_a_missing_plan_is_a_failure(measured):
     report, said = run_fake(FakeProcesses(measured), CHAIN, tune=False)
     assert report.failed == {"article_chain": "no plan is stored; --tune makes one"}

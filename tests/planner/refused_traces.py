@@ -138,7 +138,7 @@ def maximum_of_nothing() -> object:
     return trace(b.graph(b.op("amax.default", b.input(4, 0), (1,), shape=(4,))))
 
 
-@case("empty", "n2 joins no elements")
+@case("empty", "n2 has no elements")
 def concatenation_of_nothing() -> object:
     b = Builder()
     x, y = b.input(4, 0), b.input(4, 0)
@@ -146,9 +146,10 @@ def concatenation_of_nothing() -> object:
 
 
 @case("empty", "a tensor of the group has no elements")
-def pointwise_of_nothing() -> object:
+def sum_of_nothing() -> object:
     b = Builder()
-    return schedule(b.graph(b.op("exp.default", b.input(4, 0))), "natural", "held")
+    total = b.op("sum.dim_IntList", b.input(4, 0), (1,), shape=(4,))
+    return schedule(b.graph(total), "natural", "held")
 
 
 @case("constant", "n0 is filled with Ref(node=7)")
@@ -190,6 +191,12 @@ def computed_value_with_its_own_transpose() -> object:
 def different_sizes() -> object:
     factors = FactorSpace()
     return factors.unify(factors.fresh(4), factors.fresh(4) + factors.fresh(2))
+
+
+@case("empty", "reshape to (5, 2) of no elements")
+def reshape_of_nothing() -> object:
+    factors = FactorSpace()
+    return factors.regroup((*factors.fresh(5), *factors.fresh(0)), (5, 2))
 
 
 @case("factor", "reshape to (4, 8) runs out of elements")

@@ -213,6 +213,34 @@ def test_the_whole_range_of_the_exponential() -> None:
     verify(lambda x: (torch.exp(x), torch.sigmoid(x), torch.tanh(x)), [x.bfloat16()])
 
 
+def test_a_difference_that_has_no_elements_left_writes_nothing() -> None:
+    x = data(3, 1, 3)
+    group = whole_group(captured(lambda x: torch.diff(x * 2, dim=1), [x])[0].graph).graph
+    found = space_of(group, H200)
+    assert isinstance(found, Refusal)
+    assert found.rule == "empty"
+
+
+def test_any_and_all_of_fractions() -> None:
+    x = torch.tensor([[0.3, 0.0, -0.2, 0.1], [0.0, 0.0, 5.0, 0.7]], device=DEVICE)
+    verify(lambda x: (x.any(0), (x * 0.5).all(-1), x.bfloat16().any()), [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_maximum_equals_the_element_it_came_of(dtype: torch.dtype) -> None:
+    """Also where registers keep more than the dtype, and one of the two was stored in between."""
+    x = data(7, 33, dtype=dtype)
+    sums = (x * 1.7 + 0.3).sum(-1)
+    largest = sums.amax()
+
+    def count(x, largest):
+        sums = (x * 1.7 + 0.3).sum(-1)
+        return (sums == largest).sum(), (sums == sums.amax()).sum()
+
+    verify(count, [x, largest])
+    assert int(count(x, largest)[0]) >= 1
+
+
 def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
     x = data(2, 32768)
     for function, kernels in (
