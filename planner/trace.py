@@ -80,9 +80,9 @@ def trace(group: Graph) -> Values:
 def _trace(group: Graph, shared: bool) -> Values:
     tracer = Tracer(group, shared)
     outputs = []
-    for node in group.nodes:
-        if is_compute(node) and node.type is not None and node.type.numel == 0:
-            raise Refused("empty", f"{node.name} has no elements")
+    for each in group.nodes:
+        if is_compute(each) and each.type is not None and each.type.numel == 0:
+            raise Refused("empty", f"{each.name} has no elements")
     for index, node in enumerate(group.outputs):
         if node is None:
             raise Refused("output", "a group's output is no tensor")
