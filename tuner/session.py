@@ -45,6 +45,10 @@ RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
 
+PEERS_SHARE = 0.5
+"""Of the time, what compiling the peers may cost the search; what they take beyond it is added, for
+a tune that only compiled peers has found nothing."""
+
 REGIONAL = 0.6
 """Of the search, for the other ways of the graph's regions."""
 
@@ -55,7 +59,8 @@ _LEAST_ON_CPU = 2
 @dataclass(frozen=True, slots=True)
 class Limits:
     """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
-    takes place even when they are over. seed: of everything random."""
+    takes place even when they are over, and the search has its share even when compiling the
+    peers took longer (see `PEERS_SHARE`). seed: of everything random."""
 
     trials: int = EFFORTS["default"].trials
     seconds: float = EFFORTS["default"].seconds
@@ -136,10 +141,10 @@ class Session:
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
-            gated = GatedLab(lab, contestants, self.progress)
+            gated = GatedLab(lab, contestants, self.progress, PEERS_SHARE * self.limits.seconds)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
             regional = RegionSearch(tasks, bench, identity)
-            partitions = self._search(tasks, bench, regional)
+            partitions = self._search(tasks, bench, regional, gated.clock)
         self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             contestants.warm()
@@ -210,18 +215,21 @@ class Session:
         self._save(plan, profile)
         return plan
 
-    def _search(self, tasks: Tasks, bench: Bench, regional: RegionSearch) -> list[Partition]:
+    def _search(
+        self, tasks: Tasks, bench: Bench, regional: RegionSearch, clock: Callable[[], float]
+    ) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
         self.progress.phase("search", f"up to {self.limits.trials} trials")
-        now = time.monotonic()
+        now = clock()
         until = self.started + self.limits.seconds * (1 - FINAL_SHARE)
         trials = self.limits.trials
-        search = PartitionSearch(tasks, bench, Budget(trials, until))
+        search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
         try:
             if regional.trials:
                 trials = max(1, int(trials * (1 - REGIONAL)))
-                search.budget = Budget(trials, until)
-                regional.run(Budget(self.limits.trials - trials, now + (until - now) * REGIONAL))
+                search.budget = Budget(trials, until, clock)
+                share = now + (until - now) * REGIONAL
+                regional.run(Budget(self.limits.trials - trials, share, clock))
             search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in bench.findings.groups.values()):
@@ -284,12 +292,18 @@ def plan_record(
 class GatedLab:
     """A lab whose first measurement waits until the peers are compiled, which happens in this
     process while the compile workers do their first batch: torch.compile tunes on the same
-    device, and neither must run beside the other's measuring."""
+    device, and neither must run beside the other's measuring. allowed_s: seconds that they may
+    take of the search's; `clock` does not count those beyond."""
 
     lab: Lab
     peers: Peers
     progress: Progress
+    allowed_s: float
     open: bool = False
+    beyond_s: float = 0.0
+
+    def clock(self) -> float:
+        return time.monotonic() - self.beyond_s
 
     @property
     def compilers(self) -> int:
@@ -319,7 +333,9 @@ class GatedLab:
         if not self.open:
             self.open = True
             self.progress.phase("peers", ", ".join(self.peers.given) or "none")
+            began = time.monotonic()
             self.peers.warm()
+            self.beyond_s = max(0.0, time.monotonic() - began - self.allowed_s)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
+from fusionplan.tuner import session as session_module
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.final import differs
 from fusionplan.tuner.lab import Group
@@ -131,6 +133,26 @@ def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
     plan = tuning.measured(H200, {"eager": lambda: 3.0, "default": broken})
     assert dict(plan.peers) == {"eager": 3.0}
     assert any("no such backend" in note for note in tuning.progress.of("note"))
+
+
+@pytest.mark.parametrize("each_s", [0.0, 50.0])
+def test_peers_that_compile_for_long_leave_the_search_its_share(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch, each_s: float
+):
+    now = [0.0]
+
+    def slow() -> float:
+        now[0] += each_s
+        return 3.0
+
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    site = Site(OpenLab(FakeLab(wide)), lambda device, l2: FakeStopwatch())
+    tuning = Session(
+        graph, (X, B), store, Limits(8, 40.0), Recording(), "m", site=site, started=0.0
+    )
+    plan = tuning.measured(H200, {"eager": slow})
+    assert now[0] >= 2 * each_s
+    assert [group.lowering for group in plan.groups] == ["triton"]
 
 
 def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
