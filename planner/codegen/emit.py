@@ -18,7 +18,7 @@ from . import folds
 from .access import Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
-from .scope import Scope
+from .scope import ROUNDED_PRODUCT, Scope
 from .source import Buffer, KernelSource
 from .subtiles import Epilogue, epilogue
 
@@ -260,6 +260,8 @@ class _Emitter:
             case Compute() as compute:
                 dims = scope.union(value.reads)
                 texts = {source: scope.at(source, dims) for source in value.reads}
+                if value.id in scope.apart:
+                    compute = replace(compute, expr=ROUNDED_PRODUCT)
                 text = expression(compute, texts, scope.dtypes, self.tiles.numbers)
                 text = convert(text, compute.result, value.dtype)
                 if scope.interpreted and value.dtype == "bool" and not dims:

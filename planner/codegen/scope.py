@@ -7,13 +7,16 @@ from contextlib import contextmanager
 
 from ..config import Config
 from ..forms import Access
-from ..graph import itemsize
+from ..graph import Ref, itemsize
 from ..nest import Nest
-from ..values import Fold, Load
+from ..values import Compute, Fold, Load, Value
 from .access import Dims, Tiles
 from .body import TRITON_DTYPE, convert
 from .descriptors import coordinates, described
 from .source import Buffer
+
+PRODUCT = "{self} * {other}"
+ROUNDED_PRODUCT = "libdevice.mul_rn({self}, {other})"
 
 
 class Scope:
@@ -35,6 +38,8 @@ class Scope:
         self.dots = {c: dot for c in nest.contractions if (dot := self.tiles.dot(c)) is not None}
         self.narrow = all(itemsize(out.type.dtype) <= 2 for out in nest.outputs)
         """Whether no output is wider than 16 bits."""
+        self.apart = frozenset[int]() if self.dots or interpreted else _cancelled(nest)
+        """Products that must be rounded before they are subtracted."""
 
     def described(self, kind: str, index: int, access: Access, dims: Dims) -> str | None:
         """A descriptor and the coordinates of this block in it, as `{0}` fits in a call; None
@@ -126,3 +131,37 @@ class Scope:
             v.id in self.dots and isinstance(v.kind, Fold) and v.kind.operand == kind.dtype
             for v in readers
         )
+
+
+def _cancelled(nest: Nest) -> frozenset[int]:
+    """Products in float32 of which a difference is taken, one side of it made of a fold, as in the
+    gradients of norms and softmax. These vanish where a row has one element, or equal ones: joined
+    to one instruction, product and difference would leave the product's rounding error."""
+    folded: set[int] = set()
+    found: set[int] = set()
+    for value in nest.values:
+        kind = value.kind
+        if isinstance(kind, Fold) or not folded.isdisjoint(value.reads):
+            folded.add(value.id)
+        if isinstance(kind, Compute) and kind.law == "sub" and not folded.isdisjoint(value.reads):
+            sides = [_behind(nest, v) for v in value.reads]
+            found.update(v.id for v in sides if _is_product(v))
+    return frozenset(found)
+
+
+def _behind(nest: Nest, number: int) -> Value:
+    """The value behind conversions and folds of single elements."""
+    value = nest.values[number]
+    kind = value.kind
+    if isinstance(kind, Compute) and kind.law == "copy":
+        return _behind(nest, value.reads[0])
+    if isinstance(kind, Fold) and kind.times is None and not nest.reduced(kind):
+        return _behind(nest, kind.source)
+    return value
+
+
+def _is_product(value: Value) -> bool:
+    kind = value.kind
+    if not isinstance(kind, Compute) or kind.expr != PRODUCT or kind.working != "float32":
+        return False
+    return all(isinstance(operand, Ref) for _, operand in kind.operands)

@@ -192,6 +192,38 @@ def test_attention_is_one_loop_that_ends_at_the_diagonal() -> None:
     assert text.count("tl.store(") == 1
 
 
+def test_a_product_is_rounded_before_a_fold_of_such_is_taken_from_it() -> None:
+    """In one instruction with the difference, a gradient that vanishes would keep its rest."""
+
+    def softmax_backward(dy, y):
+        return dy * y - y * (dy * y).sum(-1, keepdim=True)
+
+    inputs = [tensor(64, 100), tensor(64, 100)]
+    part = whole_group(graph_of(softmax_backward, inputs)).graph
+    held = Config(blocks(x0=1), num_warps=4, num_stages=1)
+    for interpreted, rounded in ((False, 2), (True, 0)):
+        found = lower(part, held, interpreted=interpreted)
+        assert isinstance(found, Program)
+        (kernel,) = found.kernels
+        assert kernel.text.count("libdevice.mul_rn(") == rounded
+    assert "mul_rn" not in text(program("layer_norm_residual"))
+
+
+def test_a_joined_constant_is_stored_as_a_number() -> None:
+    """Broadcast as if it had the joined dimension, it would not compile."""
+
+    def joined(x):
+        zeros = torch.zeros(20, 20, 20, device=x.device)
+        return torch.slice_scatter(x, zeros, 1, 0, 20)
+
+    part = whole_group(graph_of(joined, [tensor(20, 20, 20)])).graph
+    found = lower(part, Config(blocks(x0=4, x1=4, x2=8), num_warps=1))
+    assert isinstance(found, Program), found
+    (kernel,) = found.kernels
+    (store,) = re.findall(r"tl.store\((.*)\)", kernel.text)
+    assert store.rpartition(" mask")[0].endswith(", v1,")
+
+
 def test_the_same_plan_gives_the_same_text() -> None:
     assert text(program("rotary")) == text(program("rotary"))
 
