@@ -1,0 +1,117 @@
+"""What a second pass over the same memory does: its order, its hints to the caches, its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from corpus import graph_of, tensor
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.lower import lower
+from oracle import DEVICE, check, whole_group
+
+LOOP = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
+SPLIT = Config(
+    (("x0", 1), ("x1", 1), ("y0", 1), ("y1", 1024)),
+    num_warps=4,
+    num_stages=1,
+    eviction="both",
+    split=8,
+)
+
+
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], w)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def texts(function: Callable[..., object], config: Config, *inputs: torch.Tensor) -> list[str]:
+    found = lower(whole_group(graph_of(function, inputs)).graph, config)
+    assert isinstance(found, Program), found
+    return [kernel.text for kernel in found.kernels]
+
+
+@pytest.mark.parametrize("widen", [2, 4, 16])
+@pytest.mark.parametrize("columns", [16, 64, 83])
+def test_several_blocks_at_once_in_a_pass_that_folds_nothing(columns: int, widen: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(5, columns, generator=generator).to(DEVICE)
+    w = torch.randn(columns, generator=generator).to(DEVICE)
+    config = Config(LOOP.blocks, num_warps=1, num_stages=1, reduction="loop", widen=widen)
+    assert check(norm, [x, w], [config]) == 1
+    (text,) = texts(norm, config, tensor(5, columns), tensor(columns))
+    folding, writing = text.split("for r0_block1")
+    assert "tl.arange(0, 16)" in folding
+    covered = 1 << (columns - 1).bit_length()
+    assert f"tl.arange(0, {min(16 * widen, covered)})" in writing
+
+
+def test_a_second_walk_over_a_row_begins_where_the_first_ended() -> None:
+    (text,) = texts(norm, LOOP, tensor(5, 83), tensor(83))
+    assert "r0 = r0_block0 * 16" in text
+    assert "r0 = (5 - r0_block1) * 16" in text
+
+
+def test_the_last_read_of_an_input_is_told_from_those_before_it() -> None:
+    both = Config(LOOP.blocks, num_warps=1, num_stages=1, reduction="loop", eviction="both")
+    (text,) = texts(norm, both, tensor(5, 83), tensor(83))
+    hints = [
+        (line.partition("tl.load(")[2][:3], "evict_last" in line, "evict_first" in line)
+        for line in text.splitlines()
+        if "tl.load(" in line
+    ]
+    assert hints == [("in0", True, False), ("in0", False, True), ("in1", True, False)]
+
+
+def test_the_kernels_of_a_split_share_what_the_cache_holds() -> None:
+    """The first keeps its input for the second, which reads it backwards and for the last time."""
+    first, second = texts(softmax, SPLIT, tensor(2, 32768))
+    (load,) = (line for line in first.splitlines() if "tl.load(in0" in line)
+    assert "evict_last" in load
+    (load,) = (line for line in second.splitlines() if "tl.load(in0" in line)
+    assert "evict_first" in load
+    assert "pid = 63 - pid" in second
+    assert " - pid" not in first
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_parts_of_a_result_lie_side_by_side_where_memory_is_reduced_along(across: bool) -> None:
+    function = (lambda x: x.sum(0)) if across else (lambda x: x.sum(1))
+    shape = (32768, 4) if across else (4, 32768)
+    config = Config((("r0", 1024), ("x0", 1), ("x1", 4), ("y0", 4)), split=8, reduction="loop")
+    found = lower(whole_group(graph_of(function, [tensor(*shape)])).graph, config)
+    assert isinstance(found, Program), found
+    (kept,) = found.temporaries
+    assert kept.shape == (8, 4)
+    assert kept.stride == ((4, 1) if across else (1, 8))
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(DEVICE)
+    assert check(function, [x], [config]) == 2
+
+
+@pytest.mark.parametrize(
+    "function, quick",
+    [
+        (lambda x: torch.logsumexp(x, -1), True),
+        (lambda x: torch.log_softmax(x, -1), True),
+        (lambda x: torch.softmax(x, -1), False),
+        (lambda x: torch.exp(x - x.amax(-1, keepdim=True)).sum(-1), False),
+    ],
+    ids=["logsumexp", "log_softmax", "softmax", "sum"],
+)
+def test_exponentials_whose_sum_only_a_logarithm_sees_are_quick(
+    function: Callable[..., object], quick: bool
+) -> None:
+    held = Config((("x0", 2),), num_warps=1, num_stages=1)
+    (text,) = texts(function, held, tensor(6, 100))
+    kernel = text[text.rindex("@triton.jit") :]
+    assert (" tl.exp(" in kernel) is quick
+    assert (" exp(" in kernel) is not quick
+    x = torch.randn(6, 100, generator=torch.Generator().manual_seed(7)).to(DEVICE) * 20
+    for config in (held, LOOP):
+        assert check(function, [x], [config]) == 1
