@@ -8,6 +8,7 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
+from .errors import Refused
 from .graph import Arg, Graph, Node, Ref, refs
 from .ops import (
     SUM,
@@ -150,7 +151,8 @@ def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str 
             continue
         if isinstance(argument, Ref):
             tensor = group.nodes[argument.node].type
-            assert tensor is not None
+            if tensor is None:
+                raise Refused("opaque", f"{group.nodes[argument.node].name} is no single tensor")
             dtype = getattr(torch, tensor.dtype)
             samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
         elif name != "alpha" and isinstance(argument, (bool, int, float)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fusionplan.planner.axes import FactorSpace
-from fusionplan.planner.graph import Ref, TensorType
+from fusionplan.planner.graph import INPUT, Ref, TensorType
 from fusionplan.planner.nest import schedule
 from fusionplan.planner.survey import dims_of_nodes
 from fusionplan.planner.trace import _hits, trace
@@ -53,6 +53,13 @@ def operation_without_a_row() -> object:
 def operation_with_several_results() -> object:
     b = Builder()
     return trace(b.graph(b.opaque(b.input(4, 6))))
+
+
+@case("opaque", "n1 is no single tensor")
+def number_that_lies_on_another_device() -> object:
+    b = Builder()
+    x, elsewhere = b.input(4, 6), b.node(INPUT, (), None)
+    return trace(b.graph(b.op("add.Tensor", x, elsewhere)))
 
 
 @case("dtype", "which is complex64")
