@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from corpus import graph_of
 from fusionplan.planner.graph import Ref
-from fusionplan.planner.online import Correction, Derived, derive
+from fusionplan.planner.online import Derived, derive, followed
 from fusionplan.planner.ops import OPS, Pointwise
 from fusionplan.planner.trace import trace
 from fusionplan.planner.values import Compute, Fold, Index, Literal, Load, Value, Values
@@ -114,13 +114,22 @@ class Evaluation:
         raise AssertionError(value)
 
     def part(self, fold: Fold) -> Array:
-        """The fold of the indices there are."""
+        """The fold of the indices there are; squared distances are from their own mean."""
+        if fold.about is not None:
+            return self._spread(fold)
         source = self[fold.source] * (1 if fold.times is None else self[fold.times])
         order = list(self.values.extents)
         shape = [len(self.at[f]) if f in fold.reduced else 1 for f in order]
         source = source + np.zeros(shape) if fold.monoid.name == "sum" else source
         axes = tuple(order.index(f) for f in fold.reduced)
         return REDUCE[fold.monoid.name](source, axis=axes, keepdims=True)
+
+    def _spread(self, fold: Fold) -> Array:
+        order = list(self.values.extents)
+        shape = [len(self.at[f]) if f in fold.reduced else 1 for f in order]
+        source = self[fold.source] + np.zeros(shape)
+        axes = tuple(order.index(f) for f in fold.reduced)
+        return ((source - source.mean(axis=axes, keepdims=True)) ** 2).sum(axis=axes, keepdims=True)
 
     def finished(self, fold: Fold, total: Array) -> Array:
         count = math.prod(self.values.extents[f] for f in fold.reduced)
@@ -170,8 +179,7 @@ def _ready(derived: Derived, folds: list[int], done: Mapping[int, Array]) -> lis
     for value in derived.values.values:
         own = frozenset().union(*(reads[r] for r in value.reads))
         if value.id in folds:
-            correction = derived.corrections.get(value.id, Correction(()))
-            joined = {x for _, x in correction.exponent} & set(here)
+            joined = set(here) & followed(derived.values.values, derived.corrections, value.id)
             if value.id not in done and own <= joined | set(done):
                 here.append(value.id)
             own = frozenset({value.id})
@@ -205,8 +213,20 @@ def _turn(
                 )
                 total = total * (np.exp2(power) if correction.base == "2" else np.exp(power))
         new[fold] = COMBINE[name](total, part)
+        if kind.about is not None and old:
+            new[fold] = new[fold] + _apart(kind, at, old[kind.about], new[kind.about])
         known[fold] = np.where(new[fold] == IDENTITY[name], 0.0, new[fold])
     return new
+
+
+def _apart(fold: Fold, at: Mapping[int, Array], before: Array, after: Array) -> Array:
+    """What the squared distances of two sets grow by when each is taken from the mean of both.
+    before, after: the sums of the first and of both."""
+    here = math.prod(len(at[f]) for f in fold.reduced)
+    earlier = max(int(at[f][0]) * here // len(at[f]) for f in fold.reduced)
+    mean = after / (earlier + here)
+    first, second = before / earlier, (after - before) / here
+    return earlier * (first - mean) ** 2 + here * (second - mean) ** 2
 
 
 def assert_streams(

@@ -23,8 +23,11 @@ def test_refused_product_of_what_is_under_way() -> None:
     assert reason == "no rule corrects a prod under way"
 
 
-def test_refused_variance() -> None:
-    reason = refusal(lambda x: torch.var(x, -1), [t(3, 8)], "sum_2")
+def test_refused_distances_that_are_not_squared() -> None:
+    def weighted(x):
+        return ((x - x.mean(-1, keepdim=True)) * x).sum(-1)
+
+    reason = refusal(weighted, [t(3, 8)], "sum_2")
     assert reason == "sub is no product: sum_1 cannot leave it"
 
 
