@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import Refusal
+from fusionplan.planner.lower import lower
+from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.schedule import Schedule, schedule_group
-from oracle import DEVICE, captured, check, whole_group
+from oracle import DEVICE, captured, check, run_program, whole_group
 
 FUNCTIONS: dict[str, Callable[..., object]] = {
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
@@ -29,10 +32,10 @@ def blocks(function: Callable[..., object], inputs: Sequence[torch.Tensor], part
     group = whole_group(captured(function, inputs)[0].graph).graph
     found = schedule_group(group, "natural", "loop", parts)
     assert isinstance(found, Schedule), found
-    axes = {
-        a.name: size if a.name.startswith("r") else 4 for k in found.kernels for a in k.nest.axes
-    }
-    return Config(tuple(sorted(axes.items())), reduction="loop", split=parts, num_warps=4), found
+    blocks_of = {"r": size, "x": 4}  # Those of a later kernel are large: the interpreter is slow.
+    names = sorted({axis.name for kernel in found.kernels for axis in kernel.nest.axes})
+    sizes = tuple((name, blocks_of.get(name[0], 64)) for name in names)
+    return Config(sizes, reduction="loop", split=parts, num_warps=4), found
 
 
 @pytest.mark.parametrize("size", [1, 16, 128])
@@ -53,7 +56,7 @@ def test_a_variance_joins_the_pass_of_its_mean(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", ["layer_norm", "over_columns", "batch"])
 def test_parts_of_a_variance_are_put_together(name: str, dtype: torch.dtype) -> None:
     """Every part has a mean of its own, in a kernel that reads it once."""
-    shape = (4096, 3) if name == "over_columns" else (64, 5, 96) if name == "batch" else (3, 8192)
+    shape = (4096, 3) if name == "over_columns" else (64, 5, 96) if name == "batch" else (3, 4096)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(DEVICE, dtype)
     config, found = blocks(FUNCTIONS[name], [x], 8, 256)
     partial, final = found.kernels
@@ -66,7 +69,6 @@ def test_parts_of_a_variance_are_put_together(name: str, dtype: torch.dtype) -> 
     "mean, deviation, parts",
     [
         (1e4, 1.0, 1),
-        (1e4, 1.0, 4),
         (-3e5, 1.0, 1),
         (0.0, 1e-18, 1),
         (0.0, 1e-18, 4),
@@ -76,10 +78,25 @@ def test_parts_of_a_variance_are_put_together(name: str, dtype: torch.dtype) -> 
 )
 def test_far_from_zero(mean: float, deviation: float, parts: int) -> None:
     """Squares of the values themselves would cancel; squares of distances do not."""
-    x = torch.randn(3, 5000, generator=torch.Generator().manual_seed(3)) * deviation + mean
+    x = torch.randn(3, 4100, generator=torch.Generator().manual_seed(3)) * deviation + mean
     x[1, :7] += 1000 * deviation  # The first elements lie far from all others.
     config, _ = blocks(FUNCTIONS["var_mean"], [x.to(DEVICE)], parts, 512)
     assert check(FUNCTIONS["var_mean"], [x.to(DEVICE)], [config]) == min(parts, 2)
+
+
+def test_means_of_parts_far_from_zero() -> None:
+    """They are float32 numbers, here 1e-3 apart, which their own deviations of 0.03 leave to be
+    seen: what eager on a GPU joins, block by block, is no better known."""
+    x = torch.randn(3, 4100, generator=torch.Generator().manual_seed(3)) + 1e4
+    config, _ = blocks(FUNCTIONS["var_mean"], [x.to(DEVICE)], 4, 512)
+    found, given = captured(FUNCTIONS["var_mean"], [x.to(DEVICE)])
+    part = whole_group(found.graph)
+    program = lower(part.graph, config, interpreted=interpreted())
+    assert isinstance(program, Program)
+    results = sorted(run_program(program, part, given), key=lambda each: float(each.mean()))
+    exact = torch.var_mean(x.double(), -1)  # The variances are the smaller numbers.
+    for mine, want in zip(results, exact, strict=True):
+        torch.testing.assert_close(mine.cpu().double().view(-1), want, rtol=2e-4, atol=0)
 
 
 def test_infinities_and_nans_stay_in_their_rows() -> None:
