@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from fake_jobs import LOST, fake
 from fusionplan.bench import conformance
 from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, records, run
 from fusionplan.bench.samples import Call, Results, difference, judge, operations, samples
@@ -170,9 +170,6 @@ def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
     assert "old" not in text
 
 
-LOST = "CUDA error: an illegal memory access was encountered"
-
-
 def raising(message: str, at: int) -> Callable[[Call], object]:
     """`judge`, but for the sample of this number."""
     count = iter(range(1000))
@@ -208,16 +205,6 @@ def test_an_error_of_cuda_is_neither_left_out_nor_taken_for_a_wrong_number() -> 
     eager = dataclasses.replace(first("exp"), info=dataclasses.make_dataclass("Info", ["op"])(lost))
     with pytest.raises(RuntimeError, match="CUDA error"):
         judge(eager)
-
-
-def fake(job: Job) -> Record:
-    """A job that ends as its name says; the kernels of its record name its process."""
-    if job.name == "dies":
-        os._exit(7)
-    if job.name == "raises":
-        raise RuntimeError(LOST)
-    broken = job.name == "breaks"
-    return Record(job.name, job.dtype, {"ours": 1}, os.getpid(), (), 0.1, {}, broken=broken)
 
 
 def test_a_process_that_breaks_or_dies_costs_its_own_job_alone() -> None:
