@@ -51,7 +51,11 @@ def pick(work: Rewriting, fold: int, kind: Fold) -> str:
         return work.add(replace(own.kind, operands=new), value.dims, own.dtype, own.origin)
 
     result = behind(chosen.node)
-    hits = _hit(work, condition.node, source.dtype) or total(work.number(1.0, source.dtype))
+    sought = sought_index(work, condition.node)
+    if sought is None:
+        hits = total(work.number(1.0, source.dtype))
+    else:
+        hits = work.cast(is_on_axis(work, sought), source.dtype)
     work.put(fold, unless_zero(work, hits, result))
     formula = (
         f"sum(where(j == i, f(u), 0)) = f(sum(where(j == i, u, 0))), {work.names([source.id])}"
@@ -76,39 +80,35 @@ def is_one_hot(work: Rewriting, condition: int) -> bool:
     return isinstance(index, Index) and index.step != 0 and work.along <= set(index.factors)
 
 
-def _hit(work: Rewriting, condition: int, dtype: str) -> int | None:
-    """1 where the sought index lies on the axis, else 0, if that follows from its value alone;
-    None where it does not."""
+def sought_index(work: Rewriting, condition: int) -> int | None:
+    """The value that an index of the whole axis is compared with; None where a condition is
+    anything else."""
     kind = work.values[condition].kind
-    if not isinstance(kind, Compute) or kind.law == "and":
+    if not isinstance(kind, Compute) or kind.law == "and" or not is_one_hot(work, condition):
         return None
     sides = [a.node for _, a in kind.operands if isinstance(a, Ref)]
-    moving = [s for s in sides if work.streams(Ref(s))]
-    still = [s for s in sides if s not in moving]
-    index = work.values[work.uncopied(moving[0])].kind
+    still = [s for s in sides if not work.streams(Ref(s))]
+    moving = next(s for s in sides if s not in still)
+    index = work.values[work.uncopied(moving)].kind
     if len(still) != 1 or not isinstance(index, Index) or (index.start, index.step) != (0, 1):
         return None
-    if set(index.factors) != set(work.along):
-        return None
-    (sought,) = still
-    value = work.values[sought]
-    length = work.given.size(index.factors)
+    return still[0] if set(index.factors) == set(work.along) else None
 
-    def test(name: str, number: int) -> int:
+
+def is_on_axis(work: Rewriting, sought: int) -> int:
+    """Whether an index lies on the axis of the fold in hand."""
+    value, length = work.values[sought], work.given.size(tuple(work.along))
+
+    def test(name: str, number: int) -> Ref:
         operands = (("self", Ref(sought)), ("other", number))
         row = row_of(name)
         made = Compute(row.expr, operands, value.dtype, "bool", row.cost, row.law)
-        return work.add(made, value.dims, "bool", value.origin)
+        return Ref(work.add(made, value.dims, "bool", value.origin))
 
     both = row_of("logical_and.default")
-    pair = (("self", Ref(test("ge.Scalar", 0))), ("other", Ref(test("lt.Scalar", length))))
-    inside = work.add(
-        Compute(both.expr, pair, "bool", "bool", both.cost, both.law),
-        value.dims,
-        "bool",
-        value.origin,
-    )
-    return work.cast(inside, dtype)
+    pair = (("self", test("ge.Scalar", 0)), ("other", test("lt.Scalar", length)))
+    made = Compute(both.expr, pair, "bool", "bool", both.cost, both.law)
+    return work.add(made, value.dims, "bool", value.origin)
 
 
 def lift(work: Rewriting, fold: int, kind: Fold) -> str:
