@@ -16,8 +16,9 @@ and an infinity must match.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ FACTOR = 2.0
 CONDITION = 8.0
 _UNITS = {torch.float64: 8.0, torch.float32: 16.0}
 _FLOAT32 = torch.finfo(torch.float32).eps
+
+Judge = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""What it finds in each element of a result, of the value in float64 and of eager's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +82,20 @@ def compare(wanted: Expected, actual: torch.Tensor) -> str | None:
         return None
     if not actual.dtype.is_floating_point:
         return _compare_exact(wanted, actual)
-    got = actual.double()
-    ideal = _rounded(wanted.value, actual.dtype)
-    same = actual == wanted.eager
-    odd = _strange(got, ideal, wanted.eager, same)
+    found, strange = _Errors(), 0
+    for piece in _pieces(actual, wanted.value, wanted.eager):
+        strange += int(_strange(*piece).sum())
+        found.add(_error(wanted.scale, *piece))
     # Where sums overflow to both infinities their order decides, eager's as well as ours.
-    if int(odd.sum()) > FACTOR * wanted.differing:
-        return _describe(odd, got, ideal, wanted.eager, "element{s} not finite where it should be")
-    error = _scaled_error(got, ideal, wanted.eager, wanted.scale)
-    worst, typical = float(error.max()), _rms(error)
-    if worst > wanted.largest:
-        text = f"error {worst:.3g} of scale, limit {wanted.largest:.3g}; element{{s}} beyond it"
-        return _describe(error > wanted.largest, got, ideal, wanted.eager, text, error)
-    if typical > wanted.typical:
-        text = f"error {typical:.3g} (root mean square), limit {wanted.typical:.3g}; element{{s}}"
-        return _describe(error > wanted.typical, got, ideal, wanted.eager, text, error)
+    if strange > FACTOR * wanted.differing:
+        return _describe(wanted, actual, _strange, "element{s} not finite where it should be")
+    own = partial(_error, wanted.scale)
+    if found.largest > wanted.largest:
+        text = f"error {found.largest:.3g} of scale, limit {wanted.largest:.3g}"
+        return _describe(wanted, actual, own, f"{text}; element{{s}} beyond it", wanted.largest)
+    if found.typical > wanted.typical:
+        text = f"error {found.typical:.3g} (root mean square), limit {wanted.typical:.3g}"
+        return _describe(wanted, actual, own, f"{text}; element{{s}} beyond it", wanted.typical)
     return None
 
 
@@ -111,11 +114,14 @@ def _expected(
     if not eager.dtype.is_floating_point:
         differing = int((eager != value).sum()) if eager.numel() else 0
         return Expected(value, eager, 0.0, 0.0, 0.0, differing)
-    ideal = _rounded(value, eager.dtype)
-    finite = torch.isfinite(ideal)
-    scale = _rms(torch.where(finite, ideal, 0.0))
-    own = _scaled_error(eager.double(), ideal, eager, scale)
-    condition = _scaled_error(moved, ideal, eager, scale)
+    size, own, condition, differing = _Errors(), _Errors(), _Errors(), 0
+    for one, kept in _pieces(value, eager):
+        ideal = _rounded(one, kept.dtype)
+        size.add(torch.where(torch.isfinite(ideal), ideal, 0.0).abs())
+        differing += int(_unlike(kept.double(), ideal).sum())
+    for one, kept, other in _pieces(value, eager, moved):
+        own.add(_error(size.typical, kept, one, kept))
+        condition.add(_error(size.typical, other, one, kept))
     unit = torch.finfo(eager.dtype).eps * _UNITS.get(eager.dtype, 1.0)
     if eager.dtype is torch.float64:
         walk *= torch.finfo(torch.float64).eps / _FLOAT32
@@ -123,10 +129,10 @@ def _expected(
     return Expected(
         value,
         eager,
-        scale,
-        FACTOR * _max(own) + CONDITION * _max(condition) + rounding,
-        FACTOR * _rms(own) + CONDITION * _rms(condition) + rounding,
-        int(_unlike(eager.double(), ideal).sum()),
+        size.typical,
+        FACTOR * own.largest + CONDITION * condition.largest + rounding,
+        FACTOR * own.typical + CONDITION * condition.typical + rounding,
+        differing,
     )
 
 
@@ -138,7 +144,7 @@ def _disturbed(tensor: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator(device=tensor.device)
     generator.manual_seed(1)
     noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
-    return tensor.double() * (1 + (2 * noise - 1) * eps)
+    return noise.mul_(2).sub_(1).mul_(eps).add_(1).mul_(tensor)
 
 
 def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -150,10 +156,9 @@ def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(big, torch.copysign(torch.full_like(value, math.inf), value), value)
 
 
-def _strange(
-    got: torch.Tensor, ideal: torch.Tensor, eager: torch.Tensor, same: torch.Tensor
-) -> torch.Tensor:
+def _strange(actual: torch.Tensor, value: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     """Elements that are NaN or infinite where they should not be, or are not where they should."""
+    got, ideal, same = actual.double(), _rounded(value, actual.dtype), actual == eager
     nan = torch.isnan(got) & ~torch.isnan(ideal) & ~torch.isnan(eager)
     infinite = torch.isinf(got) | torch.isinf(ideal)
     excused = (got == ideal) | same | torch.isnan(ideal) | (torch.isnan(got) & torch.isnan(eager))
@@ -168,27 +173,54 @@ def _unlike(eager: torch.Tensor, ideal: torch.Tensor) -> torch.Tensor:
     return wild & ~both & (eager != ideal)
 
 
-def _scaled_error(
-    got: torch.Tensor, ideal: torch.Tensor, eager: torch.Tensor, scale: float
+def _error(
+    scale: float, got: torch.Tensor, value: torch.Tensor, eager: torch.Tensor
 ) -> torch.Tensor:
+    """Of each element, relative to its size and the scale; 0 where something is not finite."""
+    got, ideal = got.double(), _rounded(value, eager.dtype)
     judged = torch.isfinite(ideal) & torch.isfinite(got) & torch.isfinite(eager)
     size = ideal.abs() + scale
     error = (got - ideal).abs() / torch.where(size > 0, size, 1.0)
     return torch.where(judged, error, 0.0)
 
 
+_PIECE = 1 << 26
+"""Elements that are looked at at once: of a large output there is no room for copies in float64."""
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Tensors of one shape, a part of each at a time, flat."""
+    flat = [t.reshape(-1) for t in tensors]
+    for start in range(0, flat[0].numel(), _PIECE):
+        yield tuple(t[start : start + _PIECE] for t in flat)
+
+
+@dataclass(slots=True)
+class _Errors:
+    """The greatest of many numbers, none below 0, and their root mean square."""
+
+    largest: float = 0.0
+    parts: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, values: torch.Tensor) -> None:
+        self.largest = max(self.largest, float(values.max()))
+        self.parts.append((values.numel(), _rms(values)))
+
+    @property
+    def typical(self) -> float:
+        largest = max((part for _, part in self.parts), default=0.0)
+        if largest == 0 or not math.isfinite(largest):
+            return largest
+        count = sum(n for n, _ in self.parts)
+        return largest * math.sqrt(sum(n * (part / largest) ** 2 for n, part in self.parts) / count)
+
+
 def _rms(values: torch.Tensor) -> float:
-    if values.numel() == 0:
-        return 0.0
     # Squares of large numbers overflow: take the largest out first.
-    largest = float(values.abs().max())
+    largest = float(values.max())
     if largest == 0 or not math.isfinite(largest):
         return largest
     return largest * math.sqrt(float(((values / largest) ** 2).mean()))
-
-
-def _max(values: torch.Tensor) -> float:
-    return float(values.max()) if values.numel() else 0.0
 
 
 def _compare_exact(wanted: Expected, actual: torch.Tensor) -> str | None:
@@ -197,32 +229,34 @@ def _compare_exact(wanted: Expected, actual: torch.Tensor) -> str | None:
         unwritten = raw > 1
         if bool(unwritten.any()):
             return f"{int(unwritten.sum())} elements are no booleans: not written"
-    differs = (actual != wanted.value) & (actual != wanted.eager)
-    count = int(differs.sum())
+    count = sum(int(_differs(*p).sum()) for p in _pieces(actual, wanted.value, wanted.eager))
     # A float compared or cut on the way falls on the other side now and then, eager's too.
     if count <= FACTOR * wanted.differing + 1e-6 * actual.numel():
         return None
-    return _describe(differs, actual, wanted.value, wanted.eager, "element{s} differ")
+    return _describe(wanted, actual, _differs, "element{s} differ")
+
+
+def _differs(actual: torch.Tensor, value: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    return (actual != value) & (actual != eager)
 
 
 def _describe(
-    bad: torch.Tensor,
-    got: torch.Tensor,
-    ideal: torch.Tensor,
-    eager: torch.Tensor,
-    text: str,
-    error: torch.Tensor | None = None,
+    wanted: Expected, actual: torch.Tensor, judge: Judge, text: str, limit: float = 0.5
 ) -> str:
-    count = int(bad.sum())
-    flat = (error if error is not None else bad.to(torch.uint8)).reshape(-1)
-    place = int(flat.argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(place), bad.shape)]
+    """How many elements a judge finds beyond a limit, and the worst of them."""
+    count, place, worst = 0, 0, -1.0
+    for number, piece in enumerate(_pieces(actual, wanted.value, wanted.eager)):
+        found = judge(*piece).double()
+        count += int((found > limit).sum())
+        if float(found.max()) > worst:
+            worst, place = float(found.max()), number * _PIECE + int(found.argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(place), actual.shape)]
 
     def at(tensor: torch.Tensor) -> Any:
         value = tensor.reshape(-1)[place].item()
         return f"{value:.6g}" if isinstance(value, float) else value
 
     return (
-        f"{count} of {bad.numel()} {text.format(s='s')}; "
-        f"at {index}: {at(got)}, reference {at(ideal)}, eager {at(eager)}"
+        f"{count} of {actual.numel()} {text.format(s='s')}; "
+        f"at {index}: {at(actual)}, reference {at(wanted.value)}, eager {at(wanted.eager)}"
     )

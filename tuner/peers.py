@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,10 @@ class Peers:
                 self.progress.note(f"{name} does not run: {type(error).__name__}: {first}")
             else:
                 self.ready[name] = call
+        if torch.cuda.is_available():
+            # What compiling and tuning them took, the process that measures candidates needs.
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def peers_of(captured: Captured, inputs: Sequence[Any]) -> dict[str, Call]:
