@@ -13,8 +13,11 @@ def _float(
     wide: str | None = None,
     law: Law = "",
     quick: str | None = None,
+    flushing: str | None = None,
 ) -> Pointwise:
-    return Pointwise(expr, cost, "float", relaxed, wide=wide, law=law, quick=quick)
+    return Pointwise(
+        expr, cost, "float", relaxed, wide=wide, law=law, quick=quick, flushing=flushing
+    )
 
 
 _LAWS: dict[str, Law] = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -51,7 +54,12 @@ _FMOD = Pointwise("fmod({self}, {other})", "div")
 
 POINTWISE: dict[str, Pointwise] = {
     "exp.default": _float(
-        "exp({self})", "sfu", "tl.exp({self})", law="exp", quick="tl.exp({self})"
+        "exp({self})",
+        "sfu",
+        "tl.exp({self})",
+        law="exp",
+        quick="tl.exp({self})",
+        flushing="fast_exp({self})",
     ),
     "exp2.default": _float("tl.exp2({self})", "sfu", law="exp2"),
     "expm1.default": _float("libdevice.expm1({self})", law="rising", quick="quick_expm1({self})"),
@@ -81,10 +89,10 @@ POINTWISE: dict[str, Pointwise] = {
     "sigmoid.default": _float(
         "tl.div_rn(1.0, 1.0 + exp(-{self}))",
         "div",
-        "tl.sigmoid({self})",
+        "fast_sigmoid({self})",
         "1.0 / (1.0 + exp(-{self}))",
         "rising",
-        "1.0 / (1.0 + tl.exp(-{self}))",
+        "fast_sigmoid({self})",
     ),
     "tanh.default": _float(
         "libdevice.tanh({self})",

@@ -45,7 +45,8 @@ class Pointwise:
     kernel is wider than 16 bits, and for a matrix product that was rounded to 16 bits; relative
     error under 2**-18, of an exponential under 2**-17 at the ends of its range. on_bool: used when
     the operands are bool. wide: used for float64, where a correctly rounded function takes only
-    float32.
+    float32. flushing: used instead of either where it is no matter that what is below 2**-126
+    becomes 0.
     """
 
     expr: str
@@ -57,6 +58,7 @@ class Pointwise:
     law: Law = ""
     quick: str | None = None
     quick_cost: CostClass = "sfu"
+    flushing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

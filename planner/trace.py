@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .axes import Factors, FactorSpace
 from .errors import Refused
+from .exactness import NARROW, Forms
 from .graph import Arg, Graph, Node, Ref, TensorType
 from .lookups import lookup
 from .memo import by_identity
@@ -29,17 +30,8 @@ from .ops import (
     is_input,
     row,
 )
-from .precision import (
-    NARROW,
-    after_rounding,
-    expression,
-    indexing,
-    is_rounded_to_bfloat16,
-    quick,
-    scaled_products,
-    summed_for_logarithm,
-    working_dtypes,
-)
+from .precision import expression, working_dtypes
+from .selected import read_by_index
 from .values import (
     Choice,
     Compute,
@@ -100,13 +92,7 @@ class Tracer:
         self.group = group
         self.again = _read_again(group, shared)
         self.space = FactorSpace()
-        types = [_type(group.nodes[o]) for o in group.outputs if o is not None]
-        # Nothing that leaves the kernel shows more than 11 bits of a float.
-        self.narrow = all(t.dtype in NARROW for t in types)
-        self.rounded = after_rounding(group)
-        self.exact = indexing(group)
-        self.scaled = scaled_products(group)
-        self.logged = summed_for_logarithm(group)
+        self.forms = Forms(group)
         self.values: list[Value] = []
         self.seen: dict[tuple[int, Windows], Found] = {}
 
@@ -219,23 +205,19 @@ class Tracer:
                     self.space.unify(dims[position], factors)
                 elif factors:
                     dims[position] = factors
-        cost, law = operation.cost, operation.law
-        exact = node.id in self.exact
-        if operation.relaxed and not exact and is_rounded_to_bfloat16(self.group, node):
-            expr, cost = operation.relaxed, "sfu"
-        # What follows a rounding to 16 bits carries an error far above that of a quick form; what
-        # is made of sums of such values is known better, but not to an exponential's error.
-        exponential = operation.law in ("exp", "exp2") and (
-            node.id in self.rounded or node.id in self.logged
-        )
-        scaled = not self.scaled.isdisjoint(node.inputs)
-        relaxed = bool(operation.relaxed) and expr == operation.relaxed
-        if (self.narrow or exponential or scaled) and not relaxed and not exact:
-            expr, operands, cost, law = quick(operation, expr, operands, cost, working)
-        if operation.wide and working == "float64":
-            expr = operation.wide
-        kind = Compute(expr, tuple(operands), working, result, cost, law)
+        form = self.forms.of(node, operation, expr, operands, working)
+        given = form.operands
+        if form.inverts:
+            given = [(n, self._inverse(a, node) if n == "other" else a) for n, a in given]
+        kind = Compute(form.expr, tuple(given), working, result, form.cost, form.law)
         return self.add(kind, tuple(dims), _type(node).dtype, node)
+
+    def _inverse(self, divisor: Arg, node: Node) -> Ref:
+        """1 / divisor, computed once for all that it divides."""
+        assert isinstance(divisor, Ref)
+        own = self.values[divisor.node]
+        kind = Compute("1.0 / {self}", (("self", divisor),), own.dtype, own.dtype, "div")
+        return Ref(self.add(kind, own.dims, own.dtype, node)[0])
 
     def _as_stored(self, value: int, node: Node) -> int:
         """A 16-bit float at the precision of its dtype: registers keep more, and a maximum would
@@ -410,7 +392,7 @@ class Tracer:
         # A sum over a broadcast dimension counts it, though no value varies along it.
         factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
-        return narrowed(Values(tuple(kept), stores, extents))
+        return narrowed(read_by_index(Values(tuple(kept), stores, extents)))
 
 
 def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:

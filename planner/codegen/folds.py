@@ -98,7 +98,7 @@ class Carried:
                         (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
                         for c, x in correction.exponent
                     ]
-                    power = _power(scope, correction.base, terms, _is_quick(scope, kind))
+                    power = _power(correction.base, terms, _form(scope, kind))
                     text = f"{text} * {power}"
                 if kind.about is not None:
                     text += " + " + spreads.joined(scope, value, kind, over, self.loop)
@@ -132,8 +132,8 @@ class Carried:
                 old = self.scope.tiles.spread(f"v{x}_before", self._dims(x), dims)
                 terms.append((c, self.scope.at(x, dims), old))
             name = f"v{fold}_scale"
-            quick = _is_quick(self.scope, self.scope.nest.fold(fold))
-            self.scope.line(f"{name} = {_power(self.scope, correction.base, terms, quick)}")
+            form = _form(self.scope, self.scope.nest.fold(fold))
+            self.scope.line(f"{name} = {_power(correction.base, terms, form)}")
             self._scales[correction] = name, dims
         return self._scales[correction]
 
@@ -142,15 +142,15 @@ def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
 
 
-def _is_quick(scope: Scope, fold: Fold) -> bool:
-    """Whether what is summed is an exponential in its quick form already."""
+def _form(scope: Scope, fold: Fold) -> str:
+    """The form of the exponential that corrects a sum: as quick as the one that is summed."""
     kind = scope.nest.values[fold.source].kind
-    return isinstance(kind, Compute) and kind.expr.startswith("tl.exp")
+    expr = kind.expr if isinstance(kind, Compute) else ""
+    own = next((form for form in ("fast_exp", "tl.exp") if expr == f"{form}({{self}})"), "exp")
+    return "tl.exp" if own == "exp" and (scope.narrow or scope.dots) else own
 
 
-def _power(
-    scope: Scope, base: str, terms: list[tuple[float, str, str]], quick: bool = False
-) -> str:
+def _power(base: str, terms: list[tuple[float, str, str]], form: str) -> str:
     """base ** sum(c * (new - old))."""
     parts = []
     for c, new, old in terms:
@@ -160,8 +160,7 @@ def _power(
         parts.append(apart + f" * {abs(c)}" * (abs(c) != 1))
     if base == "2":
         return f"tl.exp2({' + '.join(parts)})"
-    quick = quick or scope.narrow or bool(scope.dots)
-    return f"{'tl.exp' if quick else 'exp'}({' + '.join(parts)})"
+    return f"{form}({' + '.join(parts)})"
 
 
 def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:

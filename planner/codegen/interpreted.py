@@ -76,8 +76,12 @@ copysign = _elementwise(np.copysign)
 hypot = _elementwise(np.hypot)
 nextafter = _elementwise(np.nextafter)
 pow = _elementwise(np.power)
+exp2 = _elementwise(np.exp2)
+fast_exp = _elementwise(np.exp)
+fast_expf = _elementwise(np.exp)
 fast_log = _elementwise(np.log)
 fast_logf = _elementwise(np.log)
+fast_sigmoid = _elementwise(lambda x: 1 / (1 + np.exp(-x)))
 fast_tanh = _elementwise(np.tanh)
 
 

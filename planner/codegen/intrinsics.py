@@ -6,7 +6,16 @@ run, `interpreted.py` stands in for there, as for libdevice.
 
 from __future__ import annotations
 
-STAND_INS = ("as_bfloat16", "fast_log", "fast_tanh", "max_nan", "min_nan", "prod")
+STAND_INS = (
+    "as_bfloat16",
+    "fast_exp",
+    "fast_log",
+    "fast_sigmoid",
+    "fast_tanh",
+    "max_nan",
+    "min_nan",
+    "prod",
+)
 
 GPU = {
     "as_bfloat16": """
@@ -31,11 +40,26 @@ def exp(x):
     # Beyond -150 < t < 128, y is 0 or infinite and must stay so.
     return tl.where(tl.abs(t + 11.0) < 139.0, tl.fma(y, rest * 0.6931471805599453, y), y)
 ''',
+    "fast_exp": '''
+@triton.jit
+def fast_exp(x):
+    """exp by the special function unit alone; what is below 2**-126 becomes 0."""
+    return libdevice.fast_expf(x)
+''',
     "fast_log": '''
 @triton.jit
 def fast_log(x):
     """log by the special function unit, for results rounded to bfloat16."""
     return libdevice.fast_logf(x)
+''',
+    "fast_sigmoid": '''
+@triton.jit
+def fast_sigmoid(x):
+    """1 / (1 + exp(-x)) by the special function unit alone; what is below 2**-126 becomes 0."""
+    y = 1.0 + libdevice.fast_expf(-x)
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
+    )
 ''',
     "fast_tanh": '''
 @triton.jit
@@ -80,7 +104,7 @@ def quick_expm1(x):
     p = tl.fma(p, x, 0.166659743)
     p = tl.fma(p, x, 0.499999831)
     p = tl.fma(p, x, 1.00000009)
-    return tl.where(tl.abs(x) < 0.5, p * x, tl.exp(x) - 1.0)
+    return tl.where(tl.abs(x) < 0.5, p * x, libdevice.fast_expf(x) - 1.0)
 ''',
     "quick_tanh": '''
 @triton.jit
@@ -93,7 +117,7 @@ def quick_tanh(x):
     p = tl.fma(p, u, -0.333294672)
     p = tl.fma(p, u, 0.999999757)
     # Past the range of the exponential the quotient is 0.
-    far = 1.0 - 2.0 / (tl.exp2(a * 2.8853900817779268) + 1.0)
+    far = 1.0 - 2.0 / (libdevice.exp2(a * 2.8853900817779268) + 1.0)
     return tl.where(a < 0.45, p * x, libdevice.copysign(far, x))
 ''',
     "quick_erf": '''
@@ -112,7 +136,7 @@ def quick_erf(x):
     q = tl.fma(q, a, -0.983644044)
     q = tl.fma(q, a, -1.58196956)
     q = tl.fma(q, a, -0.012676628)
-    far = 1.0 - tl.exp2(q)
+    far = 1.0 - libdevice.exp2(q)
     return tl.where(a < 0.9, p * x, libdevice.copysign(far, x))
 ''',
     "left_shift": '''

@@ -92,26 +92,3 @@ def test_parts_of_a_result_lie_side_by_side_where_memory_is_reduced_along(across
     assert kept.stride == ((4, 1) if across else (1, 8))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(DEVICE)
     assert check(function, [x], [config]) == 2
-
-
-@pytest.mark.parametrize(
-    "function, quick",
-    [
-        (lambda x: torch.logsumexp(x, -1), True),
-        (lambda x: torch.log_softmax(x, -1), True),
-        (lambda x: torch.softmax(x, -1), False),
-        (lambda x: torch.exp(x - x.amax(-1, keepdim=True)).sum(-1), False),
-    ],
-    ids=["logsumexp", "log_softmax", "softmax", "sum"],
-)
-def test_exponentials_whose_sum_only_a_logarithm_sees_are_quick(
-    function: Callable[..., object], quick: bool
-) -> None:
-    held = Config((("x0", 2),), num_warps=1, num_stages=1)
-    (text,) = texts(function, held, tensor(6, 100))
-    kernel = text[text.rindex("@triton.jit") :]
-    assert (" tl.exp(" in kernel) is quick
-    assert (" exp(" in kernel) is not quick
-    x = torch.randn(6, 100, generator=torch.Generator().manual_seed(7)).to(DEVICE) * 20
-    for config in (held, LOOP):
-        assert check(function, [x], [config]) == 1

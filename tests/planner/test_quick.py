@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner import library, ops
-from fusionplan.planner.codegen.intrinsics import GPU
+from fusionplan.planner.codegen.intrinsics import GPU, STAND_INS
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.runtime.launch import Launcher
@@ -33,7 +33,10 @@ def apply({arguments}, result):
 
 def apply(expr: str, dtype: torch.dtype, **operands: torch.Tensor) -> torch.Tensor:
     """An expression over the fields of operands, computed by one kernel."""
-    helpers = "".join(text for name, text in GPU.items() if f"{name}(" in expr)
+    called = [name for name in GPU if f"{name}(" in expr]
+    own = [name for name in called if interpreted() and name in STAND_INS]
+    helpers = "".join(f"{name} = libdevice.{name}\n" for name in own)
+    helpers += "".join(GPU[name] for name in called if name not in own)
     loads = {name: f"tl.load({name} + place)" for name in operands}
     kernel = KERNEL.format(arguments=", ".join(operands), block=BLOCK, expr=expr.format(**loads))
     text = f"import triton\nimport triton.language as tl\n{LIBDEVICE}\n\n{helpers}\n{kernel}"

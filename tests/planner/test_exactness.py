@@ -1,0 +1,111 @@
+"""Which form an operation takes, by what is seen of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from corpus import graph_of, tensor
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config
+from fusionplan.planner.lower import lower
+from oracle import DEVICE, check, whole_group
+
+HELD = Config((("x0", 2),), num_warps=1, num_stages=1)
+LOOP = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
+WIDE = Config((("r0", 1024),), num_warps=4, num_stages=1, reduction="loop")
+
+
+def kernel(function: Callable[..., object], config: Config, *inputs: torch.Tensor) -> str:
+    found = lower(whole_group(graph_of(function, inputs)).graph, config)
+    assert isinstance(found, Program), found
+    (one,) = found.kernels
+    return one.text[one.text.rindex("@triton.jit") :]
+
+
+def data(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
+
+
+def relative(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x - x.amax(-1, keepdim=True)).sum(-1)
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    e = torch.exp(x.float())
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+@pytest.mark.parametrize(
+    "function, quick",
+    [
+        (lambda x: torch.logsumexp(x, -1), True),
+        (lambda x: torch.log_softmax(x, -1), True),
+        (softmax, False),
+        (relative, False),
+    ],
+    ids=["logsumexp", "log_softmax", "softmax", "sum"],
+)
+def test_exponentials_whose_sum_only_a_logarithm_sees_are_quick(
+    function: Callable[..., object], quick: bool
+) -> None:
+    text = kernel(function, HELD, tensor(6, 100))
+    assert (" fast_exp(" in text) is quick
+    assert (" exp(" in text) is not quick
+    for config in (HELD, LOOP):
+        assert check(function, [data(6, 100) * 20], [config]) == 1
+
+
+def test_beside_the_largest_the_smallest_exponentials_may_be_nothing() -> None:
+    half = tensor(6, 100, dtype=torch.bfloat16)
+    assert " fast_exp(" in kernel(softmax, HELD, half)
+    assert " fast_exp(" not in kernel(plain, HELD, half)
+    # Alone they are all there is: below 2**-126 each, and their quotients are not.
+    far = data(6, 100, dtype=torch.bfloat16) * 0.1 - 90
+    for config in (HELD, LOOP):
+        assert check(plain, [far], [config]) == 1
+        assert check(softmax, [data(6, 100, dtype=torch.bfloat16) * 60], [config]) == 1
+
+
+def test_a_softmax_divides_once_for_a_row() -> None:
+    half = tensor(6, 100, dtype=torch.bfloat16)
+    text = kernel(softmax, HELD, half)
+    assert text.count(" / ") == 1
+    assert "# div [2]" in text
+
+
+def test_only_the_sum_of_many_is_free_of_correct_rounding() -> None:
+    def mean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (torch.sigmoid(x) / (y + 3.0)).mean()
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = torch.sigmoid(x) / (y + 3.0)
+        return found.mean(), found
+
+    many, few = (tensor(n, 64) for n in (128, 16))
+    assert "div_rn" not in kernel(mean, WIDE, many, many)
+    assert "div_rn" in kernel(mean, WIDE, few, few)
+    assert "div_rn" in kernel(both, WIDE, many, many)
+    assert check(mean, [data(128, 64), data(128, 64).abs()], [WIDE]) == 1
+
+
+def test_a_division_by_a_power_of_two_is_a_product() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x / 8 + x / 0.25
+
+    def thirds(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    flat = Config((("x0", 64),), num_warps=1, num_stages=1)
+    assert "* 0.125" in kernel(halves, flat, tensor(640))
+    assert "div_rn" not in kernel(halves, flat, tensor(640))
+    assert "div_rn" in kernel(thirds, flat, tensor(640))
+    x = data(640)
+    found = torch.compile(halves, backend="planner")(x)
+    assert torch.equal(found, halves(x))
