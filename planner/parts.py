@@ -154,15 +154,20 @@ class _Builder:
         result in a program, and the parts of a result lie side by side for who puts them together;
         what is reduced across memory has neighbouring results, which stay neighbours."""
         loads = [v.kind for v in self.values.values if isinstance(v.kind, Load)]
+        most = max((self._elements(load) for load in loads), default=0)
         along = any(
             d.stride * d.step == 1 and not self.over.isdisjoint(d.factors[-1:])
             for load in loads
+            if self._elements(load) == most
             for d in load.dims
         )
         if not along:
             return _contiguous(shape)
         *rest, part = _contiguous((*shape[1:], shape[0]))
         return (part, *rest)
+
+    def _elements(self, load: Load) -> int:
+        return math.prod(nominal(self.values.size(d.factors)) for d in load.dims)
 
     def is_cut(self, value: Value) -> bool:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)

@@ -9,7 +9,7 @@ choice. A value read through two different windows is computed for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .axes import Factors
@@ -199,10 +199,15 @@ class Values:
 
     def ancestors(self) -> tuple[frozenset[int], ...]:
         """For each value all those that it is computed from, itself included."""
-        found: list[frozenset[int]] = []
-        for value in self.values:
-            found.append(frozenset({value.id}).union(*(found[r] for r in value.reads)))
-        return tuple(found)
+        return ancestors(self.values)
+
+
+def ancestors(values: Sequence[Value]) -> tuple[frozenset[int], ...]:
+    """For each value, numbered as it stands, all those that it is computed from and itself."""
+    found: list[frozenset[int]] = []
+    for value in values:
+        found.append(frozenset({value.id}).union(*(found[r] for r in value.reads)))
+    return tuple(found)
 
 
 def register_dtype(dtype: str) -> str:

@@ -14,7 +14,7 @@ from ..nest import Nest
 from ..place import Body, Carry, Loop, Step, Store
 from ..sizes import varies
 from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
-from . import folds
+from . import folds, siblings
 from .access import Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
@@ -78,7 +78,7 @@ def _buffers(nest: Nest, scope: Scope) -> dict[str, Buffer]:
 
 
 def _module(kernel: str, interpreted: bool) -> str:
-    called = [name for name in GPU if re.search(rf"(?<![\w.]){name}\(", kernel)]
+    called = [name for name in GPU if re.search(rf"(?<![\w.]){name}[(),]", kernel)]
     imports = _HEADER
     if interpreted:
         stand_ins = [name for name in called if name in STAND_INS]
@@ -166,10 +166,13 @@ class _Emitter:
             self._body(tuple(again), None)
 
     def _body(self, body: Body, carried: folds.Carried | None) -> None:
-        for item in body:
-            match item:
-                case Loop():
-                    self._loop(item)
+        for items in siblings.joined(self.scope, body):
+            if len(items) > 1:
+                folds.steps(self.scope, [i.value for i in items if isinstance(i, Step)])
+                continue
+            match items[0]:
+                case Loop() as loop:
+                    self._loop(loop)
                 case Step(value=value):
                     self._value(self.nest.values[value])
                 case Carry(value=value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..place import Loop
@@ -11,6 +12,7 @@ from . import spreads
 from .access import Dims
 from .body import TRITON_DTYPE, convert, identity
 from .scope import Scope
+from .siblings import MOST, may_join
 
 
 def step(scope: Scope, value: Value, fold: Fold) -> None:
@@ -25,6 +27,44 @@ def step(scope: Scope, value: Value, fold: Fold) -> None:
         text = spreads.around(scope, value, fold, over, mean)
     text = _reduced(scope, value, fold, text, over)
     scope.bind(value.id, _scaled(scope, value, fold, text), _without(over, scope, fold))
+
+
+def steps(scope: Scope, values: Sequence[int]) -> None:
+    """Sums that go together (see `siblings.joined`)."""
+    sums = [(v, *_item(scope, scope.nest.values[v], scope.nest.fold(v))) for v in values]
+    _bind_together(scope, sums)
+
+
+def _bind_together(scope: Scope, sums: list[tuple[int, str, Dims]]) -> None:
+    """The sums of tiles, by value, a few of one shape at once. What is written leaves the list."""
+    while sums:
+        first = sums[0]
+        like = [s for s in sums if _shape(scope, s) == _shape(scope, first)][:MOST]
+        like = like if may_join(scope, scope.nest.values[first[0]]) else [first]
+        texts = _reduced_at_once(scope, like) if len(like) > 1 else [first[1]]
+        for (number, _, over), text in zip(like, texts, strict=True):
+            value, fold = scope.nest.values[number], scope.nest.fold(number)
+            if len(like) == 1:
+                text = _reduced(scope, value, fold, text, over)
+            scope.bind(number, _scaled(scope, value, fold, text), _without(over, scope, fold))
+        sums[:] = [s for s in sums if s not in like]
+
+
+def _shape(scope: Scope, one: tuple[int, str, Dims]) -> object:
+    number, _, over = one
+    joins = may_join(scope, scope.nest.values[number])
+    return joins, scope.nest.reduced(scope.nest.fold(number)), over
+
+
+def _reduced_at_once(scope: Scope, items: Sequence[tuple[int, str, Dims]]) -> list[str]:
+    texts = [text for _, text, _ in items]
+    fold, dims = scope.nest.fold(items[0][0]), items[0][2]
+    names = [f"v{number}_total" for number, _, _ in items]
+    for axis in sorted(set(scope.nest.reduced(fold)) & set(dims), reverse=True):
+        call = f"tl.reduce(({', '.join(texts)}), {dims.index(axis)}, sums_of_{len(items)})"
+        scope.line(f"{', '.join(names)} = {call}")
+        texts, dims = names, tuple(d for d in dims if d != axis)
+    return texts
 
 
 @dataclass(slots=True)
@@ -88,27 +128,37 @@ class Carried:
         """After the loop: the results."""
         scope = self.scope
         ends: dict[int, str] = {}
+        sums: list[tuple[int, str, Dims]] = []
         for fold in self.loop.carries:
             value, kind = scope.nest.values[fold], scope.nest.fold(fold)
             text, over = f"v{fold}_sofar", self._dims(fold)
-            if self.loop.by_lane:
-                correction = scope.nest.corrections.get(fold)
-                if correction is not None:
-                    terms = [
-                        (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
-                        for c, x in correction.exponent
-                    ]
-                    power = _power(correction.base, terms, _form(scope, kind))
-                    text = f"{text} * {power}"
-                if kind.about is not None:
-                    text += " + " + spreads.joined(scope, value, kind, over, self.loop)
-                text = _reduced(scope, value, kind, text, over)
-                over = _without(over, scope, kind)
-            scope.bind(fold, _scaled(scope, value, kind, text), over)
-            if self.loop.by_lane and self._is_followed(fold):
+            if not self.loop.by_lane:
+                scope.bind(fold, _scaled(scope, value, kind, text), over)
+                continue
+            if kind.about is not None:
+                _bind_together(scope, sums)
+                text += " + " + spreads.joined(scope, value, kind, over, self.loop)
+            text = self._corrected(fold, text, over, ends)
+            sums.append((fold, text, over))
+            if not may_join(scope, value):
+                _bind_together(scope, sums)
+            if self._is_followed(fold):
                 neutral = identity(dict(kind.monoid.identity), _working(value))
                 scope.line(f"v{fold}_end = {_guarded(f'v{fold}', neutral)}")
                 ends[fold] = f"v{fold}_end"
+        _bind_together(scope, sums)
+
+    def _corrected(self, fold: int, text: str, over: Dims, ends: Mapping[int, str]) -> str:
+        """Every lane's state as if it had known the whole row's extrema."""
+        scope = self.scope
+        correction = scope.nest.corrections.get(fold)
+        if correction is None:
+            return text
+        terms = [
+            (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
+            for c, x in correction.exponent
+        ]
+        return f"{text} * {_power(correction.base, terms, _form(scope, scope.nest.fold(fold)))}"
 
     def _dims(self, fold: int) -> Dims:
         """Of a state: one for each lane, or those of the result."""

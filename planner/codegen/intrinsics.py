@@ -139,6 +139,21 @@ def quick_erf(x):
     far = 1.0 - libdevice.exp2(q)
     return tl.where(a < 0.9, p * x, libdevice.copysign(far, x))
 ''',
+    "sums_of_2": """
+@triton.jit
+def sums_of_2(a, b, x, y):
+    return a + x, b + y
+""",
+    "sums_of_3": """
+@triton.jit
+def sums_of_3(a, b, c, x, y, z):
+    return a + x, b + y, c + z
+""",
+    "sums_of_4": """
+@triton.jit
+def sums_of_4(a, b, c, d, x, y, z, w):
+    return a + x, b + y, c + z, d + w
+""",
     "left_shift": '''
 @triton.jit
 def left_shift(x, n):

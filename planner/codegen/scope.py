@@ -9,7 +9,7 @@ from ..config import Config
 from ..forms import Access
 from ..graph import Ref, itemsize
 from ..nest import Nest
-from ..values import Compute, Fold, Load, Value
+from ..values import Compute, Fold, Load, Value, ancestors
 from .access import Dims, Tiles
 from .body import TRITON_DTYPE, convert
 from .descriptors import coordinates, described
@@ -38,6 +38,7 @@ class Scope:
         self.dots = {c: dot for c in nest.contractions if (dot := self.tiles.dot(c)) is not None}
         self.narrow = all(itemsize(out.type.dtype) <= 2 for out in nest.outputs)
         """Whether no output is wider than 16 bits."""
+        self.ancestors = ancestors(nest.values)
         self.apart = frozenset[int]() if self.dots or interpreted else _cancelled(nest)
         """Products that must be rounded before they are subtracted."""
 

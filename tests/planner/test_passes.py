@@ -92,3 +92,40 @@ def test_parts_of_a_result_lie_side_by_side_where_memory_is_reduced_along(across
     assert kept.stride == ((4, 1) if across else (1, 8))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(DEVICE)
     assert check(function, [x], [config]) == 2
+
+
+def test_sums_that_do_not_need_each_other_are_reduced_at_once() -> None:
+    def several(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b, c = x.sum(-1), (x * y).sum(-1), y.amax(-1)
+        return a + b + c + (x - a[:, None]).abs().sum(-1)
+
+    held = Config((("x0", 2),), num_warps=1, num_stages=1)
+    (text,) = texts(several, held, tensor(6, 100), tensor(6, 100))
+    assert text.count("tl.reduce((") == 1, "the third sum needs the first"
+    assert "1, sums_of_2)" in text
+    assert text.count("tl.sum(") == 1
+    loop = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
+    two = lower(whole_group(graph_of(_pair_of_sums, [tensor(6, 100), tensor(6, 100)])).graph, loop)
+    assert isinstance(two, Program), two
+    assert "tl.reduce((v" in two.kernels[0].text
+    generator = torch.Generator().manual_seed(8)
+    x, y = (torch.randn(6, 100, generator=generator).to(DEVICE) for _ in range(2))
+    assert check(several, [x, y], [held]) == 1
+    assert check(_pair_of_sums, [x, y], [held, loop]) == 2
+
+
+def _pair_of_sums(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).sum(-1) / (x * x).sum(-1)
+
+
+def test_parts_of_sums_over_rows_are_written_side_by_side() -> None:
+    """What has one element for each row, and so lies along the rows, does not decide it."""
+
+    def columns(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (x * scale[:, None]).sum(0)
+
+    config = Config((("r0", 64), ("x0", 1), ("x1", 64), ("y0", 64)), split=8, reduction="loop")
+    found = lower(whole_group(graph_of(columns, [tensor(8192, 64), tensor(8192)])).graph, config)
+    assert isinstance(found, Program), found
+    (kept,) = found.temporaries
+    assert (kept.shape, kept.stride) == ((8, 64), (64, 1))
