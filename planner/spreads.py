@@ -23,23 +23,21 @@ def spread(work: Rewriting, fold: int, kind: Fold) -> str:
     distance = _squared(work, kind)
     found = None if distance is None else _from_mean(work, distance, kind)
     value = work.values[fold]
-    if found is None or value.dtype not in FLOATS or any(map(_is_product, work.values)):
+    if found is None or value.dtype not in FLOATS or any(map(_is_contraction, work.values)):
         return ""
     source, total = found
-    near = replace(kind, source=source, times=None, about=total)
+    near = replace(kind, source=source, about=total)
     work.put(fold, work.add(near, value.dims, value.dtype, value.origin))
     return f"H(t, m, m') = t + n * (m - m')**2, m = mean({work.values[source].origin}) of n so far"
 
 
-def _is_product(value: Value) -> bool:
-    """Loops around products keep one state for a tile, not one for every lane."""
-    return isinstance(value.kind, Fold) and bool(value.kind.operand)
+def _is_contraction(value: Value) -> bool:
+    """Loops around these keep one state for a tile, not one for every lane."""
+    return isinstance(value.kind, Fold) and value.kind.times is not None
 
 
 def _squared(work: Rewriting, kind: Fold) -> int | None:
     """The value whose squares are summed."""
-    if kind.times is not None:
-        return kind.source if kind.times == kind.source and not kind.operand else None
     match work.values[kind.source].kind:
         case Compute(law="mul", operands=((_, Ref(node=one)), (_, Ref(node=other)))):
             return one if one == other else None
@@ -58,7 +56,7 @@ def _from_mean(work: Rewriting, distance: int, kind: Fold) -> tuple[int, int] | 
     summed = work.values[total].kind
     if total not in work.waits(total) or not isinstance(summed, Fold):
         return None
-    like = replace(kind, source=source, times=None, mean=summed.mean)
+    like = replace(kind, source=source, mean=summed.mean)
     return (source, total) if summed == like and summed.mean == (total == mean) else None
 
 
