@@ -64,6 +64,10 @@ class Nest:
         """The tile axes a fold consumes."""
         return tuple(i for i, a in enumerate(self.axes) if set(a.factors) <= set(fold.reduced))
 
+    def count(self, fold: Fold) -> int:
+        """How many elements a fold takes in for each of its results."""
+        return math.prod(self.axes[axis].extent for axis in self.reduced(fold))
+
     def fold(self, value: int) -> Fold:
         """The kind of a value that is a fold."""
         kind = self.values[value].kind

@@ -21,6 +21,7 @@ from .axes import Factors
 from .errors import Refused
 from .graph import Arg, Ref, TensorType
 from .online import Correction, derive, followed
+from .pointwise import DIVIDE
 from .sizes import divisor_of, nominal, reciprocal, varies
 from .values import (
     Choice,
@@ -327,8 +328,7 @@ class _Copy:
         return self._compute("{self} + {other}", _pair(state, Ref(square)), dims, old)
 
     def _quotient(self, value: int, count: int, dims: Dims, old: Value) -> int:
-        text = "tl.div_rn({self}, {other})" if old.dtype == "float32" else "{self} / {other}"
-        return self._compute(text, _pair(value, count), dims, old, "div")
+        return self._compute(DIVIDE.form(old.dtype), _pair(value, count), dims, old, "div")
 
     def _state(self, old: Value) -> int:
         """The load of a fold's parts."""

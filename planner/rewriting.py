@@ -198,8 +198,7 @@ def compute(work: Rewriting, name: str, like: Value, *operands: int) -> int:
     """A new value computed by a row of the table from values named self, other, in the dtype of
     `like` and of its shape."""
     row = row_of(name)
-    expr = (row.wide or row.expr) if like.dtype == "float64" else row.expr
-    expr = expr.replace(" * {alpha}", "")
+    expr = row.form(like.dtype).replace(" * {alpha}", "")
     named = tuple(zip(("self", "other"), map(Ref, operands), strict=False))
     kind = Compute(expr, named, like.dtype, like.dtype, row.cost, row.law)
     return work.add(kind, like.dims, like.dtype, like.origin)

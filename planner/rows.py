@@ -60,6 +60,10 @@ class Pointwise:
     quick_cost: CostClass = "sfu"
     flushing: str | None = None
 
+    def form(self, dtype: str) -> str:
+        """The expression for operands of a floating dtype, as exact as it gets."""
+        return (self.wide or self.expr) if dtype == "float64" else self.expr
+
 
 @dataclass(frozen=True, slots=True)
 class Cast:

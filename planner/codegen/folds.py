@@ -10,7 +10,7 @@ from ..sizes import varies
 from ..values import Compute, Fold, Load, Value
 from . import spreads
 from .access import Dims
-from .body import TRITON_DTYPE, convert, identity
+from .body import TRITON_DTYPE, convert, identity, literal
 from .scope import Scope
 from .siblings import MOST, may_join
 
@@ -254,14 +254,10 @@ def _reduced(scope: Scope, value: Value, fold: Fold, text: str, dims: Dims) -> s
 def _scaled(scope: Scope, value: Value, fold: Fold, text: str) -> str:
     """The result as the value is: divided by the count if a mean, in the value's dtype."""
     if fold.mean:
-        count = 1
-        for axis in scope.nest.reduced(fold):
-            count *= scope.nest.axes[axis].extent
-        if varies(count):
-            number = scope.tiles.numbers.text(count)
-            text = f"{text} / {number}.to({TRITON_DTYPE[_working(value)]})"
-        else:
-            text = f"{text} * {1 / count!r}" if count & (count - 1) == 0 else f"{text} / {count}.0"
+        count = scope.nest.count(fold)
+        exact = not varies(count) and count & (count - 1) == 0
+        number = literal(1 / count if exact else count, _working(value), scope.tiles.numbers)
+        text = f"{text} {'*' if exact else '/'} {number}"
     return convert(text, _working(value), value.dtype)
 
 

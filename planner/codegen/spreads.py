@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..place import Loop
-from ..sizes import varies
+from ..pointwise import DIVIDE
 from ..values import Fold, Value
 from .access import Dims
-from .body import TRITON_DTYPE
+from .body import TRITON_DTYPE, literal
 from .scope import Scope
 
 
@@ -27,8 +27,9 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
     total = scope.at(fold.about, dims)
     if scope.nest.fold(fold.about).mean:
         return total
-    count = _floating(scope, value, _extent(scope, fold))
-    scope.line(f"v{value.id}_mean = {_quotient(value, total, count)}")
+    count = literal(scope.nest.count(fold), value.dtype, scope.tiles.numbers)
+    quotient = DIVIDE.form(value.dtype).format(self=total, other=count)
+    scope.line(f"v{value.id}_mean = {quotient}")
     return f"v{value.id}_mean"
 
 
@@ -77,30 +78,13 @@ def _inside(
     return f"tl.where({' & '.join(masks)}, {text}, 0.0)" if masks else text
 
 
-def _extent(scope: Scope, fold: Fold) -> int:
-    count = 1
-    for axis in scope.nest.reduced(fold):
-        count *= scope.nest.axes[axis].extent
-    return count
-
-
 def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
     """In how many turns of a loop every lane had an element: one less where the last is short."""
     axis = loop.axis
     block, extent = scope.tiles.blocks[axis], scope.nest.axes[axis].extent
     if not scope.tiles.is_ragged(axis):
-        return _floating(scope, value, scope.tiles.count(axis))
+        return literal(scope.tiles.count(axis), value.dtype, scope.tiles.numbers)
     reach = scope.tiles.numbers.text(extent + block - 1)
     text = f"({reach} - tl.arange(0, {block})) // {block}"
     scope.line(f"v{value.id}_seen = ({text}).to({TRITON_DTYPE[value.dtype]})")
     return scope.tiles.spread(f"v{value.id}_seen", (axis,), dims)
-
-
-def _floating(scope: Scope, value: Value, number: int) -> str:
-    if not varies(number):
-        return f"{number}.0"
-    return f"{scope.tiles.numbers.text(number)}.to({TRITON_DTYPE[value.dtype]})"
-
-
-def _quotient(value: Value, total: str, count: str) -> str:
-    return f"tl.div_rn({total}, {count})" if value.dtype == "float32" else f"{total} / {count}"
