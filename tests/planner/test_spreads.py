@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.schedule import Schedule, schedule_group
@@ -120,7 +119,6 @@ def test_what_is_no_variance_keeps_its_pass(function: Callable[..., object]) -> 
     x = torch.randn(37, 83, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     group = whole_group(captured(function, [x])[0].graph).graph
     found = schedule_group(group, "natural", "loop", 1)
-    if isinstance(found, Refusal):
-        return
+    assert isinstance(found, Schedule), found
     for kernel in found.kernels:
         assert all(proof.rule != "spread" for proof in kernel.nest.derived.proofs)
