@@ -4,6 +4,7 @@ the accuracy rule: within twice eager's own error against float64, plus rounding
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from fusionplan.planner import ops
@@ -18,6 +19,7 @@ from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.runtime.launch import Launcher
 from torch._dynamo.backends.common import aot_autograd
 
+T = TypeVar("T")
 DEVICE = "cpu" if interpreted() else "cuda"
 
 
@@ -25,14 +27,28 @@ def captured(
     function: Callable[..., object], inputs: Sequence[torch.Tensor]
 ) -> tuple[Captured, list[torch.Tensor]]:
     """The one graph of a function, captured as the backend captures it, and its own inputs."""
-    found: list[Captured] = []
-    given: list[list[torch.Tensor]] = []
+    (only,) = each_graph(function, inputs, lambda gm, _: capture(gm))
+    return only
 
-    def compiler(gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        found.append(capture(gm))
+
+def each_graph(
+    function: Callable[..., object],
+    inputs: Sequence[torch.Tensor],
+    look: Callable[[torch.fx.GraphModule, Sequence[object]], T],
+    *,
+    dynamic: bool = False,
+    backward: bool = False,
+) -> list[tuple[T, list[torch.Tensor]]]:
+    """What `look` makes of every graph of a call (and of its backward pass), in order, each with
+    the graph's own inputs."""
+    found: list[tuple[T, list[torch.Tensor]]] = []
+
+    def compiler(gm: torch.fx.GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
+        given: list[torch.Tensor] = []
+        found.append((look(gm, fakes), given))
 
         def run(arguments: list[torch.Tensor]) -> object:
-            given.append(list(arguments))
+            given[:] = arguments
             return gm(*arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
@@ -40,10 +56,11 @@ def captured(
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
-    with torch.no_grad():
-        torch.compile(function, backend=backend, dynamic=False)(*inputs)
-    (only,) = found
-    return only, given[0]
+    with torch.set_grad_enabled(backward):
+        result: Any = torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)
+        if backward:
+            result.float().sum().backward()
+    return found
 
 
 def whole_group(graph: Graph) -> Subgraph:

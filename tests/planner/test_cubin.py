@@ -4,14 +4,11 @@ best configs. `python tests/planner/contraction_cubins.py` prints the table alon
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from compiling import by_compiler
 from contraction_cubins import Cubin, table
 
 NAMES = (
@@ -45,16 +42,7 @@ class _Summary:
 def kernels(request: pytest.FixtureRequest) -> list[Cubin]:
     """Compiled in a process of its own, because the interpreter is on in this one."""
     script = Path(__file__).with_name("contraction_cubins.py")
-    done = subprocess.run(
-        [sys.executable, script, "--json", *NAMES],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = [Cubin(**kernel) for kernel in json.loads(done.stdout)]
+    found = [Cubin(**kernel) for kernel in by_compiler(script, "--json", *NAMES)]
     request.config.pluginmanager.register(_Summary(table(found)))
     return found
 

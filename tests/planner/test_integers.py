@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from compiling import by_compiler
 from fusionplan.planner.config import Config
 from integer_kernels import INTEGERS, OF_ONE, OF_TWO, Function
 from oracle import DEVICE, check
@@ -22,16 +19,7 @@ def verify(function: Function, inputs: list[torch.Tensor]) -> None:
 
 
 def test_they_compile() -> None:
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("integer_kernels.py")],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = by_compiler(Path(__file__).with_name("integer_kernels.py"))
     assert found["fmod int64"] == ""
     assert not {name: why for name, why in found.items() if why}
 

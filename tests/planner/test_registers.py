@@ -6,14 +6,11 @@ register_sample.json, so that another search space does not make it another test
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import by_compiler
 
 SAMPLE = Path(__file__).with_name("register_sample.json")
 SURE = 200  # Predicted registers below which no spill is expected.
@@ -21,17 +18,7 @@ SURE = 200  # Predicted registers below which no spill is expected.
 
 @pytest.fixture(scope="module")
 def kernels() -> list[dict]:
-    script = Path(__file__).with_name("register_kernels.py")
-    done = subprocess.run(
-        [sys.executable, script, SAMPLE],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return by_compiler(Path(__file__).with_name("register_kernels.py"), SAMPLE)
 
 
 def table(kernels: list[dict]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner import graph as graphs
-from fusionplan.planner.capture import capture, decompositions, is_dynamic
+from fusionplan.planner.capture import capture, is_dynamic
 from fusionplan.planner.codegen.body import literal
 from fusionplan.planner.codegen.numbers import Numbers
 from fusionplan.planner.sizes import (
@@ -27,7 +27,7 @@ from fusionplan.planner.symbolic import Symbolic, symbolic
 from fusionplan.planner.varying import bucket_key, bucket_name, is_varying
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._dynamo.backends.common import aot_autograd
+from oracle import each_graph
 
 N = Size(48, (1680, 2640), 16)
 M = Size(30, (3120, 4080))
@@ -121,28 +121,15 @@ def test_numbers_become_arguments_by_what_they_are_at_the_probes():
 
 def captured(function, *inputs, dynamic, sizes=None, backward=False):
     """The static graphs of a call; of a dynamic one at the sizes given instead of its own."""
-    torch._dynamo.reset()
-    found = []
 
-    def compiler(gm, fakes):
-        if is_dynamic(gm):
-            varying = Symbolic(gm)
-            found.append(varying.at(sizes or varying.sizes(fakes))[0].graph)
-        else:
-            found.append(capture(gm).graph)
+    def look(gm, fakes):
+        if not is_dynamic(gm):
+            return capture(gm).graph
+        varying = Symbolic(gm)
+        return varying.at(sizes or varying.sizes(fakes))[0].graph
 
-        def call(args):
-            return gm(*args)
-
-        call._boxed_call = True
-        return call
-
-    backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
-    with torch.set_grad_enabled(backward):
-        result = torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)
-        if backward:
-            result.sum().backward()
-    return found
+    found = each_graph(function, inputs, look, dynamic=dynamic, backward=backward)
+    return [graph for graph, _ in found]
 
 
 FUNCTIONS = {
@@ -171,7 +158,6 @@ def test_the_graph_at_other_sizes_is_the_one_captured_there(name):
 
 def test_a_backward_graph_at_other_sizes():
     x = torch.randn(6, 10, requires_grad=True)
-    torch._dynamo.reset()
     _, backward = captured(lambda x: x.softmax(-1) * x, x, dynamic=True, backward=True)
     assert is_varying(backward)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from fusionplan.planner.capture import Captured, capture, decompositions, is_dynamic, specialise
+from fusionplan.planner.capture import Captured, capture, is_dynamic, specialise
 from fusionplan.planner.codegen.source import Buffer, KernelSource
-from torch._dynamo.backends.common import aot_autograd
+from oracle import each_graph
 
 Capture = Callable[..., Captured]
 
@@ -23,25 +23,11 @@ def fresh_dynamo() -> Iterator[None]:
 def captures() -> Callable[..., list[Captured]]:
     """All graphs of a call (and of its backward pass), in order."""
 
-    def run(function, *inputs, dynamic=False, backward=False):
-        found = []
+    def look(gm, fakes):
+        return capture(specialise(gm, fakes).gm if is_dynamic(gm) else gm)
 
-        def compiler(gm, example_inputs):
-            static = specialise(gm, example_inputs).gm if is_dynamic(gm) else gm
-            found.append(capture(static))
-
-            def call(args):
-                return gm(*args)
-
-            call._boxed_call = True
-            return call
-
-        backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
-        with torch.set_grad_enabled(backward):
-            result = torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)
-            if backward:
-                result.float().sum().backward()
-        return found
+    def run(function, *inputs, **options):
+        return [found for found, _ in each_graph(function, inputs, look, **options)]
 
     return run
 

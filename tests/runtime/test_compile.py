@@ -1,14 +1,11 @@
 """Compilation for an H200 with no GPU at hand. The real compiler needs a process of its own,
 because the interpreter is on in this one."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiling import by_compiler
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
     compile_kernel,
@@ -19,18 +16,7 @@ from fusionplan.planner.runtime.compile import (
 
 @pytest.fixture(scope="module")
 def found():
-    script = Path(__file__).with_name("real_compiler.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return by_compiler(Path(__file__).with_name("real_compiler.py"))
 
 
 def test_registers_and_spills_are_read_with_no_gpu(found):

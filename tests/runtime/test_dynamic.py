@@ -1,10 +1,6 @@
 """Graphs with symbolic sizes: one plan and one compilation for all sizes of a bucket. Kernels run
 in the interpreter, where a text that is new to the process stands for a compilation."""
 
-import json
-import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from compiling import by_compiler
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph import key
@@ -295,17 +292,7 @@ def test_a_training_step_compiles_once():
 
 def test_one_compilation_for_a_bucket_with_wide_loads():
     """By the real compiler, for an H200, which needs a process without the interpreter."""
-    script = Path(__file__).with_name("dynamic_compiler.py")
-    done = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = by_compiler(Path(__file__).with_name("dynamic_compiler.py"))
     assert found["aligned"] == {"sizes": 3, "compiled": 1, "wide": True, "types": ["i32"]}
     assert found["ragged"] == {"sizes": 3, "compiled": 1, "wide": False, "types": ["i32"]}
     assert found["huge"]["types"] == ["i64"]
