@@ -24,11 +24,11 @@ from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.session import plan_record
+from oracle import DEVICE
 from torch import nn
 
-PROFILE = profile_of(torch.device("cpu"))
-DEVICE = PROFILE.key
-X = torch.randn(4, 16)
+PROFILE = profile_of(torch.device(DEVICE))
+X = torch.randn(4, 16, device=DEVICE)
 
 
 def model(x):
@@ -49,15 +49,15 @@ def stored(place, captured):
         torch._dynamo.reset()
         group = GroupPlan((graph.nodes[1].id,), "inductor", "")
         current = tuple(sorted(versions().items()))
-        plan = Plan(key(graph), DEVICE, current, evidence, (group,))
+        plan = Plan(key(graph), PROFILE.key, current, evidence, (group,))
         with Store.open(place) as store:
-            store.put_device(DeviceRecord(DEVICE, PROFILE.name, 1, 0, "90", {}))
+            store.put_device(DeviceRecord(PROFILE.key, PROFILE.name, 1, 0, "90", {}))
             store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
             store.save_plan(
                 PlanRecord(
-                    key=f"{plan.graph_key}-{DEVICE}",
+                    key=f"{plan.graph_key}-{PROFILE.key}",
                     graph_key=plan.graph_key,
-                    device_key=DEVICE,
+                    device_key=PROFILE.key,
                     versions=versions(),
                     name="model",
                     evidence=evidence,
@@ -80,7 +80,7 @@ def test_load_runs_the_stored_plan(place, stored):
 
 
 def marked(rows):
-    x = torch.randn(rows, 16)
+    x = torch.randn(rows, 16, device=DEVICE)
     torch._dynamo.mark_dynamic(x, 0)
     return x
 
@@ -89,10 +89,10 @@ def one_kernel(graph, place, rows, evidence="measured"):
     """Stores a plan of one kernel for a graph, with tiles of that many rows, and for its bucket."""
     nodes = tuple(n.id for n in graph.nodes if n.op != "input")
     group = GroupPlan(nodes, "triton", "", Config((("x0", rows),)))
-    plan = Plan(key(graph), DEVICE, tuple(versions().items()), evidence, (group,))
-    record = plan_record(plan, DEVICE, "model", None, bucket_key(graph))
+    plan = Plan(key(graph), PROFILE.key, tuple(versions().items()), evidence, (group,))
+    record = plan_record(plan, PROFILE.key, "model", None, bucket_key(graph))
     with Store.open(place) as store:
-        store.put_device(DeviceRecord(DEVICE, PROFILE.name, 1, 0, "90", {}))
+        store.put_device(DeviceRecord(PROFILE.key, PROFILE.name, 1, 0, "90", {}))
         store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
         store.save_plan(record)
 
@@ -245,7 +245,7 @@ def test_importing_the_store_loads_no_torch():
 
 
 BY_NAME = """
-import torch, fusionplan
+import sys, torch, fusionplan
 from importlib import metadata
 
 (point,) = metadata.entry_points(group="torch_dynamo_backends", name="planner")
@@ -254,7 +254,7 @@ assert "planner" in torch._dynamo.list_backends()
 options = {"on_miss": "model", "evidence": "any"}
 f = torch.compile(lambda x: torch.exp(x) + 1, backend="planner", options=options)
 g = torch.compile(lambda x: torch.sin(x) * 2, backend="planner")
-x = torch.randn(4, 8)
+x = torch.randn(4, 8, device=sys.argv[1])
 torch.testing.assert_close(f(x), torch.exp(x) + 1)
 (plan,) = fusionplan.plans(f)
 (executor,) = fusionplan.executors(f)
@@ -277,7 +277,7 @@ def test_by_its_registered_name_where_the_package_is_installed(tmp_path):
     lines = ["[torch_dynamo_backends]", *(f"{n} = {target}" for n, target in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     world = os.environ | {"PYTHONPATH": str(tmp_path), "PLANNER_STORE": str(tmp_path / "none.db")}
-    command = [sys.executable, "-P", "-W", "error::UserWarning:fusionplan", "-c", BY_NAME]
+    command = [sys.executable, "-P", "-W", "error::UserWarning:fusionplan", "-c", BY_NAME, DEVICE]
     done = subprocess.run(command, env=world, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

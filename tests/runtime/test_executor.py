@@ -13,9 +13,10 @@ from fusionplan.planner.graph import TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.layout import match
+from oracle import DEVICE
 from torch import nn
 
-CPU = torch.device("cpu")
+HERE, CPU = torch.device(DEVICE), torch.device("cpu")
 
 
 def plan_of(captured, *groups):
@@ -48,10 +49,10 @@ def check(executor, function, *inputs):
 
 
 def test_one_kernel(captured, kernel):
-    x = torch.randn(1000)
+    x = torch.randn(1000, device=DEVICE)
     found = captured(lambda x: x * 2, x)
     executor = Executor(
-        found, plan_of(found, triton(1)), CPU, lower=lowering(Program((kernel("x * 2", 1000),)))
+        found, plan_of(found, triton(1)), HERE, lower=lowering(Program((kernel("x * 2", 1000),)))
     )
     check(executor, lambda x: x * 2, x)
     assert executor.kernels_per_call == 1
@@ -63,18 +64,18 @@ def test_kernels_between_aten(captured, kernel):
     def function(x):
         return ((x + 1).cumsum(0) * 3).view(10, 20), x - 1
 
-    x = torch.randn(200)
+    x = torch.randn(200, device=DEVICE)
     found = captured(function, x)
     names = _names(found)
     plan = plan_of(found, triton(names["mul"]), triton(names["add"]))
     programs = (Program((kernel("x * 3", 200),)), Program((kernel("x + 1", 200),)))
-    executor = Executor(found, plan, CPU, lower=lowering(*programs))
+    executor = Executor(found, plan, HERE, lower=lowering(*programs))
     check(executor, function, x)
     assert executor.kernels_per_call == 2
 
 
 def test_several_kernels_of_a_group_with_a_temporary(captured, kernel):
-    x = torch.randn(200)
+    x = torch.randn(200, device=DEVICE)
     found = captured(lambda x: (x * 2).sin(), x)
     first, second = kernel("x * 2", 200), kernel("tl.sin(x)", 200)
     tmp, out = Buffer("tmp", 0, "float32"), second.buffers[1]
@@ -85,7 +86,7 @@ def test_several_kernels_of_a_group_with_a_temporary(captured, kernel):
         ),
         (TensorType((200,), (1,), "float32"),),
     )
-    executor = Executor(found, plan_of(found, triton(1, 2)), CPU, lower=lowering(program))
+    executor = Executor(found, plan_of(found, triton(1, 2)), HERE, lower=lowering(program))
     check(executor, lambda x: (x * 2).sin(), x)
     assert executor.kernels_per_call == 2
     assert "del t0" in executor.text
@@ -93,7 +94,7 @@ def test_several_kernels_of_a_group_with_a_temporary(captured, kernel):
 
 def test_a_value_that_two_groups_compute(captured, kernel):
     """`x * 2` is an output and is computed again by the group of `sin`."""
-    x = torch.randn(128)
+    x = torch.randn(128, device=DEVICE)
     found = captured(lambda x: ((x * 2).sin(), x * 2), x)
     mul, sin = (next(n.id for n in found.graph.nodes if o in n.op) for o in (".mul.", ".sin."))
     duplicate = next(n.id for n in reversed(found.graph.nodes) if ".mul." in n.op)
@@ -102,7 +103,7 @@ def test_a_value_that_two_groups_compute(captured, kernel):
         Program((kernel("tl.sin(x)", 128),)),
     )
     plan = plan_of(found, triton(mul), triton(sin))
-    executor = Executor(found, plan, CPU, lower=lowering(*programs))
+    executor = Executor(found, plan, HERE, lower=lowering(*programs))
     check(executor, lambda x: ((x * 2).sin(), x * 2), x)
     assert duplicate >= mul
 
@@ -134,10 +135,10 @@ def test_a_group_that_reads_no_tensor_is_refused(captured):
 
 
 def test_nothing_to_compute(captured, kernel):
-    x = torch.randn(0, 4)
+    x = torch.randn(0, 4, device=DEVICE)
     found = captured(lambda x: x * 2, x)
     program = Program((kernel("x * 2", 0),))
-    executor = Executor(found, plan_of(found, triton(1)), CPU, lower=lowering(program))
+    executor = Executor(found, plan_of(found, triton(1)), HERE, lower=lowering(program))
     assert executor.kernels_per_call == 0
     assert executor(x)[0].shape == (0, 4)
 
@@ -171,12 +172,12 @@ def test_memory_is_freed_after_the_last_use(captured):
 
 def test_strides_that_differ_are_copied(captured, kernel):
     """A kernel has its strides as literals. ATen or a caller may give others."""
-    x = torch.randn(16, 8)
+    x = torch.randn(16, 8, device=DEVICE)
     found = captured(lambda x: x * 2, x)
     program = Program((kernel("x * 2", 128),))
     plan = plan_of(found, triton(1))
-    executor = Executor(found, plan, CPU, lower=lowering(program), guard=True)
-    other = torch.randn(8, 16).t()
+    executor = Executor(found, plan, HERE, lower=lowering(program), guard=True)
+    other = torch.randn(8, 16, device=DEVICE).t()
     check(executor, lambda x: x * 2, other)
     assert executor(other)[0].stride() == (8, 1)
 

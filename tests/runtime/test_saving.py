@@ -15,6 +15,7 @@ from fusionplan.planner.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from fusionplan.tuner.capture_model import capture_model
+from oracle import DEVICE
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
@@ -33,7 +34,7 @@ def attention(q, k, v):
 
 def soft_capped(q, k, v):
     scores = 30 * torch.tanh(q @ k.mT * D**-0.5 / 30)
-    i = torch.arange(q.shape[-2])
+    i = torch.arange(q.shape[-2], device=q.device)
     return scores.masked_fill(i[None, :] > i[:, None], float("-inf")).softmax(-1) @ v
 
 
@@ -76,7 +77,7 @@ class Bert(nn.Module):
 
 
 def needs_grad(*shape, dtype=torch.float32):
-    return torch.randn(*shape, dtype=dtype).requires_grad_()
+    return torch.randn(*shape, dtype=dtype, device=DEVICE).requires_grad_()
 
 
 def heads(*, length=S, dtype=torch.float32):
@@ -84,13 +85,14 @@ def heads(*, length=S, dtype=torch.float32):
 
 
 def rows(dtype=torch.float32):
-    labels = torch.randint(0, CLASSES, (ROWS,))
+    labels = torch.randint(0, CLASSES, (ROWS,), device=DEVICE)
     return needs_grad(ROWS, WIDTH, dtype=dtype), needs_grad(CLASSES, WIDTH, dtype=dtype), labels
 
 
 def mlp_inputs():
-    up, down = torch.randn(320, 1280) / 16, torch.randn(1280, 320) / 32
-    return needs_grad(64, 320), up.requires_grad_(), down.requires_grad_()
+    up = (torch.randn(320, 1280, device=DEVICE) / 16).requires_grad_()
+    down = (torch.randn(1280, 320, device=DEVICE) / 32).requires_grad_()
+    return needs_grad(64, 320), up, down
 
 
 STEPS = {
@@ -98,11 +100,15 @@ STEPS = {
     "soft_capped": (lambda: soft_capped, heads, B * H * S * S),
     "cross_entropy": (lambda: cross_entropy, rows, ROWS * CLASSES),
     "splade": (
-        Splade,
-        lambda: (needs_grad(4, 64, WIDTH), torch.rand(4, 64) > 0.3),
+        lambda: Splade().to(DEVICE),
+        lambda: (needs_grad(4, 64, WIDTH), torch.rand(4, 64, device=DEVICE) > 0.3),
         4 * 64 * CLASSES,
     ),
-    "bert": (lambda: Bert().eval(), lambda: (needs_grad(2, 256, 320),), 2 * 10 * 256 * 256),
+    "bert": (
+        lambda: Bert().to(DEVICE).eval(),
+        lambda: (needs_grad(2, 256, 320),),
+        2 * 10 * 256 * 256,
+    ),
     "wide_mlp": (lambda: wide_mlp, mlp_inputs, None),
     "norm": (
         lambda: lambda x, w: F.silu(F.rms_norm(x, (WIDTH,), w).to(torch.bfloat16)),
@@ -174,7 +180,7 @@ def gradients(function, inputs):
     results = function(*inputs)
     results = results if isinstance(results, tuple) else (results,)
     torch.manual_seed(1)
-    loss = sum((r.float() * torch.randn(r.shape)).sum() for r in results)
+    loss = sum((r.float() * torch.randn(r.shape, device=r.device)).sum() for r in results)
     leaves = [t for t in inputs if t.requires_grad]
     leaves += getattr(function, "parameters", list)()
     return [*(r.detach() for r in results), *torch.autograd.grad(loss, leaves)]
@@ -199,7 +205,7 @@ def opaque(captured):
     """Everything by ATen, but through our executor, which keeps AOTAutograd's graphs."""
     work = [n.id for n in captured.graph.nodes if n.op != "input" and n.type is not None]
     group = GroupPlan(tuple(work[:1]), "inductor", "")
-    return Plan(key(captured.graph), "cpu", (), "measured", (group,))
+    return Plan(key(captured.graph), DEVICE, (), "measured", (group,))
 
 
 @pytest.fixture
@@ -291,7 +297,7 @@ def test_dropout_is_the_same_in_both_passes(part):
     q, k, v = heads()
     ours = step(dropped, [q, k, v], part)
     torch.manual_seed(1)
-    left = (ours.results[0] * torch.randn(v.shape)).sum()
+    left = (ours.results[0] * torch.randn(v.shape, device=DEVICE)).sum()
     close(left, (v * ours.results[3]).sum(), atol=1e-3)
     assert not torch.equal(ours.results[0], attention(q, k, v))
 
@@ -313,7 +319,7 @@ def is_random(node):
 
 
 def test_a_block_with_dropout_saves_no_scores():
-    block, inputs = Bert().train(), (needs_grad(2, 256, 320),)
+    block, inputs = Bert().to(DEVICE).train(), (needs_grad(2, 256, 320),)
     ours, usual = step(block, inputs), step(block, inputs, default_partition)
     scores = [t for t in ours.saved if t.numel() >= 2 * 10 * 256 * 256]
     assert {t.dtype for t in scores} <= {torch.bool}
@@ -398,7 +404,7 @@ def test_a_value_that_is_stored_for_an_opaque_operation_may_be_saved():
 
 def test_parameters_count_for_nothing():
     """A few rows by a large weight: the product is smaller than the weight, which is there."""
-    head, few = nn.Linear(WIDTH, CLASSES), (needs_grad(8, WIDTH),)
+    head, few = nn.Linear(WIDTH, CLASSES).to(DEVICE), (needs_grad(8, WIDTH),)
 
     def function(x):
         return head(x).logsumexp(-1)
