@@ -10,7 +10,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -83,8 +83,11 @@ GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "sum_of_all": (lambda x: (x * x).sum(), [tensor(1024, 4096)]),
 }
 
-SPILLING = (lambda x: torch.softmax(x, -1), [tensor(4096, 16384)])
-"""A row far too long for the registers of one or two warps."""
+SPILLING: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    f"spilling_softmax_{warps}": (lambda x: torch.softmax(x, -1), [tensor(4096, 8192 * warps)])
+    for warps in (1, 2)
+}
+"""A row far too long for the registers of one warp, and of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +160,12 @@ def drawn(graphs: dict[str, Graph], seed: int) -> list[tuple[str, Config]]:
     wanted = [
         (name, config)
         for name, group in graphs.items()
-        if name != "spilling_softmax"
+        if name not in SPILLING
         for config in sample(group, pick, 4)
     ]
     pick.shuffle(wanted)
-    spilling = Config((("x0", 1),), num_warps=1)
-    return [("spilling_softmax", replace(spilling, num_warps=w)) for w in (1, 2)] + wanted
+    spilling = [Config((("x0", 1),), num_warps=warps) for warps in (1, 2)]
+    return [*zip(SPILLING, spilling, strict=True), *wanted]
 
 
 def named(file: str) -> list[tuple[str, Config]]:
@@ -171,7 +174,7 @@ def named(file: str) -> list[tuple[str, Config]]:
 
 
 def main(arguments: list[str]) -> None:
-    groups = GROUPS | {"spilling_softmax": SPILLING}
+    groups = GROUPS | SPILLING
     graphs = {name: whole(graph_of(*given)) for name, given in groups.items()}
     total, wanted = sys.maxsize, []
     if len(arguments) == 1:
