@@ -4,6 +4,7 @@ and attention, in Triton's interpreter or on a GPU, and that no product is ever 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -146,8 +147,8 @@ def test_an_epilogue_in_parts(name: str) -> None:
     function, left, right = IN_PARTS[name]
     inputs = [data(*left), data(*right, seed=1), data(right[0], seed=2)]
     found = space(function, inputs)
-    halved = [replace(config, subtiles=2) for config, _ in found.seeds(600)]
-    chosen = [config for config in halved if isinstance(found.judge(config), Cost)][:2]
+    halved = (replace(config, subtiles=2) for config, _ in found.seeds(600))
+    chosen = list(islice((c for c in halved if isinstance(found.judge(c), Cost)), 2))
     assert chosen
     others = ({"subtiles": 4}, {"access": "pointer"}, {"programs": 3, "group": 1})
     more = [replace(chosen[0], **other) for other in others if chosen[0].reduction != "nested"]

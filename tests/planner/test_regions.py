@@ -69,6 +69,7 @@ def heads(queries, keys, length=256, width=16):
 
 CASES = {
     "attention": (attention, lambda: heads(2, 2)),
+    "short_attention": (attention, lambda: heads(2, 2, length=128)),
     "grouped": (grouped, lambda: heads(4, 2)),
     "cross_entropy": (
         cross_entropy,
@@ -139,7 +140,7 @@ def backward(ran):
 @pytest.mark.parametrize(
     "name, lowering",
     [
-        ("attention", "recomputed"),
+        ("short_attention", "recomputed"),
         ("grouped", "chunked"),
         ("cross_entropy", "recomputed"),
         ("cross_entropy", "chunked"),
