@@ -102,8 +102,8 @@ class Forms:
             and _is_power_of_two(divisor)
         ):
             return _quick(operation, form, "float32")
-        if operation.cost == "div" and operation.wide and node.id in self._averaged:
-            return Form(operation.wide, form.operands, form.cost, form.law)
+        if operation.summed and node.id in self._averaged:
+            return Form(operation.summed, form.operands, form.cost, form.law)
         return form
 
 

@@ -21,7 +21,7 @@ from .axes import Factors
 from .errors import Refused
 from .graph import Arg, Ref, TensorType
 from .online import Correction, derive, followed
-from .pointwise import DIVIDE
+from .pointwise import DIVIDE, FLUSHING_EXP
 from .sizes import divisor_of, nominal, reciprocal, varies
 from .values import (
     Choice,
@@ -300,6 +300,9 @@ class _Copy:
                 scale = one
             assert scale is not None
             power = "exp({self})" if correction.base == "e" else "tl.exp2({self})"
+            source = builder.values.values[fold.source].kind
+            if isinstance(source, Compute) and source.expr == FLUSHING_EXP:
+                power = FLUSHING_EXP
             scale = self._compute(power, (("self", Ref(scale)),), dims, old, "sfu")
             state = self._compute("{self} * {other}", _pair(state, Ref(scale)), dims, old)
         if fold.about is not None:

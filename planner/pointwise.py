@@ -14,9 +14,18 @@ def _float(
     law: Law = "",
     quick: str | None = None,
     flushing: str | None = None,
+    summed: str | None = None,
 ) -> Pointwise:
     return Pointwise(
-        expr, cost, "float", relaxed, wide=wide, law=law, quick=quick, flushing=flushing
+        expr,
+        cost,
+        "float",
+        relaxed,
+        wide=wide,
+        law=law,
+        quick=quick,
+        flushing=flushing,
+        summed=summed,
     )
 
 
@@ -38,6 +47,7 @@ DIVIDE = _float(
     "{self} / {other}",
     law="div",
     quick="{self} / {other}",
+    summed="{self} / {other}",
 )
 _MAXIMUM = Pointwise("tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising")
 _MINIMUM = Pointwise("tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)", law="rising")
@@ -52,6 +62,8 @@ _CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
 _REMAINDER = Pointwise("remainder({self}, {other})", "div")
 _FMOD = Pointwise("fmod({self}, {other})", "div")
 
+FLUSHING_EXP = "fast_exp({self})"
+
 POINTWISE: dict[str, Pointwise] = {
     "exp.default": _float(
         "exp({self})",
@@ -59,7 +71,7 @@ POINTWISE: dict[str, Pointwise] = {
         "tl.exp({self})",
         law="exp",
         quick="tl.exp({self})",
-        flushing="fast_exp({self})",
+        flushing=FLUSHING_EXP,
     ),
     "exp2.default": _float("tl.exp2({self})", "sfu", law="exp2"),
     "expm1.default": _float("libdevice.expm1({self})", law="rising", quick="quick_expm1({self})"),
@@ -81,10 +93,16 @@ POINTWISE: dict[str, Pointwise] = {
         "tl.sqrt({self})",
         law="rising_from_0",
         quick="tl.sqrt({self})",
+        summed="tl.sqrt({self})",
     ),
     "rsqrt.default": _float("tl.rsqrt({self})", "sfu"),
     "reciprocal.default": _float(
-        "tl.div_rn(1.0, {self})", "div", "1.0 / {self}", "1.0 / {self}", quick="1.0 / {self}"
+        "tl.div_rn(1.0, {self})",
+        "div",
+        "1.0 / {self}",
+        "1.0 / {self}",
+        quick="1.0 / {self}",
+        summed="1.0 / {self}",
     ),
     "sigmoid.default": _float(
         "tl.div_rn(1.0, 1.0 + exp(-{self}))",
@@ -93,6 +111,7 @@ POINTWISE: dict[str, Pointwise] = {
         "1.0 / (1.0 + exp(-{self}))",
         "rising",
         "fast_sigmoid({self})",
+        summed="fast_sigmoid({self})",
     ),
     "tanh.default": _float(
         "libdevice.tanh({self})",

@@ -46,7 +46,8 @@ class Pointwise:
     error under 2**-18, of an exponential under 2**-17 at the ends of its range. on_bool: used when
     the operands are bool. wide: used for float64, where a correctly rounded function takes only
     float32. flushing: used instead of either where it is no matter that what is below 2**-126
-    becomes 0.
+    becomes 0. summed: used in float32 where only sums of thousands of results are seen, in
+    which its rounding errors, small or random, are lost.
     """
 
     expr: str
@@ -59,6 +60,7 @@ class Pointwise:
     quick: str | None = None
     quick_cost: CostClass = "sfu"
     flushing: str | None = None
+    summed: str | None = None
 
     def form(self, dtype: str) -> str:
         """The expression for operands of a floating dtype, as exact as it gets."""

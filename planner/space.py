@@ -379,8 +379,9 @@ def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         for parts in wanted:
             found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
             found += [Layout("natural", "nested", parts)] if sides else []
-    elif length >= _LONG and not sides:
-        found += [Layout("natural", "held", length // size) for size in _PARTS if not length % size]
+    if length >= _LONG and not sides:
+        held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
+        found += [layout for layout in held if layout not in found]
     return found
 
 
