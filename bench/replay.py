@@ -60,6 +60,9 @@ class Listed:
         found = [item for item in self.inner.ranked(1 << 20) if item[0] in self.configs]
         return found[:limit]
 
+    def top(self) -> tuple[Config, Cost] | None:
+        return next(iter(self.ranked(1)), None)
+
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
         found = [item for item in self.inner.seeds(1 << 20) if item[0] in self.configs]
         return found[:limit]

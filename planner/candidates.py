@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from .bitsets import bits, bitset
 from .device import DeviceProfile
 from .graph import Graph
 from .group import is_copied
-from .legality import LARGEST_GROUP, MOST_BUFFERS, Dependences, bits, bitset
+from .legality import LARGEST_GROUP, MOST_BUFFERS, Dependences
 from .matrix import fastest_s
+from .memo import Keeping, asked_once
 from .needs import read_whole
 from .ops import Cast, Concat, Contraction, Iota, Pointwise, is_compute, is_input, row
 
@@ -33,10 +35,11 @@ class Candidate:
     floor_s: float
 
 
-class Ground:
+class Ground(Keeping):
     """What candidates of a graph are measured by."""
 
     def __init__(self, graph: Graph, device: DeviceProfile) -> None:
+        super().__init__()
         self.graph, self.device = graph, device
         self.dependences = Dependences(graph)
         self.sources, self.users = self.dependences.sources, self.dependences.users
@@ -135,6 +138,7 @@ class Ground:
 
     # --- groups ---
 
+    @asked_once
     def closed(self, group: int) -> int:
         """The group with all that lies on a path between two of its members."""
         before = after = 0
@@ -143,6 +147,7 @@ class Ground:
             after |= self.ahead[node]
         return group | (before & after)
 
+    @asked_once
     def around(self, group: int) -> int:
         """The nodes outside that share an edge with a member."""
         found = 0
@@ -150,6 +155,7 @@ class Ground:
             found |= self.neighbours[node]
         return found & ~group
 
+    @asked_once
     def stored(self, group: int) -> int:
         """The members whose values something outside reads."""
         found = group & self.kept
@@ -171,6 +177,7 @@ class Ground:
         floor_s = self.device.launch_s + max(moved / self.device.bandwidth, product_s)
         return Candidate(group, copies, read & ~group & self.compute, writes, floor_s)
 
+    @asked_once
     def is_possible(self, group: int) -> bool:
         """Whether a closed group holds compute nodes alone and is not too large for a kernel."""
         if group & ~self.compute or group.bit_count() > LARGEST_GROUP:

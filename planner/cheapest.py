@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from .bitsets import bits
 from .candidates import Candidate, Ground, enumerated
 from .exact import Cycle, Program, Solution
-from .legality import bits
-from .nearby import nearby
+from .nearby import Changed, Nearby
 
 Price = Callable[[Candidate], float | None]
 _BATCH = 12
@@ -55,6 +55,8 @@ class Search:
     known: dict[tuple[int, int], float | None] = field(default_factory=dict)
     all: dict[tuple[int, int], Candidate] = field(default_factory=dict)
     _most: int = 0
+    _near: Nearby | None = None
+    _moves: dict[tuple[Changed, ...], _Move | None] = field(default_factory=dict)
 
     def run(self, start: Sequence[Candidate]) -> Found:
         """The best cover found; `start` is one. Raises ValueError where it has no seconds."""
@@ -163,8 +165,10 @@ class Search:
     def _promising(self, best: Solution) -> list[_Move]:
         """Changes whose floors are below what they replace, the best first, if not yet priced."""
         found = []
-        for nodes, copies in nearby(self.ground, best.chosen):
-            move = self._move(best.chosen, nodes, copies)
+        if self._near is None:
+            self._near = Nearby(self.ground)
+        for changed in self._near.groups(best.chosen):
+            move = self._move(best.chosen, changed)
             if move is not None and self._gain_s(move) > 0:
                 found.append(move)
         found = [m for m in found if any((c.nodes, c.copies) not in self.known for c in m.parts)]
@@ -177,13 +181,18 @@ class Search:
             return 0.0
         return move.replaced_s - sum(least)
 
-    def _move(self, cover: Sequence[Candidate], nodes: int, copies: int) -> _Move | None:
+    def _move(self, cover: Sequence[Candidate], changed: Changed) -> _Move | None:
         """The new group and what is left of those it takes from; None where a rest is no group."""
+        touched = [group for group in cover if group.nodes & changed[0]]
+        asked = (changed, *((group.nodes, group.copies) for group in touched))
+        if asked not in self._moves:
+            self._moves[asked] = self._made(touched, *changed)
+        return self._moves[asked]
+
+    def _made(self, touched: Sequence[Candidate], nodes: int, copies: int) -> _Move | None:
         taken, replaced_s = nodes & ~copies, 0.0
         parts = [self._candidate(nodes, self.ground.stored(nodes) & copies)]
-        for group in cover:
-            if not group.nodes & nodes:
-                continue
+        for group in touched:
             replaced_s += self.known[group.nodes, group.copies] or 0.0
             rest = group.nodes & ~taken
             if not rest:

@@ -10,13 +10,14 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import pricing
+from .bitsets import bits, bitset
 from .candidates import Candidate, Ground
 from .cheapest import Effort, Found, Search
 from .chunks import Walk
 from .device import DeviceProfile
 from .graph import Graph, key
 from .group import Part, copies_in, is_copied, with_free_nodes
-from .legality import Dependences, bits, bitset, may_join
+from .legality import Dependences, may_join
 from .ops import is_compute
 from .pieces import pieces, waiting
 from .plan import Chosen, GroupPlan, Plan
@@ -307,18 +308,21 @@ def _grow(
     """wanted: the edges to grow along; worth: whether two groups that may join should."""
     dependences = Dependences(graph)
     home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)}
+    never: set[Edge] = set()  # Pairs of groups that make no kernel, whatever stands around them.
     grows = True
     while grows:  # What was refused may become legal when its neighbours have joined.
         grows = False
         for first, second in dependences.edges:
             left, right = home[first], home[second]
-            if left == right or not wanted((first, second)):
+            if left == right or (left, right) in never or not wanted((first, second)):
                 continue
-            legal = may_join(graph, dependences, home, left, right) is None
-            if legal and worth(left, right):
+            refusal = may_join(graph, dependences, home, left, right)
+            if refusal is None and worth(left, right):
                 grows = True
                 for node in bits(left | right):
                     home[node] = left | right
+            elif refusal is None or refusal.rule != "convex":
+                never.add((left, right))
     groups = sorted(set(home.values()), key=lambda group: group & -group)
     return tuple(with_free_nodes(graph, bits(group)) for group in groups)
 

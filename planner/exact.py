@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .bitsets import bits
 from .candidates import Candidate
-from .legality import bits
 
 SOLVER_S = 2.0
 """Seconds that the integer programs of one region may take in all."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .bitsets import bits, bitset
 from .bounds import Limit
 from .codegen.access import Tiles
 from .config import Config
@@ -33,7 +34,7 @@ from .explanation import (
 from .forms import Affine, TileAxis
 from .graph import Graph, key
 from .group import is_copied, subgraph, with_free_nodes
-from .legality import Dependences, bits, bitset, may_join
+from .legality import Dependences, may_join
 from .lower import lower
 from .nest import Derivation
 from .ops import Contraction, is_compute, is_free, is_input, row

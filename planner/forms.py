@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from .graph import TensorType
@@ -28,10 +28,10 @@ class TileAxis:
     role: Role
     factors: tuple[int, ...]
     extents: tuple[int, ...]
+    extent: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def extent(self) -> int:
-        return math.prod(self.extents)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", math.prod(self.extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Affine:
 
     terms: tuple[Term, ...]
     base: int = 0
+    axes: frozenset[int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def axes(self) -> frozenset[int]:
-        return frozenset(term.axis for term in self.terms)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", frozenset(term.axis for term in self.terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,11 @@ class Access:
     type: TensorType
     at: tuple[At, ...] = ()
     along: frozenset[int] = frozenset()
+    axes: frozenset[int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def axes(self) -> frozenset[int]:
-        return self.offset.axes.union(self.along, *(index.axes for index, _ in self.guards))
+    def __post_init__(self) -> None:
+        guards = (index.axes for index, _ in self.guards)
+        object.__setattr__(self, "axes", self.offset.axes.union(self.along, *guards))
 
 
 def linear(factors: Sequence[int], values: Values, scale: int = 1) -> dict[int, int]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from .memo import by_identity
 from .sizes import Amount, Size, plain
 
 INPUT = "input"
@@ -94,14 +96,14 @@ class Node:
     args: tuple[Arg, ...] = ()
     kwargs: tuple[tuple[str, Arg], ...] = ()
     type: TensorType | None = None
+    inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Ids of the nodes read, in order of first appearance."""
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Ids of the nodes read, in order of first appearance."""
+    def __post_init__(self) -> None:
         found: dict[int, None] = {}
         for value in (*self.args, *(v for _, v in self.kwargs)):
             found.update(dict.fromkeys(refs(value)))
-        return tuple(found)
+        object.__setattr__(self, "inputs", tuple(found))
 
     def kwarg(self, name: str, default: Arg = None) -> Arg:
         return next((v for k, v in self.kwargs if k == name), default)
@@ -180,6 +182,7 @@ def canonical(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(replace(n, name=f"v{n.id}") for n in graph.nodes))
 
 
+@by_identity(16)
 def key(graph: Graph) -> str:
     """Content digest: operations, arguments, shapes, strides and dtypes, not names, nor which
     sizes vary."""
@@ -190,6 +193,19 @@ def kernel_key(graph: Graph) -> str:
     """The key of a group that kernels are tuned for: where sizes vary they take them as
     arguments, and are other kernels than those of the static group."""
     return digest(to_json(canonical(graph), varying_to_json))
+
+
+def content(node: Node) -> str:
+    """Text that is the same for two nodes that do the same, whatever they read and are named."""
+    blank = defaultdict[int, int](int)
+    args = tuple(map_refs(a, blank) for a in node.args)
+    kwargs = tuple((k, map_refs(v, blank)) for k, v in sorted_kwargs(node))
+    own = [node.op, *(_arg_to_json(each, varying_to_json) for each in (args, kwargs))]
+    return json.dumps([*own, _type_to_json(node.type, varying_to_json)], allow_nan=False)
+
+
+def sorted_kwargs(node: Node) -> list[tuple[str, Arg]]:
+    return sorted(node.kwargs, key=lambda pair: pair[0])
 
 
 def digest(data: Any) -> str:
@@ -218,18 +234,18 @@ def to_json(graph: Graph, varying: Varying = plain) -> dict[str, Any]:
                 "op": n.op,
                 "args": [_arg_to_json(a, varying) for a in n.args],
                 "kwargs": {k: _arg_to_json(v, varying) for k, v in n.kwargs},
-                "type": None
-                if n.type is None
-                else [
-                    _arg_to_json(n.type.shape, varying),
-                    _arg_to_json(n.type.stride, varying),
-                    n.type.dtype,
-                ],
+                "type": _type_to_json(n.type, varying),
             }
             for n in graph.nodes
         ],
         "outputs": list(graph.outputs),
     }
+
+
+def _type_to_json(of: TensorType | None, varying: Varying) -> Any:
+    if of is None:
+        return None
+    return [_arg_to_json(of.shape, varying), _arg_to_json(of.stride, varying), of.dtype]
 
 
 def from_json(data: Mapping[str, Any]) -> Graph:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .graph import INPUT, Graph, Node, kernel_key, map_refs
+from .bitsets import bits, bitset
+from .graph import INPUT, Graph, Node, content, kernel_key, map_refs, refs, sorted_kwargs
 from .memo import by_identity
 from .ops import Cast, Contraction, Pointwise, is_free, is_input, row
 
@@ -62,21 +63,17 @@ def _is_grown(graph: Graph, node: Node, leaves: frozenset[int]) -> bool:
 
 def with_free_nodes(graph: Graph, compute: Iterable[int]) -> tuple[int, ...]:
     """The compute nodes, with those they read taken in of which every group has a copy."""
-    members = set(compute)
-    stack = list(members)
-    while stack:
-        for source in graph.nodes[stack.pop()].inputs:
-            if source not in members and is_copied(graph, source):
-                members.add(source)
-                stack.append(source)
-    return tuple(sorted(members))
+    below, whole = _surroundings(graph).below, 0
+    for node in compute:
+        whole |= 1 << node | below[node]
+    return tuple(bits(whole))
 
 
 def subgraph(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Subgraph:
     """Cut the group out. Outputs are the computed values that another group, an opaque
     operation or the graph's caller reads, perhaps through views; but not `copies`, which others
     compute or store as well."""
-    members = set(nodes)
+    members, around = set(nodes), _surroundings(graph)
     outer: dict[int, None] = {}
     for node in nodes:
         outer.update(dict.fromkeys(i for i in graph.nodes[node].inputs if i not in members))
@@ -92,19 +89,8 @@ def subgraph(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ())
         args = tuple(map_refs(a, renumber) for a in source.args)
         kwargs = tuple((k, map_refs(v, renumber)) for k, v in source.kwargs)
         inner.append(replace(source, id=renumber[old], args=args, kwargs=kwargs))
-    stored = sorted(members.difference(copies))
-    outputs = tuple(n for n in stored if _is_needed_outside(graph, n, members))
+    outputs = around.stored(nodes, copies)
     return Subgraph(Graph(tuple(inner), tuple(renumber[o] for o in outputs)), inputs, outputs)
-
-
-def _is_needed_outside(graph: Graph, node: int, members: set[int]) -> bool:
-    if is_copied(graph, node):
-        return False
-    return _is_read_outside(graph, node, members)
-
-
-def _is_read_outside(graph: Graph, node: int, members: set[int]) -> bool:
-    return _is_returned(graph, node) or not _readers(graph, node) <= members
 
 
 def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -116,38 +102,60 @@ def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int
         for node in nodes:
             if not is_copied(graph, node):
                 homes.setdefault(node, []).append(number)
+    around = _surroundings(graph)
     found: list[list[int]] = [[] for _ in groups]
     for node, numbers in homes.items():
         if len(numbers) == 1:
             continue
-        loaded = _is_returned(graph, node) or any(
+        loaded = around.returned >> node & 1 or any(
             not homes.get(reader) or not set(homes[reader]) <= set(numbers)
-            for reader in _readers(graph, node)
+            for reader in bits(around.readers[node])
         )
         for number in numbers[1:] if loaded else numbers:
             found[number].append(node)
     return [tuple(nodes) for nodes in found]
 
 
-def _readers(graph: Graph, node: int) -> set[int]:
-    """The nodes that do work with a value, through those of which there are copies."""
-    users = {user for seen in _through_copies(graph, node) for user in graph.users(seen)}
-    return {user for user in users if not is_copied(graph, user)}
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """Of every node, as bitsets, below: the nodes it reads of which every group has a copy, and
+    those that these read; readers: the nodes that do work with its value, perhaps through such
+    copies. copied: see `is_copied`; returned: the nodes whose value is the caller's, perhaps
+    through views."""
+
+    copied: tuple[bool, ...]
+    below: tuple[int, ...]
+    readers: tuple[int, ...]
+    returned: int
+
+    def stored(self, nodes: Sequence[int], copies: Sequence[int] = ()) -> tuple[int, ...]:
+        """Those of a group whose values are needed outside of it, copies left out."""
+        members = bitset(nodes)
+        return tuple(
+            node
+            for node in bits(members & ~bitset(copies))
+            if not self.copied[node]
+            and (self.returned >> node & 1 or self.readers[node] & ~members)
+        )
 
 
-def _is_returned(graph: Graph, node: int) -> bool:
-    """Whether a value is the caller's, perhaps through views."""
-    return any(seen in graph.outputs for seen in _through_copies(graph, node))
-
-
-def _through_copies(graph: Graph, node: int) -> Iterator[int]:
-    """A node, and what nodes of which there are copies make of it, each once."""
-    seen, pending = {node}, [node]
-    while pending:
-        yield (each := pending.pop())
-        new = [u for u in graph.users(each) if is_copied(graph, u) and u not in seen]
-        seen.update(new)
-        pending.extend(new)
+@by_identity(64)
+def _surroundings(graph: Graph) -> _Surroundings:
+    is_copy = copied(graph)
+    below: list[int] = []
+    for node in graph.nodes:
+        own = 0
+        for source in node.inputs:
+            own |= 1 << source | below[source] if is_copy[source] else 0
+        below.append(own)
+    readers = [0] * len(graph.nodes)
+    returned = bitset(o for o in graph.outputs if o is not None)
+    for number in reversed(range(len(graph.nodes))):
+        for user in graph.users(number):
+            readers[number] |= readers[user] if is_copy[user] else 1 << user
+            if is_copy[user] and returned >> user & 1:
+                returned |= 1 << number
+    return _Surroundings(is_copy, tuple(below), tuple(readers), returned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +167,50 @@ class Part:
 
     @staticmethod
     def of(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Part:
-        group = subgraph(graph, nodes, copies).graph
-        return Part(kernel_key(group), group)
+        return _contents(graph).part(nodes, copies)
 
     @property
     def contracts(self) -> bool:
         return any(isinstance(row(node), Contraction) for node in self.group.nodes)
+
+
+class _Contents:
+    """The parts of one graph. Isomorphic groups are told by numbers for what their nodes are and
+    by which of their nodes read which, and only the first of them is cut out."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.around = graph, _surroundings(graph)
+        known: dict[str, int] = {}
+        # An input of a group shows its type alone, whatever computes it.
+        texts = ((content(n), content(Node(0, "", INPUT, type=n.type))) for n in graph.nodes)
+        self.kinds = [
+            (known.setdefault(own, len(known)), known.setdefault(read, len(known)))
+            for own, read in texts
+        ]
+        self.reads = [
+            tuple(r for value in (*n.args, *(v for _, v in sorted_kwargs(n))) for r in refs(value))
+            for n in graph.nodes
+        ]
+        self.parts: dict[object, Part] = {}
+
+    def part(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Part:
+        shape = self._shape(nodes, copies)
+        found = self.parts.get(shape)
+        if found is None:
+            group = subgraph(self.graph, nodes, copies).graph
+            found = self.parts[shape] = Part(kernel_key(group), group)
+        return found
+
+    def _shape(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> object:
+        members = set(nodes)
+        outer = sorted({r for n in nodes for r in self.reads[n]} - members)
+        order = sorted(members)
+        place = {node: number for number, node in enumerate((*outer, *order))}
+        return (
+            tuple(self.kinds[n][1] for n in outer),
+            tuple((self.kinds[n][0], *(place[r] for r in self.reads[n])) for n in order),
+            tuple(place[n] for n in self.around.stored(nodes, copies)),
+        )
+
+
+_contents = by_identity(16)(_Contents)

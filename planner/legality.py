@@ -6,12 +6,14 @@ group: each group takes in copies of those it reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
+from .bitsets import bits
 from .errors import Refusal
 from .graph import Graph
 from .group import Part, is_copied, with_free_nodes
+from .memo import Keeping, asked_once
 from .nest import schedule
 from .ops import is_compute
 
@@ -19,26 +21,20 @@ LARGEST_GROUP = 96
 MOST_BUFFERS = 40
 
 
-def bits(group: int) -> Iterator[int]:
-    """The members of a bitset, ascending."""
-    while group:
-        low = group & -group
-        yield low.bit_length() - 1
-        group ^= low
-
-
-def bitset(nodes: Iterable[int]) -> int:
-    found = 0
-    for node in nodes:
-        found |= 1 << node
-    return found
-
-
-class Dependences:
+class Dependences(Keeping):
     """Who reads whom among the nodes that do work, through views and constants."""
 
     def __init__(self, graph: Graph) -> None:
+        super().__init__()
         self.graph = graph
+
+    @asked_once
+    def users_of(self, group: int) -> int:
+        """The working nodes that read values of a group, its own members among them."""
+        found = 0
+        for node in bits(group):
+            found |= self.users[node]
+        return found
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
@@ -116,18 +112,14 @@ def has_nest(part: Part) -> Refusal | None:
 
 def comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -> bool:
     """Whether something outside reads the group and is read by it, other groups taken whole."""
-    users = dependences.users
-    ahead = 0
-    for node in bits(merged):
-        ahead |= users[node] & ~merged
+    ahead = dependences.users_of(merged) & ~merged
     reached = merged
     while ahead:
         node = (ahead & -ahead).bit_length() - 1
         group = home.get(node, 1 << node)
         reached |= group | 1 << node
-        for member in bits(group):
-            if users[member] & merged:
-                return True
-            ahead |= users[member]
-        ahead &= ~reached
+        users = dependences.users_of(group)
+        if users & merged:
+            return True
+        ahead = (ahead | users) & ~reached
     return False

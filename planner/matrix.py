@@ -10,6 +10,7 @@ from .codegen.access import Dot, Tiles
 from .config import Config
 from .device import DeviceProfile
 from .graph import Graph, Ref, itemsize
+from .judged import once
 from .nest import Nest
 from .ops import Contraction, bound, row
 from .place import Carry, Loop, Step, Store
@@ -19,6 +20,7 @@ _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""
 
 
+@once
 def dots(nest: Nest, tiles: Tiles) -> list[tuple[int, Dot, float]]:
     """(value, tile axes, times in one program) of every matrix product."""
     found = []
@@ -143,7 +145,8 @@ def _volume(dot: Dot, tiles: Tiles) -> int:
     return tiles.blocks[dot.m] * tiles.blocks[dot.n] * tiles.blocks[dot.k]
 
 
-def staged_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
+@once
+def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int) -> int:
     """Shared memory for the loaded operands: in the innermost loop one tile for every stage."""
     staged = 0
     operands = {
@@ -156,7 +159,7 @@ def staged_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
         size *= itemsize(operands[item.value].operand)
         loaded = isinstance(nest.values[item.value].kind, Load)
         inner = bool(loops) and not any(isinstance(each, Loop) for each in loops[-1].body)
-        staged += size * (max(2, config.num_stages) if loaded and inner else 1) if loaded else 0
+        staged += size * (max(2, num_stages) if loaded and inner else 1) if loaded else 0
     return staged
 
 

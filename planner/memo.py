@@ -5,12 +5,35 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .errors import Refused
 
+Self = TypeVar("Self", bound="Keeping")
 Of = TypeVar("Of")
 Result = TypeVar("Result")
+
+
+class Keeping:
+    """Keeps what its methods that are marked `asked_once` give."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, Any], Any] = {}
+
+
+def asked_once(method: Callable[[Self, Of], Result]) -> Callable[[Self, Of], Result]:
+    """Ask a method once for each argument, as long as its object lives."""
+    name = method.__name__
+
+    @wraps(method)
+    def look_up(self: Self, of: Of) -> Result:
+        known = self._kept
+        if (name, of) not in known:
+            known[name, of] = method(self, of)
+        found: Result = known[name, of]
+        return found
+
+    return look_up
 
 
 def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], Result]]:

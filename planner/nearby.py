@@ -4,32 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .bitsets import bits
 from .candidates import Candidate, Ground
-from .legality import bits
+
+Changed = tuple[int, int]
+"""Nodes of a group, and those of them that stay in the group they are from as well."""
 
 
-def nearby(ground: Ground, cover: Sequence[Candidate]) -> dict[tuple[int, int], None]:
-    """Closed groups as (nodes, copies) that one change to a cover gives, each once. Copies are
-    nodes that stay in the group they are from."""
-    found: dict[tuple[int, int], None] = {}
-    for group in cover:
-        for part in _parts(ground, group.nodes):
-            found[part, 0] = None
-            found[group.nodes & ~part, 0] = None
-    for one, other in _pairs(ground, cover):
-        found[ground.closed(one.nodes | other.nodes), 0] = None
+class Nearby:
+    """What is near a cover; of groups that it shares with the last one that was asked about it is
+    known."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._known: dict[tuple[int, int], tuple[Changed, ...]] = {}
+
+    def groups(self, cover: Sequence[Candidate]) -> dict[Changed, None]:
+        """Closed groups that one change to a cover gives, each once."""
+        found: dict[Changed, None] = {}
+        for group in cover:
+            found.update(dict.fromkeys(self._of(group.nodes, 0, self._divided(group))))
+        for one, other in _pairs(self.ground, cover):
+            changed = self._joined(one, other)
+            found.update(dict.fromkeys(self._of(one.nodes, other.nodes, changed)))
+        own = {each.nodes for each in cover}
+        return {each: None for each in found if each[0] not in own}
+
+    def _of(self, one: int, other: int, changed: Iterator[Changed]) -> tuple[Changed, ...]:
+        """Those of the changed groups that are possible; they are made only the first time."""
+        known = self._known.get((one, other))
+        if known is None:
+            known = tuple(each for each in dict.fromkeys(changed) if self._is_possible(each[0]))
+            self._known[one, other] = known
+        return known
+
+    def _is_possible(self, nodes: int) -> bool:
+        return self.ground.is_possible(nodes) and self.ground.closed(nodes) == nodes
+
+    def _divided(self, group: Candidate) -> Iterator[Changed]:
+        for part in _parts(self.ground, group.nodes):
+            yield part, 0
+            yield group.nodes & ~part, 0
+
+    def _joined(self, one: Candidate, other: Candidate) -> Iterator[Changed]:
+        ground = self.ground
+        yield ground.closed(one.nodes | other.nodes), 0
         for part in _parts(ground, other.nodes):
             for piece in (part, other.nodes & ~part):
                 if ground.around(one.nodes) & piece:
-                    found[ground.closed(one.nodes | piece), 0] = None
+                    yield ground.closed(one.nodes | piece), 0
         for copies in _copied(ground, one, other):
-            found[one.nodes | copies, copies] = None
-    known = {each.nodes for each in cover}
-    return {
-        (nodes, copies): None
-        for nodes, copies in found
-        if nodes not in known and ground.is_possible(nodes) and ground.closed(nodes) == nodes
-    }
+            yield one.nodes | copies, copies
 
 
 def _parts(ground: Ground, group: int) -> Iterator[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .bitsets import bits, bitset
 from .graph import Graph, Node, refs
 from .group import is_copied
-from .legality import bits, bitset
 from .memo import by_identity
 from .ops import Lookup, bound, row
 

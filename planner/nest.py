@@ -62,7 +62,8 @@ class Nest:
 
     def reduced(self, fold: Fold) -> tuple[int, ...]:
         """The tile axes a fold consumes."""
-        return tuple(i for i, a in enumerate(self.axes) if set(a.factors) <= set(fold.reduced))
+        own = set(fold.reduced)
+        return tuple(i for i, a in enumerate(self.axes) if own.issuperset(a.factors))
 
     def count(self, fold: Fold) -> int:
         """How many elements a fold takes in for each of its results."""
@@ -88,7 +89,7 @@ class Nest:
 
     def walk(self) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
         """Every item of the body but the loops themselves, and the loops around it."""
-        return _walk(self.body, ())
+        return iter(_steps(self))
 
     def walk_in(self, loop: Loop) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
         """The same of one loop of the body."""
@@ -134,6 +135,11 @@ class Nest:
 @by_identity(256)
 def _contractions(values: tuple[Value, ...]) -> tuple[int, ...]:
     return tuple(v.id for v in values if isinstance(v.kind, Fold) and v.kind.times is not None)
+
+
+@by_identity(256)
+def _steps(nest: Nest) -> tuple[tuple[Item, tuple[Loop, ...]], ...]:
+    return tuple(_walk(nest.body, ()))
 
 
 def _walk(body: Body, around: tuple[Loop, ...]) -> Iterator[tuple[Item, tuple[Loop, ...]]]:

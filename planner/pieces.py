@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .bitsets import bits
 from .candidates import Candidate, Ground
-from .legality import bits
 
 LARGEST = 200
 """Nodes of a piece."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .bitsets import bits, bitset
 from .graph import Graph
 from .group import is_copied, subgraph, with_free_nodes
-from .legality import Dependences, bits, bitset, comes_back
+from .legality import Dependences, comes_back
 from .ops import Contraction, is_compute, row
 
 LARGE_BYTES = 64 << 20

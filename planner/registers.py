@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .codegen.access import Tiles
 from .codegen.subtiles import epilogue
 from .graph import itemsize
+from .judged import once
 from .nest import Nest
 from .place import Loop, Step, Store
 from .values import Compute, Fold, Load
@@ -37,6 +38,7 @@ FEATURES = (
 WEIGHTS = (14.5, 0.72, 0.39, 1.18, 0.27, 0.0, 0.59, 0.14, 0.3, 0.71, 0.34, 0.25, 8.6, 2.25)
 
 
+@once
 def pressure(nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
     which what follows the matrix products is done."""

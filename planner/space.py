@@ -17,6 +17,7 @@ from .device import DeviceProfile
 from .errors import Refusal, Refused
 from .forms import Role, TileAxis
 from .graph import Graph, itemsize
+from .judged import once, tiles_of
 from .memo import by_identity
 from .nest import Nest
 from .parts import SMALLEST
@@ -161,11 +162,11 @@ class Space:
                     return refusal
                 costs.append(estimate(kernel.nest, config, self.device))
                 if config.subtiles > 1 and kernel is self.schedules[layout].kernels[0]:
-                    epilogue(kernel.nest, Tiles.of(kernel.nest, config), config.subtiles)
+                    epilogue(kernel.nest, tiles_of(kernel.nest, config), config.subtiles)
             except Refused as refused:
                 return refused.refusal
         if config.access == "descriptor" and not any(
-            descriptors.are_of_use(Tiles.of(kernel.nest, config))
+            _are_of_use(kernel.nest, tiles_of(kernel.nest, config))
             for kernel in self.schedules[layout].kernels
         ):
             return Refusal("descriptor", "no access is a block that a descriptor can copy")
@@ -469,12 +470,22 @@ def _tiled(schedule: Schedule) -> list[TileAxis]:
     return [a for kernel in schedule.kernels for a in loose(kernel.nest)]
 
 
+@once
+def _are_of_use(nest: Nest, tiles: Tiles) -> bool:
+    return descriptors.are_of_use(tiles)
+
+
+@once
+def _largest_tile(nest: Nest, tiles: Tiles) -> int:
+    return tiles.largest_tile()
+
+
 def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
-    tiles = Tiles.of(nest, config)
+    tiles = tiles_of(nest, config)
     shared = shared_bytes(nest, tiles, config)
     if shared > device.shared_per_sm - _RESERVED:
         return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
-    tile = tiles.largest_tile()
+    tile = _largest_tile(nest, tiles)
     if tile > _LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")
     each = tile / (32 * config.num_warps)

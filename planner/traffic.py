@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .codegen.access import Tiles
-from .config import Config
 from .device import DeviceProfile
 from .forms import Access, Role, Term
 from .graph import itemsize
+from .judged import once
 from .nest import Nest
 from .place import Loop, Step, Store
 from .values import Load
@@ -45,6 +45,7 @@ class Reading:
         return id(self.loops[0]) if self.loops else 0
 
 
+@once
 def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
     """Every access of a nest, in order."""
     found = []
@@ -59,15 +60,16 @@ def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
     return found
 
 
+@once
 def traffic_of(
-    nest: Nest, tiles: Tiles, config: Config, at_once: int, device: DeviceProfile
+    nest: Nest, tiles: Tiles, group: int, at_once: int, device: DeviceProfile
 ) -> Traffic:
-    """Each access moves its tile in every program and turn. at_once: programs that run at the same
-    time, a wave of them. Those that share data read it together, so that it leaves memory once in a
-    wave; what an earlier wave, pass or turn has read is found in L2 as far as what is in use
-    between fits it."""
+    """Each access moves its tile in every program and turn. group: see `Config`; at_once: programs
+    that run at the same time, a wave of them. Those that share data read it together, so that it
+    leaves memory once in a wave; what an earlier wave, pass or turn has read is found in L2 as far
+    as what is in use between fits it."""
     programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
-    wave = _Wave(nest, tiles, config, at_once)
+    wave = _Wave(nest, tiles, group, at_once)
     every = readings(nest, tiles)
     hbm, l2 = 0.0, 0.0
     seen: dict[int, int] = {}  # Bytes of each input read so far.
@@ -112,7 +114,7 @@ def _distinct(each: Reading, tiles: Tiles) -> float:
 class _Wave:
     nest: Nest
     tiles: Tiles
-    config: Config
+    group: int
     at_once: int
 
     def touches(self, each: Reading, loops: Sequence[Loop]) -> float:
@@ -134,10 +136,10 @@ class _Wave:
         """The grid's axes, that which changes fastest first; a group of blocks goes before all."""
         axes = [a for a in self.nest.with_role(Role.GRID) if self.tiles.count(a) > 1]
         pieces = [(a, self.tiles.count(a)) for a in reversed(axes)]
-        if self.config.group > 1 and len(axes) > 1:
+        if self.group > 1 and len(axes) > 1:
             (inner, many), (outer, count), *rest = pieces
-            stripes = -(-count // self.config.group)
-            first = (outer, min(self.config.group, count))
+            stripes = -(-count // self.group)
+            first = (outer, min(self.group, count))
             pieces = [first, (inner, many), (outer, stripes), *rest]
         return pieces
 
@@ -192,7 +194,8 @@ def in_flight(
     return tile * resident * device.sm_count * min(1.0, waves)
 
 
-def awkwardness(nest: Nest, tiles: Tiles, config: Config) -> float:
+@once
+def awkwardness(nest: Nest, tiles: Tiles, num_warps: int) -> float:
     """How much slower than a plain copy the accesses run: by the bytes a thread moves at once,
     best at one 16-byte vector for each tensor, and by the stretches a tile falls into. Factors
     fitted to measurements on an H200."""
@@ -201,7 +204,7 @@ def awkwardness(nest: Nest, tiles: Tiles, config: Config) -> float:
     if widest is None:
         return 1.0
     elements = math.prod(tiles.blocks[a] for a in widest.axes)
-    each = max(elements / (32 * config.num_warps), 1.0) * itemsize(widest.type.dtype)
+    each = max(elements / (32 * num_warps), 1.0) * itemsize(widest.type.dtype)
     if each >= 16:
         vectors = 1.0 + 0.012 * len(accesses) * math.log2(each / 16)
     else:

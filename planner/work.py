@@ -11,6 +11,7 @@ from .config import Config
 from .device import DeviceProfile
 from .forms import Access, Role
 from .graph import itemsize
+from .judged import once, tiles_of
 from .nest import Nest
 from .place import Loop, Store
 from .registers import pressure
@@ -81,8 +82,8 @@ class Work:
 
 def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     """The work of one launch. Raises Refused when the config does not fit the nest."""
-    tiles = Tiles.of(nest, config)
-    programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+    tiles = tiles_of(nest, config)
+    programs = _programs(nest, tiles)
     registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles)
     shared = shared_bytes(nest, tiles, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
@@ -90,7 +91,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     if config.programs:
         resident = min(resident, math.ceil(started / device.sm_count))
     at_once = min(programs, resident * device.sm_count)
-    traffic = traffic_of(nest, tiles, config, at_once, device)
+    traffic = traffic_of(nest, tiles, config.group, at_once, device)
     waves = programs / (resident * device.sm_count)
     ahead = is_ahead(nest, tiles, config)
     flowing = in_flight(nest, tiles, waves, resident, device)
@@ -108,8 +109,8 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         hbm_bytes=traffic.hbm,
         l2_bytes=traffic.l2,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
-        awkward=hint * awkwardness(nest, tiles, config),
-        arithmetic=_arithmetic(nest, tiles, programs, config),
+        awkward=hint * awkwardness(nest, tiles, config.num_warps),
+        arithmetic=_arithmetic(nest, tiles, config.num_warps),
         turns=sum(tiles.turns(item.axis) for item in nest.body if isinstance(item, Loop)),
         passes=passes(nest),
         folds=_folds(nest),
@@ -118,20 +119,21 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     )
 
 
-def _arithmetic(nest: Nest, tiles: Tiles, programs: int, config: Config) -> Arithmetic:
-    found = Arithmetic()
+@once
+def _arithmetic(nest: Nest, tiles: Tiles, num_warps: int) -> Arithmetic:
+    found, programs = Arithmetic(), _programs(nest, tiles)
     for item, loops in nest.walk():
         if isinstance(item, Store):
-            more = Arithmetic(_access_slots(nest.stores[item.output], tiles, config))
+            more = Arithmetic(_access_slots(nest.stores[item.output], tiles, num_warps))
         else:
             assert not isinstance(item, Loop)
             by_lane = bool(loops) and loops[-1].by_lane
-            more = _of_value(nest, tiles, config, item.value, by_lane)
+            more = _of_value(nest, tiles, num_warps, item.value, by_lane)
         found = found.plus(more, turns(loops, tiles) * programs)
-    return found.plus(Arithmetic(_PROLOGUE), programs * 32 * config.num_warps)
+    return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
 
 
-def _of_value(nest: Nest, tiles: Tiles, config: Config, value: int, by_lane: bool) -> Arithmetic:
+def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: bool) -> Arithmetic:
     """The work on one tile of a value. by_lane: see `Loop`."""
     item, elements = nest.values[value], float(_padded(nest, tiles, value))
     match item.kind:
@@ -155,21 +157,21 @@ def _of_value(nest: Nest, tiles: Tiles, config: Config, value: int, by_lane: boo
         case Fold():
             summed = item.kind.times is not None
             whole = tiles.tile(value) if summed else _padded(nest, tiles, item.kind.source)
-            threads = 32 * config.num_warps
-            steps = math.log2(threads) if config.num_warps > 1 else 5.0
+            threads = 32 * num_warps
+            steps = math.log2(threads) if num_warps > 1 else 5.0
             return Arithmetic(whole + 2.0 * threads * steps)
         case Choice():
             return Arithmetic(elements * 2.0)
         case Load():
-            return Arithmetic(_access_slots(nest.loads[value], tiles, config))
+            return Arithmetic(_access_slots(nest.loads[value], tiles, num_warps))
     return Arithmetic(elements)
 
 
-def _access_slots(access: Access, tiles: Tiles, config: Config) -> float:
+def _access_slots(access: Access, tiles: Tiles, num_warps: int) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
     elements = math.prod(tiles.blocks[a] for a in access.axes)
-    each = max(1.0, elements / (32 * config.num_warps))
+    each = max(1.0, elements / (32 * num_warps))
     inner = [t for t in access.offset.terms if is_dense(t, access)]
     run = tiles.blocks[inner[0].axis] if inner else 1
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
@@ -205,13 +207,22 @@ def _folds(nest: Nest) -> int:
 def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
     tiles that a persistent kernel loads ahead."""
+    staged = matrix.staged_bytes(nest, tiles, config.num_stages)
+    return max(
+        _crossing_bytes(nest, tiles, config.num_warps), staged, _ahead_bytes(nest, tiles, config)
+    )
+
+
+@once
+def _crossing_bytes(nest: Nest, tiles: Tiles, num_warps: int) -> int:
+    """Of the reductions that cross warps."""
     largest = 0
     for value in nest.values:
-        if isinstance(value.kind, Fold) and config.num_warps > 1 and value.kind.times is None:
+        if isinstance(value.kind, Fold) and num_warps > 1 and value.kind.times is None:
             kept = math.prod(tiles.blocks[a] for a in nest.live[value.id])
-            if _crosses_warps(nest, tiles, value.id, kept, config.num_warps):
-                largest = max(largest, kept * config.num_warps * max(4, itemsize(value.dtype)))
-    return max(largest, matrix.staged_bytes(nest, tiles, config), _ahead_bytes(nest, tiles, config))
+            if _crosses_warps(nest, tiles, value.id, kept, num_warps):
+                largest = max(largest, kept * num_warps * max(4, itemsize(value.dtype)))
+    return largest
 
 
 def _crosses_warps(nest: Nest, tiles: Tiles, fold: int, kept: int, num_warps: int) -> bool:
@@ -239,5 +250,12 @@ def _ahead_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
 def is_ahead(nest: Nest, tiles: Tiles, config: Config) -> bool:
     """Whether a persistent kernel loads its next tiles while it works on one: it does where no
     loop stands inside the walk over the tiles."""
-    count = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
-    return 0 < config.programs < count and config.num_stages > 1 and not passes(nest)
+    if not config.programs or config.num_stages == 1 or passes(nest):
+        return False
+    return config.programs < _programs(nest, tiles)
+
+
+@once
+def _programs(nest: Nest, tiles: Tiles) -> int:
+    """Blocks of work."""
+    return math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))

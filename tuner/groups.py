@@ -9,11 +9,11 @@ from ..planner import cover
 from ..planner.cost import Cost
 from ..planner.device import DeviceProfile
 from ..planner.errors import Refusal
-from ..planner.graph import Graph, kernel_key
-from ..planner.group import copies_in, subgraph
+from ..planner.graph import Graph
+from ..planner.group import Part, copies_in
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
-from ..planner.space import space_of
+from ..planner.pricing import space_for
 from ..planner.vendor import equals
 from .config_search import SpaceLike
 from .findings import Finding, Findings
@@ -34,7 +34,7 @@ class Cover:
     partition: Callable[[Graph, Cuts], Groups] = cover.partition
     best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
     grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
-    space: Callable[[Graph, DeviceProfile], SpaceLike | Refusal] = space_of
+    space: Callable[[Part, DeviceProfile], SpaceLike | Refusal] = space_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Tasks:
     cover: Cover = field(default_factory=Cover)
     _by_nodes: dict[tuple[tuple[int, ...], tuple[int, ...]], Task] = field(default_factory=dict)
     _by_key: dict[str, Task] = field(default_factory=dict)
+    _all: dict[Groups, list[Task]] = field(default_factory=dict)
 
     def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
         found = self._by_nodes.get((nodes, copies))
@@ -67,22 +68,25 @@ class Tasks:
 
     def all(self, groups: Groups) -> list[Task]:
         """The tasks of a partition, one for each group."""
-        both = zip(groups, copies_in(self.graph, groups), strict=True)
-        return [self.of(nodes, copies) for nodes, copies in both]
+        if groups not in self._all:
+            both = zip(groups, copies_in(self.graph, groups), strict=True)
+            self._all[groups] = [self.of(nodes, copies) for nodes, copies in both]
+        return self._all[groups]
 
     def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
-        part = subgraph(self.graph, nodes, copies).graph
-        known = self._by_key.get(kernel_key(part))
+        part = Part.of(self.graph, nodes, copies)
+        known = self._by_key.get(part.key)
         if known is not None:
             return known
-        group = Group.of(part, kernel_name(part))
+        group = Group.of(part.group, kernel_name(part.group))
         space = self.cover.space(part, self.profile)
         modelled, floor_s = None, 0.0
         if not isinstance(space, Refusal):
-            best = space.ranked(1)
-            modelled = best[0][1] if best else None
+            # Of a few hundred configs: to rank thousands waits until the group is tuned.
+            best = space.top()
+            modelled = best[1] if best else None
             floor_s = space.floor_s()
-        made = Task(group, space, modelled, floor_s, bool(equals(part)))
+        made = Task(group, space, modelled, floor_s, bool(equals(part.group)))
         self._by_key[group.key] = made
         return made
 

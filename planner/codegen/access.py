@@ -12,6 +12,7 @@ from ..config import Config
 from ..errors import Refused
 from ..forms import Access, Affine, Role, Term, TileAxis
 from ..graph import TensorType
+from ..memo import by_identity
 from ..nest import Nest
 from ..sizes import varies
 from ..values import Fold
@@ -92,9 +93,7 @@ class Tiles:
     @staticmethod
     def of(nest: Nest, config: Config) -> Tiles:
         blocks = tuple(block_size(axis, config) for axis in nest.axes)
-        accesses = [*nest.loads.values(), *nest.stores.values()]
-        wide = any(_span(access.type) > INT32_LIMIT for access in accesses)
-        return Tiles(nest, blocks, blocks, wide)
+        return Tiles(nest, blocks, blocks, _is_wide(nest))
 
     def part(self, axis: int, parts: int) -> Tiles:
         """The tiles of one of several parts along an axis."""
@@ -180,6 +179,12 @@ class Tiles:
 
     def dot(self, fold: int) -> Dot | None:
         """How a contraction is a matrix product of tiles; None where it is a sum of products."""
+        known = _dots(self)
+        if fold not in known:
+            known[fold] = self._dot(fold)
+        return known[fold]
+
+    def _dot(self, fold: int) -> Dot | None:
         kind = self.nest.fold(fold)
         if kind.times is None or kind.operand not in ("float16", "bfloat16", "float32"):
             return None
@@ -214,6 +219,19 @@ class Tiles:
             span = term.scale * ((term.mod or whole) - 1)
             ends[span > 0] += span
         return ends[0], ends[1]
+
+
+@by_identity(256)
+def _is_wide(nest: Nest) -> bool:
+    """Whether some offset of the nest does not fit 32 bits."""
+    accesses = [*nest.loads.values(), *nest.stores.values()]
+    return any(_span(access.type) > INT32_LIMIT for access in accesses)
+
+
+@by_identity(64)
+def _dots(tiles: Tiles) -> dict[int, Dot | None]:
+    """What `Tiles.dot` has found."""
+    return {}
 
 
 def _span(tensor: TensorType) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from corpus import corpus_graph
+from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.candidates import Candidate, Ground, enumerated
 from fusionplan.planner.cheapest import Effort, Found, Price, Search
 from fusionplan.planner.cover import (
@@ -23,7 +24,6 @@ from fusionplan.planner.device import H200
 from fusionplan.planner.exact import SOLVER_S, Program
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType
 from fusionplan.planner.group import copies_in
-from fusionplan.planner.legality import bits, bitset
 from fusionplan.planner.pieces import pieces, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,13 +9,14 @@ import json
 import pytest
 from corpus import CORPUS, EXAMPLES, corpus_graph, example, graph_of
 from full_size import MODELS, planned
+from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.cover import Groups, cut_edges, modelled_plan, partition
 from fusionplan.planner.device import H200
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.group import is_copied, subgraph
-from fusionplan.planner.legality import Dependences, bits, bitset, may_be_kernel, may_join
+from fusionplan.planner.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.ops import is_compute, is_input
 from fusionplan.planner.plan import GroupPlan, Plan

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from fusionplan.planner import codegen
+from fusionplan.planner.bitsets import bitset
 from fusionplan.planner.chunks import walk
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph import INPUT, Graph, Ref
-from fusionplan.planner.legality import Dependences, bitset, may_be_kernel, may_join
+from fusionplan.planner.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nest import schedule
 from fusionplan.planner.ops import is_compute
