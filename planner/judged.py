@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from .codegen.access import Tiles
 from .config import Config
@@ -46,7 +46,7 @@ def once(
         found: Result = known[asked]
         return found
 
-    return look_up
+    return cast(Callable[Concatenate[Nest, Tiles, More], Result], look_up)
 
 
 @by_identity(64)
