@@ -19,7 +19,7 @@ from .access import Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
 from .scope import ROUNDED_PRODUCT, Scope
-from .source import Buffer, KernelSource
+from .source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from .subtiles import Epilogue, epilogue
 
 _HEADER = "import triton\nimport triton.language as tl\n"
@@ -29,10 +29,12 @@ _INTERPRETED = f"import {__name__.rpartition('.')[0]}.interpreted as libdevice\n
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The kernels around one of several. backwards: it starts with the last tile, because the
-    kernel before it read that last, and L2 still has it. again: inputs that a later one reads."""
+    """The kernels around one of several. later: there is one before it. It starts with the last
+    tile, because that one read it last, and L2 still has it. followed: there is one after it.
+    again: inputs that a later one reads."""
 
-    backwards: bool = False
+    later: bool = False
+    followed: bool = False
     again: frozenset[int] = frozenset()
 
 
@@ -62,6 +64,7 @@ def emit(
         config.num_stages,
         plain,
         tuple(scalars.values()),
+        dependent=around.later and not interpreted,
     )
 
 
@@ -118,6 +121,7 @@ class _Emitter:
 
     def kernel(self) -> list[str]:
         scope = self.scope
+        self._meet()
         if not self.epilogue:
             self._held()
         if not self.persistent:
@@ -136,6 +140,16 @@ class _Emitter:
             scope.line(f"pid = {self._wide('turn')}")
             self._tile()
         return scope.lines
+
+    def _meet(self) -> None:
+        """One of several kernels is launched while the one before it ends, and waits for that to
+        have ended before it reads or writes anything."""
+        if self.scope.interpreted:
+            return
+        if self.around.followed:
+            self.scope.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
+        if self.around.later:
+            self.scope.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
 
     def _tile(self) -> None:
         if not self.epilogue:
@@ -187,7 +201,7 @@ class _Emitter:
         """Program id to block indices: the innermost axis changes fastest, or with `group` blocks
         of the last two axes go in stripes, so that neighbours in time share what they read."""
         last = self.tiles_in_all - 1
-        if self.around.backwards and (last or varies(last)):
+        if self.around.later and (last or varies(last)):
             self.scope.line(f"pid = {self.number(last)} - pid")
         axes = self.nest.with_role(Role.GRID)
         counted = [a for a in axes if self.tiles.count(a) > 1]

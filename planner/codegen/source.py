@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from ..graph import TensorType
 
+BEGIN_NEXT, AWAIT_LAST = "gdc_launch_dependents", "gdc_wait"
+"""Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel of
+a program be launched, and what waits for the last one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
@@ -54,7 +58,8 @@ class KernelSource:
     and the `@triton.jit` function `name`, whose arguments are `buffers` and then `scalars`, in
     order: every other number is a literal in the text. The grid is one-dimensional. plain: the
     same kernel by pointers only, for buffers that no descriptor can describe because they are not
-    aligned; its buffers are among ours, in an order of its own."""
+    aligned; its buffers are among ours, in an order of its own. dependent: launched while the
+    kernel before it ends, for which it waits itself."""
 
     name: str
     text: str
@@ -64,6 +69,7 @@ class KernelSource:
     num_stages: int
     plain: KernelSource | None = None
     scalars: tuple[Scalar, ...] = ()
+    dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.interpreter import InterpretedFunction
 
-from ..codegen.source import Buffer, KernelSource
+from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..errors import FusionplanError
 
 _ELEMENT = {
@@ -99,6 +99,9 @@ def active_target() -> Target:
     major, minor = torch.cuda.get_device_capability()
     return Target(capability=major * 10 + minor)
 
+
+_DEPENDENT = 90
+"""The compute capability from which kernels are launched before the last one has ended."""
 
 _COMMENT = re.compile(r"[ ]+# .*$", re.MULTILINE)
 """Comments name the nodes of one layer; without them the kernels of equal layers are one text,
@@ -178,7 +181,7 @@ def compile_kernel(
 def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
-    function = jit_function(source)
+    function = jit_function(_independent(source) if wanted.capability < _DEPENDENT else source)
     names = function.arg_names
     if len(names) != len(source.buffers) + len(source.scalars):
         raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
@@ -190,6 +193,8 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     divisible = _divisible(source, aligned)
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    if source.dependent and wanted.capability >= _DEPENDENT:
+        options["launch_pdl"] = True
     try:
         kernel = triton.compile(
             ASTSource(function, signature, constexprs={}, attrs=divisible),
@@ -202,6 +207,13 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
     return Compiled(source, kernel, wanted, aligned)
+
+
+def _independent(source: KernelSource) -> KernelSource:
+    """The kernel for a device that launches each when the last has ended."""
+    lines = source.text.splitlines(keepends=True)
+    kept = [line for line in lines if not any(f".{c}()" in line for c in (BEGIN_NEXT, AWAIT_LAST))]
+    return replace(source, text="".join(kept), dependent=False)
 
 
 def _first_line(error: BaseException) -> str:

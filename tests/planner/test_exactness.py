@@ -106,6 +106,4 @@ def test_a_division_by_a_power_of_two_is_a_product() -> None:
     assert "* 0.125" in kernel(halves, flat, tensor(640))
     assert "div_rn" not in kernel(halves, flat, tensor(640))
     assert "div_rn" in kernel(thirds, flat, tensor(640))
-    x = data(640)
-    found = torch.compile(halves, backend="planner")(x)
-    assert torch.equal(found, halves(x))
+    assert check(halves, [data(640)], [flat]) == 1

@@ -1,11 +1,20 @@
 """Run by test_compile.py with the real compiler; prints what it found as JSON."""
 
 import json
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "planner"))
+
+from corpus import graph_of
 from fusionplan.planner.codegen.source import Buffer, KernelSource
+from fusionplan.planner.config import Config
+from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
     Target,
@@ -14,6 +23,7 @@ from fusionplan.planner.runtime.compile import (
     resources,
 )
 from fusionplan.planner.runtime.launch import Launcher
+from oracle import whole_group
 
 TEXT = """
 import triton
@@ -83,8 +93,23 @@ def begins_ahead(stages):
     return "cp.async" in compile_kernel(source, Target()).kernel.asm["ptx"]
 
 
+def meets(capability):
+    """Of the two kernels of a split sum: what waits or begins in the text of each, and whether it
+    is launched before the last has ended."""
+    config = Config((("x0", 1), ("y0", 64)), num_warps=4, num_stages=1, split=8)
+    inputs = [torch.empty(64, 65536, device="meta")]
+    program = lower(whole_group(graph_of(lambda x: x.sum(-1), inputs)).graph, config)
+    found = []
+    for source in program.kernels:
+        kernel = compile_kernel(source, Target(capability=capability)).kernel
+        words = re.findall(r"griddepcontrol\.(\w+)", kernel.asm["ptx"])
+        found.append([words, kernel.metadata.launch_pdl])
+    return found
+
+
 json.dump(
     {
+        "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),
         "rows": usage(ROWS),

@@ -52,6 +52,12 @@ def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
     assert found["begins_ahead"] == [False, True]
 
 
+def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
+    hopper, ampere = found["meets"]
+    assert hopper == [[["launch_dependents"], False], [["wait"], True]]
+    assert ampere == [[[], False], [[], False]]
+
+
 def test_nothing_compiles_in_the_interpreter(kernel):
     assert interpreted()
     with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):
