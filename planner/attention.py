@@ -18,6 +18,7 @@ from .calls import Calls, is_one
 from .graph import Arg, Graph, Ref
 from .online import derive
 from .operands import Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
+from .pointwise import INVERSE
 from .rewriting import Rewriting, row_of
 from .values import Compute, Fold, Value, Values
 
@@ -121,14 +122,8 @@ def _contractions(values: Values) -> list[Fold]:
 
 def _softmax(work: Rewriting, output: int) -> tuple[Value, Fold, int]:
     """For sum(w * v) / sum(w): the exponential w, the first sum, and the value v."""
-    quotient = uncopied(work, output)
-    if not isinstance(quotient.kind, Compute) or quotient.kind.law != "div":
-        raise Other(f"{quotient.origin} is no quotient")
-    named = dict(quotient.kind.operands)
-    above, below = named["self"], named["other"]
-    if not isinstance(above, Ref) or not isinstance(below, Ref):
-        raise Other("a quotient of numbers")
-    total, norm = (plain_sum(uncopied(work, side.node)) for side in (above, below))
+    above, below = _quotient(work, uncopied(work, output))
+    total, norm = (plain_sum(uncopied(work, side)) for side in (above, below))
     if total.times is None or norm.times is not None or set(norm.reduced) != work.over:
         raise Other("not the sums of a softmax")
     weights = uncopied(work, norm.source)
@@ -136,6 +131,20 @@ def _softmax(work: Rewriting, output: int) -> tuple[Value, Fold, int]:
         if uncopied(work, one).id == weights.id:
             return weights, total, other
     raise Other("the two sums have other weights")
+
+
+def _quotient(work: Rewriting, value: Value) -> tuple[int, int]:
+    """Dividend and divisor, of a product with an inverse too."""
+    kind = value.kind
+    named = dict(kind.operands) if isinstance(kind, Compute) and kind.law in ("div", "mul") else {}
+    match kind, named.get("self"), named.get("other"):
+        case Compute(law="div"), Ref(node=above), Ref(node=below):
+            return above, below
+        case Compute(law="mul"), Ref(node=above), Ref(node=other):
+            match uncopied(work, other).kind:
+                case Compute(expr=expr, operands=((_, Ref(node=below)),)) if expr == INVERSE:
+                    return above, below
+    raise Other(f"{value.origin} is no quotient")
 
 
 def _exponent(weights: Value) -> tuple[int, float]:

@@ -63,6 +63,7 @@ _REMAINDER = Pointwise("remainder({self}, {other})", "div")
 _FMOD = Pointwise("fmod({self}, {other})", "div")
 
 FLUSHING_EXP = "fast_exp({self})"
+INVERSE = "1.0 / {self}"
 
 POINTWISE: dict[str, Pointwise] = {
     "exp.default": _float(

@@ -74,7 +74,7 @@ class Rewriting:
 
     def varies(self, value: int) -> frozenset[int]:
         """The factors on which a value really depends."""
-        for each in self._operands_first([value], self._varies):
+        for each in self.operands_first([value], self._varies):
             kind = self.values[each].kind
             own: set[int] = set()
             match kind:
@@ -90,7 +90,7 @@ class Rewriting:
 
     def carried(self, value: int) -> frozenset[int]:
         """The carried folds that a value reads before any other, itself where it is one."""
-        for each in self._operands_first([value], self._carried):
+        for each in self.operands_first([value], self._carried):
             reads = self.values[each].reads
             self._carried[each] = (
                 frozenset({each})
@@ -135,9 +135,9 @@ class Rewriting:
 
     def live(self) -> list[int]:
         """All that the outputs read, every value after its operands."""
-        return self._operands_first(sorted({o.value for o in self.given.outputs}))
+        return self.operands_first(sorted({o.value for o in self.given.outputs}))
 
-    def _operands_first(self, wanted: Sequence[int], known: Container[int] = ()) -> list[int]:
+    def operands_first(self, wanted: Sequence[int], known: Container[int] = ()) -> list[int]:
         """The wanted values and all that they read, but for what is known and what only that
         reads, every value after its operands."""
         order: dict[int, None] = {}

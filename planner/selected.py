@@ -8,14 +8,18 @@ in passing (`moving.pick`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from .errors import Refused
 from .graph import Arg, Ref
 from .moving import is_on_axis, sought_index
 from .ops import SUM
 from .rewriting import Rewriting, row_of
 from .values import At, Compute, Dims, Fold, Index, Load, LoadDim, Value, Values
+
+
+class _NotAlone(Exception):
+    """What is summed is not one element, or not one that can be had alone."""
 
 
 def read_by_index(values: Values) -> Values:
@@ -27,7 +31,7 @@ def read_by_index(values: Values) -> Values:
                 work.along = frozenset(reduced)
                 try:
                     work.put(value.id, _selected(work, value.id))
-                except Refused:
+                except _NotAlone:
                     continue
     found, _ = work.finish()
     used = frozenset[int]().union(*(f for v in found.values for f in (v.axes, _reduced(v))))
@@ -40,7 +44,7 @@ def _reduced(value: Value) -> frozenset[int]:
 
 
 def _selected(work: Rewriting, fold: int) -> int:
-    """What a fold gives. Raises Refused where it selects no single element, or one that cannot be
+    """What a fold gives. Raises _NotAlone where it selects no single element, or one that cannot be
     had alone."""
     value = work.values[fold]
     assert isinstance(value.kind, Fold)
@@ -52,7 +56,7 @@ def _selected(work: Rewriting, fold: int) -> int:
         case _:
             sought = None
     if sought is None or work.constant(operands["other"]) != 0:
-        raise Refused("select", f"{value.origin} sums more than one element")
+        raise _NotAlone
     found = _Element(work, value.kind.reduced, sought, value.dims).at(operands["self"])
     if isinstance(found, Ref):
         found = Ref(work.cast(found.node, value.dtype))
@@ -70,26 +74,35 @@ class _Element:
         self.work, self.axis, self.sought, self.dims = work, axis, sought, dims
 
     def at(self, argument: Arg) -> Arg:
-        """Raises Refused for what is neither in memory nor computed from that alone."""
-        if not isinstance(argument, Ref) or not self.work.streams(argument):
+        """Raises _NotAlone for what is neither in memory nor computed from that alone."""
+        if not isinstance(argument, Ref):
             return argument
-        value = self.work.values[argument.node]
+        found: dict[int, Arg] = {}
+        for each in self.work.operands_first([argument.node]):
+            found[each] = self._one(each, found) if self.work.streams(Ref(each)) else Ref(each)
+        return found[argument.node]
+
+    def _one(self, number: int, found: Mapping[int, Arg]) -> Arg:
+        """A value of the axis; found: what it reads."""
+        value = self.work.values[number]
         kind = value.kind
         match kind:
             case Load():
-                kind = self._load(kind)
+                kind = self._load(kind, found)
             case Compute(operands=operands):
-                kind = replace(kind, operands=tuple((n, self.at(a)) for n, a in operands))
+                own = ((n, found[a.node] if isinstance(a, Ref) else a) for n, a in operands)
+                kind = replace(kind, operands=tuple(own))
             case Index(factors=factors, start=0, step=1) if factors == self.axis:
                 return Ref(self.work.cast(self.sought, value.dtype))
             case _:
-                raise Refused("select", f"{value.origin} is not in memory")
+                raise _NotAlone
         return Ref(self.work.add(kind, self.dims, value.dtype, value.origin))
 
-    def _load(self, load: Load) -> Load:
+    def _load(self, load: Load, found: Mapping[int, Arg]) -> Load:
         """Where a dimension goes along the axis, the sought index is its place."""
         dims: list[LoadDim] = []
-        at = [replace(a, value=self._place(a.value)) for a in load.at]
+        places = ((a, found[a.value]) for a in load.at)
+        at = [replace(a, value=p.node) for a, p in places if isinstance(p, Ref)]
         for dim in load.dims:
             if self.work.along.isdisjoint(dim.factors):
                 dims.append(dim)
@@ -98,10 +111,5 @@ class _Element:
                 at.append(At(self.sought, dim.stride * dim.step, size))
                 dims += [LoadDim((), dim.stride, dim.start, 0)] * bool(dim.start)
             else:
-                raise Refused("select", "the axis is a part of a dimension")
+                raise _NotAlone
         return replace(load, dims=tuple(dims), at=tuple(at))
-
-    def _place(self, value: int) -> int:
-        found = self.at(Ref(value))
-        assert isinstance(found, Ref)
-        return found.node

@@ -30,6 +30,7 @@ from .ops import (
     is_input,
     row,
 )
+from .pointwise import INVERSE
 from .precision import expression, working_dtypes
 from .selected import read_by_index
 from .values import (
@@ -216,7 +217,7 @@ class Tracer:
         """1 / divisor, computed once for all that it divides."""
         assert isinstance(divisor, Ref)
         own = self.values[divisor.node]
-        kind = Compute("1.0 / {self}", (("self", divisor),), own.dtype, own.dtype, "div")
+        kind = Compute(INVERSE, (("self", divisor),), own.dtype, own.dtype, "div")
         return Ref(self.add(kind, own.dims, own.dtype, node)[0])
 
     def _as_stored(self, value: int, node: Node) -> int:

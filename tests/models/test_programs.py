@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "half": lambda x: torch.relu(x.half()) * 2,
     "double": lambda x: torch.softmax(x.double(), -1) + 1,
     "empty": lambda x: (torch.relu(x) + 1, torch.relu(x[:0]) + 1),
-    "scalar": lambda x: torch.exp(x.sum()) + x.mean(),
+    "scalar": lambda x: torch.exp(x.mean()) + x.sum(),
     "index": lambda x: torch.relu(x[torch.tensor([2, 0])]) + 1,
     "sort": lambda x: (torch.relu(x) + 1).sort(-1),
     "scan": lambda x: torch.cumsum(torch.exp(x) + 1, -1) * 2,

@@ -99,3 +99,14 @@ def test_what_is_not_in_memory_is_summed_as_before() -> None:
     assert folds(several, tensor(6, 83), tensor(6, dtype=torch.int64)) == 1
     assert folds(product, tensor(6, 83), tensor(6, dtype=torch.int64)) == 2
     assert folds(a_part, tensor(6, 83), tensor(6, dtype=torch.int64)) == 1
+
+
+def test_a_long_chain_of_operations_is_computed_of_one_element() -> None:
+    def chain(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        here = torch.arange(x.shape[1], device=x.device) == i[:, None]
+        y = x
+        for _ in range(1200):
+            y = y * 0.5
+        return torch.where(here, y, 0.0).sum(1)
+
+    assert folds(chain, tensor(6, 83), tensor(6, dtype=torch.int64)) == 0
