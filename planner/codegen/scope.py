@@ -135,16 +135,19 @@ class Scope:
 
 
 def _cancelled(nest: Nest) -> frozenset[int]:
-    """Products in float32 of which a difference is taken, one side of it made of a fold, as in the
-    gradients of norms and softmax. These vanish where a row has one element, or equal ones: joined
-    to one instruction, product and difference would leave the product's rounding error."""
+    """Products in float32 of which a difference is taken, one side of it made of a fold, or a sum,
+    both sides of it made of folds, as in the gradients of norms and softmax. These vanish where a
+    row has one element, or equal ones: joined to one instruction, product and difference would
+    leave the product's rounding error."""
     folded: set[int] = set()
     found: set[int] = set()
     for value in nest.values:
         kind = value.kind
         if isinstance(kind, Fold) or not folded.isdisjoint(value.reads):
             folded.add(value.id)
-        if isinstance(kind, Compute) and kind.law == "sub" and not folded.isdisjoint(value.reads):
+        made = folded.intersection(value.reads)
+        law = kind.law if isinstance(kind, Compute) else ""
+        if (law == "sub" and made) or (law == "add" and len(made) == len(value.reads) == 2):
             sides = [_behind(nest, v) for v in value.reads]
             found.update(v.id for v in sides if _is_product(v))
     return frozenset(found)

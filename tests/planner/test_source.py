@@ -193,19 +193,25 @@ def test_attention_is_one_loop_that_ends_at_the_diagonal() -> None:
 
 
 def test_a_product_is_rounded_before_a_fold_of_such_is_taken_from_it() -> None:
-    """In one instruction with the difference, a gradient that vanishes would keep its rest."""
+    """In one instruction with the difference, a gradient that vanishes would keep its rest; it may
+    be written as a sum."""
 
     def softmax_backward(dy, y):
         return dy * y - y * (dy * y).sum(-1, keepdim=True)
 
+    def norm_backward(dy, x):
+        norm = (x * x).sum(-1, keepdim=True)
+        return dy / norm + x * (-(dy * x).sum(-1, keepdim=True) / norm)
+
     inputs = [tensor(64, 100), tensor(64, 100)]
-    part = whole_group(graph_of(softmax_backward, inputs)).graph
     held = Config(blocks(x0=1), num_warps=4, num_stages=1)
-    for interpreted, rounded in ((False, 2), (True, 0)):
-        found = lower(part, held, interpreted=interpreted)
-        assert isinstance(found, Program)
-        (kernel,) = found.kernels
-        assert kernel.text.count("libdevice.mul_rn(") == rounded
+    for function, each in ((softmax_backward, 2), (norm_backward, 1)):
+        part = whole_group(graph_of(function, inputs)).graph
+        for interpreted, rounded in ((False, each), (True, 0)):
+            found = lower(part, held, interpreted=interpreted)
+            assert isinstance(found, Program)
+            (kernel,) = found.kernels
+            assert kernel.text.count("libdevice.mul_rn(") == rounded
     assert "mul_rn" not in text(program("layer_norm_residual"))
 
 
