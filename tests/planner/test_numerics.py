@@ -36,6 +36,12 @@ def configs(function, inputs) -> list[Config]:
     return [*best.values(), replace(best[NATURAL], blocks=tiny, num_warps=1)]
 
 
+def fewest_parts(found: list[Config]) -> list[Config]:
+    """Those of split reductions, the ones of few programs first: the interpreter runs them one
+    after the other."""
+    return sorted((c for c in found if c.split > 1), key=lambda c: c.split)
+
+
 NATURAL = ("natural", "held", 1)
 
 
@@ -251,7 +257,7 @@ def test_a_split_reduction_is_several_kernels_with_the_same_result() -> None:
         (lambda x: (x.amax(-1), x.mean()), 2),
         (lambda x: torch.softmax(x, -1), 2),
     ):
-        split = [c for c in configs(function, [x]) if c.split > 1][:2]
+        split = fewest_parts(configs(function, [x]))[:2]
         assert split, "the space of a few long rows has no split layout"
         assert check(function, [x], split) == kernels * len(split)
 
@@ -274,9 +280,11 @@ def test_a_norms_gradients_are_one_pass_over_memory(width: int) -> None:
     x, dy, w = data(4096, width), data(4096, width, seed=1), data(width, seed=2)
     mean, rstd = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + 1e-5).rsqrt()
     inputs = [dy, x, mean, rstd, w]
-    found = configs(layer_norm_backward, inputs)
-    split = [c for c in found if c.split > 1 and c.reduction == "loop"][:1]
-    split += [c for c in found if c.split > 1 and c.reduction == "held"][:1]
+    found = fewest_parts(configs(layer_norm_backward, inputs))
+    split = [c for c in found if c.reduction == "loop"][:1]
+    # Fewer turns: the interpreter takes its time for each.
+    split = [replace(c, blocks=tuple((dict(c.blocks) | {"r0": 16}).items())) for c in split]
+    split += [c for c in found if c.reduction == "held"][:1]
     assert len(split) == 2
     assert check(layer_norm_backward, inputs, split) == 4
     group = whole_group(captured(layer_norm_backward, inputs)[0].graph).graph
@@ -292,7 +300,7 @@ def test_a_norms_gradients_are_one_pass_over_memory(width: int) -> None:
 def test_an_output_that_waits_for_no_sum_is_written_on_the_way_to_it() -> None:
     x = data(2, 32768)
     function = lambda x: (x.relu() * 2, x.sum(-1), x.amax())  # noqa: E731
-    split = [c for c in configs(function, [x]) if c.split > 1][:2]
+    split = fewest_parts(configs(function, [x]))[:2]
     assert split
     assert check(function, [x], split) == 2 * len(split)
 
