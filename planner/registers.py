@@ -151,7 +151,7 @@ class _Counter:
         loaded = sum(self.words(v) for v in loads)
         streamed = loaded if folds and not stretch.outputs else 0.0
         looped = stretch.trips > 1
-        sources = [s for c in stretch.carries for s in nest.values[c].reads]
+        sources = [s for c in stretch.carries for s in self._states(c)]
         slow = self._of_class(own, "div", "libdevice")
         again = [
             r
@@ -175,6 +175,13 @@ class _Counter:
             float(stretch.trips > 2),
             max(0.0, sum(b > 1 for b in self.tiles.blocks) - 1.0),
         )
+
+    def _states(self, carried: int) -> tuple[int, ...]:
+        """What a loop keeps for a fold, by values of its size: squares about a mean under way have
+        the first element beside them and the sum of the distances from there (`spreads.py`)."""
+        value = self.nest.values[carried]
+        about = isinstance(value.kind, Fold) and value.kind.about is not None
+        return value.reads + (value.reads[0],) * (2 * about)
 
     def _widest(self, values: Iterable[int]) -> float:
         return max((self.elements(v) for v in values), default=0.0)
