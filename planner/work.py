@@ -150,10 +150,10 @@ def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: boo
         case Fold() if by_lane and value in nest.corrections:
             # Every lane follows its own extremum: an exponential for each element more.
             whole = float(_padded(nest, tiles, item.kind.source))
-            return Arithmetic(6.0 * whole, whole)
+            return Arithmetic(10.0 * whole, whole)
         case Fold(about=int(), source=source) if by_lane:
             # The distance from the mean so far, its square and its weight, for each element.
-            return Arithmetic(4.0 * _padded(nest, tiles, source))
+            return Arithmetic(7.0 * _padded(nest, tiles, source))
         case Fold():
             summed = item.kind.times is not None
             whole = tiles.tile(value) if summed else _padded(nest, tiles, item.kind.source)
