@@ -12,6 +12,7 @@ from .ops import (
     MAX,
     SUM,
     Cast,
+    Constant,
     Contraction,
     CostClass,
     Law,
@@ -222,11 +223,15 @@ def _maximum(group: Graph, value: Arg, of: Arg) -> Node | None:
                 return node
             case View():
                 value = bound(node).get("self")
-            case Pointwise(law="select"):
+            case Pointwise(law="select") if _is_constant(group, bound(node)["self"]):
                 value = bound(node)["other"]
             case _:
                 return None
     return None
+
+
+def _is_constant(group: Graph, value: Arg) -> bool:
+    return not isinstance(value, Ref) or isinstance(row(group.nodes[value.node]), Constant)
 
 
 def _sums_along(group: Graph, user: Node, largest: Node) -> bool:
