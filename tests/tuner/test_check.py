@@ -59,6 +59,27 @@ def test_one_wrong_element_is_found_and_named(group: Graph, data_set: str):
     assert "[3, 5]" in reason
 
 
+@pytest.mark.parametrize("data_set", ["random", "large"])
+def test_a_large_result_is_judged_in_pieces(data_set: str, monkeypatch: pytest.MonkeyPatch):
+    def change(out: torch.Tensor) -> torch.Tensor:
+        out[2, 7] = out[2, 7] * 1.3 + 0.2
+        return out
+
+    group = softmax(33, 127, dtype="bfloat16")
+    inputs = make(group, data_set, CPU, seed=3)
+    (whole,) = expected(group, inputs, CPU)
+    reason = judged(group, data_set, change)
+    monkeypatch.setattr("fusionplan.tuner.check._PIECE", 100)
+    (pieces,) = expected(group, inputs, CPU)
+    assert pieces.largest == whole.largest
+    assert pieces.typical == pytest.approx(whole.typical, rel=1e-12)
+    assert pieces.scale == pytest.approx(whole.scale, rel=1e-12)
+    assert pieces.differing == whole.differing
+    assert reason is not None
+    assert judged(group, data_set, change) == reason
+    assert judged(group, data_set) is None
+
+
 def test_a_small_error_everywhere_is_found():
     assert judged(softmax(32, 64), "random", lambda out: out * (1 + 1e-4)) is not None
     assert judged(softmax(32, 64), "random", lambda out: out * (1 + 1e-7)) is None
