@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..online import Correction
 from ..place import Loop
 from ..sizes import varies
 from ..values import Compute, Fold, Load, Value
@@ -97,7 +98,7 @@ class Carried:
         """In the loop: this turn's tile goes into the state."""
         scope, kind = self.scope, self.scope.nest.fold(fold)
         value, state = scope.nest.values[fold], f"v{fold}_sofar"
-        correction = scope.nest.corrections.get(fold)
+        correction = self._correction(fold)
         before = state
         if correction is not None:
             scale, dims = self._scale(fold)
@@ -151,7 +152,7 @@ class Carried:
     def _corrected(self, fold: int, text: str, over: Dims, ends: Mapping[int, str]) -> str:
         """Every lane's state as if it had known the whole row's extrema."""
         scope = self.scope
-        correction = scope.nest.corrections.get(fold)
+        correction = self._correction(fold)
         if correction is None:
             return text
         terms = [
@@ -159,6 +160,15 @@ class Carried:
             for c, x in correction.exponent
         ]
         return f"{text} * {_power(correction.base, terms, _form(scope, scope.nest.fold(fold)))}"
+
+    def _correction(self, fold: int) -> Correction | None:
+        """How a fold follows the extrema that are under way in this loop; those of an earlier one
+        are complete and move no more."""
+        found = self.scope.nest.corrections.get(fold)
+        if found is None:
+            return None
+        moving = tuple((c, x) for c, x in found.exponent if x in self.loop.carries)
+        return replace(found, exponent=moving) if moving else None
 
     def _dims(self, fold: int) -> Dims:
         """Of a state: one for each lane, or those of the result."""
@@ -169,12 +179,13 @@ class Carried:
         return self.scope.tiles.dims(axes)
 
     def _is_followed(self, fold: int) -> bool:
-        corrections = [self.scope.nest.corrections.get(c) for c in self.loop.carries]
+        corrections = [self._correction(c) for c in self.loop.carries]
         return any(fold == x for each in corrections if each for _, x in each.exponent)
 
     def _scale(self, fold: int) -> tuple[str, Dims]:
         """H's factor in this turn, written once for all folds with the same exponent."""
-        correction = self.scope.nest.corrections[fold]
+        correction = self._correction(fold)
+        assert correction is not None
         if correction not in self._scales:
             dims = self.scope.union(tuple(x for _, x in correction.exponent))
             terms = []

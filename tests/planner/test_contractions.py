@@ -327,3 +327,18 @@ def test_few_rows_and_a_long_axis_are_cut_over_the_grid() -> None:
     cut = [c for c, _ in found.seeds(600) if c.split > 1]
     assert cut
     assert check(statistics, inputs, cut[:2]) == 4
+
+
+@pytest.mark.parametrize("r1", [4, 16])
+def test_a_product_in_a_later_loop_follows_no_extremum(r1: int) -> None:
+    """The softmax is complete before the loops over both products begin."""
+
+    def function(x, first, second):
+        y = torch.softmax(x, 1)
+        return y * 2, F.linear(F.linear(y, first), second)
+
+    inputs = [data(8, 16) * 4, data(3, 16, seed=1), data(8, 3, seed=2)]
+    config = Config(
+        (("r0", 4), ("r1", r1), ("x0", 1)), num_warps=1, num_stages=1, reduction="nested"
+    )
+    assert check(function, inputs, [config]) == 1
