@@ -108,9 +108,9 @@ def calibrate(
     job = _Job(meter, profile, profile, clock, clock() + seconds)
     started = clock()
     job.attempt("bandwidth", job.bandwidth)
-    job.attempt("l2_bandwidth", job.l2_bandwidth)
     for name in _CHAINS:
         job.attempt(name, lambda name=name: job.arithmetic(name))  # type: ignore[misc]
+    job.attempt("l2_bandwidth", job.l2_bandwidth)
     job.attempt("tensor_flops", job.vendor)
     job.attempt("generated", job.generated)
     return Calibration(job.profile, tuple(job.figures), tuple(job.skipped), clock() - started)
@@ -168,15 +168,27 @@ class _Job:
         self.figures.append(Figure("bandwidth", before, self.profile.bandwidth, "bytes/s"))
 
     def l2_bandwidth(self) -> None:
-        """Many programs read the same few megabytes at the same time."""
+        """Many programs read the same few megabytes at the same time. That takes arithmetic too:
+        the bandwidth is the one with which the model expects what was measured."""
+        from scipy.optimize import brentq
+
         width = 2 * _MB // 4
         b = _Builder()
         x, scale = b.input(1, width), b.input(_READERS, 1)
         product = b.op("mul.Tensor", x, scale, shape=(_READERS, width))
         group = b.graph(b.op("amax.default", product, (1,), shape=(_READERS,)))
-        found = self._best(group)
-        moved = self._work(group, found[1]).l2_bytes
-        self._set("l2_bandwidth", moved / (found[0] - self.profile.launch_s), "bytes/s")
+        seconds, config = self._best(group)
+        work = self._work(group, config)
+
+        def slower(logarithm: float) -> float:
+            profile = replace(self.profile, l2_bandwidth=math.exp(logarithm))
+            return timed(work, profile).seconds - seconds
+
+        least = work.l2_bytes / (seconds - self.profile.launch_s)
+        low, high = math.log(least), math.log(least * 8)
+        explained = slower(low) > 0 > slower(high)
+        found = math.exp(brentq(slower, low, high)) if explained else least
+        self._set("l2_bandwidth", found, "bytes/s")
 
     def arithmetic(self, name: str) -> None:
         """Results of one SM in a clock cycle."""

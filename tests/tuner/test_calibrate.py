@@ -30,11 +30,11 @@ TRUE = replace(
 FIGURES = [
     "launch_s",
     "bandwidth",
-    "l2_bandwidth",
     "fma_rate",
     "sfu_rate",
     "div_rate",
     "libdevice_rate",
+    "l2_bandwidth",
     "tensor_flops",
     "generated",
 ]

@@ -216,7 +216,10 @@ def test_winners_of_other_sizes_come_first(store: Store):
     first, _ = tune(store, FakeLab(warps), trials=40, graph=softmax(512, 1000))
     lab = FakeLab(warps)
     tune(store, lab, trials=4, graph=softmax(1024, 1000))
-    assert first.best.candidate.config.num_warps == lab.compiled[1].num_warps == 8
+    winner = first.best.candidate.config
+    assert winner.num_warps == 8
+    # Only what the model likes best may come before it.
+    assert winner in lab.compiled[:2]
 
 
 def test_equal_seeds_try_equal_configs(tmp_path: Path):
