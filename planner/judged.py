@@ -40,6 +40,7 @@ def once(
 
     @wraps(function)
     def look_up(nest: Nest, tiles: Tiles, *more: More.args, **none: More.kwargs) -> Result:
+        assert not none, "what is asked is told by position"
         known, asked = _counted(tiles), (function, *more)
         if asked not in known:
             known[asked] = function(nest, tiles, *more, **none)

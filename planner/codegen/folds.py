@@ -136,10 +136,10 @@ class Carried:
             if not self.loop.by_lane:
                 scope.bind(fold, _scaled(scope, value, kind, text), over)
                 continue
+            text = self._corrected(fold, text, over, ends)
             if kind.about is not None:
                 _bind_together(scope, sums)
                 text += " + " + spreads.joined(scope, value, kind, over, self.loop)
-            text = self._corrected(fold, text, over, ends)
             sums.append((fold, text, over))
             if not may_join(scope, value):
                 _bind_together(scope, sums)

@@ -135,6 +135,7 @@ def test_no_cover_that_computes_nodes_again_is_cheaper(graph: Graph, seed: int) 
     # The search looks at some groups besides, of nodes that have only an input in common.
     assert found.seconds <= least * 1.000001
     assert found.seconds == pytest.approx(sum(price(each) for each in found.groups))
+    assert is_cover(ground, list(found.groups))
 
 
 def is_cover(ground: Ground, chosen: list[Candidate]) -> bool:
