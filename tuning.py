@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +26,12 @@ from .planner.versions import versions
 from .tuner.busy import busy
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.effort import Allowance, allowance
+from .tuner.measure import Timer, stopwatch_for
 from .tuner.model_peers import model_peers, part_peers
 from .tuner.progress import Progress, Silent
 from .tuner.refit import calibrated, refitted_after_tune
 from .tuner.session import Limits, Session, plan_record
-from .tuner.training import peer_sums, settled
+from .tuner.training import Steps, peer_sums, settled
 
 DEFAULT_TARGET = "h200"
 
@@ -246,12 +247,29 @@ class _Job:
             (plan, captured.parts[i].captured.graph) for i, plan in zip(pair, plans, strict=True)
         ]
         kept, peer = settled(forward, backward)
-        if peer is None:
+        if peer is not None:
+            self._keep(found, pair, kept, peer)
+        origin = captured.parts[last].origin
+        if origin is None or self.place.device.type != "cuda":
             return
-        self.progress.note(
-            f"{found[last].name}: {peer} is kept for the forward and the backward graph"
-        )
-        for i, plan in zip(pair, kept, strict=True):
+        ours = load(origin.gm, store=self.store.url, dynamic=False)
+        timer = Timer(stopwatch_for(self.place.device, self.place.profile.l2_bytes))
+        graphs = (forward[1], backward[1])
+        with_graphs = Steps(origin, ours, timer, self.progress)
+        self._keep(found, pair, *with_graphs.settled(list(zip(kept, graphs, strict=True))))
+
+    def _keep(
+        self,
+        found: list[PlanRecord],
+        places: Sequence[int],
+        plans: Sequence[Plan],
+        peer: str | None,
+    ) -> None:
+        """Plans in the place of those found, in the store too. peer: what they run as, if so."""
+        if peer is not None:
+            name = found[places[-1]].name
+            self.progress.note(f"{name}: {peer} is kept for the forward and the backward graph")
+        for i, plan in zip(places, plans, strict=True):
             under = found[i].payload.get("conditions")
             before = found[i]
             record = plan_record(plan, before.device_key, before.name, under, before.bucket_key)
@@ -271,7 +289,7 @@ class _Job:
         whole: tuple[Callable[..., Any], Call] | None,
     ) -> PlanRecord:
         profile = self.place.profile
-        limits = Limits(self.allowed.trials, seconds)
+        limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
         session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
         if self.place.measured:
             modes = part.captured.device.type == "cuda"

@@ -152,10 +152,10 @@ def record(
     if isinstance(space, Refusal):
         raise FusionplanError(f"{name} has no kernel: {space}")
     aten = lab.measure(group, ATEN)
-    trials = [_measured(group, config, lab) for config in small(space, configs)]
+    trials = _measured(group, small(space, configs), lab)
     if not isinstance(aten, Timed) or all(trial.seconds is None for trial in trials):
         raise FusionplanError(f"{name}: nothing of it could be measured")
-    return Recorded(name, dict(to_json(group.graph)), aten.seconds, tuple(trials))
+    return Recorded(name, dict(to_json(group.graph)), aten.seconds, trials)
 
 
 def _largest(graph: Graph, profile: DeviceProfile) -> Group:
@@ -171,18 +171,24 @@ def small(space: Space, configs: int) -> list[Config]:
     return [whole[int(place * step)] for place in range(min(configs, len(whole)))]
 
 
-def _measured(group: Group, config: Config, lab: Lab) -> Trial:
-    began = time.monotonic()
-    compiled = lab.compile(group, config).result()
-    compile_s = time.monotonic() - began
-    if not isinstance(compiled, Resources):
-        return Trial(config, None, compile_s, 0.0, compiled.reason)
-    began = time.monotonic()
-    outcome = lab.measure(group, Candidate("triton", config))
-    measure_s = time.monotonic() - began
-    if isinstance(outcome, Timed):
-        return Trial(config, outcome.seconds, compile_s, measure_s)
-    return Trial(config, None, compile_s, measure_s, outcome.reason)
+def _measured(group: Group, configs: Sequence[Config], lab: Lab) -> tuple[Trial, ...]:
+    """Each compiled, all at once, and then timed, alone on the device."""
+    compiling = [lab.compile(group, config) for config in configs]
+    found = []
+    for config, pending in zip(configs, compiling, strict=True):
+        compiled = pending.result()
+        if not isinstance(compiled, Resources):
+            found.append(Trial(config, None, 0.0, 0.0, compiled.reason))
+            continue
+        began = time.monotonic()
+        outcome = lab.measure(group, Candidate("triton", config))
+        measure_s = time.monotonic() - began
+        if isinstance(outcome, Timed):
+            trial = Trial(config, outcome.seconds, compiled.compile_s, measure_s)
+        else:
+            trial = Trial(config, None, compiled.compile_s, measure_s, outcome.reason)
+        found.append(trial)
+    return tuple(found)
 
 
 def _read(path: Path) -> Recording:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -69,8 +69,14 @@ def covers(
     graph: Graph, device: DeviceProfile, count: int, effort: Effort | None = None
 ) -> tuple[Cover, ...]:
     """The best few covers by the model, the best first."""
-    found = _searched(Whole(key(graph), graph), device, effort or Effort())
+    found = _searched(Whole(key(graph), graph), device, effort or Effort(), ())
     return (found.best, *found.others(count - 1))
+
+
+def learned(graph: Graph, device: DeviceProfile, known: Mapping[str, float]) -> Groups:
+    """The cheapest groups where some have other seconds, by key, than the model's."""
+    whole = Whole(key(graph), graph)
+    return _searched(whole, device, Effort(), tuple(sorted(known.items()))).best.groups
 
 
 def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
@@ -91,12 +97,14 @@ class Whole:
 
 
 @lru_cache(maxsize=64)
-def _searched(whole: Whole, device: DeviceProfile, effort: Effort) -> _Searched:
+def _searched(
+    whole: Whole, device: DeviceProfile, effort: Effort, known: tuple[tuple[str, float], ...]
+) -> _Searched:
     graph = whole.graph
     ground = Ground(graph, device)
     grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
     start = [ground.candidate(group) for group in grown]
-    prices = _Prices(ground)
+    prices = _Prices(ground, dict(known))
     parts, cuts = pieces(ground, [each.nodes for each in start])
     settled = 0
     found: list[tuple[Search, Found]] = []
@@ -116,15 +124,18 @@ def _order(group: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Prices:
-    """The model's prices of candidates."""
+    """The prices of candidates: the model's, and those that are known by a group's key."""
 
     ground: Ground
+    known: Mapping[str, float]
 
     def of(self, candidate: Candidate) -> float | None:
         graph = self.ground.graph
         nodes = with_free_nodes(graph, bits(candidate.nodes))
         part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
         single = candidate.nodes.bit_count() == 1
+        if self.known and (seconds := self.known.get(part.key)) is not None:
+            return seconds / SPARED if not single and pricing.spares(part) else seconds
         return pricing.price_s(part, self.ground.device, single=single)
 
 

@@ -23,10 +23,9 @@ from .ops import (
     bound,
     row,
 )
-from .precision import dtype_of
+from .precision import NARROW, dtype_of
 from .sizes import nominal, reciprocal
 
-NARROW = ("float16", "bfloat16")
 _MANY = 4096
 """Elements in whose sum the rounding errors of each no longer count."""
 

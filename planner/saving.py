@@ -27,11 +27,12 @@ from torch._functorch.partitioners import (
 from torch.utils.checkpoint import CheckpointPolicy
 
 from .capture import hint
+from .layouts import channels_last
 from .ops import OPS, Cast, Concat, Constant, Contraction, Iota, Lookup, Pointwise, Reduction, View
 from .reassociate import reassociate
 from .ties import compared, settle
 
-__all__ = ["FLOOR_BYTES", "partition", "stored_bytes"]
+__all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]
 
 aten = torch.ops.aten
 
@@ -62,6 +63,9 @@ SLACK = 1.01
 """Of torch's default, in bytes. The minimum cut may save scores and the statistics of their rows
 instead of probabilities: a little more is stored, and much less is written."""
 
+RESULTS = "fusionplan_results"
+"""In a forward graph's metadata: how many of its outputs are the user's."""
+
 Kind = Literal["local", "fold", "contraction", "random", "given", "opaque"]
 
 # Folds whose result is no single plain reduction, so that the table has no row for them.
@@ -88,15 +92,17 @@ def partition(
     partition, but for statistics. It is that partition, with one warning, where anything fails.
     """
     chosen = None
+    joint = channels_last(joint)
     try:
         chosen = _cut(_copied(joint), joint_inputs, num_fwd_outputs, floor, more)
     except Exception as error:  # noqa: BLE001 - the user's model must run all the same
         _warn(f"{type(error).__name__}: {error}")
     usual = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **more)
-    if chosen is None:
-        return usual
-    found, most = [stored_bytes(forward, num_fwd_outputs) for forward, _ in (chosen, usual)]
-    return usual if found > most * SLACK else chosen
+    if chosen is not None:
+        found, most = [stored_bytes(forward, num_fwd_outputs) for forward, _ in (chosen, usual)]
+        usual = usual if found > most * SLACK else chosen
+    usual[0].meta[RESULTS] = num_fwd_outputs
+    return usual
 
 
 def stored_bytes(forward: fx.GraphModule, num_fwd_outputs: int) -> int:

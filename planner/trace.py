@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .axes import Factors, FactorSpace
 from .errors import Refused
-from .exactness import NARROW, Forms
+from .exactness import Forms
 from .graph import Arg, Graph, Node, Ref, TensorType
 from .lookups import lookup
 from .memo import by_identity
@@ -31,7 +31,7 @@ from .ops import (
     row,
 )
 from .pointwise import INVERSE
-from .precision import expression, working_dtypes
+from .precision import NARROW, expression, product_dtypes, working_dtypes
 from .selected import read_by_index
 from .values import (
     Choice,
@@ -276,8 +276,7 @@ class Tracer:
             raise Refused("empty", f"{node.name} contracts an axis of length 0")
         lead = tuple(x or y for x, y in zip(a_dims[:-2], b_dims[:-2], strict=True))
         dims = (*lead, a_dims[-2], b_dims[-1])
-        operand = _type(self.group.nodes[left.node]).dtype
-        precision = "tf32" if dict(node.kwargs).get("precision") == "tf32" else "ieee"
+        operand, precision = product_dtypes(self.group, node, left.node, right.node)
         kind = Fold(SUM, a, reduced, False, b, operand, precision)
         result = self.add(kind, dims, _type(node).dtype, node)
         if not contraction.bias:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..planner.capture import Captured, Stage, capture, decompositions, is_dynamic, specialise
 from ..planner.errors import ModelError, PlanError
 from ..planner.graph import key
+from ..planner.layouts import laid_out
 from ..planner.ops import is_compute
 from ..planner.saving import partition
 from ..planner.symbolic import Symbolic, symbolic
@@ -246,7 +247,7 @@ class _Collector:
         self, gm: fx.GraphModule, stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
         dynamic = is_dynamic(gm)
-        static = None if dynamic else self._captured(lambda: capture(gm), stage)
+        static = None if dynamic else self._captured(lambda: capture(laid_out(gm, stage)), stage)
         with _disable_current_modes():
             varying = symbolic(gm) if dynamic else None
 

@@ -12,16 +12,18 @@ Effort = Literal["quick", "default", "thorough"]
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """trials: most kernels tried for each graph; seconds: most time for all graphs."""
+    """trials: most kernels tried for each graph; seconds: most time for all graphs. each: a graph
+    of many groups may try so many for each of them, where that is more."""
 
     trials: int
     seconds: float
+    each: int = 0
 
 
 EFFORTS: dict[Effort, Allowance] = {
-    "quick": Allowance(16, 60.0),
-    "default": Allowance(64, 180.0),
-    "thorough": Allowance(256, 900.0),
+    "quick": Allowance(16, 60.0, 4),
+    "default": Allowance(64, 180.0, 10),
+    "thorough": Allowance(256, 900.0, 24),
 }
 
 
@@ -32,5 +34,7 @@ def allowance(effort: str, trials: int | None = None, seconds: float | None = No
     if named is None:
         raise FusionplanError(f"effort {effort!r}: give one of {', '.join(get_args(Effort))}")
     return Allowance(
-        named.trials if trials is None else trials, named.seconds if seconds is None else seconds
+        named.trials if trials is None else trials,
+        named.seconds if seconds is None else seconds,
+        named.each if trials is None else 0,
     )

@@ -28,11 +28,12 @@ Cuts = frozenset[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class Cover:
     """The planner's functions over partitions; a test brings its own. best: the model's best few;
-    grown: the cuts that growing groups leaves."""
+    learned: the best with seconds that are known; grown: the cuts that growing groups leaves."""
 
     edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
     partition: Callable[[Graph, Cuts], Groups] = cover.partition
     best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
+    learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned
     grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
     space: Callable[[Part, DeviceProfile], SpaceLike | Refusal] = space_for
 

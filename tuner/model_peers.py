@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import fx
 
 from .capture_model import Call, Model, Origin, Part
 from .measure import Call as Run
 from .peers import EAGER
 
-MODES = ("default", "max-autotune-no-cudagraphs", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 """Of torch.compile, the quickest to compile first."""
 
 TRAINING_MODES = ("default", "max-autotune-no-cudagraphs")
-"""Without CUDA graphs, which reuse the memory that a backward pass run again still reads."""
+"""Without CUDA graphs, which reuse the memory that a backward pass run again still reads. A whole
+step is timed with them, too."""
+
+WITH_GRAPHS = {"default": "reduce-overhead", "max-autotune-no-cudagraphs": "max-autotune"}
+"""The mode with the same kernels in CUDA graphs."""
 
 
 def model_peers(model: Model, call: Call, modes: bool) -> dict[str, Run]:
@@ -38,7 +44,32 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
         return model_peers(origin.gm, Call(origin.inputs), modes)
     make = _forward if part.stage == "forward" else _backward
     peers = {EAGER: make(origin.gm, origin)}
-    return peers | {m: make(_compiled(origin.gm, m), origin) for m in TRAINING_MODES if modes}
+    names = TRAINING_MODES if modes else ()
+    return peers | {m: make(_graph_compiled(origin.gm, m), origin) for m in names}
+
+
+def step_of(model: Model, origin: Origin) -> Run:
+    """A whole training step of a graph: forward and backward pass, its gradients let go of."""
+
+    def run() -> object:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        with torch.enable_grad():
+            outputs = [t for t in _tensors(model(*origin.inputs)) if t.requires_grad]
+            ones = [torch.ones_like(t) for t in outputs]
+            return torch.autograd.grad(outputs, _leaves(origin), ones, allow_unused=True)
+
+    return run
+
+
+def step_with_graphs(origin: Origin, mode: str) -> Run:
+    """The same by torch.compile, in the mode with CUDA graphs that has the kernels of `mode`."""
+    return step_of(_compiled(origin.gm, WITH_GRAPHS[mode]), origin)
+
+
+@lru_cache(maxsize=8)
+def _graph_compiled(gm: fx.GraphModule, mode: str) -> Model:
+    """Once for the forward and the backward graph."""
+    return _compiled(gm, mode)
 
 
 def _compiled(model: Model, mode: str) -> Model:
@@ -57,7 +88,7 @@ def _forward(model: Model, origin: Origin) -> Run:
 
 def _backward(model: Model, origin: Origin) -> Run:
     """The backward pass alone, again and again over one forward pass."""
-    leaves = [x for x in origin.inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves = _leaves(origin)
     held: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
 
     def run() -> object:
@@ -70,6 +101,10 @@ def _backward(model: Model, origin: Origin) -> Run:
             return torch.autograd.grad(results, leaves, ones, retain_graph=True, allow_unused=True)
 
     return run
+
+
+def _leaves(origin: Origin) -> list[torch.Tensor]:
+    return [x for x in origin.inputs if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ win is never compiled. Caches break the sum: the best few are measured end to en
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,10 @@ MOST_INDUCTOR = 3
 INDUCTOR_S = 20.0
 """Seconds that must be left for Inductor to be tried on a group."""
 FIRST_SHARE = 0.75
-"""Of the trials, for the partition that the model prefers; the rest is for others."""
+"""Of the trials and the time, for the partition that the model prefers; the rest is for others."""
+LEARNED = 4
+LEARNED_SHARE = 0.5
+"""How often a cover by what was measured is asked for, and its share of the time that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,11 @@ class PartitionSearch:
             return
         alone = not self.edges
         share = 1.0 if alone else FIRST_SHARE
-        self._tune(first, int(self.budget.trials * share))
+        self._tune(first, int(self.budget.trials * share), share=share)
         if alone or self._is_obvious(first):
             return
         kept = min(MOST_INDUCTOR, self.budget.trials // 16)
+        self._learn(kept)
         for groups in self._proposals([cover.groups for cover in best]):
             rest = self.budget.trials - self.used - kept
             if self.budget.is_spent or rest < self.split.least:
@@ -85,6 +90,21 @@ class PartitionSearch:
         rest = self.budget.trials - self.used
         if rest >= self.split.least and not self.budget.is_spent:
             self._tune(self.best(1)[0].groups, rest, again=True)
+
+    def _learn(self, kept: int) -> None:
+        """Covers by what was measured: groups that took far longer than the model says make room
+        for others, as long as the cheapest cover is one that was not tried."""
+        for _ in range(LEARNED):
+            rest = self.budget.trials - self.used - kept
+            if self.budget.is_spent or rest < self.split.least:
+                return
+            both = dict(self._both())
+            scale = statistics.median(m / p for p, m in both.values()) if both else 1.0
+            known = {key: measured / scale for key, (_, measured) in both.items()}
+            groups = self.tasks.cover.learned(self.graph, self.tasks.profile, known)
+            if not self._is_new(groups):
+                return
+            self._tune(groups, min(rest, self.split.usual * len(groups)), share=LEARNED_SHARE)
 
     def best(self, count: int = KEPT) -> list[Partition]:
         """The measured partitions, fastest first; if none is, the first as it stands."""
@@ -128,7 +148,7 @@ class PartitionSearch:
             else:
                 measured += best.seconds
         known_s = modelled_s = 0.0
-        for guess, truth in self._both():
+        for guess, truth in self._both().values():
             known_s += truth
             modelled_s += guess
         scale = min(MOST_SCALED, known_s / modelled_s) if modelled_s else 1.0
@@ -137,13 +157,15 @@ class PartitionSearch:
         )
         return measured + modelled * scale
 
-    def _both(self) -> Iterator[tuple[float, float]]:
-        """Modelled and measured seconds of the groups of which both are known."""
+    def _both(self) -> dict[str, tuple[float, float]]:
+        """Modelled and measured seconds of the groups of which both are known, by key."""
         done = {task.group.key: task for g in self.seen for task in self.tasks.all(g)}
+        found = {}
         for key, task in done.items():
             best = self.bench.findings.best(key)
             if best is not None and task.modelled is not None:
-                yield task.modelled.seconds, best.seconds
+                found[key] = task.modelled.seconds, best.seconds
+        return found
 
     def _proposals(self, best: Sequence[Groups]) -> Iterator[Groups]:
         """The model's best covers, what grows edge by edge, never-fuse, always-fuse, then what
@@ -187,9 +209,13 @@ class PartitionSearch:
         else:
             study.tell(trial, self._estimated_s(groups))
 
-    def _tune(self, groups: Groups, trials: int, *, again: bool = False) -> None:
+    def _tune(
+        self, groups: Groups, trials: int, *, again: bool = False, share: float = 1.0
+    ) -> None:
         """Tune the groups that are not yet (with `again`, all of them more), the costly ones
-        longer."""
+        longer, in a share of the time that is left."""
+        end = self.budget.clock()
+        end += (self.budget.until - end) * share
         own = self.tasks.all(groups)
         counts = Counter(task.group.key for task in own)
         tasks = {task.group.key: task for task in own}
@@ -202,12 +228,12 @@ class PartitionSearch:
         for key in sorted(weights, key=lambda key: -weights[key]):
             if self.budget.is_spent:
                 return
-            share = weights[key] / rest if rest else 1.0
+            part = weights[key] / rest if rest else 1.0
             rest -= weights[key]
             before = self.bench.findings.of(key).trials
-            total = before + self._trials(len(weights), share, trials)
+            total = before + self._trials(len(weights), part, trials)
             now = self.budget.clock()
-            until = now + (self.budget.until - now) * max(share, 0.1)
+            until = now + (end - now) * max(part, 0.1)
             tune_group(
                 tasks[key].group,
                 tasks[key].space,

@@ -60,11 +60,16 @@ _LEAST_ON_CPU = 2
 class Limits:
     """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
     takes place even when they are over, and the search has its share even when compiling the
-    peers took longer (see `PEERS_SHARE`). seed: of everything random."""
+    peers took longer (see `PEERS_SHARE`). seed: of everything random. each: see `Allowance`."""
 
     trials: int = EFFORTS["default"].trials
     seconds: float = EFFORTS["default"].seconds
     seed: int = 0
+    each: int = 0
+
+    def trials_of(self, groups: int) -> int:
+        """Of a graph of so many different groups."""
+        return max(self.trials, self.each * groups)
 
 
 def tune_captured(
@@ -219,17 +224,19 @@ class Session:
         self, tasks: Tasks, bench: Bench, regional: RegionSearch, clock: Callable[[], float]
     ) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
-        self.progress.phase("search", f"up to {self.limits.trials} trials")
+        first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
+        most = self.limits.trials_of(len({task.group.key for task in tasks.all(first)}))
+        self.progress.phase("search", f"up to {most} trials")
         now = clock()
         until = self.started + self.limits.seconds * (1 - FINAL_SHARE)
-        trials = self.limits.trials
+        trials = most
         search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
         try:
             if regional.trials:
                 trials = max(1, int(trials * (1 - REGIONAL)))
                 search.budget = Budget(trials, until, clock)
                 share = now + (until - now) * REGIONAL
-                regional.run(Budget(self.limits.trials - trials, share, clock))
+                regional.run(Budget(most - trials, share, clock))
             search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in bench.findings.groups.values()):

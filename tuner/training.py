@@ -2,24 +2,33 @@
 
 When the forward plan runs the user's graph as eager or torch.compile does, so does the whole
 step: autograd is then theirs, and our backward plan is never asked for. So a peer is kept for
-both graphs or for neither, by the sum of their times.
+both graphs or for neither, by the sum of their times. A mode with CUDA graphs cannot be timed graph
+by graph: the whole step is run by what was kept and by such a mode, in turn.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ..planner.graph import Graph
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import whole_lowering
+from .capture_model import Model, Origin
 from .groups import Identity
-from .measure import MARGIN
-from .peers import peer_plan
+from .measure import MARGIN, Timer
+from .model_peers import WITH_GRAPHS, step_of, step_with_graphs
+from .peers import Peers, peer_plan
+from .progress import Progress
+
+OURS = "what was kept"
+STEP_S = 1.0
+"""Seconds of runs in which whole steps are compared."""
+
+Planned = tuple[Plan, Graph]
 
 
-def settled(
-    forward: tuple[Plan, Graph], backward: tuple[Plan, Graph]
-) -> tuple[tuple[Plan, Plan], str | None]:
+def settled(forward: Planned, backward: Planned) -> tuple[tuple[Plan, Plan], str | None]:
     """The two plans to keep, and the peer whose way they both are (None: they are ours).
 
     Ours are kept unless a peer is faster in sum by more than the margin, or the forward graph has
@@ -53,3 +62,45 @@ def _as_peer(name: str, plan: Plan, graph: Graph) -> Plan:
     identity = Identity(plan.graph_key, plan.device, dict(plan.versions))
     made = peer_plan(name, seconds, graph, identity)
     return replace(made, measured=seconds, peers=plan.peers)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where whole steps are compared. ours: runs the graph of `origin` by the plans kept so far."""
+
+    origin: Origin
+    ours: Model
+    timer: Timer
+    progress: Progress
+
+    def settled(self, planned: Sequence[Planned]) -> tuple[list[Plan], str | None]:
+        """The plans of the forward and the backward graph after a look at torch.compile with CUDA
+        graphs, and its mode where that wins (None: nothing changes)."""
+        plans = [plan for plan, _ in planned]
+        sums = peer_sums(tuple(plans))
+        modes = [mode for mode in WITH_GRAPHS if mode in sums]
+        if not modes:
+            return plans, None
+        mode = min(modes, key=lambda name: sums[name])
+        name = WITH_GRAPHS[mode]
+        calls = {OURS: step_of(self.ours, self.origin), name: step_with_graphs(self.origin, mode)}
+        ready = Peers(calls, self.progress)
+        ready.warm()
+        if len(ready.ready) < len(calls):
+            return plans, None
+        result = self.timer.interleaved(ready.ready, budget_s=STEP_S)
+        ours_s, peer_s = (result.timing(each).seconds for each in calls)
+        self.progress.note(
+            f"a whole step: {ours_s * 1e3:.4g} ms by what was kept, {peer_s * 1e3:.4g} ms by {name}"
+        )
+        known = [dict(plan.peers)[mode] for plan in plans]
+        # Of one step only the sum was measured: its graphs share it as they do without CUDA graphs.
+        figures = [peer_s * part / sums[mode] for part in known]
+        plans = [
+            replace(plan, peers=(*plan.peers, (name, seconds)))
+            for plan, seconds in zip(plans, figures, strict=True)
+        ]
+        if not result.wins(name, OURS):
+            return plans, None
+        graphs = [graph for _, graph in planned]
+        return [_as_peer(name, p, g) for p, g in zip(plans, graphs, strict=True)], name

@@ -1,16 +1,17 @@
-"""An executor's call as a CUDA graph, without copying its inputs.
+"""An executor's call as a CUDA graph.
 
-A graph holds addresses, so one is captured for each set of input addresses that comes twice, up
-to a few. The outputs stand in the graph's own memory and are handed out as they are; while
-somebody still holds one the call runs without a graph, so that a result that was given out is
-never written over. Small outputs of a graph of several kernels are handed out as copies instead:
+A graph holds addresses. One is captured for a set of input addresses that comes twice; where only a
+few small inputs are elsewhere in every call, as a batch is, they are copied to a place of their own
+first. The outputs stand in the graph's own memory and are handed out as they are; while somebody
+still holds one, the call runs by another graph or without any, so that a result that was given out
+is never written over. Small outputs of a graph of several kernels are handed out as copies instead:
 there a copy costs less than the launches.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,16 @@ from .inductor import Boxed
 SMALL = 1 << 20
 """Bytes up to which an output may be handed out as a copy: about what a launch costs."""
 
+MOVED = 8 << 20
+"""Bytes of inputs that a call may copy to where its graph reads them: about two microseconds."""
+
+_IN_TURN = 2
+"""Graphs for the same addresses: a loop holds its last result while it computes the next."""
+
 Record = Callable[[Boxed, list[Any]], tuple[Callable[[], None], list[Any]]]
 """`record(call, inputs)` gives the replay and the outputs that each replay fills."""
+
+Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +42,41 @@ class _Recorded:
     outputs: tuple[Any, ...]
     shared: tuple[tuple[int, int], ...]  # storage of each large output, and its holders when idle
     copied: tuple[bool, ...]
+    moved: tuple[tuple[int, torch.Tensor], ...]  # inputs by place, and where the graph reads them
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody still holds what the last replay wrote."""
+        count = torch._C._storage_Use_Count
+        return any(count(storage) > idle for storage, idle in self.shared)
 
 
 class GraphedExecutor:
     """`executor`, replayed. `boxed` and the call are as the executor's; `replays` counts.
 
-    graphs: most graphs that are captured; calls with still other addresses run plainly.
+    graphs: most graphs that are captured; calls for which there is none run plainly. copies: how
+    many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
+    forward graph saves for its backward graph must stay where it is, for that one's sake.
     """
 
-    def __init__(self, executor: Executor, *, graphs: int = 4, record: Record | None = None):
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        graphs: int = 4,
+        copies: int | None = None,
+        record: Record | None = None,
+    ):
         self.executor = executor
         self.plan, self.text, self.captured = executor.plan, executor.text, executor.captured
         self.kernels_per_call = executor.kernels_per_call
         self.replays = 0
         self._record = record or _CudaRecorder(executor.device)
-        self._room = graphs
-        self._recorded: dict[tuple[int, ...], _Recorded] = {}
-        self._seen: tuple[int, ...] = ()
+        self._room, self._copies = graphs, copies
+        self._recorded: dict[Key, list[_Recorded]] = {}
+        self._moving: tuple[int, ...] = ()
+        """The inputs that are elsewhere in every call, by place."""
+        self._seen: Key = ()
 
     def __call__(self, *inputs: Any) -> list[Any]:
         with torch.no_grad():
@@ -63,12 +90,22 @@ class GraphedExecutor:
     def boxed(self, args: list[Any]) -> Sequence[Any]:
         """As `Executor.boxed`."""
         key = tuple([a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args])
-        found = self._recorded.get(key)
-        if found is None:
+        known = self._recorded.get(key)
+        if known is None and self._moving:
+            key = self._fixed(key)
+            known = self._recorded.get(key)
+        if known is None:
             return self._plain(args, key)
-        for storage, idle in found.shared:
-            if torch._C._storage_Use_Count(storage) > idle:
-                return self.executor.boxed(args)
+        for found in known:
+            if not found.is_held:
+                return self._replayed(found, args)
+        if self._room > 0 and len(known) < _IN_TURN:
+            self._capture(args, key)
+        return self.executor.boxed(args)
+
+    def _replayed(self, found: _Recorded, args: list[Any]) -> Sequence[Any]:
+        for place, own in found.moved:
+            own.copy_(args[place])
         args.clear()
         self.replays += 1
         found.replay()
@@ -77,50 +114,94 @@ class GraphedExecutor:
             for o, copy in zip(found.outputs, found.copied, strict=True)
         ]
 
-    def _plain(self, args: list[Any], key: tuple[int, ...]) -> Sequence[Any]:
-        again, self._seen = key == self._seen, key
-        if again and self._room > 0:
-            self._room -= 1
-            self._capture(args, key)
+    def _plain(self, args: list[Any], key: Key) -> Sequence[Any]:
+        before, self._seen = self._seen, key
+        if self._room > 0 and len(before) == len(key):
+            elsewhere = tuple(i for i, (a, b) in enumerate(zip(before, key, strict=True)) if a != b)
+            if not elsewhere:
+                self._capture(args, key)
+            elif not self._moving and _may_move([args[i] for i in elsewhere]):
+                # Graphs that were captured for one place serve no longer, but do no harm.
+                self._moving = elsewhere
+                self._seen = self._fixed(key)
         return self.executor.boxed(args)
 
-    def _capture(self, args: list[Any], key: tuple[int, ...]) -> None:
+    def _fixed(self, key: Key) -> Key:
+        """The key without what moves."""
+        return tuple(None if i in self._moving else k for i, k in enumerate(key))
+
+    def _capture(self, args: list[Any], key: Key) -> None:
+        self._room -= 1
+        moving = self._moving if any(key[i] is None for i in self._moving) else ()
+        inputs, moved = list(args), []
+        for place in moving:
+            inputs[place] = args[place].clone()
+            moved.append((place, inputs[place]))
         before = self.executor.calls
         try:
-            replay, outputs = self._record(self.executor.boxed, list(args))
+            replay, outputs = self._record(self.executor.boxed, list(inputs))
         except (RuntimeError, FusionplanError) as error:
             self._room = 0
             warnings.warn(f"fusionplan: runs without a CUDA graph: {error}", stacklevel=2)
             return
         finally:
             self.executor.discount(self.executor.calls - before)
-        own = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
+        found = self._described(replay, outputs, inputs, moved)
+        if found is not None:
+            self._recorded.setdefault(key, []).append(found)
+
+    def _described(
+        self,
+        replay: Callable[[], None],
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        moved: Sequence[tuple[int, torch.Tensor]],
+    ) -> _Recorded | None:
+        """None for a result that is a view of an input which was copied: it has to be the caller's
+        own."""
+        own = set(_storages(inputs))
         copied, shared = [], []
-        for value in outputs:
+        if set(_storages([place for _, place in moved])) & set(_storages(outputs)):
+            self._room = 0
+            return None
+        for number, value in enumerate(outputs):
             tensor = isinstance(value, torch.Tensor)
             storage = value.untyped_storage()._cdata if tensor else None
             # What is an input, or a view of one, is the caller's own memory.
             given = not tensor or storage in own
             small = not given and value.untyped_storage().nbytes() <= SMALL
+            small = small and (self._copies is None or number < self._copies)
             copied.append(small and self.kernels_per_call > 1)
             if storage is not None and not given and not copied[-1]:
                 shared.append((storage, torch._C._storage_Use_Count(storage)))
-        self._recorded[key] = _Recorded(replay, tuple(outputs), tuple(shared), tuple(copied))
+        return _Recorded(replay, tuple(outputs), tuple(shared), tuple(copied), tuple(moved))
+
+
+def _may_move(values: Sequence[Any]) -> bool:
+    """Whether to copy these inputs in each call costs little."""
+    if not all(isinstance(v, torch.Tensor) for v in values):
+        return False
+    # A copy of what lies in memory more than once, or with holes, has other strides.
+    same = all(torch.empty_like(v, device="meta").stride() == v.stride() for v in values)
+    return same and sum(v.nbytes for v in values) <= MOVED
+
+
+def _storages(values: Sequence[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value.untyped_storage()._cdata
 
 
 class _CudaRecorder:
-    """Captures into one memory pool: the graphs of an executor never run at the same time."""
+    """Each graph has memory of its own: what one hands out, a replay of another never touches."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pool: Any = None
 
     def __call__(self, call: Boxed, inputs: list[Any]) -> tuple[Callable[[], None], list[Any]]:
         with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
-            if self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph):
                 outputs = list(call(inputs))
         return graph.replay, outputs

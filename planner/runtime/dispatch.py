@@ -24,9 +24,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..capture import Captured, Stage, capture, decompositions, hint, is_dynamic, specialise
 from ..errors import PlanError
 from ..graph import Graph, key
+from ..layouts import laid_out
 from ..ops import is_compute, is_free
 from ..plan import GroupPlan, Plan
-from ..saving import partition
+from ..saving import RESULTS, partition
 from ..symbolic import symbolic
 from ..varying import bucket_key
 from ..versions import versions
@@ -67,12 +68,14 @@ class Policy:
 class Given:
     """What a graph is compiled with. fakes: its inputs as AOTAutograd has them. real: those of
     the call that led to it, where they are at hand; of a backward graph they never are. eager:
-    runs the user's code behind the graph on the real inputs."""
+    runs the user's code behind the graph on the real inputs. results: of a forward graph, how many
+    outputs are the user's; the others are saved for its backward graph."""
 
     fakes: Sequence[Any]
     stage: Stage
     real: Sequence[torch.Tensor] | None = None
     eager: Callable[[], Any] | None = None
+    results: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +146,12 @@ class Dispatcher:
             return gm.forward
 
     def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
+        given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
             if is_dynamic(gm):
                 return _boxed(_Dynamic(self, gm, given))
             try:
-                return _boxed(self.static(capture(gm), given))
+                return _boxed(self.static(capture(laid_out(gm, given.stage)), given))
             except _Whole as whole:
                 if given.stage != "backward":
                     raise
@@ -176,25 +180,25 @@ class Dispatcher:
         """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
         by one that is made now. Or why there is none of them."""
         bucket = bucket_key(captured.graph) or ""
-        why = self._live(captured, self.sources.find(captured), given.stage)
+        why = self._live(captured, self.sources.find(captured), given)
         if isinstance(why, str) and bucket in self._made:
             plan = replace(self._made[bucket], graph_key=key(captured.graph))
-            known = self._live(captured, plan, given.stage)
+            known = self._live(captured, plan, given)
             why = why if isinstance(known, str) else known
         if isinstance(why, Live):
             return why
-        made = self._live(captured, self._make(captured, given, why), given.stage)
+        made = self._live(captured, self._make(captured, given, why), given)
         if bucket and isinstance(made, Live):
             self._made[bucket] = made.plan
         return made
 
-    def _live(self, captured: Captured, plan: Plan | str, stage: str) -> Live | str:
+    def _live(self, captured: Captured, plan: Plan | str, given: Given) -> Live | str:
         """What runs the graph by the plan; or why nothing does."""
         if not isinstance(plan, Plan):
             return plan
         if whole_lowering(plan, captured.graph) is not None:
             return Live(plan)
-        built = self._build(captured, plan, stage)
+        built = self._build(captured, plan, given)
         return built if isinstance(built, str) else Live(plan, built)
 
     def part(self, gm: fx.GraphModule, inputs: Sequence[Any], whole: _Whole) -> Boxed:
@@ -219,12 +223,13 @@ class Dispatcher:
             log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
             return f"{why}; and {self.policy.on_miss} failed: {_short(error)}"
 
-    def _build(self, captured: Captured, plan: Plan, stage: str) -> Runner | str:
+    def _build(self, captured: Captured, plan: Plan, given: Given) -> Runner | str:
+        inference = given.stage == "inference"
         try:
-            executor = Executor(captured, plan, captured.device, guard=stage == "backward")
-            wanted = plan.cudagraph or self.policy.cudagraph
-            if wanted and stage == "inference" and captured.device.type == "cuda":
-                return GraphedExecutor(executor)
+            executor = Executor(captured, plan, captured.device, guard=given.stage == "backward")
+            wanted = plan.cudagraph or (self.policy.cudagraph and inference)
+            if wanted and captured.device.type == "cuda":
+                return GraphedExecutor(executor, copies=None if inference else given.results)
             return executor
         except Exception as error:
             # A fault of ours must not stop the user's model: it is told, and the baseline runs.

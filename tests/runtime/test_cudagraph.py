@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.cudagraph import SMALL, GraphedExecutor
+from fusionplan.planner.runtime.cudagraph import MOVED, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
 
 CPU = torch.device("cpu")
@@ -62,23 +62,47 @@ def test_a_small_result_of_several_kernels_is_a_copy(graphed):
 
 @pytest.mark.parametrize("size", [100, SMALL])
 def test_a_result_that_is_held_is_not_written_over(graphed, size):
-    run, _, x = graphed(size)
+    run, recorder, x = graphed(size)
     run(x), run(x)
     held = run(x)[0]
     kept = held.clone()
-    assert run.replays == 1
+    assert (run.replays, recorder.captures) == (1, 1)
     x += 1
     other = run(x)[0]
-    assert run.replays == 1  # ran plainly
+    assert (run.replays, recorder.captures) == (1, 2)  # ran plainly, and has a second graph
     assert torch.equal(held, kept)
     assert torch.equal(other, x * 2)
+    again = run(x)[0]
+    assert run.replays == 2
+    last = run(x)[0]
+    assert (run.replays, recorder.captures) == (2, 2)  # both are held
+    assert torch.equal(held, kept)
+    assert torch.equal(again, last)
     view = held[3:]
     del held
     run(x)
-    assert run.replays == 1  # a view holds it too
+    assert run.replays == 2  # a view holds it too
     del view
     run(x)
-    assert run.replays == 2
+    assert run.replays == 3
+
+
+def test_a_loop_that_holds_its_last_result_is_replayed(graphed):
+    run, _, x = graphed(SMALL)
+    for _ in range(12):
+        found = run(x)[0]
+        assert torch.equal(found, x * 2)
+        x += 1
+    assert run.replays >= 8
+
+
+def test_what_a_backward_graph_reads_is_no_copy(graphed):
+    run, _, x = graphed(100, copies=0)
+    run.kernels_per_call = 2
+    run(x), run(x)
+    places = {run(x)[0].data_ptr() for _ in range(3)}
+    assert run.replays == 3
+    assert len(places) == 1
 
 
 def test_only_a_few_graphs_are_captured(graphed):
@@ -90,11 +114,33 @@ def test_only_a_few_graphs_are_captured(graphed):
     assert recorder.captures == 2
 
 
-def test_addresses_that_never_come_twice_are_not_captured(graphed):
+def test_small_inputs_that_are_elsewhere_in_every_call_are_copied(graphed):
     run, recorder, _ = graphed(100)
-    inputs = [torch.randn(100) for _ in range(3)]
-    for x in inputs * 2:
-        run(x)
+    kept = []
+    for _ in range(8):
+        x = torch.randn(100)
+        kept.append(x)  # no two have the same address
+        assert torch.equal(run(x)[0], x * 2)
+    assert recorder.captures == 1
+    assert run.replays >= 5
+
+
+def test_large_inputs_are_not_copied(graphed):
+    run, recorder, _ = graphed(MOVED // 4 + 1)
+    kept = [torch.randn(MOVED // 4 + 1) for _ in range(4)]
+    for x in kept:
+        assert torch.equal(run(x)[0], x * 2)
+    assert recorder.captures == 0
+
+
+def test_an_expanded_input_is_not_copied(captured):
+    inputs = [torch.randn(1).expand(100) for _ in range(4)]
+    found = captured(lambda x: x * 2, inputs[0])
+    executor = Executor(found, Plan("", "", (), "modelled", ()), CPU)
+    recorder = Recorder()
+    run = GraphedExecutor(executor, record=recorder)
+    for x in inputs:
+        assert torch.equal(run(x)[0], x * 2)
     assert recorder.captures == 0
 
 

@@ -1,0 +1,163 @@
+"""Convolutions over images whose channels lie side by side.
+
+A GPU's convolutions of 16-bit numbers read channels, not columns, side by side; of an image in
+planes their library makes such a copy first, and another back, for each of them. Here the first
+convolution's input is copied, and everything after it computed in that order of memory: generated
+kernels read and write any strides. Inputs and results of the graph stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["channels_last", "laid_out"]
+
+aten = torch.ops.aten
+
+_GROUPS: dict[Any, int] = {aten.convolution.default: 8, aten.convolution_backward.default: 9}
+"""Where the number of groups is among the arguments."""
+
+_TENSORS: dict[Any, int] = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
+"""How many of the first arguments are images or weights."""
+
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
+
+_BY_STRIDE = (aten.as_strided.default, aten.set_.source_Storage)
+"""They say where each element lies: nothing before them may move."""
+
+
+class _Fixed(Exception):
+    """An operation counts on the order that its operand has."""
+
+
+def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
+    """The FX graph with the images of its convolutions in that order, or `gm` itself where that
+    gains nothing: without convolutions of 16-bit numbers, or with grouped ones, which libraries
+    compute well in planes. `gm` is left as it is; names and metadata are kept."""
+    own = [n for n in gm.graph.nodes if n.target in _GROUPS]
+    if not own or not all(map(_gains, own)):
+        return gm
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    next(n for n in reversed(graph.nodes) if n.op == "output").meta = dict(last.meta)
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    try:
+        moved = _Moved(graph).run()
+    except _Fixed:
+        return gm
+    if not moved:
+        return gm
+    found.recompile()
+    return found
+
+
+def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
+    """The graph as it is to be captured. One of training is in its order before it is cut in two
+    (see `saving.partition`), as what it saves must lie as the other expects it."""
+    return channels_last(gm) if stage == "inference" else gm
+
+
+def _gains(node: Any) -> bool:
+    value = _value(node.args[0])
+    if value is None or value.dim() != 4 or value.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    groups = node.args[_GROUPS[node.target]]
+    return groups == 1 and all(isinstance(n, int) for n in value.shape)
+
+
+class _Moved:
+    """One pass over a graph, in order: operands are copied, and what follows gets the metadata
+    that it then has."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.changed: dict[fx.Node, Any] = {}  # with the value that each had before
+
+    def run(self) -> bool:
+        for node in list(self.graph.nodes):
+            if node.op == "output":
+                node.args = (pytree.tree_map_only(fx.Node, self._as_it_was, node.args[0]),)
+            elif node.target in _GROUPS:
+                self._convolution(node)
+            elif any(n in self.changed for n in node.all_input_nodes):
+                self._again(node)
+        return bool(self.changed)
+
+    def _convolution(self, node: fx.Node) -> None:
+        count = _TENSORS[node.target]
+        with self.graph.inserting_before(node):
+            laid = [self._laid(n) if isinstance(n, fx.Node) else n for n in node.args[:count]]
+        node.args = (*laid, *node.args[count:])
+        self._again(node)
+
+    def _laid(self, node: fx.Node) -> fx.Node:
+        """The node with channels side by side: itself or a copy."""
+        value = _value(node)
+        if value is None or value.is_contiguous(memory_format=torch.channels_last):
+            return node
+        if node not in self.copies:
+            self.copies[node] = self._copy(node, torch.channels_last)
+        return self.copies[node]
+
+    def _as_it_was(self, node: fx.Node) -> fx.Node:
+        """A result of the graph has the strides that its user was promised."""
+        before = self.changed.get(node)
+        if not isinstance(before, torch.Tensor):
+            return node
+        if not before.is_contiguous():
+            raise _Fixed
+        last = next(n for n in reversed(self.graph.nodes) if n.op == "output")
+        with self.graph.inserting_before(last):
+            return self._copy(node, torch.contiguous_format)
+
+    def _copy(self, node: fx.Node, order: torch.memory_format) -> fx.Node:
+        made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": order})
+        for name in ("partitioner_tag", "recompute", "stack_trace"):
+            if name in node.meta:
+                made.meta[name] = node.meta[name]
+        made.meta["val"] = _run(made)
+        return made
+
+    def _again(self, node: fx.Node) -> None:
+        """Its metadata, computed again. A view of what no longer lies in its order is a copy."""
+        if node.target in _BY_STRIDE or node.op != "call_function":
+            raise _Fixed
+        try:
+            value = _run(node)
+        except (RuntimeError, ValueError) as error:
+            source = node.args[0]
+            if node.target not in _VIEWS or not isinstance(source, fx.Node):
+                raise _Fixed from error
+            with self.graph.inserting_before(node):
+                node.args = (self._copy(source, torch.contiguous_format), *node.args[1:])
+            value = _run(node)
+        before = node.meta["val"]
+        if _strides(before) != _strides(value):
+            self.changed[node] = before
+        node.meta["val"] = value
+
+
+def _run(node: fx.Node) -> Any:
+    """The node's value on the metadata of its operands."""
+    args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
+    fakes = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, FakeTensor)]
+    with torch.no_grad(), fakes[0].fake_mode:
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _value(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _strides(value: Any) -> Sequence[Any]:
+    return [v.stride() if isinstance(v, torch.Tensor) else None for v in pytree.tree_leaves(value)]
