@@ -182,7 +182,10 @@ class Search:
         return move.replaced_s - sum(least)
 
     def _move(self, cover: Sequence[Candidate], changed: Changed) -> _Move | None:
-        """The new group and what is left of those it takes from; None where a rest is no group."""
+        """The new group and what is left of those it takes from; None where a rest is no group, or
+        the new one reaches into another region."""
+        if changed[0] & ~self.region:
+            return None
         touched = [group for group in cover if group.nodes & changed[0]]
         asked = (changed, *((group.nodes, group.copies) for group in touched))
         if asked not in self._moves:

@@ -15,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 __all__ = ["channels_last", "laid_out"]
 
@@ -95,17 +96,17 @@ class _Moved:
     def _convolution(self, node: fx.Node) -> None:
         count = _TENSORS[node.target]
         with self.graph.inserting_before(node):
-            laid = [self._laid(n) if isinstance(n, fx.Node) else n for n in node.args[:count]]
+            laid = [self._laid(n, node) if isinstance(n, fx.Node) else n for n in node.args[:count]]
         node.args = (*laid, *node.args[count:])
         self._again(node)
 
-    def _laid(self, node: fx.Node) -> fx.Node:
+    def _laid(self, node: fx.Node, reader: fx.Node) -> fx.Node:
         """The node with channels side by side: itself or a copy."""
         value = _value(node)
         if value is None or value.is_contiguous(memory_format=torch.channels_last):
             return node
         if node not in self.copies:
-            self.copies[node] = self._copy(node, torch.channels_last)
+            self.copies[node] = self._copy(node, torch.channels_last, reader)
         return self.copies[node]
 
     def _as_it_was(self, node: fx.Node) -> fx.Node:
@@ -115,16 +116,16 @@ class _Moved:
             return node
         if not before.is_contiguous():
             raise _Fixed
-        last = next(n for n in reversed(self.graph.nodes) if n.op == "output")
-        with self.graph.inserting_before(last):
-            return self._copy(node, torch.contiguous_format)
+        with self.graph.inserting_after(node):  # of a joint graph, the forward pass comes first
+            return self._copy(node, torch.contiguous_format, node)
 
-    def _copy(self, node: fx.Node, order: torch.memory_format) -> fx.Node:
+    def _copy(self, node: fx.Node, order: torch.memory_format, like: fx.Node) -> fx.Node:
+        """A copy in that order; it belongs to the same pass, forward or backward, as `like`."""
         made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": order})
-        for name in ("partitioner_tag", "recompute", "stack_trace"):
-            if name in node.meta:
-                made.meta[name] = node.meta[name]
-        made.meta["val"] = _run(made)
+        for name in ("partitioner_tag", "stack_trace"):
+            if name in like.meta:
+                made.meta[name] = like.meta[name]
+        _describe(made, _run(made))
         return made
 
     def _again(self, node: fx.Node) -> None:
@@ -138,12 +139,19 @@ class _Moved:
             if node.target not in _VIEWS or not isinstance(source, fx.Node):
                 raise _Fixed from error
             with self.graph.inserting_before(node):
-                node.args = (self._copy(source, torch.contiguous_format), *node.args[1:])
+                node.args = (self._copy(source, torch.contiguous_format, node), *node.args[1:])
             value = _run(node)
         before = node.meta["val"]
         if _strides(before) != _strides(value):
             self.changed[node] = before
-        node.meta["val"] = value
+        _describe(node, value)
+
+
+def _describe(node: fx.Node, value: Any) -> None:
+    node.meta["val"] = value
+    if isinstance(value, torch.Tensor):
+        # torch's partitioner takes what has none for a tuple.
+        node.meta["tensor_meta"] = _extract_tensor_metadata(value)
 
 
 def _run(node: fx.Node) -> Any:

@@ -1,0 +1,100 @@
+"""Images whose channels lie side by side: where, and that nobody outside sees it."""
+
+import copy
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import builtin
+from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
+from torch import nn
+
+DEVICE = os.environ.get("PLANNER_TEST_DEVICE", "cpu")
+
+
+class Net(nn.Module):
+    def __init__(self, groups=1):
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.GroupNorm(4, 16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1, groups=groups)
+        self.third = nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        y = F.silu(self.norm(self.first(x)))
+        y = y + torch.tanh(self.second(y))
+        return self.third(y), y.mean((2, 3))
+
+
+@pytest.fixture
+def compiled():
+    """A function compiled by the model's plans, and the dispatcher that has its graphs."""
+
+    def make(model):
+        made = Dispatcher(
+            Policy("model"),
+            Sources(lambda c: "none", model=lambda c: modelled_plan(c.graph, builtin("h200"))),
+        )
+        return torch.compile(model, backend=made), made
+
+    return make
+
+
+def graphs(dispatcher):
+    return [live.runner.captured.graph for live in dispatcher.live.values()]
+
+
+def convolutions(graph):
+    return [n for n in graph.nodes if n.op == "aten.convolution.default"]
+
+
+def near(found, wanted):
+    assert found.stride() == wanted.stride()
+    error = (found.float() - wanted.float()).norm() / wanted.float().norm()
+    assert error < 2e-2
+
+
+def test_channels_lie_side_by_side_between_and_not_in_the_results(compiled):
+    torch.manual_seed(0)
+    model = Net().to(DEVICE, torch.bfloat16)
+    x = torch.randn(2, 3, 16, 16, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        for found, wanted in zip(fast(x), model(x), strict=True):
+            near(found, wanted)
+    (graph,) = graphs(dispatcher)
+    assert [n.type.stride[1] for n in convolutions(graph)] == [1, 1, 1]
+    assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
+
+
+def test_gradients_are_those_of_eager(compiled):
+    torch.manual_seed(0)
+    eager = Net().to(DEVICE, torch.bfloat16)
+    mine = copy.deepcopy(eager)
+    fast, dispatcher = compiled(mine)
+    x = torch.randn(2, 3, 16, 16, device=DEVICE, dtype=torch.bfloat16)
+    for model in (eager, fast):
+        y, mean = model(x)
+        (y.float().square().mean() + mean.float().sum()).backward()
+    for a, b in zip(eager.parameters(), mine.parameters(), strict=True):
+        near(b.grad, a.grad)
+    forward, backward = graphs(dispatcher)
+    assert {n.type.stride[1] for n in convolutions(forward)} == {1}
+    laid = [n for n in backward.nodes if n.op == "aten.convolution_backward.default"]
+    assert len(laid) == 3
+    for node in laid:
+        gradient, image = (backward.nodes[i].type for i in node.inputs[:2])
+        assert gradient.stride[1] == 1
+        assert image.stride[1] == 1
+
+
+@pytest.mark.parametrize(("groups", "dtype"), [(16, torch.bfloat16), (1, torch.float32)])
+def test_grouped_or_wide_convolutions_stay_in_planes(compiled, groups, dtype):
+    model = Net(groups).to(DEVICE, dtype)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        fast(torch.randn(2, 3, 16, 16, device=DEVICE, dtype=dtype))
+    (graph,) = graphs(dispatcher)
+    assert all(n.type.stride[1] != 1 for n in convolutions(graph)[:2])
