@@ -90,7 +90,7 @@ def test_gradients_are_those_of_eager(compiled):
         assert image.stride[1] == 1
 
 
-@pytest.mark.parametrize(("groups", "dtype"), [(16, torch.bfloat16), (1, torch.float32)])
+@pytest.mark.parametrize("groups, dtype", [(16, torch.bfloat16), (1, torch.float32)])
 def test_grouped_or_wide_convolutions_stay_in_planes(compiled, groups, dtype):
     model = Net(groups).to(DEVICE, dtype)
     fast, dispatcher = compiled(model)

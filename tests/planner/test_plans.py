@@ -335,7 +335,8 @@ def test_any_graph_has_a_modelled_plan(graph: Graph) -> None:
     plan = modelled_plan(graph, H200)
     for group in plan.groups:
         assert group.config is not None
-        assert isinstance(lower(subgraph(graph, group.nodes).graph, group.config), Program)
+        part = subgraph(graph, group.nodes, group.copies).graph
+        assert isinstance(lower(part, group.config), Program)
 
 
 # --- plans as JSON -----------------------------------------------------------------------------

@@ -47,7 +47,9 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
 
     def use(record):
-        made = lambda executor: GraphedExecutor(executor, record=record)  # noqa: E731
+        def made(executor, copies):
+            return GraphedExecutor(executor, copies=copies, record=record)
+
         monkeypatch.setattr(final, "GraphedExecutor", made)
 
     return use
@@ -80,10 +82,17 @@ def test_calls_of_libraries_are_captured_too(graphs):
     assert where.progress.of("note") == []
 
 
-@pytest.mark.parametrize("stage, device", [("forward", "cuda"), ("inference", "cpu")])
-def test_no_graph_where_none_would_run(graphs, stage, device):
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_graphs_of_training_are_captured(graphs, stage):
     graphs(replayed)
-    assert graphed(PRODUCTS, plan(PRODUCTS), arena(PRODUCTS, stage=stage, device=device)) is None
+    runner = graphed(PRODUCTS, plan(PRODUCTS), arena(PRODUCTS, stage=stage))
+    assert runner is not None
+    assert runner.plan.cudagraph
+
+
+def test_no_graph_where_none_would_run(graphs):
+    graphs(replayed)
+    assert graphed(PRODUCTS, plan(PRODUCTS), arena(PRODUCTS, device="cpu")) is None
 
 
 def test_one_launch_needs_no_graph(graphs):
