@@ -65,7 +65,8 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
     if products:
         streamed = max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s)
         l2_s = work.l2_bytes / device.l2_bandwidth
-        waiting = matrix.Waiting(work.resident * work.num_warps, work.waves, work.turns)
+        warps = work.resident * work.num_warps
+        waiting = matrix.Waiting(work.resident, warps, work.waves, work.turns)
         parts = (streamed, l2_s, tensor_s, arithmetic_s)
         alone_s = matrix.seconds(products, waiting, work.spill_bytes, *parts) * device.generated
     else:

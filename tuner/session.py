@@ -45,9 +45,9 @@ RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
 
-PEERS_SHARE = 0.5
-"""Of the time, what compiling the peers may cost the search; what they take beyond it is added, for
-a tune that only compiled peers has found nothing."""
+SEARCH_SHARE = 0.3
+"""Of the time, what the search has at least once the peers are compiled; what they took beyond the
+rest is added, for a tune that only compiled peers has found nothing."""
 
 REGIONAL = 0.6
 """Of the search, for the other ways of the graph's regions."""
@@ -60,7 +60,7 @@ _LEAST_ON_CPU = 2
 class Limits:
     """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
     takes place even when they are over, and the search has its share even when compiling the
-    peers took longer (see `PEERS_SHARE`). seed: of everything random. each: see `Allowance`."""
+    peers took longer (see `SEARCH_SHARE`). seed: of everything random. each: see `Allowance`."""
 
     trials: int = EFFORTS["default"].trials
     seconds: float = EFFORTS["default"].seconds
@@ -146,7 +146,8 @@ class Session:
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
-            gated = GatedLab(lab, contestants, self.progress, PEERS_SHARE * self.limits.seconds)
+            least_s = SEARCH_SHARE * self.limits.seconds
+            gated = GatedLab(lab, contestants, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
             regional = RegionSearch(tasks, bench, identity)
             partitions = self._search(tasks, bench, regional, gated.clock)
@@ -192,6 +193,11 @@ class Session:
             )
 
     @property
+    def _until(self) -> float:
+        """When the search ends."""
+        return self.started + self.limits.seconds * (1 - FINAL_SHARE)
+
+    @property
     def _on_cpu(self) -> bool:
         return self.captured.device.type != "cuda"
 
@@ -228,7 +234,7 @@ class Session:
         most = self.limits.trials_of(len({task.group.key for task in tasks.all(first)}))
         self.progress.phase("search", f"up to {most} trials")
         now = clock()
-        until = self.started + self.limits.seconds * (1 - FINAL_SHARE)
+        until = self._until
         trials = most
         search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
         try:
@@ -299,13 +305,14 @@ def plan_record(
 class GatedLab:
     """A lab whose first measurement waits until the peers are compiled, which happens in this
     process while the compile workers do their first batch: torch.compile tunes on the same
-    device, and neither must run beside the other's measuring. allowed_s: seconds that they may
-    take of the search's; `clock` does not count those beyond."""
+    device, and neither must run beside the other's measuring. until: when the search ends, on its
+    `clock`, which stands still until least_s of it are left."""
 
     lab: Lab
     peers: Peers
     progress: Progress
-    allowed_s: float
+    until: float
+    least_s: float
     open: bool = False
     beyond_s: float = 0.0
 
@@ -340,9 +347,8 @@ class GatedLab:
         if not self.open:
             self.open = True
             self.progress.phase("peers", ", ".join(self.peers.given) or "none")
-            began = time.monotonic()
             self.peers.warm()
-            self.beyond_s = max(0.0, time.monotonic() - began - self.allowed_s)
+            self.beyond_s = max(0.0, self.least_s - (self.until - time.monotonic()))
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class _Recorded:
     shared: tuple[tuple[int, int], ...]  # storage of each large output, and its holders when idle
     copied: tuple[bool, ...]
     moved: tuple[tuple[int, torch.Tensor], ...]  # inputs by place, and where the graph reads them
+    given: tuple[int | None, ...]  # of each output, the moved input that it is a view of
 
     @property
     def is_held(self) -> bool:
@@ -56,7 +57,9 @@ class GraphedExecutor:
 
     graphs: most graphs that are captured; calls for which there is none run plainly. copies: how
     many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
-    forward graph saves for its backward graph must stay where it is, for that one's sake.
+    forward graph saves for its backward graph must stay where it is, for that one's sake. patience:
+    calls with other addresses after which inputs are copied: those of a backward graph stay in
+    place once its forward graph is replayed.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class GraphedExecutor:
         *,
         graphs: int = 4,
         copies: int | None = None,
+        patience: int = 0,
         record: Record | None = None,
     ):
         self.executor = executor
@@ -72,7 +76,7 @@ class GraphedExecutor:
         self.kernels_per_call = executor.kernels_per_call
         self.replays = 0
         self._record = record or _CudaRecorder(executor.device)
-        self._room, self._copies = graphs, copies
+        self._room, self._copies, self._patience = graphs, copies, patience
         self._recorded: dict[Key, list[_Recorded]] = {}
         self._moving: tuple[int, ...] = ()
         """The inputs that are elsewhere in every call, by place."""
@@ -104,15 +108,22 @@ class GraphedExecutor:
         return self.executor.boxed(args)
 
     def _replayed(self, found: _Recorded, args: list[Any]) -> Sequence[Any]:
-        for place, own in found.moved:
-            own.copy_(args[place])
+        own: dict[int, torch.Tensor] = {}
+        for place, buffer in found.moved:
+            own[place] = args[place]
+            buffer.copy_(args[place])
         args.clear()
         self.replays += 1
         found.replay()
-        return [
+        results = [
             (o.clone() if copy else o.detach()) if isinstance(o, torch.Tensor) else o
             for o, copy in zip(found.outputs, found.copied, strict=True)
         ]
+        if own:  # A view of an input is one of the caller's own.
+            for number, source in enumerate(found.given):
+                if source is not None:
+                    results[number] = _same_view(results[number], own[source])
+        return results
 
     def _plain(self, args: list[Any], key: Key) -> Sequence[Any]:
         before, self._seen = self._seen, key
@@ -121,9 +132,10 @@ class GraphedExecutor:
             if not elsewhere:
                 self._capture(args, key)
             elif not self._moving and _may_move([args[i] for i in elsewhere]):
-                # Graphs that were captured for one place serve no longer, but do no harm.
-                self._moving = elsewhere
-                self._seen = self._fixed(key)
+                self._patience -= 1
+                if self._patience < 0:
+                    self._moving = elsewhere
+                    self._seen = self._fixed(key)
         return self.executor.boxed(args)
 
     def _fixed(self, key: Key) -> Key:
@@ -147,8 +159,7 @@ class GraphedExecutor:
         finally:
             self.executor.discount(self.executor.calls - before)
         found = self._described(replay, outputs, inputs, moved)
-        if found is not None:
-            self._recorded.setdefault(key, []).append(found)
+        self._recorded.setdefault(key, []).append(found)
 
     def _described(
         self,
@@ -156,14 +167,12 @@ class GraphedExecutor:
         outputs: Sequence[Any],
         inputs: Sequence[Any],
         moved: Sequence[tuple[int, torch.Tensor]],
-    ) -> _Recorded | None:
-        """None for a result that is a view of an input which was copied: it has to be the caller's
-        own."""
+    ) -> _Recorded:
         own = set(_storages(inputs))
-        copied, shared = [], []
-        if set(_storages([place for _, place in moved])) & set(_storages(outputs)):
-            self._room = 0
-            return None
+        buffers = {buffer.untyped_storage()._cdata: place for place, buffer in moved}
+        copied: list[bool] = []
+        shared: list[tuple[int, int]] = []
+        given_by: list[int | None] = []
         for number, value in enumerate(outputs):
             tensor = isinstance(value, torch.Tensor)
             storage = value.untyped_storage()._cdata if tensor else None
@@ -172,9 +181,17 @@ class GraphedExecutor:
             small = not given and value.untyped_storage().nbytes() <= SMALL
             small = small and (self._copies is None or number < self._copies)
             copied.append(small and self.kernels_per_call > 1)
+            given_by.append(None if storage is None else buffers.get(storage))
             if storage is not None and not given and not copied[-1]:
                 shared.append((storage, torch._C._storage_Use_Count(storage)))
-        return _Recorded(replay, tuple(outputs), tuple(shared), tuple(copied), tuple(moved))
+        outputs, moved = tuple(outputs), tuple(moved)
+        return _Recorded(replay, outputs, tuple(shared), tuple(copied), moved, tuple(given_by))
+
+
+def _same_view(view: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Of a tensor what `view` is of a buffer that begins as the tensor does."""
+    offset = source.storage_offset() + view.storage_offset()
+    return source.detach().as_strided(view.shape, view.stride(), offset)
 
 
 def _may_move(values: Sequence[Any]) -> bool:

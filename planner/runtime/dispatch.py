@@ -226,10 +226,12 @@ class Dispatcher:
     def _build(self, captured: Captured, plan: Plan, given: Given) -> Runner | str:
         inference = given.stage == "inference"
         try:
-            executor = Executor(captured, plan, captured.device, guard=given.stage == "backward")
+            backward = given.stage == "backward"
+            executor = Executor(captured, plan, captured.device, guard=backward)
             wanted = plan.cudagraph or (self.policy.cudagraph and inference)
             if wanted and captured.device.type == "cuda":
-                return GraphedExecutor(executor, copies=None if inference else given.results)
+                copies = None if inference else given.results
+                return GraphedExecutor(executor, copies=copies, patience=4 * backward)
             return executor
         except Exception as error:
             # A fault of ours must not stop the user's model: it is told, and the baseline runs.

@@ -125,6 +125,31 @@ def test_small_inputs_that_are_elsewhere_in_every_call_are_copied(graphed):
     assert run.replays >= 5
 
 
+def test_a_view_of_a_copied_input_is_one_of_the_callers_own(captured):
+    found = captured(lambda x: (x * 2, x.view(4, 5)[1:]), torch.randn(20))
+    executor = Executor(found, Plan("", "", (), "modelled", ()), CPU)
+    recorder = Recorder()
+    run = GraphedExecutor(executor, record=recorder)
+    kept = []
+    for _ in range(6):
+        x = torch.randn(30)[3:23]
+        double, view = run(x)
+        assert torch.equal(double, x * 2)
+        assert view.shape == (3, 5)
+        assert view.data_ptr() == x[5:].data_ptr()
+        kept.append(view)  # no two have the same address
+        del double
+    assert (recorder.captures, run.replays) == (1, 3)
+
+
+def test_patience_is_had_before_inputs_are_copied(graphed):
+    run, recorder, _ = graphed(100, patience=3)
+    kept = [torch.randn(100) for _ in range(7)]
+    for number, x in enumerate(kept):
+        run(x)
+        assert recorder.captures == (number >= 5)
+
+
 def test_large_inputs_are_not_copied(graphed):
     run, recorder, _ = graphed(MOVED // 4 + 1)
     kept = [torch.randn(MOVED // 4 + 1) for _ in range(4)]
