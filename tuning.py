@@ -27,7 +27,7 @@ from .tuner.busy import busy
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.effort import Allowance, allowance
 from .tuner.measure import Timer, stopwatch_for
-from .tuner.model_peers import model_peers, part_peers
+from .tuner.model_peers import model_peers, modes_for, part_peers
 from .tuner.progress import Progress, Silent
 from .tuner.refit import calibrated, refitted_after_tune
 from .tuner.session import Limits, Session, plan_record
@@ -293,8 +293,9 @@ class _Job:
         session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
         if self.place.measured:
             modes = part.captured.device.type == "cuda"
-            inference = part.stage == "inference"
-            peers = model_peers(*whole, modes) if whole and inference else part_peers(part, modes)
+            peers = part_peers(part, modes)
+            if whole and part.stage == "inference":
+                peers = model_peers(*whole, modes_for(part.captured.graph) if modes else ())
             with torch.set_grad_enabled(False):
                 session.measured(profile, peers, part.stage)
         elif (kept := self._kept(part)) is not None and kept.evidence == "measured":

@@ -19,7 +19,7 @@ from ..planner.plan import Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
 from ..tuner.capture_model import Call as Arguments
 from ..tuner.measure import Call, Interleaved, Timer, conditions, stopwatch_for
-from ..tuner.model_peers import model_peers
+from ..tuner.model_peers import MODES, model_peers
 from ..tuner.peers import Peers
 from ..tuner.progress import Silent
 from .result import (
@@ -80,7 +80,7 @@ def measure(
         # Before the peers too: some hold on to memory that the model in float64 needs.
         accuracy = accuracy_of(model, arguments, ours)
         _give_back(device)
-        given = model_peers(model, arguments, device.type == "cuda")
+        given = model_peers(model, arguments, MODES if device.type == "cuda" else ())
         if workload.rewritten and device.type == "cuda":
             given[REWRITTEN] = rewritten_peer(workload, arguments, device)
         peers = ready_peers(given, model, arguments, notes)

@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..planner.graph import Graph
+from ..planner.ops import is_compute
 from .capture_model import Call, Model, Origin, Part
 from .measure import Call as Run
 from .peers import EAGER
 
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 """Of torch.compile, the quickest to compile first."""
+
+LARGE = 200
+"""Operations of a graph from which on launches alone decide between a mode and its twin with CUDA
+graphs: the slower of the two to compile is then timed as the latter only."""
 
 TRAINING_MODES = ("default", "max-autotune-no-cudagraphs")
 """Without CUDA graphs, which reuse the memory that a backward pass run again still reads. A whole
@@ -24,14 +30,20 @@ WITH_GRAPHS = {"default": "reduce-overhead", "max-autotune-no-cudagraphs": "max-
 """The mode with the same kernels in CUDA graphs."""
 
 
-def model_peers(model: Model, call: Call, modes: bool) -> dict[str, Run]:
-    """Calls of the whole model by name; modes: those of torch.compile too. To be called under
+def modes_for(graph: Graph) -> tuple[str, ...]:
+    """The modes of torch.compile that an inference graph is compared with."""
+    large = sum(map(is_compute, graph.nodes)) >= LARGE
+    return tuple(m for m in MODES if not (large and m == "max-autotune-no-cudagraphs"))
+
+
+def model_peers(model: Model, call: Call, modes: Sequence[str]) -> dict[str, Run]:
+    """Calls of the whole model by name: eager, and modes of torch.compile. To be called under
     no_grad, as the plan was captured."""
 
     def run(compiled: Model) -> Run:
         return lambda: call.run(compiled)
 
-    return {EAGER: run(model)} | {m: run(_compiled(model, m)) for m in MODES if modes}
+    return {EAGER: run(model)} | {m: run(_compiled(model, m)) for m in modes}
 
 
 def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
@@ -41,7 +53,8 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
     if origin is None:
         return None
     if part.stage == "inference":
-        return model_peers(origin.gm, Call(origin.inputs), modes)
+        given = modes_for(part.captured.graph) if modes else ()
+        return model_peers(origin.gm, Call(origin.inputs), given)
     make = _forward if part.stage == "forward" else _backward
     peers = {EAGER: make(origin.gm, origin)}
     names = TRAINING_MODES if modes else ()

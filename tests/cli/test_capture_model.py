@@ -45,7 +45,7 @@ def test_one_graph():
     assert part.stage == "inference"
     assert len(part.inputs) == len(part.captured.graph.inputs) == 3
     torch.testing.assert_close(run(part)[0], model(x))
-    peers = model_peers(model, part_call(x), modes=False)
+    peers = model_peers(model, part_call(x), modes=())
     torch.testing.assert_close(peers["eager"](), model(x))
 
 
