@@ -23,7 +23,7 @@ from .result import (
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
 
-PEERS = (EAGER, "default", "max-autotune", "max-autotune-no-cudagraphs")
+PEERS = (EAGER, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def markdown(report: Report) -> str:
