@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .decompose import decompositions
 from .duplicates import drop_duplicates
@@ -149,6 +150,7 @@ def tidied(gm: fx.GraphModule) -> fx.GraphModule:
     graph.output(output)
     copy = fx.GraphModule(gm, graph)
     _name_numbers(copy.graph)
+    _inline_constants(copy)
     _move_numbers(copy.graph)
     for node in list(copy.graph.nodes):
         _drop_alias(node)
@@ -180,6 +182,26 @@ def _name_numbers(graph: fx.Graph) -> None:
             value = number
         values.append(value)
     output.args = (tuple(values),)
+
+
+def _inline_constants(gm: fx.GraphModule) -> None:
+    """A copy of a number that the model's code holds as a tensor, `torch.tensor(0)`, is made of
+    that number: a tensor on the CPU keeps a graph from being a kernel, or a CUDA graph."""
+    for node in list(gm.graph.nodes):
+        if node.target is not aten.lift_fresh_copy.default or node.args[0].op != "get_attr":
+            continue
+        value = operator.attrgetter(str(node.args[0].target))(gm)
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            continue
+        if not _is_cpu_number(value) or value.dtype.is_complex:
+            continue
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        with _disable_current_modes():  # under a fake mode nothing has a value
+            held = value.item()
+        with gm.graph.inserting_before(node):
+            number = gm.graph.call_function(aten.scalar_tensor.default, (held,), options)
+        number.meta.update(node.meta)
+        node.replace_all_uses_with(number)
 
 
 def _move_numbers(graph: fx.Graph) -> None:

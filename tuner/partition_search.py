@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 import optuna
 from optuna.trial import TrialState
 
+from ..planner.config import Config
 from ..planner.cover import cuts_of
 from ..planner.device import CPU
-from .config_search import Bench, Budget, new_study, settle, tune_group
+from ..planner.errors import Refusal
+from .config_search import SEEDS, Bench, Budget, new_study, settle, tune_group
 from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s
+from .lab import Group
 from .ledger import compute_count
 from .outcome import Candidate, Timed
 from .progress import TrialDone
@@ -65,6 +68,18 @@ class PartitionSearch:
         self.edges = tasks.cover.edges(self.graph)
         self.seen: dict[Groups, None] = {}
         self.used = 0
+
+    def ahead(self) -> Iterator[tuple[Group, Config]]:
+        """What the first partition will have compiled, the costliest groups first: of one group
+        after the other the compilers would have too little to do."""
+        first = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)[0].groups
+        tasks = {task.group.key: task for task in self.tasks.all(first)}
+        costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
+        for key in sorted(tasks, key=lambda key: -costs[key]):
+            space = tasks[key].space
+            if len(tasks) > 1 and not isinstance(space, Refusal):
+                for config, _ in space.seeds(SEEDS)[: self.split.least]:
+                    yield tasks[key].group, config
 
     def run(self) -> None:
         """Tune the groups of the partitions that are worth it."""
@@ -222,7 +237,7 @@ class PartitionSearch:
         weights = {
             key: counts[key] * (task.modelled.seconds if task.modelled else 1e-6)
             for key, task in tasks.items()
-            if again or not self.bench.findings.of(key).outcomes
+            if again or self.bench.findings.of(key).trials < self._wanted(task)
         }
         rest = sum(weights.values())
         for key in sorted(weights, key=lambda key: -weights[key]):
@@ -243,6 +258,13 @@ class PartitionSearch:
             taken = self.bench.findings.of(key).trials - before
             self.used += taken
             trials = max(0, trials - taken)
+
+    def _wanted(self, task: Task) -> int:
+        """Trials without which a group counts as not tuned, as when its time was over before a
+        kernel was compiled; of one without kernels, none once it was measured."""
+        if isinstance(task.space, Refusal):
+            return 0 if self.bench.findings.of(task.group.key).outcomes else 1
+        return 1
 
     def _try_inductor(self, groups: Groups) -> None:
         """Inductor's own kernels for the costliest groups of several operations that are not yet

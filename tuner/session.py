@@ -150,7 +150,7 @@ class Session:
             gated = GatedLab(lab, contestants, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
             regional = RegionSearch(tasks, bench, identity)
-            partitions = self._search(tasks, bench, regional, gated.clock)
+            partitions = self._search(tasks, bench, regional, gated)
         self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             contestants.warm()
@@ -227,17 +227,20 @@ class Session:
         return plan
 
     def _search(
-        self, tasks: Tasks, bench: Bench, regional: RegionSearch, clock: Callable[[], float]
+        self, tasks: Tasks, bench: Bench, regional: RegionSearch, lab: GatedLab
     ) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
         first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
         most = self.limits.trials_of(len({task.group.key for task in tasks.all(first)}))
         self.progress.phase("search", f"up to {most} trials")
+        clock, begin = lab.clock, lab.begin
         now = clock()
         until = self._until
         trials = most
         search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
         try:
+            for group, config in search.ahead():
+                begin(group, config)
             if regional.trials:
                 trials = max(1, int(trials * (1 - REGIONAL)))
                 search.budget = Budget(trials, until, clock)
@@ -315,6 +318,8 @@ class GatedLab:
     least_s: float
     open: bool = False
     beyond_s: float = 0.0
+    ahead: dict[tuple[str, Config], Pending] = field(default_factory=dict)
+    """What was begun before somebody asked for it."""
 
     def clock(self) -> float:
         return time.monotonic() - self.beyond_s
@@ -323,8 +328,14 @@ class GatedLab:
     def compilers(self) -> int:
         return self.lab.compilers
 
+    def begin(self, group: Group, config: Config) -> None:
+        """Compile it before it is asked for: meanwhile the peers are."""
+        if (group.key, config) not in self.ahead:
+            self.ahead[group.key, config] = self.lab.compile(group, config)
+
     def compile(self, group: Group, config: Config) -> Pending:
-        return self.lab.compile(group, config)
+        begun = self.ahead.pop((group.key, config), None)
+        return self.lab.compile(group, config) if begun is None else begun
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         self.lab.wait(pending, timeout_s)

@@ -292,6 +292,23 @@ def test_what_numbers_give_is_made_where_it_is_read(is_output):
     assert (None in types) == is_output
 
 
+def test_a_number_held_as_a_tensor_is_a_number(captured):
+    def function(x):
+        return torch.where(x > 0, x, torch.tensor(2.5)) + torch.tensor(3)
+
+    found = captured(function, X)
+    ops = {node.op for node in found.graph.nodes}
+    assert not ops & {"aten.lift_fresh_copy.default", "constant"}
+    numbers = [n.args[0] for n in found.graph.nodes if "scalar_tensor" in n.op]
+    assert sorted(numbers) == [2.5, 3]
+    torch.testing.assert_close(found.gm(X)[0], function(X))
+
+
+def test_a_tensor_of_several_numbers_stays_a_constant(captured):
+    found = captured(lambda x: x * torch.tensor([1.0, 2.0])[0], X)
+    assert any(node.op == "constant" for node in found.graph.nodes)
+
+
 def test_a_tensor_elsewhere_has_no_type():
     with torch._subclasses.FakeTensorMode():
         traced = torch.fx.experimental.proxy_tensor.make_fx(lambda x, y: [x + y, x * 2, x * 3])(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
@@ -139,3 +139,18 @@ def test_eager_that_strays_is_judged_by_float64(found, eager, fault):
         lambda *_: [(exact * found).bfloat16()], [(exact * eager).bfloat16()], where
     )
     assert (reason is not None) == fault
+
+
+def test_the_state_of_random_numbers_is_not_compared():
+    """Without dropout nobody writes it."""
+    t = TensorType((4,), (1,), "float32")
+    seed = TensorType((), (), "int64")
+    call = "aten._scaled_dot_product_efficient_attention.default"
+    nodes = (
+        Node(0, "q", "input", type=t),
+        Node(1, "call", call, (Ref(0),)),
+        Node(2, "out", "operator.getitem", (Ref(1), 0), type=t),
+        Node(3, "seed", "operator.getitem", (Ref(1), 2), type=seed),
+        Node(4, "words", "aten.argmax.default", (Ref(2),), type=seed),
+    )
+    assert final._states(Graph(nodes, (2, 3, None, 4))) == {1}

@@ -165,6 +165,23 @@ def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
     assert order.index("compile") < order.index("peer") < order.index("measure")
 
 
+def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
+    """Two groups, which no kernel joins: both have work for the compilers before the first peer."""
+    given = captured(lambda x: torch.cumsum(torch.exp(x) + 1, 0).sin() * 2, X)
+    counts: list[set[str]] = []
+    lab = FakeLab(wide)
+    begun: list[str] = []
+    compile_one = lab.compile
+    lab.compile = lambda group, config: begun.append(group.key) or compile_one(group, config)
+    site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+    limits = Limits(16, 600.0)
+    tuning = Session(given, (X,), store, limits, Recording(), "m", site=site)
+    tuning.measured(H200, {"eager": lambda: counts.append(set(begun)) or 3.0})
+    assert len(counts[0]) == 2
+    kept = [(key, config) for key, config in zip(begun, lab.compiled, strict=True)]
+    assert len(kept) == len(set(kept))  # what was begun is not begun again
+
+
 def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):
     lab = FakeLab(wide, interrupt_at=4)
     tuning = session(store, graph, lab)
