@@ -45,7 +45,9 @@ _CHAINS = {
 both so long that arithmetic binds."""
 _STREAMS = tuple(Config((("x0", size),), warps, 1) for size, warps in ((1024, 4), (2048, 4)))
 _SHORT, _WIDE = 4096, 1 << 22
-_READERS = 256
+_READERS, _READ = 4096, _MB // 4
+"""Programs, and bytes that each of them reads: many to an SM, so that none waits for long."""
+
 _VENDOR = (4096, 8192)
 _PRODUCTS = ((8192, 8192, 512), (4096, 4096, 4096))
 _TRIED = 4
@@ -168,11 +170,11 @@ class _Job:
         self.figures.append(Figure("bandwidth", before, self.profile.bandwidth, "bytes/s"))
 
     def l2_bandwidth(self) -> None:
-        """Many programs read the same few megabytes at the same time. That takes arithmetic too:
-        the bandwidth is the one with which the model expects what was measured."""
+        """Many programs read the same bytes at the same time. That takes arithmetic too: the
+        bandwidth is the one with which the model expects what was measured."""
         from scipy.optimize import brentq
 
-        width = 2 * _MB // 4
+        width = _READ // 4
         b = _Builder()
         x, scale = b.input(1, width), b.input(_READERS, 1)
         product = b.op("mul.Tensor", x, scale, shape=(_READERS, width))
@@ -188,6 +190,11 @@ class _Job:
         low, high = math.log(least), math.log(least * 8)
         explained = slower(low) > 0 > slower(high)
         found = math.exp(brentq(slower, low, high)) if explained else least
+        if found < self.profile.bandwidth:
+            raise FusionplanError(
+                f"{found:.3g} bytes/s are less than the memory's: the kernel waited for something "
+                "else than the cache"
+            )
         self._set("l2_bandwidth", found, "bytes/s")
 
     def arithmetic(self, name: str) -> None:

@@ -141,3 +141,11 @@ def test_a_calibration_is_the_devices_profile_until_it_is_undone(tmp_path):
         assert store.calibration(H200.key).evidence["figures"]["fma_rate"][0] == 128.0
         store.undo_calibration(H200.key)
         assert calibrated(store, H200) == H200
+
+
+def test_a_cache_slower_than_the_memory_is_no_figure():
+    """A kernel that waits for something else would make every other kernel seem slow."""
+    found = measured(replace(TRUE, l2_bandwidth=H200.bandwidth / 4))
+    assert "l2_bandwidth" not in [figure.name for figure in found.figures]
+    assert found.profile.l2_bandwidth == H200.l2_bandwidth
+    assert any("less than the memory's" in reason for reason in found.skipped)
