@@ -52,29 +52,41 @@ def pressure(nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1) -> tup
     return int(min(limit, max(16, wanted))), int(max(0.0, wanted - limit) * 4)
 
 
+# Least absolute error over 811 kernels with matrix products that Triton 3.6 compiled for H200s: 71%
+# of them within 15% or 8 registers; the workloads left out in turn, 68%.
+_BASE, _HELD, _INSIDE = 25.3, 0.68, 0.42
+
+
 def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
-    """With matrix products: accumulators stay in registers all through their loop, loaded
-    operands in shared memory; what else is computed on the widest tile comes on top. In parts,
-    the results of the products wait while one part is worked on."""
+    """With matrix products: their results stay in registers from the first turn of their loop to
+    their last use, loaded operands in shared memory. Besides them count the other loads under way,
+    and in a loop what is computed there and read again."""
     dots = {c for c in nest.contractions if tiles.dot(c)}
     operands = {r for c in dots for r in nest.values[c].reads}
-    most = 0.0
     behind = frozenset(epilogue(nest, tiles, subtiles).items) if subtiles > 1 else frozenset()
-    for item, loops in nest.walk():
-        if isinstance(item, (Store, Loop)):
-            continue
+    steps = [(i, loops) for i, loops in nest.walk() if not isinstance(i, (Store, Loop))]
+    first = {i.value: place for place, (i, _) in enumerate(steps)}
+    last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
+    last.update((output.value, len(steps)) for output in nest.outputs)
+    ends: dict[int, list[tuple[float, float]]] = {}
+    loaded = inside = most_held = most_inside = 0.0
+    for place, (item, loops) in enumerate(steps):
         carried = {c for loop in loops for c in loop.carries}
-        kept = float(sum(tiles.tile(c) for c in carried))
-        loaded = item.value in nest.loads and item.value in operands
-        own = 0.0 if loaded or item.value in carried else float(tiles.tile(item.value))
-        kind = nest.values[item.value].kind
-        # The values of a chain of operations live beside what they are computed from.
-        beside = 0.5 * own if isinstance(kind, Compute) else 0.0
-        if item in behind:
-            kept += own * (1 - 1 / subtiles)
-            own, beside = own / subtiles, beside / subtiles
-        most = max(most, (kept + own + beside) / threads)
-    return 34.0 + most
+        kind, words = nest.values[item.value].kind, tiles.tile(item.value) / threads
+        until, load, own = last.get(item.value, -1), 0.0, 0.0
+        if isinstance(kind, Load) and item.value not in operands and until >= place:
+            load = words * max(0.5, itemsize(kind.dtype) / 4) / (subtiles if item in behind else 1)
+        elif isinstance(kind, Compute) and loops and until > place:
+            own = words
+        loaded, inside = loaded + load, inside + own
+        ends.setdefault(until, []).append((load, own))
+        results = {d for d in dots if first[d] <= place <= last.get(d, -1)} | carried & dots
+        products = sum(tiles.tile(d) for d in results) / threads
+        most_held = max(most_held, products + loaded)
+        most_inside = max(most_inside, products + inside)
+        for load, own in ends.pop(place, ()):
+            loaded, inside = loaded - load, inside - own
+    return _BASE + _HELD * most_held + _INSIDE * most_inside
 
 
 def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:

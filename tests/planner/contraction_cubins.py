@@ -72,9 +72,10 @@ def in_parts() -> Iterator[Cubin]:
     found = planned("linear_smallk_gelu")
     (group,) = found.fused()
     assert group.config is not None
-    wide = tuple((axis, 256 if axis == "x1" else size) for axis, size in group.config.blocks)
+    blocks = (("r0", 64), ("x0", 128), ("x1", 256))
+    wide = replace(group.config, blocks=blocks, num_warps=8, num_stages=3, reduction="loop")
     for parts in (1, 2):
-        config = replace(group.config, blocks=wide, subtiles=parts)
+        config = replace(wide, subtiles=parts)
         yield from _cubins(f"gelu in {parts}", found, replace(group, config=config))
 
 
