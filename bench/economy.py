@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..tuner.outcome import ATEN, Candidate, Resources, Timed
 from .economy_report import write
 from .measure import machine
 from .replay import Trial, curve, random_curve, searched
+from .run import commit
 from .workloads import ROOT, WORKLOADS, make
 
 SPACES = (
@@ -70,11 +72,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was measured, on which machine, planned for which device."""
+    """What was measured, on which machine, planned for which device. made: when, and with what."""
 
     machine: str
     profile: DeviceProfile
     spaces: tuple[Recorded, ...]
+    made: str = ""
 
 
 _RECORDING: TypeAdapter[Recording] = TypeAdapter(Recording)
@@ -100,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recording = _read(options.replay) if options.replay else _recorded(options)
         found = [economy(space, recording.profile, options.trials) for space in recording.spaces]
-        write(found, recording.machine, options.out)
+        write(found, ", ".join(filter(None, [recording.machine, recording.made])), options.out)
     except FusionplanError as error:
         print(f"economy: {error}", file=sys.stderr)
         return 1
@@ -135,7 +138,9 @@ def _recorded(options: argparse.Namespace) -> Recording:
     with WorkerLab(str(device), profile.capability) as lab:
         for name in options.spaces or SPACES:
             made.append(record(name, lab, profile, str(device), options.configs))
-            found = Recording(machine(device).device, profile, tuple(made))
+            here = machine(device)
+            when = f"{datetime.now(UTC):%Y-%m-%d}, torch {here.torch}, triton {here.triton}"
+            found = Recording(here.device, profile, tuple(made), f"{when}, commit {commit()}")
             # After each, so that an interruption keeps what was measured.
             options.json.write_text(json.dumps(_RECORDING.dump_python(found, mode="json")))
             print(f"{name}: {len(made[-1].trials)} configs, {made[-1].best_s * 1e6:.1f} us")

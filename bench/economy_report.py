@@ -17,10 +17,19 @@ CLOSE = 1.03
 _HEAD = """\
 # Search economy
 
-Every config of some small spaces was measured on {machine}. The search then looked among them, with
-its own seeds and its own proposals, and so did random searches that try no config twice. Quality is
-the time of the best config of the space over that of the best so far: 1 is as good as exhaustive
-search. Made by `scripts/search_economy`; only measured configs count.
+A space here is a number of configs of a workload's largest kernel, at even distances among all that
+the compiler would be given: good ones and bad. All of them were measured, each by itself. The
+search then looked among them, with its own seeds and its own proposals, and so did random searches
+that try no config twice; of those the median is told. Quality is the time of the best config of the
+space over that of the best so far: 1 is as good as exhaustive search. The seconds are those of a
+search that compiles and measures one config at a time.
+
+{machine}
+
+```sh
+scripts/search_economy                          # measures, on a GPU, and writes this file
+scripts/search_economy --replay economy.json    # searches again among what was measured, anywhere
+```
 """
 
 

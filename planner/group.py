@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from .bitsets import bits, bitset
 from .graph import INPUT, Graph, Node, content, kernel_key, map_refs, refs, sorted_kwargs
 from .memo import by_identity
-from .ops import Cast, Contraction, Pointwise, is_free, is_input, row
+from .ops import Cast, Contraction, Pointwise, View, is_free, is_input, row
+from .precision import held
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ read: `arange[:, None] >= arange[None, :]` is cheaper to compare again than to l
 
 def is_copied(graph: Graph, node: int) -> bool:
     """Whether every group that reads a node has a copy of its own: views and constants cost
-    nothing, and a broadcast of a few inputs costs less than reading its result."""
+    nothing, a broadcast of a few inputs costs less than reading its result, and 16-bit numbers
+    spread to float32 are read in half the bytes."""
     return copied(graph)[node]
 
 
@@ -37,6 +39,7 @@ def copied(graph: Graph) -> tuple[bool, ...]:
     # The inputs a node is computed from, if nothing but copied nodes lies between.
     leaves: list[frozenset[int] | None] = []
     found: list[bool] = []
+    shown = _shown(graph)
     for node in graph.nodes:
         own: frozenset[int] | None = frozenset()
         for source in node.inputs:
@@ -44,8 +47,25 @@ def copied(graph: Graph) -> tuple[bool, ...]:
             below = frozenset((source,)) if single else leaves[source] if found[source] else None
             own = None if own is None or below is None else own | below
         leaves.append(own)
-        found.append(is_free(node) or (own is not None and _is_grown(graph, node, own)))
+        grown = own is not None and _is_grown(graph, node, own)
+        found.append(is_free(node) or grown or _is_spread(graph, node, shown))
     return tuple(found)
+
+
+def _shown(graph: Graph) -> set[int]:
+    """Nodes whose value is read by the caller or an opaque operation, perhaps through views."""
+    found = {o for o in graph.outputs if o is not None}
+    for node in reversed(graph.nodes):
+        if row(node) is None or (node.id in found and isinstance(row(node), View)):
+            found.update(node.inputs)
+    return found
+
+
+def _is_spread(graph: Graph, node: Node, shown: set[int]) -> bool:
+    """Whether it holds 16-bit numbers as float32, for kernels to read."""
+    if node.type is None or node.type.dtype != "float32" or node.id in shown:
+        return False
+    return isinstance(row(node), (Cast, Pointwise)) and held(graph, node.id) is not None
 
 
 def _is_grown(graph: Graph, node: Node, leaves: frozenset[int]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from corpus import corpus_graph
+from corpus import Function, corpus_graph, graph_of, tensor
 from fusionplan.planner.capture import capture
 from fusionplan.planner.config import Config
 from fusionplan.planner.cover import modelled_plan
@@ -11,7 +12,7 @@ from fusionplan.planner.device import H200
 from fusionplan.planner.explain import explain
 from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.planner.group import copies_in, subgraph
+from fusionplan.planner.group import copies_in, is_copied, subgraph
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
@@ -92,3 +93,36 @@ def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
     assert plan.predicted <= boundary.apart_s < (boundary.together_s or 0.0)
     assert told.chosen == plan.chosen
     assert print_module(graph, plan).count("def group_") == 2
+
+
+def test_numbers_of_16_bits_are_spread_where_they_are_read() -> None:
+    """A float32 copy of them is no value of its own: two kernels that read it read 16 bits."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x.float()
+        return torch.cumsum(wide * 2, 0) + 1, (wide @ w.float()).bfloat16()
+
+    narrow = [tensor(8, 16, dtype=torch.bfloat16), tensor(16, 16, dtype=torch.bfloat16)]
+    graph = graph_of(function, narrow)
+    spread = widened(graph)
+    assert len(spread) == 2
+    assert all(is_copied(graph, node) for node in spread)
+
+
+def widened(graph: Graph) -> list[int]:
+    casts = [n for n in graph.nodes if "_to_copy" in n.op and n.type]
+    return [n.id for n in casts if n.type and n.type.dtype == "float32"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (y := x.float(), y + 1),
+        lambda x: (x.float().view(-1), x + 1),
+        lambda x: (torch.sort(x.float())[0], x + 1),
+    ],
+)
+def test_spread_numbers_that_are_shown_are_stored(function: Function) -> None:
+    graph = graph_of(function, [tensor(8, 16, dtype=torch.bfloat16)])
+    (spread,) = widened(graph)
+    assert not is_copied(graph, spread)
