@@ -111,14 +111,15 @@ def tune(
 
     example_inputs: one tensor, a tuple or list of arguments, or a dictionary of them by name,
     on the model's device. effort: "quick" (16 trials, 60 s), "default" (64, 180 s) or "thorough"
-    (256, 900 s); trials, most kernels tried for each graph, and seconds, most time for all of
-    them, take the place of its own. store: path or database URL; None is $PLANNER_STORE, else the
-    user's cache. device: None is the current CUDA device. With no CUDA device, or with a target
-    ("h200", "h100", "a100"), plans come from the cost model and say so. training: the backward
-    pass too; else the model runs under no_grad, and so must what is to run by the plan. dynamic:
-    sizes of the inputs may vary, as with torch.compile's dynamic=True: the plans hold for all
-    sizes of their bucket, which agree in every varying size rounded up to a power of two and in
-    whether it is a multiple of 16. Sizes marked by torch._dynamo.mark_dynamic vary in any case.
+    (256, 900 s), of a graph of many groups 4, 10 or 24 trials for each; trials, most kernels tried
+    for each graph, and seconds, most time for all of them, take the place of its own. store: path
+    or database URL; None is $PLANNER_STORE, else the user's cache. device: None is the current CUDA
+    device. With no CUDA device, or with a target ("h200", "h100", "a100"), plans come from the cost
+    model and say so. training: the backward pass too; else the model runs under no_grad, and so
+    must what is to run by the plan. dynamic: sizes of the inputs may vary, as with torch.compile's
+    dynamic=True: the plans hold for all sizes of their bucket, which agree in every varying size
+    rounded up to a power of two and in whether it is a multiple of 16. Sizes marked by
+    torch._dynamo.mark_dynamic vary in any case.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """

@@ -77,8 +77,9 @@ class PartitionSearch:
         costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
         for key in sorted(tasks, key=lambda key: -costs[key]):
             space = tasks[key].space
-            if len(tasks) > 1 and not isinstance(space, Refusal):
-                for config, _ in space.seeds(SEEDS)[: self.split.least]:
+            if not isinstance(space, Refusal):
+                count = min(self.budget.trials, SEEDS) if len(tasks) == 1 else self.split.least
+                for config, _ in space.seeds(SEEDS)[:count]:
                     yield tasks[key].group, config
 
     def run(self) -> None:

@@ -37,6 +37,16 @@ class RegionSearch:
         self.trials = [t for nodes in regions(graph, self.preferred) for t in self._ways(nodes)]
         self.found: dict[tuple[int, ...], list[GroupPlan]] = {}
 
+    @property
+    def weight(self) -> float:
+        """The part of the preferred partition's time, by the model, that is the regions'."""
+        inside = {node for trial in self.trials for node in trial.nodes}
+        tasks = zip(self.preferred, self.tasks.all(self.preferred), strict=True)
+        seconds = [(nodes, t.modelled.seconds if t.modelled else t.floor_s) for nodes, t in tasks]
+        total = sum(s for _, s in seconds)
+        own = sum(s for nodes, s in seconds if inside.issuperset(nodes))
+        return own / total if total else 1.0
+
     def run(self, budget: Budget) -> None:
         """Search the bodies of every way of every region."""
         for number, trial in enumerate(self.trials):

@@ -49,8 +49,9 @@ SEARCH_SHARE = 0.3
 """Of the time, what the search has at least once the peers are compiled; what they took beyond the
 rest is added, for a tune that only compiled peers has found nothing."""
 
-REGIONAL = 0.6
-"""Of the search, for the other ways of the graph's regions."""
+REGIONAL, REGIONAL_LEAST = 0.6, 0.25
+"""Of the search, for the other ways of the graph's regions where they take all of its time; at
+least that part of it for regions that take little."""
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
@@ -233,18 +234,18 @@ class Session:
         first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
         most = self.limits.trials_of(len({task.group.key for task in tasks.all(first)}))
         self.progress.phase("search", f"up to {most} trials")
-        clock, begin = lab.clock, lab.begin
-        now = clock()
-        until = self._until
-        trials = most
+        clock, until, trials = lab.clock, self._until, most
         search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
         try:
             for group, config in search.ahead():
-                begin(group, config)
+                lab.begin(group, config)
+            lab.warm()
+            now = clock()  # What the peers took is not to be shared out.
             if regional.trials:
-                trials = max(1, int(trials * (1 - REGIONAL)))
+                part = REGIONAL * max(REGIONAL_LEAST, regional.weight)
+                trials = max(1, int(trials * (1 - part)))
                 search.budget = Budget(trials, until, clock)
-                share = now + (until - now) * REGIONAL
+                share = now + (until - now) * part
                 regional.run(Budget(most - trials, share, clock))
             search.run()
         except KeyboardInterrupt:
@@ -347,14 +348,15 @@ class GatedLab:
         incumbent_s: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> Outcome:
-        self._pass()
+        self.warm()
         return self.lab.measure(group, candidate, incumbent_s, meanwhile)
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
-        self._pass()
+        self.warm()
         return self.lab.duel(group, candidates)
 
-    def _pass(self) -> None:
+    def warm(self) -> None:
+        """Compile the peers, once."""
         if not self.open:
             self.open = True
             self.progress.phase("peers", ", ".join(self.peers.given) or "none")
