@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .bitsets import bits
 from .candidates import Candidate, Ground, enumerated
-from .exact import Cycle, Program, Solution
+from .exact import SOLVER_S, Cycle, Program, Solution
 from .nearby import Changed, Nearby
 
 Price = Callable[[Candidate], float | None]
@@ -24,10 +24,11 @@ _EQUAL = 1e-6
 @dataclass(frozen=True, slots=True)
 class Effort:
     """enumerated: groups of a region looked at, to prove a cover. priced: those that the model
-    prices beyond the start."""
+    prices beyond the start. solver_s: seconds of the integer programs."""
 
     enumerated: int = 600
     priced: int = 48
+    solver_s: float = SOLVER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Search:
             return Found(best.chosen, start_s, start_s, start_s, True)
         self._most = len(self.known) + self.effort.priced
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
-        program = Program(self.region, self._needed(), self.cycle)
+        program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
         best = self._improved(best, program)
         least_s = 0.0
         if complete:
@@ -82,7 +83,7 @@ class Search:
 
     def others(self, found: Found, count: int) -> list[Found]:
         """The next best covers of what has been priced."""
-        program = Program(self.region, self._needed(), self.cycle)
+        program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
         program.forbid(found.groups)
         more: list[Found] = []
         while len(more) < count:

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LARGE = TensorType((1 << 12, 1 << 10), (1 << 10, 1), "float32")
-ALL = Effort(enumerated=100_000, priced=100_000)
+ALL = Effort(enumerated=100_000, priced=100_000, solver_s=600.0)
 
 
 @st.composite
