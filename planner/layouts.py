@@ -8,6 +8,7 @@ kernels read and write any strides. Inputs and results of the graph stay as they
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 __all__ = ["channels_last", "laid_out"]
 
 aten = torch.ops.aten
+log = logging.getLogger(__name__)
 
 _GROUPS: dict[Any, int] = {aten.convolution.default: 8, aten.convolution_backward.default: 9}
 """Where the number of groups is among the arguments."""
@@ -53,6 +55,9 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     try:
         moved = _Moved(graph).run()
     except _Fixed:
+        return gm
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug("images stay in planes", exc_info=True)
         return gm
     if not moved:
         return gm

@@ -148,44 +148,39 @@ def _slower_loops(nest: Nest, config: Config, several: bool) -> float:
     return _STORING * stores + _WAITING * (max(0, loads - 2) if waits else 0)
 
 
-def seconds(
-    products: Products,
-    waiting: Waiting,
-    spills: int,
-    memory_s: float,
-    l2_s: float,
-    tensor_s: float,
-    arithmetic_s: float,
-) -> float:
-    """Seconds of a kernel with matrix products, from those of its parts, each alone and at its
-    best. spills: bytes a thread."""
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Seconds of a kernel's parts, each by itself and at its best."""
+
+    memory_s: float
+    l2_s: float
+    tensor_s: float
+    arithmetic_s: float
+
+
+def seconds(products: Products, waiting: Waiting, spills: int, alone: Alone) -> float:
+    """Seconds of a kernel with matrix products. spills: bytes a thread."""
+    spilled = min(2.0, spills / 100)
     if not products.several:
-        return _single(products, waiting, spills, memory_s, l2_s, tensor_s, arithmetic_s)
-    base = max(memory_s, 0.6 * l2_s, tensor_s) + 0.4 * arithmetic_s
+        return _single(products, waiting, spilled, alone)
+    base = max(alone.memory_s, 0.6 * alone.l2_s, alone.tensor_s) + 0.4 * alone.arithmetic_s
     slower = (
         products.slower
         + _SEVERAL
         + _FEW_WARPS * _halvings(16, waiting.warps)
-        + _SPILLED * min(2.0, spills / 100)
-        + _ARITHMETIC * arithmetic_s / base
+        + _SPILLED * spilled
+        + _ARITHMETIC * alone.arithmetic_s / base
     )
     return base * math.exp(slower) + _CHAINED_S
 
 
-def _single(
-    products: Products,
-    waiting: Waiting,
-    spills: int,
-    memory_s: float,
-    l2_s: float,
-    tensor_s: float,
-    arithmetic_s: float,
-) -> float:
+def _single(products: Products, waiting: Waiting, spilled: float, alone: Alone) -> float:
     later = _NEXT * max(0.0, waiting.waves - 1) / max(1, waiting.resident)
     waits_s = _WAIT_S * (1 + _TURN * waiting.turns / products.ahead) * (1 + later)
-    base = max(memory_s, tensor_s, _L2_ALONE * l2_s) + _BESIDE * arithmetic_s + waits_s
-    slower = _ALONE + _CONFIG * products.slower + _ALONE_SPILLED * min(2.0, spills / 100)
-    return max(memory_s, tensor_s, base * math.exp(slower))
+    least_s = max(alone.memory_s, alone.tensor_s)
+    base = max(least_s, _L2_ALONE * alone.l2_s) + _BESIDE * alone.arithmetic_s + waits_s
+    slower = _ALONE + _CONFIG * products.slower + _ALONE_SPILLED * spilled
+    return max(least_s, base * math.exp(slower))
 
 
 def _halvings(usual: float, found: float) -> float:

@@ -71,10 +71,12 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The Dynamo graph that an ATen graph came from, with its own inputs: what peers run."""
+    """The Dynamo graph that an ATen graph came from, with its own inputs: what peers run.
+    compiled: by mode of torch.compile, for the forward and the backward graph alike."""
 
     gm: fx.GraphModule
     inputs: tuple[Any, ...]
+    compiled: dict[str, Model] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

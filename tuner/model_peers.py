@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import fx
 
 from ..planner.graph import Graph
 from ..planner.ops import is_compute
@@ -58,7 +56,7 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
     make = _forward if part.stage == "forward" else _backward
     peers = {EAGER: make(origin.gm, origin)}
     names = TRAINING_MODES if modes else ()
-    return peers | {m: make(_graph_compiled(origin.gm, m), origin) for m in names}
+    return peers | {m: make(_graph_compiled(origin, m), origin) for m in names}
 
 
 def step_of(model: Model, origin: Origin) -> Run:
@@ -79,10 +77,11 @@ def step_with_graphs(origin: Origin, mode: str) -> Run:
     return step_of(_compiled(origin.gm, WITH_GRAPHS[mode]), origin)
 
 
-@lru_cache(maxsize=8)
-def _graph_compiled(gm: fx.GraphModule, mode: str) -> Model:
+def _graph_compiled(origin: Origin, mode: str) -> Model:
     """Once for the forward and the backward graph."""
-    return _compiled(gm, mode)
+    if mode not in origin.compiled:
+        origin.compiled[mode] = _compiled(origin.gm, mode)
+    return origin.compiled[mode]
 
 
 def _compiled(model: Model, mode: str) -> Model:

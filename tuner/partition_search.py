@@ -116,6 +116,7 @@ class PartitionSearch:
                 return
             both = dict(self._both())
             scale = statistics.median(m / p for p, m in both.values()) if both else 1.0
+            scale = min(MOST_SCALED, scale)  # a group alone would excuse itself
             known = {key: measured / scale for key, (_, measured) in both.items()}
             groups = self.tasks.cover.learned(self.graph, self.tasks.profile, known)
             if not self._is_new(groups):

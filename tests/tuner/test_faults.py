@@ -54,6 +54,8 @@ def test_efforts_grow_and_may_be_overridden():
     found = [(each.trials, each.seconds) for each in EFFORTS.values()]
     assert found == sorted(found)
     assert allowance("quick", trials=3).trials == 3
+    assert Limits(8, each=allowance("quick").each).trials_of(5) == 20
+    assert Limits(8, each=allowance("quick", trials=8).each).trials_of(5) == 8
     assert allowance("quick", trials=3).seconds == EFFORTS["quick"].seconds
     assert allowance("thorough", seconds=2.0).trials == EFFORTS["thorough"].trials
     with pytest.raises(FusionplanError, match="quick, default, thorough"):

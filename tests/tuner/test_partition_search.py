@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fusionplan.db import Store
+from fusionplan.planner.cover import learned
 from fusionplan.planner.device import builtin
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.config_search import Bench, Budget
@@ -75,6 +76,21 @@ def test_a_cut_that_the_model_does_not_know_is_found(store: Store):
     found, _, _ = search(store, chain(4), FakeLab(slow_when_long), trials=200)
     assert all(len(g) <= 2 for g in found.best()[0].groups)
     assert len(found.seen) > 2
+
+
+def test_what_was_measured_makes_the_next_cover(store: Store):
+    """A group ten times slower than the model says is left out at once, before all other covers."""
+    graph = chain(4)
+    whole = key(graph)
+
+    def disappointing(group: Group, candidate: Candidate) -> float:
+        return 1e-3 if group.key == whole else 1e-5
+
+    found, tasks, _ = search(store, graph, FakeLab(disappointing), trials=200)
+    first, second, *_ = found.seen
+    assert [task.group.key for task in tasks.all(first)] == [whole]
+    assert second == learned(graph, H200, {whole: 1.0})
+    assert whole not in {task.group.key for task in tasks.all(second)}
 
 
 def test_equal_groups_are_tuned_once(store: Store):
