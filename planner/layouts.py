@@ -3,7 +3,9 @@
 A GPU's convolutions of 16-bit numbers read channels, not columns, side by side; of an image in
 planes their library makes such a copy first, and another back, for each of them. Here the first
 convolution's input is copied, and everything after it computed in that order of memory: generated
-kernels read and write any strides. Inputs and results of the graph stay as they are.
+kernels read and write any strides. Inputs and results of the graph stay as they are. In that order
+a convolution of one pixel at a time is a product of two matrices, which kernels of ours compute
+with what follows, and is written as one.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _GROUPS: dict[Any, int] = {aten.convolution.default: 8, aten.convolution_backwar
 
 _TENSORS: dict[Any, int] = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 """How many of the first arguments are images or weights."""
+
+_END = 2**63 - 1
+"""Of a slice that goes on to the last element."""
 
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 
@@ -71,6 +76,15 @@ def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
     return channels_last(gm) if stage == "inference" else gm
 
 
+def _is_product(node: fx.Node) -> bool:
+    """Whether each pixel of the result is a product with one pixel of the image."""
+    if node.target is not aten.convolution.default:
+        return False
+    weight, padding, transposed = _value(node.args[1]), node.args[4], node.args[6]
+    alone = weight is not None and tuple(weight.shape[2:]) == (1, 1)
+    return alone and not transposed and not any(padding)  # type: ignore[arg-type]
+
+
 def _gains(node: Any) -> bool:
     value = _value(node.args[0])
     if value is None or value.dim() != 4 or value.dtype not in (torch.float16, torch.bfloat16):
@@ -87,6 +101,7 @@ class _Moved:
         self.graph = graph
         self.copies: dict[fx.Node, fx.Node] = {}
         self.changed: dict[fx.Node, Any] = {}  # with the value that each had before
+        self.products = 0
 
     def run(self) -> bool:
         for node in list(self.graph.nodes):
@@ -94,9 +109,11 @@ class _Moved:
                 node.args = (pytree.tree_map_only(fx.Node, self._as_it_was, node.args[0]),)
             elif node.target in _GROUPS:
                 self._convolution(node)
+                if _is_product(node):
+                    self._product(node)
             elif any(n in self.changed for n in node.all_input_nodes):
                 self._again(node)
-        return bool(self.changed)
+        return bool(self.changed or self.products)
 
     def _convolution(self, node: fx.Node) -> None:
         count = _TENSORS[node.target]
@@ -104,6 +121,37 @@ class _Moved:
             laid = [self._laid(n, node) if isinstance(n, fx.Node) else n for n in node.args[:count]]
         node.args = (*laid, *node.args[count:])
         self._again(node)
+
+    def _product(self, node: fx.Node) -> None:
+        """In place of a convolution: its pixels, a row each, times the weights."""
+        self.products += 1
+        x, weight, bias, strides = node.args[:4]
+        wanted = node.meta["val"]
+        images, channels, height, width = wanted.shape
+        with self.graph.inserting_before(node):
+
+            def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+                return self._made(node, target, args, kwargs)
+
+            for dim, step in zip((2, 3), strides, strict=True):  # type: ignore[arg-type]
+                if step != 1:
+                    x = call(aten.slice.Tensor, x, dim, 0, _END, step)
+            rows = call(aten.permute.default, x, [0, 2, 3, 1])
+            if not rows.meta["val"].is_contiguous():
+                rows = call(aten.clone.default, rows, memory_format=torch.contiguous_format)
+            rows = call(aten.view.default, rows, [images * height * width, -1])
+            columns = call(aten.view.default, weight, [channels, -1])
+            columns = call(aten.permute.default, columns, [1, 0])
+            if bias is None:
+                found = call(aten.mm.default, rows, columns)
+            else:
+                found = call(aten.addmm.default, bias, rows, columns)
+            found = call(aten.view.default, found, [images, height, width, channels])
+            found = call(aten.permute.default, found, [0, 3, 1, 2])
+        if node in self.changed:
+            self.changed[found] = self.changed.pop(node)
+        node.replace_all_uses_with(found)
+        self.graph.erase_node(node)
 
     def _laid(self, node: fx.Node, reader: fx.Node) -> fx.Node:
         """The node with channels side by side: itself or a copy."""
@@ -126,7 +174,13 @@ class _Moved:
 
     def _copy(self, node: fx.Node, order: torch.memory_format, like: fx.Node) -> fx.Node:
         """A copy in that order; it belongs to the same pass, forward or backward, as `like`."""
-        made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": order})
+        return self._made(like, aten.clone.default, (node,), {"memory_format": order})
+
+    def _made(
+        self, like: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> fx.Node:
+        """A new node that belongs to the same pass as `like`."""
+        made = self.graph.call_function(target, args, kwargs)
         for name in ("partitioner_tag", "stack_trace"):
             if name in like.meta:
                 made.meta[name] = like.meta[name]

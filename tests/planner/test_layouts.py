@@ -65,7 +65,7 @@ def test_channels_lie_side_by_side_between_and_not_in_the_results(compiled):
         for found, wanted in zip(fast(x), model(x), strict=True):
             near(found, wanted)
     (graph,) = graphs(dispatcher)
-    assert [n.type.stride[1] for n in convolutions(graph)] == [1, 1, 1]
+    assert [n.type.stride[1] for n in convolutions(graph)] == [1, 1]
     assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
 
 
@@ -88,6 +88,24 @@ def test_gradients_are_those_of_eager(compiled):
         gradient, image = (backward.nodes[i].type for i in node.inputs[:2])
         assert gradient.stride[1] == 1
         assert image.stride[1] == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [1, 2, (1, 3)])
+def test_one_pixel_at_a_time_is_a_product_in_our_kernel(compiled, stride, bias):
+    """With what stands before and behind it, and nothing of a library left."""
+    torch.manual_seed(0)
+    layers = nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 1, stride, bias=bias)
+    model = nn.Sequential(*layers, nn.BatchNorm2d(16), nn.SiLU()).to(DEVICE, torch.bfloat16).eval()
+    x = torch.randn(2, 32, 12, 12, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            near(fast(given), model(given))
+    for live in dispatcher.live.values():
+        assert not convolutions(live.runner.captured.graph)
+        assert {g.lowering for g in live.runner.plan.groups} == {"triton"}
+        assert live.runner.kernels_per_call
 
 
 @pytest.mark.parametrize("groups, dtype", [(16, torch.bfloat16), (1, torch.float32)])
