@@ -45,8 +45,12 @@ _CHAINS = {
 both so long that arithmetic binds."""
 _STREAMS = tuple(Config((("x0", size),), warps, 1) for size, warps in ((1024, 4), (2048, 4)))
 _SHORT, _WIDE = 4096, 1 << 22
-_READERS, _READ = 4096, _MB // 4
-"""Programs, and bytes that each of them reads: many to an SM, so that none waits for long."""
+_ROWS, _ROW, _READERS = 2048, 1024, 64
+"""float32 in the cache, by rows, and how often they are all read."""
+_READS = tuple(
+    Config((("x0", 1), ("x1", rows)), warps, 1) for rows, warps in ((2, 4), (4, 4), (8, 8))
+)
+"""A program reads few rows, all at once: many to an SM, so that none waits for long."""
 
 _VENDOR = (4096, 8192)
 _PRODUCTS = ((8192, 8192, 512), (4096, 4096, 4096))
@@ -170,16 +174,16 @@ class _Job:
         self.figures.append(Figure("bandwidth", before, self.profile.bandwidth, "bytes/s"))
 
     def l2_bandwidth(self) -> None:
-        """Many programs read the same bytes at the same time. That takes arithmetic too: the
-        bandwidth is the one with which the model expects what was measured."""
+        """The same rows read again and again by different programs. That takes arithmetic too:
+        the bandwidth is the one with which the model expects what was measured."""
         from scipy.optimize import brentq
 
-        width = _READ // 4
         b = _Builder()
-        x, scale = b.input(1, width), b.input(_READERS, 1)
-        product = b.op("mul.Tensor", x, scale, shape=(_READERS, width))
-        group = b.graph(b.op("amax.default", product, (1,), shape=(_READERS,)))
-        seconds, config = self._best(group)
+        x, scale = b.input(_ROWS, _ROW), b.input(_READERS, 1, 1)
+        product = b.op("mul.Tensor", x, scale, shape=(_READERS, _ROWS, _ROW))
+        group = b.graph(b.op("amax.default", product, (2,), shape=(_READERS, _ROWS)))
+        found = [(self.meter.kernel(group, config), config) for config in _READS]
+        seconds, config = min(found, key=lambda pair: pair[0])
         work = self._work(group, config)
 
         def slower(logarithm: float) -> float:
@@ -189,13 +193,13 @@ class _Job:
         least = work.l2_bytes / (seconds - self.profile.launch_s)
         low, high = math.log(least), math.log(least * 8)
         explained = slower(low) > 0 > slower(high)
-        found = math.exp(brentq(slower, low, high)) if explained else least
-        if found < self.profile.bandwidth:
+        rate = math.exp(brentq(slower, low, high)) if explained else least
+        if rate < self.profile.bandwidth:
             raise FusionplanError(
-                f"{found:.3g} bytes/s are less than the memory's: the kernel waited for something "
+                f"{rate:.3g} bytes/s are less than the memory's: the kernel waited for something "
                 "else than the cache"
             )
-        self._set("l2_bandwidth", found, "bytes/s")
+        self._set("l2_bandwidth", rate, "bytes/s")
 
     def arithmetic(self, name: str) -> None:
         """Results of one SM in a clock cycle."""

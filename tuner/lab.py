@@ -128,7 +128,7 @@ class WorkerLab:
     ) -> None:
         self._capability = capability
         self._interpret = interpret
-        self._compilers = compilers or max(1, min(12, (os.cpu_count() or 2) - 3))
+        self._compilers = compilers or max(1, min(12, len(os.sched_getaffinity(0)) - 3))
         measure = worker_command(
             "measure", "--device", device, "--seed", str(seed), "--least", str(least)
         )

@@ -7,12 +7,17 @@ It reads requests and writes answers, one JSON object a line. The first line it 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .process import Pipe, die_with_parent
+
+POLITENESS = 10
+"""By how much compilers stand back for torch.compile, which compiles and tunes the peers at the same
+time, and for what measures."""
 
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -42,6 +47,7 @@ def _role(options: argparse.Namespace) -> tuple[Handler, type[Exception] | tuple
     if options.role == "compile":
         from . import compiling
 
+        os.nice(POLITENESS)
         return compiling.handle, ()
     from . import bench
 
