@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,11 +20,14 @@ from .result import PREDICTED, Missing, Predicted, Traffic
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L2, TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
 METRICS = (READ, WRITTEN, L2, TIME)
+STORED = "lts__t_sectors_op_write.sum"
+"""What is written into the L2 cache: of a result, also the part that has not left it at the end."""
 
 USUAL = "/usr/local/cuda/bin/ncu"
 
 _UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 _UNITS |= {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0}
+_UNITS |= {"sector": 32.0}  # bytes
 _UNITS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -39,14 +43,33 @@ def find() -> str:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel that ncu watched, and what it counted, in bytes and seconds by metric."""
+
+    name: str
+    counted: Mapping[str, float]
+
+
 def watch(program: Sequence[str]) -> Traffic | Missing:
     """Run a program of ours that turns the profiler on for one call and prints what the model
     expects. Raises DeviceError without ncu, NcuError when it fails."""
+    said, told = under(program, METRICS)
+    try:
+        predicted = PREDICTED.validate_json(said)
+    except ValidationError as error:
+        raise NcuError(f"the program under ncu gave no result: {said[-200:]!r}") from error
+    return predicted if isinstance(predicted, Missing) else summed(told, predicted)
+
+
+def under(program: Sequence[str], metrics: Sequence[str]) -> tuple[str, str]:
+    """What the program prints, and what ncu logs of the kernels that it launches while it has the
+    profiler on. Raises DeviceError without ncu, NcuError when it fails."""
     ncu = find()
     with TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         done = subprocess.run(
-            command(ncu, log, program),
+            command(ncu, log, program, metrics),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -55,18 +78,14 @@ def watch(program: Sequence[str]) -> Traffic | Missing:
         told = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if done.returncode:
         raise NcuError(f"ncu ended with exit code {done.returncode}{_complaint(told)}")
-    try:
-        predicted = PREDICTED.validate_json(done.stdout)
-    except ValidationError as error:
-        raise NcuError(f"the program under ncu gave no result: {done.stdout[-200:]!r}") from error
-    return predicted if isinstance(predicted, Missing) else summed(told, predicted)
+    return done.stdout, told
 
 
-def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
+def command(ncu: str, log: Path, program: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """The kernels between the calls that start and stop the profiler, in base units; the clocks
     are left as they are. What ncu itself says goes to the log."""
     options = ["--profile-from-start", "off", "--clock-control", "none"]
-    options += ["--target-processes", "application-only", "--metrics", ",".join(METRICS)]
+    options += ["--target-processes", "application-only", "--metrics", ",".join(metrics)]
     options += ["--csv", "--print-units", "base", "--log-file", str(log)]
     return [ncu, *options, *program]
 
@@ -74,27 +93,36 @@ def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
 def summed(text: str, predicted: Predicted) -> Traffic:
     """The sums over the kernels in ncu's output. Raises NcuError where it has none, or where a
     metric was not counted."""
-    kernels: dict[str, dict[str, float]] = {}
-    for row in _rows(text):
-        counted = kernels.setdefault(row["ID"], {})
-        counted[row["Metric Name"]] = _value(row)
-    if not kernels:
-        raise NcuError(f"ncu saw no kernel{_complaint(text)}")
-    try:
-        sums = {m: sum(counted[m] for counted in kernels.values()) for m in METRICS}
-    except KeyError as error:
-        raise NcuError(f"ncu did not count {error.args[0]} of every kernel") from error
+    kernels = launches(text, METRICS)
+    sums = {m: sum(one.counted[m] for one in kernels) for m in METRICS}
     read, written, l2 = (round(sums[m]) for m in (READ, WRITTEN, L2))
     return Traffic(read, written, l2, sums[TIME], len(kernels), predicted)
 
 
-def _rows(text: str) -> list[dict[str, str]]:
+def launches(text: str, metrics: Sequence[str]) -> list[Launch]:
+    """The kernels in ncu's output, in the order of their launches. Raises NcuError where there is
+    none, or where a metric was not counted."""
+    names: dict[str, str] = {}
+    found: dict[str, dict[str, float]] = {}
+    for row in _rows(text, metrics):
+        names[row["ID"]] = row["Kernel Name"]
+        found.setdefault(row["ID"], {})[row["Metric Name"]] = _value(row)
+    if not found:
+        raise NcuError(f"ncu saw no kernel{_complaint(text)}")
+    for counted in found.values():
+        missing = [metric for metric in metrics if metric not in counted]
+        if missing:
+            raise NcuError(f"ncu did not count {missing[0]} of every kernel")
+    return [Launch(names[number], found[number]) for number in found]
+
+
+def _rows(text: str, metrics: Sequence[str]) -> list[dict[str, str]]:
     """One for each kernel and metric. Lines of ncu's own, and of the program's, come before."""
     lines = text.splitlines()
     for start, line in enumerate(lines):
         if line.startswith('"ID",'):
             table = [row for row in lines[start:] if row.startswith('"')]
-            return [row for row in csv.DictReader(table) if row.get("Metric Name") in METRICS]
+            return [row for row in csv.DictReader(table) if row.get("Metric Name") in metrics]
     return []
 
 
