@@ -94,7 +94,7 @@ def plan_view(shown: ShownPlan) -> RenderableType:
     head.append(f"plan {shown.key[:KEY]}", style="bold")
     head.append(f"  {shown.name}  {shown.device}  evidence: {plan.evidence}")
     if plan.cudagraph:
-        head.append("  replayed as a CUDA graph")
+        head.append("  replayed as a CUDA graph" + ", launches overlapping" * plan.overlaps)
     return Group(head, _groups(shown), *_peers(plan), Text(_verdict(plan)))
 
 

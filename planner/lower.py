@@ -27,7 +27,7 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
         for number, kernel in enumerate(found.kernels):
             own = f"{name}_{number}" if several else name
             later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
-            around = Around(number > 0, number < len(found.kernels) - 1, later)
+            around = Around(number > 0, later)
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
             kernels.append(_rewired(source, kernel))
     except Refused as refused:

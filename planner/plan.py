@@ -64,7 +64,8 @@ class Plan:
     what the figures and the generated code depend on. No group: the graph runs as the user's own
     eager code, not opened into ATen operations. measured: seconds of the whole plan, re-measured
     beside its `peers` ("eager", "default", "max-autotune", ...) in one interleaved run.
-    cudagraph: runs as a captured graph. chosen: of the model's groups.
+    cudagraph: runs as a captured graph. overlaps: each kernel of ours is launched while the one
+    before it ends, for which it waits itself. chosen: of the model's groups.
     """
 
     graph_key: str
@@ -76,6 +77,7 @@ class Plan:
     measured: Seconds | None = None
     peers: tuple[tuple[str, Seconds], ...] = ()
     cudagraph: bool = False
+    overlaps: bool = False
     chosen: Chosen | None = None
     format: Literal[1] = 1
 

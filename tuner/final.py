@@ -44,6 +44,9 @@ _TRUSTED = 0.1
 _OWN_GRAPHS = ("max-autotune", "reduce-overhead")
 """Modes of torch.compile that capture CUDA graphs themselves, which cannot be within another."""
 
+OVERLAPPING = (9, 0)
+"""The compute capability from which a kernel can be launched while the one before it ends."""
+
 _STEADY = 1.02
 """Times another mode's seconds, on a host that has nothing else to do, that one with CUDA graphs
 may take."""
@@ -158,22 +161,43 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
             continue
         assert expected is not None
         found[str(number)] = Runner(plan, executor, executor.kernels_per_call)
-        graphed = _graphed(str(number), plan, executor, expected, arena)
+        if _saves_launches(plan, arena):
+            found |= _graphs(str(number), plan, executor, expected, arena)
+    return found
+
+
+def _saves_launches(plan: Plan, arena: Arena) -> bool:
+    """Whether a CUDA graph is worth trying."""
+    if arena.captured.device.type != "cuda" or launches(plan, arena.captured.graph) < 2:
+        return False
+    return not any(g.lowering == "inductor" and g.options in _OWN_GRAPHS for g in plan.groups)
+
+
+def _graphs(
+    name: str, plan: Plan, executor: Executor, expected: Sequence[Any], arena: Arena
+) -> dict[str, Runner]:
+    """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
+    where this is the plan that the search likes best."""
+    found: dict[str, Runner] = {}
+    device = arena.captured.device
+    if executor.kernels_per_call and torch.cuda.get_device_capability(device) >= OVERLAPPING:
+        overlapping = replace(plan, overlaps=True)
+        other = Executor(arena.captured, overlapping, device)
+        graphed = _graphed(name, overlapping, other, expected, arena)
         if graphed is not None:
-            found[f"{number} as a graph"] = graphed
+            found[f"{name} as a graph, overlapping"] = graphed
+    if not found or name == "0":
+        graphed = _graphed(name, plan, executor, expected, arena)
+        if graphed is not None:
+            found[f"{name} as a graph"] = graphed
     return found
 
 
 def _graphed(
     name: str, plan: Plan, executor: Executor, expected: Sequence[Any], arena: Arena
 ) -> Runner | None:
-    """The plan as a CUDA graph; None where that saves nothing or cannot be, with a note."""
-    stage, graph = arena.stage, arena.captured.graph
-    if arena.captured.device.type != "cuda" or launches(plan, graph) < 2:
-        return None
-    if any(g.lowering == "inductor" and g.options in _OWN_GRAPHS for g in plan.groups):
-        return None
-    run = GraphedExecutor(executor, copies=None if stage == "inference" else 0)
+    """The plan as a CUDA graph; None where that cannot be, with a note."""
+    run = GraphedExecutor(executor, copies=None if arena.stage == "inference" else 0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

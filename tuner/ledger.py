@@ -124,7 +124,11 @@ class Ledger:
                 subject=self.graph_key,
                 device_key=self.device_key,
                 versions=dict(self.versions),
-                config={"groups": groups, "cudagraph": plan.cudagraph},
+                config={
+                    "groups": groups,
+                    "cudagraph": plan.cudagraph,
+                    "overlaps": plan.overlaps,
+                },
                 outcome="timed",
                 timing=self.timing,
                 measured_s=plan.measured,

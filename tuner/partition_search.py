@@ -50,8 +50,9 @@ LEARNED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How many trials a group gets, at least and in all."""
+    """How many trials a group gets: before any gets more, at least, and in all."""
 
+    first: int = 1
     least: int = 4
     usual: int = 8
 
@@ -230,7 +231,8 @@ class PartitionSearch:
         self, groups: Groups, trials: int, *, again: bool = False, share: float = 1.0
     ) -> None:
         """Tune the groups that are not yet (with `again`, all of them more), the costly ones
-        longer, in a share of the time that is left."""
+        longer, in a share of the time that is left. Each is tried once before any is tuned: a plan
+        is as slow as the group that there was no time for."""
         end = self.budget.clock()
         end += (self.budget.until - end) * share
         own = self.tasks.all(groups)
@@ -241,25 +243,31 @@ class PartitionSearch:
             for key, task in tasks.items()
             if again or self.bench.findings.of(key).trials < self._wanted(task)
         }
+        costliest = sorted(weights, key=lambda key: -weights[key])
+        before = {key: self.bench.findings.of(key).trials for key in costliest}
+        if len(weights) > 1 and not again:
+            for key in costliest:
+                if not self.budget.is_spent:
+                    total = before[key] + self.split.first
+                    self._tune_one(tasks[key], total, self.budget.until)
         rest = sum(weights.values())
-        for key in sorted(weights, key=lambda key: -weights[key]):
+        for key in costliest:
             if self.budget.is_spent:
                 return
             part = weights[key] / rest if rest else 1.0
             rest -= weights[key]
-            before = self.bench.findings.of(key).trials
-            total = before + self._trials(len(weights), part, trials)
             now = self.budget.clock()
             until = now + (end - now) * max(part, 0.1)
-            tune_group(
-                tasks[key].group,
-                tasks[key].space,
-                self.bench,
-                Budget(total, until, self.budget.clock),
-            )
-            taken = self.bench.findings.of(key).trials - before
-            self.used += taken
-            trials = max(0, trials - taken)
+            total = before[key] + self._trials(len(weights), part, trials)
+            self._tune_one(tasks[key], total, until)
+            trials = max(0, trials - self.bench.findings.of(key).trials + before[key])
+
+    def _tune_one(self, task: Task, total: int, until: float) -> None:
+        """A group, up to so many trials of it in all."""
+        before = self.bench.findings.of(task.group.key).trials
+        budget = Budget(total, until, self.budget.clock)
+        tune_group(task.group, task.space, self.bench, budget)
+        self.used += self.bench.findings.of(task.group.key).trials - before
 
     def _wanted(self, task: Task) -> int:
         """Trials without which a group counts as not tuned, as when its time was over before a

@@ -16,8 +16,8 @@ from typing import Any
 from .process import Pipe, die_with_parent
 
 POLITENESS = 10
-"""By how much compilers stand back for torch.compile, which compiles and tunes the peers at the same
-time, and for what measures."""
+"""By how much compilers stand back for what measures, and for torch.compile, which compiles and
+tunes the peers at the same time."""
 
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 

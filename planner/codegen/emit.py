@@ -30,11 +30,10 @@ _INTERPRETED = f"import {__name__.rpartition('.')[0]}.interpreted as libdevice\n
 @dataclass(frozen=True, slots=True)
 class Around:
     """The kernels around one of several. later: there is one before it. It starts with the last
-    tile, because that one read it last, and L2 still has it. followed: there is one after it.
-    again: inputs that a later one reads."""
+    tile, because that one read it last, and L2 still has it. again: inputs that a later one
+    reads."""
 
     later: bool = False
-    followed: bool = False
     again: frozenset[int] = frozenset()
 
 
@@ -142,13 +141,10 @@ class _Emitter:
         return scope.lines
 
     def _meet(self) -> None:
-        """One of several kernels is launched while the one before it ends, and waits for that to
-        have ended before it reads or writes anything."""
-        if self.scope.interpreted:
-            return
-        if self.around.followed:
+        """A kernel may be launched while the one before it ends, whose kernel that may be, and
+        waits for that to have ended before it reads or writes anything."""
+        if not self.scope.interpreted:
             self.scope.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
-        if self.around.later:
             self.scope.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
 
     def _tile(self) -> None:

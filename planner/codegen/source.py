@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ..graph import TensorType
 
 BEGIN_NEXT, AWAIT_LAST = "gdc_launch_dependents", "gdc_wait"
-"""Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel of
-a program be launched, and what waits for the last one."""
+"""Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel be
+launched, and what waits for the last one. Both do nothing where the launch did not ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class KernelSource:
     order: every other number is a literal in the text. The grid is one-dimensional. plain: the
     same kernel by pointers only, for buffers that no descriptor can describe because they are not
     aligned; its buffers are among ours, in an order of its own. dependent: launched while the
-    kernel before it ends, for which it waits itself."""
+    kernel before it ends, for which each waits itself."""
 
     name: str
     text: str

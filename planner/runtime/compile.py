@@ -45,6 +45,9 @@ _ELEMENT = {
     "float8_e4m3fn": "fp8e4nv",
     "float8_e5m2": "fp8e5",
 }
+_DEPENDENT = 90
+"""The compute capability from which kernels are launched before the last one has ended."""
+
 _SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
@@ -82,6 +85,11 @@ class Compiled:
     target: Target
     aligned: bool
 
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch asks for the kernel to begin while the one before it ends."""
+        return self.source.dependent and self.target.capability >= _DEPENDENT
+
 
 def interpreted() -> bool:
     """Whether Triton's interpreter runs the kernels: TRITON_INTERPRET=1 when triton was
@@ -99,9 +107,6 @@ def active_target() -> Target:
     major, minor = torch.cuda.get_device_capability()
     return Target(capability=major * 10 + minor)
 
-
-_DEPENDENT = 90
-"""The compute capability from which kernels are launched before the last one has ended."""
 
 _COMMENT = re.compile(r"[ ]+# .*$", re.MULTILINE)
 """Comments name the nodes of one layer; without them the kernels of equal layers are one text,
@@ -193,8 +198,6 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     divisible = _divisible(source, aligned)
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
-    if source.dependent and wanted.capability >= _DEPENDENT:
-        options["launch_pdl"] = True
     try:
         kernel = triton.compile(
             ASTSource(function, signature, constexprs={}, attrs=divisible),
@@ -213,7 +216,7 @@ def _independent(source: KernelSource) -> KernelSource:
     """The kernel for a device that launches each when the last has ended."""
     lines = source.text.splitlines(keepends=True)
     kept = [line for line in lines if not any(f".{c}()" in line for c in (BEGIN_NEXT, AWAIT_LAST))]
-    return replace(source, text="".join(kept), dependent=False)
+    return replace(source, text="".join(kept))
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ between them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ class Executor:
                 # The layers of a model are equal, and are lowered once.
                 same = kernel_key(parts[i].graph), group.config
                 if same not in known:
-                    known[same] = _program(parts[i].graph, group, lower)
+                    program = _program(parts[i].graph, group, lower)
+                    known[same] = _overlapping(program) if plan.overlaps else program
                 program = known[same]
                 added = [load(kernel, self.device) for kernel in program.kernels]
                 groups[i] = Kernels(program, _register(added, len(launchers), names))
@@ -121,10 +123,14 @@ class Executor:
             )
         bodies = [
             Executor(captured_of(body, self.device), plan, self.device, lower=lower, load=load)
-            for body, plan in zip(found.bodies, group.bodies, strict=True)
+            for body, plan in zip(found.bodies, self._bodies(group), strict=True)
         ]
         kernels = sum(bodies[chunk.body].kernels_per_call for chunk in found.chunks())
         return chunked(found, [body.boxed for body in bodies], self.device), kernels
+
+    def _bodies(self, group: GroupPlan) -> list[Plan]:
+        """The plans of its bodies, launched as the whole plan is."""
+        return [replace(body, overlaps=self.plan.overlaps) for body in group.bodies]
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"count": self._count, "match": match, "device": self.device}
@@ -173,6 +179,12 @@ def _program(part: Graph, group: GroupPlan, lower: Lower) -> Program:
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
     return program
+
+
+def _overlapping(program: Program) -> Program:
+    """With each kernel launched while the one before it, whose that may be, ends."""
+    kernels = tuple(replace(kernel, dependent=True) for kernel in program.kernels)
+    return replace(program, kernels=kernels)
 
 
 def walked(graph: Graph, group: GroupPlan) -> Walk:

@@ -12,7 +12,7 @@ to read the arguments, and the pointers as one tuple. An unknown layout goes the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from .compile import Compiled, CompileFailed, compile_kernel, interpreted, jit_f
 Launch = Callable[..., None]
 """`launch(stream, *pointers)`."""
 
-_COMMON = ("launch", "launch_cooperative_grid", "launch_pdl")
+_COMMON = ("launch", "launch_cooperative_grid")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
 
 _KEPT = 64
@@ -41,9 +41,11 @@ def bind(
     version: str = triton.__version__,
     buffers: Sequence[Buffer] = (),
     scalars: Sequence[Scalar] = (),
+    dependent: bool = False,
 ) -> Launch:
     """The shortest launch of a loaded kernel that this Triton has. buffers: its arguments, needed
-    only when some of them are descriptors. scalars: numbers that it takes after them."""
+    only when some of them are descriptors. scalars: numbers that it takes after them. dependent:
+    it begins while the kernel before it ends (not by the public way, which then is slower)."""
     run = kernel.run
     numbers = tuple(s.value for s in scalars)
     described = any(b.descriptor for b in buffers)
@@ -54,9 +56,11 @@ def bind(
     if known and not any(getattr(run, name) for name in _SCRATCH):
         encoded = _encoders(kernel, buffers) if described else None
         if version.startswith("3.6."):
-            return _expanded(_numbered(_bind_3_6(kernel, run, launch, grid), numbers), encoded)
+            call = _bind_3_6(kernel, run, launch, grid, dependent)
+            return _expanded(_numbered(call, numbers), encoded)
         if version.startswith("3.7.") and hasattr(run, "kernel_signature"):
-            return _expanded(_numbered(_bind_3_7(kernel, run, launch, grid), numbers), encoded)
+            call = _bind_3_7(kernel, run, launch, grid, dependent)
+            return _expanded(_numbered(call, numbers), encoded)
     objects = [_kept(b, lambda d: (d,)) for b in buffers] if described else None
     return _expanded(_numbered(_bind_public(kernel, grid), numbers), objects)
 
@@ -71,9 +75,9 @@ def _numbered(call: Launch, numbers: tuple[int | float, ...]) -> Launch:
     return numbered
 
 
-def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
+def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int, dependent: bool) -> Launch:
     function, metadata = kernel.function, kernel.packed_metadata
-    cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
+    cooperative = run.launch_cooperative_grid
 
     def call(stream: int, *arguments: Any) -> None:
         launch(
@@ -85,9 +89,9 @@ def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
     return call
 
 
-def _bind_3_7(kernel: Any, run: Any, launch: Any, grid: int) -> Launch:
+def _bind_3_7(kernel: Any, run: Any, launch: Any, grid: int, dependent: bool) -> Launch:
     function, metadata = kernel.function, kernel.packed_metadata
-    cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
+    cooperative = run.launch_cooperative_grid
     annotations, signature = run.arg_annotations, run.kernel_signature
 
     # One positional call, no unpacking: this is the hottest line of the run time.
@@ -259,7 +263,11 @@ class Launcher:
         with torch.cuda.device(self._device):
             source = compiled.source
             return bind(
-                compiled.kernel, source.grid, buffers=source.buffers, scalars=source.scalars
+                compiled.kernel,
+                source.grid,
+                buffers=source.buffers,
+                scalars=source.scalars,
+                dependent=compiled.dependent,
             )
 
 
@@ -274,7 +282,8 @@ def _plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
             "are not aligned"
         )
     places = {(b.kind, b.index): i for i, b in enumerate(source.buffers)}
-    return source.plain, tuple(places[b.kind, b.index] for b in source.plain.buffers)
+    plain = replace(source.plain, dependent=source.dependent)
+    return plain, tuple(places[b.kind, b.index] for b in source.plain.buffers)
 
 
 def _reordered(call: Launch, order: Sequence[int]) -> Launch:

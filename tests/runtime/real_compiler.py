@@ -94,16 +94,16 @@ def begins_ahead(stages):
 
 
 def meets(capability):
-    """Of the two kernels of a split sum: what waits or begins in the text of each, and whether it
+    """Of the two kernels of a split sum: what begins or waits in the code of each, and whether it
     is launched before the last has ended."""
     config = Config((("x0", 1), ("y0", 64)), num_warps=4, num_stages=1, split=8)
     inputs = [torch.empty(64, 65536, device="meta")]
     program = lower(whole_group(graph_of(lambda x: x.sum(-1), inputs)).graph, config)
     found = []
     for source in program.kernels:
-        kernel = compile_kernel(source, Target(capability=capability)).kernel
-        words = re.findall(r"griddepcontrol\.(\w+)", kernel.asm["ptx"])
-        found.append([words, kernel.metadata.launch_pdl])
+        compiled = compile_kernel(source, Target(capability=capability))
+        words = re.findall(r"griddepcontrol\.(\w+)", compiled.kernel.asm["ptx"])
+        found.append([words, compiled.dependent])
     return found
 
 

@@ -54,7 +54,8 @@ def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
 
 def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
     hopper, ampere = found["meets"]
-    assert hopper == [[["launch_dependents"], False], [["wait"], True]]
+    words = ["launch_dependents", "wait"]
+    assert hopper == [[words, False], [words, True]]
     assert ampere == [[[], False], [[], False]]
 
 

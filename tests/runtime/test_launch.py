@@ -31,7 +31,6 @@ class Kernel:
         self.run = SimpleNamespace(
             launch=lambda *args: self.calls.append(args),
             launch_cooperative_grid=False,
-            launch_pdl=False,
             global_scratch_size=scratch,
             profile_scratch_size=0,
             **more,
@@ -41,19 +40,21 @@ class Kernel:
         return lambda *args, stream: self.public.append((grid, stream, args))
 
 
-def test_triton_3_6():
+@pytest.mark.parametrize("dependent", [False, True])
+def test_triton_3_6(dependent):
     kernel = Kernel()
-    bind(kernel, 13, "3.6.0")(5, 100, 200)
+    bind(kernel, 13, "3.6.0", dependent=dependent)(5, 100, 200)
     # "iiiKKppOOOOOO" and then the kernel's own arguments: triton 3.6 nvidia/driver.py.
-    base = (13, 1, 1, 5, 77, False, False, None, None, METADATA, None, None, None)
+    base = (13, 1, 1, 5, 77, False, dependent, None, None, METADATA, None, None, None)
     assert kernel.calls == [(*base, 100, 200)]
 
 
-def test_triton_3_7():
+@pytest.mark.parametrize("dependent", [False, True])
+def test_triton_3_7(dependent):
     kernel = Kernel(arg_annotations=["a", "a"], kernel_signature=b"pp")
-    bind(kernel, 13, "3.7.1")(5, 100, 200)
+    bind(kernel, 13, "3.7.1", dependent=dependent)(5, 100, 200)
     # "iiiKKpp(iii)OOOOOOy*O": triton 3.7 nvidia/driver.c.
-    base = (13, 1, 1, 5, 77, False, False, METADATA, None, None, None, None, None)
+    base = (13, 1, 1, 5, 77, False, dependent, METADATA, None, None, None, None, None)
     assert kernel.calls == [(*base, ["a", "a"], b"pp", (100, 200))]
 
 

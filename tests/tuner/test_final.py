@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fusionplan.planner.cover import modelled_plan
+from fusionplan.planner.device import builtin
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
@@ -58,7 +60,9 @@ def graphs(monkeypatch):
 def graphed(given, made, where):
     executor = Executor(given, made, torch.device("cpu"))
     expected = list(given.gm(*where.inputs))
-    return final._graphed("0", made, executor, expected, where)
+    if not final._saves_launches(made, where):
+        return None
+    return final._graphs("0", made, executor, expected, where).get("0 as a graph")
 
 
 def test_launches_of_groups_and_of_what_stands_apart():
@@ -99,6 +103,31 @@ def test_one_launch_needs_no_graph(graphs):
     graphs(replayed)
     given = captured(lambda x: torch.mm(x, x), X)
     assert graphed(given, plan(given), arena(given)) is None
+
+
+@pytest.mark.parametrize("capability, name", [((9, 0), "0"), ((9, 0), "1"), ((8, 0), "1")])
+def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_without(
+    graphs, monkeypatch, capability, name
+):
+    graphs(replayed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x), 0), X)
+    made = modelled_plan(given.graph, builtin("h200"))
+    where = SimpleNamespace(captured=given, inputs=(X,), stage="inference", progress=Recording())
+    executor = Executor(given, made, given.device)
+    assert executor.kernels_per_call
+    found = final._graphs(name, made, executor, executor(X), where)
+    plain, overlapping = f"{name} as a graph", f"{name} as a graph, overlapping"
+    wanted = [overlapping] * (capability >= (9, 0)) + [plain] * (name == "0" or capability < (9, 0))
+    assert list(found) == wanted
+    assert {n: (r.plan.overlaps, r.plan.cudagraph) for n, r in found.items()} == {
+        n: (n == overlapping, True) for n in wanted
+    }
+    launchers = [runner.run.executor.launchers for runner in found.values()]
+    dependent = [{launcher.source.dependent for launcher in each} for each in launchers]
+    assert dependent == [{n == overlapping} for n in wanted]
+    for runner in found.values():
+        torch.testing.assert_close(runner.run(X)[0], executor(X)[0])
 
 
 def test_a_capture_that_fails_is_a_note(graphs):

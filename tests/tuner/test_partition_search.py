@@ -163,6 +163,33 @@ def test_the_budget_counts_all_groups(store: Store):
     assert sum(c.config is not None for _, c in lab.measured) <= 30 + 4
 
 
+def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
+    """Each measurement takes a second, and there is time for few more than one of each group."""
+    t = dense(1 << 12, 512)
+    nodes = [Node(0, "x", "input", type=t)]
+    for length in range(1, 13):
+        for op in ["aten.sin.default"] * length:
+            nodes.append(Node(len(nodes), f"n{len(nodes)}", op, (Ref(len(nodes) - 1),), type=t))
+        scan = (Ref(len(nodes) - 1), 0)
+        nodes.append(Node(len(nodes), f"n{len(nodes)}", "aten.cumsum.default", scan, type=t))
+    graph = Graph(tuple(nodes), (len(nodes) - 1,))
+    now = [0.0]
+
+    def slow(group: Group, candidate: Candidate) -> float:
+        now[0] += 1
+        return 1e-4 if candidate.config else 1e-3
+
+    store.put_graph(graph_record(graph, key(graph), "test"))
+    ledger = Ledger(store, H200.key, {"t": "1"}, key(graph))
+    bench = Bench(FakeLab(slow), ledger, Findings(), Recording())
+    tasks = Tasks(graph, H200)
+    found = PartitionSearch(tasks, bench, Budget(200, 27.0, lambda: now[0]))
+    found.run()
+    groups = found.best()[0].groups
+    assert len(groups) == 12
+    assert all(bench.findings.of(task.group.key).trials for task in tasks.all(groups))
+
+
 def test_an_interrupted_search_gives_what_it_has(store: Store):
     graph = chain(3)
     store.put_graph(graph_record(graph, key(graph), "test"))
