@@ -164,7 +164,7 @@ class Session:
                 *plans,
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
-        self._tell_if_nothing_was_tried(tasks, findings, partitions)
+        self._tell_what_was_not_tried(tasks, findings, partitions)
         try:
             plan = contest(plans, contestants.ready, arena)
         except KeyboardInterrupt:
@@ -180,17 +180,23 @@ class Session:
             self.progress.note(reason)
         return plan
 
-    def _tell_if_nothing_was_tried(
+    def _tell_what_was_not_tried(
         self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]
     ) -> None:
-        """A budget may end before the first kernel was measured."""
-        groups = [task for found in partitions for task in tasks.all(found.groups)]
-        possible = any(not isinstance(task.space, Refusal) for task in groups)
+        """A budget may end before the first kernel was measured, or before each group's was."""
+        own = {task.group.key: task for p in partitions[:1] for task in tasks.all(p.groups)}
+        possible = [key for key, task in own.items() if not isinstance(task.space, Refusal)]
+        without = sum(not findings.of(key).trials for key in possible)
+        within = f"within {self.limits.trials} trials and {self.limits.seconds:g} s"
         if possible and not any(found.trials for found in findings.groups.values()):
             self.progress.note(
-                f"no kernel was measured within {self.limits.trials} trials and "
-                f"{self.limits.seconds:g} s: the plan is the fastest of eager and torch.compile; "
-                "allow more seconds"
+                f"no kernel was measured {within}: the plan is the fastest of eager and "
+                "torch.compile; allow more seconds"
+            )
+        elif without:
+            self.progress.note(
+                f"{without} of {len(possible)} kernels were not measured {within}, and run as the "
+                "framework runs them: allow more seconds"
             )
 
     @property

@@ -15,8 +15,10 @@ from fusionplan.planner.versions import versions
 from fusionplan.tuner.busy import busy
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.effort import EFFORTS, allowance
+from fusionplan.tuner.findings import Findings
+from fusionplan.tuner.groups import Partition, Tasks
 from fusionplan.tuner.lab import Group
-from fusionplan.tuner.outcome import Candidate, Failure, Rejected
+from fusionplan.tuner.outcome import Candidate, Failure, Rejected, Timed
 from fusionplan.tuner.progress import Recording
 from fusionplan.tuner.session import Limits, Session, Site
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
@@ -71,6 +73,22 @@ def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Pat
     assert plan == stored
     assert plan.groups == ()  # eager
     assert plan.measured == 3.0
+
+
+def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
+    graph = captured(lambda x: torch.sin(torch.cumsum(torch.exp(x), 0)), X)
+    tasks, findings, told = Tasks(graph.graph, H200), Findings(), Recording()
+    groups = tasks.cover.best(graph.graph, H200, 1)[0].groups
+    first, second = tasks.all(groups)
+    with Store.open(tmp_path / "plans.db") as store:
+        session = Session(graph, (X,), store, Limits(8, 2.0), told)
+        for task in (first, second):
+            config = task.space.top()[0]
+            timed = Timed(1e-5, 1e-5, 10)
+            findings.of(task.group.key).add(Candidate("triton", config), timed, None)
+            session._tell_what_was_not_tried(tasks, findings, [Partition(groups, 1e-5)])
+            assert len(told.of("note")) == 1
+    assert told.of("note")[0].startswith("1 of 2 kernels were not measured within 8 trials and 2 s")
 
 
 def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):
