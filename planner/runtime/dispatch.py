@@ -368,12 +368,14 @@ def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def whole_lowering(plan: Plan, graph: Graph) -> tuple[Lowering, str] | None:
-    """How the plan runs the whole graph in one way; None when it has groups of its own."""
+    """How the plan runs the whole graph in one way; None when it has groups of its own, or a CUDA
+    graph of its own of another's kernels."""
     groups = [g for g in plan.groups if g.lowering != "aten"]
     if not groups:
         return "aten", ""
     work = {n.id for n in graph.nodes if n.op != "input" and not is_free(n)}
-    if len(groups) == 1 and groups[0].lowering == "inductor" and work <= {*groups[0].nodes}:
+    whole = len(groups) == 1 and not plan.cudagraph and work <= {*groups[0].nodes}
+    if whole and groups[0].lowering == "inductor":
         return "inductor", groups[0].options
     return None
 
