@@ -222,9 +222,11 @@ class _Job:
         it did so before there was any plan."""
         found: list[PlanRecord] = []
         until = time.monotonic() + self.allowed.seconds
+        # What compiling the peers of one graph took is not taken from the others.
+        least = self.allowed.seconds / max(1, len(captured.parts))
         with _interruption() as interrupted:
             for number, part in enumerate(captured.parts):
-                left = max(1.0, until - time.monotonic()) / (len(captured.parts) - number)
+                left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
                 whole = (model, call) if captured.is_whole else None
                 try:
                     found.append(self._tuned(part, self._title(captured, number), left, whole))

@@ -1,8 +1,9 @@
 """`python -m fusionplan.bench.kernel_bytes`: bytes of single kernels, by the model and by ncu.
 
 Of every group in a store that a kernel of ours computed, the fastest config runs once under Nsight
-Compute, each of its launches beginning with an empty cache. Read is what comes from the memory;
-written is what goes into the L2 cache, from where ncu sees only a part leave before the end.
+Compute, each of its launches beginning with an empty cache. What it reads is counted. What it
+writes is the size of its results, each of which is stored once: of them ncu sees only that part
+leave the cache which does so before the end, and what enters the cache it counts at both halves.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 import torch
 
 from ..db import Store
+from ..planner.config import Config
 from ..planner.device import DeviceProfile, profile_of
 from ..planner.errors import FusionplanError, Refusal
-from ..planner.graph import from_json
+from ..planner.graph import Graph, from_json
+from ..planner.schedule import schedule_group
 from ..tuner.accuracy import FAMILIES, Sample, samples_of
 from ..tuner.inputs import DATA_SETS, empty, make
 from ..tuner.lab import Group, WorkerLab
@@ -34,13 +37,13 @@ from . import ncu
 LEAST = 10**6
 """Bytes of a kernel that counts."""
 NEAR = 0.10
-METRICS = (ncu.READ, ncu.STORED, ncu.TIME)
+METRICS = (ncu.READ, ncu.TIME)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One launch. kernel: the key of its group; bytes by the model, and by ncu: read from the
-    memory, and stored; seconds by ncu."""
+    """One launch. kernel: the key of its group; expected: bytes by the model; read: bytes from the
+    memory, by ncu; stored: bytes of its results; seconds by ncu."""
 
     kernel: str
     family: str
@@ -97,8 +100,11 @@ def measure(store: str | None, device: torch.device, most: int) -> list[Counted]
         path.write_text(json.dumps(jobs))
         module = [sys.executable, "-P", "-m", "fusionplan.bench.kernel_bytes"]
         said, told = ncu.under([*module, "--jobs", str(path), "--device", str(device)], METRICS)
-    ran = json.loads(said)
-    return matched(samples, ran, ncu.launches(told, METRICS))
+    sizes = {
+        job["kernel"]: results(from_json(job["group"]), config_from_json(job["config"]))
+        for job in jobs
+    }
+    return matched(samples, sizes, json.loads(said), ncu.launches(told, METRICS))
 
 
 def fastest(samples: Sequence[Sample]) -> list[Sample]:
@@ -112,22 +118,33 @@ def fastest(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def matched(
-    samples: Sequence[Sample], ran: Mapping[str, Sequence[str]], watched: Sequence[ncu.Launch]
+    samples: Sequence[Sample],
+    sizes: Mapping[str, Sequence[int]],
+    ran: Mapping[str, Sequence[str]],
+    watched: Sequence[ncu.Launch],
 ) -> list[Counted]:
-    """Each launch with what the model expects of it. ran: by key of the group the names of its
-    launches, in the order in which they ran. Raises NcuError where ncu saw others."""
+    """Each launch with what the model expects of it. By key of the group: sizes, what its launches
+    store; ran, their names, in the order in which they ran. Raises NcuError where ncu saw
+    others."""
     expected = {one.kernel: one for one in samples}
     found, rest = [], iter(watched)
     for key, names in ran.items():
         sample = expected[key]
-        for name, work in zip(names, sample.works, strict=True):
+        for name, work, stored in zip(names, sample.works, sizes[key], strict=True):
             seen = next(rest, None)
             if seen is None or seen.name != name:
                 raise ncu.NcuError(f"ncu saw {seen and seen.name} where {name} was launched")
-            read, stored, seconds = (seen.counted[metric] for metric in METRICS)
-            numbers = work.hbm_bytes, round(read), round(stored), seconds
+            read, seconds = (seen.counted[metric] for metric in METRICS)
+            numbers = work.hbm_bytes, round(read), stored, seconds
             found.append(Counted(key, sample.family, name, *numbers))
     return found
+
+
+def results(group: Graph, config: Config) -> list[int]:
+    """Bytes that each launch of a group stores."""
+    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    assert not isinstance(found, Refusal), found.reason  # of a sample, which is scheduled
+    return [sum(o.type.nbytes for o in kernel.nest.outputs) for kernel in found.kernels]
 
 
 def _job(store: Store, sample: Sample) -> dict[str, Any]:
@@ -200,7 +217,7 @@ def markdown(found: Sequence[Counted]) -> str:
     far = sorted(large, key=lambda one: -abs(one.expected / one.bytes - 1))
     worst = [one for one in far if not one.is_near][:12]
     if worst:
-        rows += ["", "| kernel | family | model MB | ncu: read MB | stored MB | us |"]
+        rows += ["", "| kernel | family | model MB | read MB, by ncu | results MB | us |"]
         rows.append("|---" * 6 + "|")
     for one in worst:
         mb = " | ".join(f"{b / 1e6:.1f}" for b in (one.expected, one.read, one.stored))

@@ -20,14 +20,11 @@ from .result import PREDICTED, Missing, Predicted, Traffic
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L2, TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
 METRICS = (READ, WRITTEN, L2, TIME)
-STORED = "lts__t_sectors_op_write.sum"
-"""What is written into the L2 cache: of a result, also the part that has not left it at the end."""
 
 USUAL = "/usr/local/cuda/bin/ncu"
 
 _UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 _UNITS |= {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0}
-_UNITS |= {"sector": 32.0}  # bytes
 _UNITS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import getitem
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ import torch
 from ..planner.calls import operator
 from ..planner.errors import PlanError
 from ..planner.graph import INPUT, Arg, Graph, Ref, Symbol
+from .wide_attention import wide_attention
+
+_ITEM = "operator.getitem"
+"""One of several results of an operation."""
 
 # A value that was widened may have other strides than the captured one: no view is then sure.
 _SAME_VALUE = {"aten.view.default": "aten.reshape.default"}
@@ -58,6 +63,8 @@ class Evaluator:
         self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
     ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         function = _operator(_SAME_VALUE.get(op, op))
+        if self.wide:
+            function = wide_attention(op) or function
         if self.wide and op == _BITCAST:
             return _wide_bitcast, [args[0], getattr(torch, _dtype_name(args[1]))], {}
         return (
@@ -111,6 +118,8 @@ def _wide_bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _operator(name: str) -> Callable[..., Any]:
+    if name == _ITEM:
+        return getitem
     try:
         return operator(name)
     except (ValueError, AttributeError) as error:

@@ -38,8 +38,9 @@ _TOLERANCE = {
 """Root mean square of the difference from eager, relative. Each kernel was checked strictly by
 itself: this is to find a wire crossed between them, and float32 allows for TF32."""
 
-_TRUSTED = 0.1
-"""Eager's own error, relative: with more, what float64 computes is taken for something else."""
+_TRUSTED = 0.3
+"""Eager's own error, relative: with more, what float64 computes is taken for something else. Means
+of what nearly cancels, which a norm saves for its gradient, stray by a tenth in deep models."""
 
 _OWN_GRAPHS = ("max-autotune", "reduce-overhead")
 """Modes of torch.compile that capture CUDA graphs themselves, which cannot be within another."""
@@ -294,12 +295,13 @@ def _is_nearer(found: Sequence[Any], eager: Sequence[Any], arena: Arena) -> bool
     except (FusionplanError, RuntimeError):  # a constant of the model, or no memory for it
         return False
     places = [i for i, o in enumerate(graph.outputs) if o is not None]
+    least = _rounding(graph)
     for place, exact in zip(places, truth, strict=True):
         got, own = found[place], eager[place]
-        if not isinstance(own, torch.Tensor) or not own.dtype.is_floating_point:
-            if differs([got], [own]) is not None:
-                return False
+        if differs([got], [own], least) is None:
             continue
+        if not isinstance(own, torch.Tensor) or not own.dtype.is_floating_point:
+            return False
         if got.shape != own.shape or got.dtype != own.dtype:
             return False
         error = _error(own.double(), exact)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.bench import kernel_bytes, ncu
-from fusionplan.bench.kernel_bytes import METRICS, Counted, fastest, markdown, matched
+from fusionplan.bench.kernel_bytes import METRICS, Counted, fastest, markdown, matched, results
 from fusionplan.planner.config import Config
 from fusionplan.planner.device import H200
 from fusionplan.planner.graph import Graph, Node, Ref, TensorType, kernel_key, to_json
@@ -34,8 +34,8 @@ def sample(size, config=SMALL, seconds=1e-5):
     return Sample(kernel_key(group), "model", "pointwise", config, works, seconds, 16, 0)
 
 
-def launch(name, read, stored):
-    return ncu.Launch(name, dict(zip(METRICS, (read, stored, 1e-5), strict=True)))
+def launch(name, read):
+    return ncu.Launch(name, dict(zip(METRICS, (read, 1e-5), strict=True)))
 
 
 def test_the_fastest_config_of_each_group_and_the_slowest_group_first():
@@ -46,18 +46,18 @@ def test_the_fastest_config_of_each_group_and_the_slowest_group_first():
 
 def test_a_launch_meets_its_expectation_and_one_out_of_turn_is_told():
     a, b = sample(1 << 20), sample(1 << 22)
+    sizes = {a.kernel: results(doubled(1 << 20), SMALL), b.kernel: [16 << 20]}
     ran = {a.kernel: ["one"], b.kernel: ["two"]}
-    first, second = matched(
-        [b, a], ran, [launch("one", 4 << 20, 4 << 20), launch("two", 8 << 20, 16 << 20)]
-    )
+    watched = [launch("one", 4 << 20), launch("two", 8 << 20)]
+    first, second = matched([b, a], sizes, ran, watched)
     assert (first.kernel, first.expected, first.bytes) == (a.kernel, 8 << 20, 8 << 20)
     assert first.is_near
     assert (second.expected, second.bytes) == (32 << 20, 24 << 20)
     assert not second.is_near
     with pytest.raises(ncu.NcuError, match="ncu saw two where one was launched"):
-        matched([a, b], ran, [launch("two", 1, 1), launch("one", 1, 1)])
+        matched([a, b], sizes, ran, watched[::-1])
     with pytest.raises(ncu.NcuError, match="ncu saw None where two"):
-        matched([a, b], ran, [launch("one", 1, 1)])
+        matched([a, b], sizes, ran, watched[:1])
 
 
 def test_the_table_counts_large_kernels_alone_and_names_the_worst():

@@ -1,6 +1,7 @@
 """`planner tune`: naming a model, what is printed and stored, Ctrl-C."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -235,6 +236,26 @@ def test_interrupted_without_a_plan(planner, quick, small, monkeypatch):
     assert result.code == 130
     assert result.out == ""
     assert "interrupted" in result.err.splitlines()[-1]
+
+
+def test_time_that_one_graph_took_for_its_peers_is_not_taken_from_the_next(monkeypatch, tmp_path):
+    from fusionplan import tuning
+    from fusionplan.tuner.session import Session
+
+    now, allowed = [0.0], []
+    modelled = Session.modelled
+
+    def slow(session, profile):
+        allowed.append(session.limits.seconds)
+        now[0] += 300.0
+        return modelled(session, profile)
+
+    monkeypatch.setattr(Session, "modelled", slow)
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    given = {"seconds": 60.0, "training": True, "target": "h200", "store": tmp_path / "s.db"}
+    assert len(tuning.tune(model, torch.randn(4, 8), **given).plans) == 2
+    assert allowed == [30.0, 30.0]
 
 
 def test_effort(planner, quick, small, monkeypatch):

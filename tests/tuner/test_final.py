@@ -209,6 +209,8 @@ def test_a_replay_that_computes_something_else_is_a_note(graphs):
     [
         (1.0, 1.08, False),  # eager strays, the plan does not
         (1.2, 1.08, True),  # both, the plan more
+        (1.15, 1.2, False),  # both, the plan less
+        (1.6, 1.2, True),
         (1.5, 1.0, True),  # the plan alone
         (1.0, 1.5, True),  # eager so far that nobody knows what is right
     ],
