@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..tuner.capture_model import describe
 from .result import OURS, Machine
 from .run import commit
-from .whole_models import MODELS, Kind
+from .whole_models import MODELS, Kind, Size
 from .whole_one import WAYS, Asked, Whole, measure
 
 PATIENCE_S = 1200.0
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", type=_seconds, default=2.0, help="seconds of each of two passes (default: 2)")
     add("--store", default=None, help="path or database URL")
     add("--device", default="cuda", help="cuda, cuda:N or cpu")
-    add("--tiny", action="store_true", help="small models: a rehearsal")
+    add("--size", choices=get_args(Size), default="whole", help="block: one layer; tiny: rehearsal")
     add("--json", type=Path, default=None, help="write the figures there")
     add("--into", type=Path, default=None, help=argparse.SUPPRESS)
     return parser
@@ -119,7 +119,7 @@ def _asked(options: argparse.Namespace, name: str, kind: Kind) -> Asked:
         options.seconds,
         options.budget,
         options.store,
-        options.tiny,
+        options.size,
     )
 
 
@@ -156,7 +156,7 @@ def _arguments(asked: Asked, into: Path) -> list[str]:
     numbers = ["--seconds", str(asked.seconds), "--budget", str(asked.budget_s)]
     given = [asked.name, "--kind", asked.kind, "--device", asked.device, *numbers]
     given += ["--into", str(into), "--ways", *asked.ways]
-    given += ["--tiny"] if asked.tiny else []
+    given += ["--size", asked.size]
     return given if asked.store is None else [*given, "--store", asked.store]
 
 

@@ -1,7 +1,8 @@
 """Whole models with random weights, their inputs, and what a call and a training step of them is.
 
 Most are those of transformers and timm, which need not be installed for the others. Dropout is
-off, so that eager and a plan compute the same. tiny: two layers or so, for a rehearsal.
+off, so that eager and a plan compute the same. Of each there are three sizes: as it is known, with
+one layer of each kind ("block"), and "tiny", narrow and for a rehearsal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 Kind = Literal["inference", "training"]
+Size = Literal["whole", "block", "tiny"]
 Case = tuple[nn.Module, dict[str, Any]]
 
 LIMIT = 0.02
@@ -28,11 +30,16 @@ def _ids(size: int, batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, size, (batch, length))
 
 
-def _image(tiny: bool) -> torch.Tensor:
-    return torch.randn(4, 3, 32, 32) if tiny else torch.randn(4, 3, 224, 224)
+def _image(size: Size) -> torch.Tensor:
+    return torch.randn(4, 3, 32, 32) if size == "tiny" else torch.randn(4, 3, 224, 224)
 
 
-def bert(tiny: bool) -> Case:
+def _of(size: Size, block: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
+    """What differs from the model as it is known."""
+    return {"whole": {}, "block": block, "tiny": tiny}[size]
+
+
+def bert(size: Size) -> Case:
     from transformers import BertConfig, BertModel
 
     small = {
@@ -41,14 +48,13 @@ def bert(tiny: bool) -> Case:
         "num_attention_heads": 2,
         "vocab_size": 1000,
     }
-    config = BertConfig(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **(small if tiny else {})
-    )
-    tokens = _ids(1000, 2, 16) if tiny else _ids(30000, 8, 128)
+    chosen = _of(size, {"num_hidden_layers": 1}, small)
+    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **chosen)
+    tokens = _ids(1000, 2, 16) if size == "tiny" else _ids(30000, 8, 128)
     return BertModel(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-def gpt2(tiny: bool) -> Case:
+def gpt2(size: Size) -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     small = {
@@ -59,22 +65,22 @@ def gpt2(tiny: bool) -> Case:
         "bos_token_id": 0,
         "eos_token_id": 0,
     }
-    config = GPT2Config(
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, **(small if tiny else {})
-    )
-    tokens = _ids(1000, 2, 16) if tiny else _ids(50000, 4, 128)
+    chosen = _of(size, {"n_layer": 1}, small)
+    config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, **chosen)
+    tokens = _ids(1000, 2, 16) if size == "tiny" else _ids(50000, 4, 128)
     return GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
 
 
-def llama(tiny: bool) -> Case:
+def llama(size: Size) -> Case:
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    tiny = size == "tiny"
     width = 64 if tiny else 1024
     config = LlamaConfig(
         vocab_size=1000 if tiny else 32000,
         hidden_size=width,
         intermediate_size=width * 3,
-        num_hidden_layers=2 if tiny else 8,
+        num_hidden_layers={"whole": 8, "block": 1, "tiny": 2}[size],
         num_attention_heads=2 if tiny else 16,
         num_key_value_heads=1 if tiny else 4,
         use_cache=False,
@@ -83,7 +89,7 @@ def llama(tiny: bool) -> Case:
     return LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 
 
-def t5(tiny: bool) -> Case:
+def t5(size: Size) -> Case:
     from transformers import T5Config, T5ForConditionalGeneration
 
     small = {
@@ -94,49 +100,54 @@ def t5(tiny: bool) -> Case:
         "num_heads": 2,
         "d_ff": 128,
     }
-    config = T5Config(dropout_rate=0.0, use_cache=False, **(small if tiny else {}))
+    chosen = _of(size, {"num_layers": 1}, small)
+    config = T5Config(dropout_rate=0.0, use_cache=False, **chosen)
     config.decoder_start_token_id = 0
-    tokens, labels = (
-        (_ids(1000, 2, 16), _ids(1000, 2, 8)) if tiny else (_ids(32000, 8, 128), _ids(32000, 8, 64))
-    )
+    tokens, labels = _ids(32000, 8, 128), _ids(32000, 8, 64)
+    if size == "tiny":
+        tokens, labels = _ids(1000, 2, 16), _ids(1000, 2, 8)
     return T5ForConditionalGeneration(config), {"input_ids": tokens, "labels": labels}
 
 
-def mamba(tiny: bool) -> Case:
+def mamba(size: Size) -> Case:
     """The scan is a loop over the tokens, which a capture unrolls: few layers, short rows."""
     from transformers import MambaConfig, MambaModel
 
+    tiny = size == "tiny"
     config = MambaConfig(
         vocab_size=1000,
         hidden_size=64 if tiny else 768,
-        num_hidden_layers=1 if tiny else 2,
+        num_hidden_layers=2 if size == "whole" else 1,
         use_cache=False,
         use_associative_scan=False,
     )
     return MambaModel(config), {"input_ids": _ids(1000, 2, 4) if tiny else _ids(1000, 4, 32)}
 
 
-def vit(tiny: bool) -> Case:
+def vit(size: Size) -> Case:
     import timm
 
     small = {"embed_dim": 64, "depth": 2, "num_heads": 2, "img_size": 32}
-    model = timm.create_model("vit_base_patch16_224", pretrained=False, **(small if tiny else {}))
-    return model, {"x": _image(tiny)}
+    chosen = _of(size, {"depth": 1}, small)
+    model = timm.create_model("vit_base_patch16_224", pretrained=False, **chosen)
+    return model, {"x": _image(size)}
 
 
-def convnext(tiny: bool) -> Case:
+def convnext(size: Size) -> Case:
     import timm
 
     small = {"depths": (1, 1, 1, 1), "dims": (16, 16, 32, 32)}
-    model = timm.create_model("convnext_tiny", pretrained=False, **(small if tiny else {}))
-    return model, {"x": _image(tiny)}
+    chosen = _of(size, {"depths": (1, 1, 1, 1)}, small)
+    model = timm.create_model("convnext_tiny", pretrained=False, **chosen)
+    return model, {"x": _image(size)}
 
 
-def resnet(tiny: bool) -> Case:
+def resnet(size: Size) -> Case:
     import timm
 
-    model = timm.create_model("resnet18" if tiny else "resnet50", pretrained=False)
-    return model, {"x": _image(tiny)}
+    name = "resnet18" if size == "tiny" else "resnet50"
+    model = timm.create_model(name, pretrained=False, **_of(size, {"layers": (1, 1, 1, 1)}, {}))
+    return model, {"x": _image(size)}
 
 
 class _Residual(nn.Module):
@@ -186,13 +197,14 @@ class UNetBlock(nn.Module):
         return y
 
 
-def unet_block(tiny: bool) -> Case:
+def unet_block(size: Size) -> Case:
+    tiny = size == "tiny"
     channels, width, side = (16, 32, 8) if tiny else (320, 1280, 64)
     model = UNetBlock(channels, width, heads=2 if tiny else 8)
     return model, {"x": torch.randn(2, channels, side, side), "time": torch.randn(2, width)}
 
 
-MODELS: dict[str, Callable[[bool], Case]] = {
+MODELS: dict[str, Callable[[Size], Case]] = {
     "bert-base": bert,
     "gpt2": gpt2,
     "vit-base": vit,
@@ -248,10 +260,10 @@ class Step:
         return Step(module, inputs, self.kind, gradients)
 
 
-def step_of(make: Callable[[bool], Case], kind: Kind, device: torch.device, tiny: bool) -> Step:
+def step_of(make: Callable[[Size], Case], kind: Kind, device: torch.device, size: Size) -> Step:
     """The model in bfloat16 on the device, with weights and inputs that are always the same."""
     torch.manual_seed(0)
-    module, inputs = make(tiny)
+    module, inputs = make(size)
     module = module.to(device, torch.bfloat16).train(kind == "training")
     placed = {name: _placed(value, device, torch.bfloat16) for name, value in inputs.items()}
     step = Step(module, placed, kind)

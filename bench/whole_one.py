@@ -21,7 +21,7 @@ from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
-from .whole_models import MODELS, Kind, Step, distance, is_right, step_of
+from .whole_models import MODELS, Kind, Size, Step, distance, is_right, step_of
 
 WAYS = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", OURS)
 """Eager, the modes of torch.compile, and ours."""
@@ -41,7 +41,7 @@ class Asked:
     seconds: float = 120.0
     budget_s: float = 2.0
     store: str | None = None
-    tiny: bool = False
+    size: Size = "whole"
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ def measure(asked: Asked, save: Save) -> Whole:
     """The model by all the ways; `save` gets the record again and again as it fills."""
     device = torch.device(asked.device)
     record = Whole(asked.name, asked.kind, machine(device))
-    step = step_of(MODELS[asked.name], asked.kind, device, asked.tiny)
+    step = step_of(MODELS[asked.name], asked.kind, device, asked.size)
     wanted = step.results(step.module)
     record.eager_error = _strays(step, wanted)
     save(record)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fusionplan.bench import whole
 from fusionplan.bench.result import EAGER, OURS, Against, Machine, Timing
-from fusionplan.bench.whole_models import MODELS, Case, distance, step_of
+from fusionplan.bench.whole_models import MODELS, Case, Size, distance, step_of
 from fusionplan.bench.whole_one import Asked, Whole, measure
 from fusionplan.db.store import Store
 from fusionplan.planner.cover import modelled_plan
@@ -32,8 +32,8 @@ class Small(nn.Module):
         return torch.sigmoid(x * self.weight)
 
 
-def small(tiny: bool) -> Case:
-    return Small(), {"x": torch.randn(4 if tiny else 8, 16)}
+def small(size: Size) -> Case:
+    return Small(), {"x": torch.randn(4 if size == "tiny" else 8, 16)}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> Asked:
-    return Asked("small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), True)
+    return Asked("small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), "tiny")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,17 @@ def test_a_result_that_is_not_finite_is_told_as_such():
 
 def test_a_process_of_its_own(tmp_path, capsys):
     out = tmp_path / "whole.json"
-    options = ["unet-block", "--tiny", "--device", "cpu", "--kind", "inference", "--seconds", "0"]
+    options = [
+        "unet-block",
+        "--size",
+        "tiny",
+        "--device",
+        "cpu",
+        "--kind",
+        "inference",
+        "--seconds",
+        "0",
+    ]
     more = ["--ways", EAGER, "--budget", "0.01", "--json", str(out)]
     assert whole.main([*options, *more]) == 0
     report = whole.REPORT.validate_json(out.read_bytes())
@@ -152,7 +162,7 @@ def test_a_process_of_its_own(tmp_path, capsys):
     assert report.models[0].times[EAGER].seconds > 0
     printed = capsys.readouterr().out
     assert "| unet-block | inference |" in printed
-    assert "--tiny --device cpu" in printed
+    assert "--size tiny --device cpu" in printed
     assert f"torch {torch.__version__}" in printed
 
 
@@ -180,7 +190,7 @@ def test_a_process_that_dies_is_told(monkeypatch):
 
 
 def test_a_model_that_cannot_be_made_is_told(tmp_path, monkeypatch):
-    def absent(tiny: bool) -> Case:
+    def absent(size: Size) -> Case:
         raise ModuleNotFoundError("No module named 'timm'")
 
     monkeypatch.setitem(MODELS, "small", absent)
@@ -201,7 +211,7 @@ def test_no_model_is_begun_after_the_limit(capsys, tmp_path):
 
 
 def test_arguments_reach_the_process(tmp_path):
-    given = Asked("gpt2", "training", (EAGER, OURS), "cuda:1", 5.0, 0.5, "p.db", True)
+    given = Asked("gpt2", "training", (EAGER, OURS), "cuda:1", 5.0, 0.5, "p.db", "tiny")
     options = whole._parser().parse_args(whole._arguments(given, tmp_path))
     assert whole._asked(options, options.models[0], options.kind) == given
     assert options.into == tmp_path
@@ -243,7 +253,7 @@ def test_the_table():
 
 
 def test_steps_are_the_same_each_time_and_leave_no_gradients():
-    first, second = (step_of(small, "training", CPU, True) for _ in range(2))
+    first, second = (step_of(small, "training", CPU, "tiny") for _ in range(2))
     got = first.results(first.module)
     assert distance(got, second.results(second.module)) == 0.0
     assert got[-1].numel() == sum(p.numel() for p in first.module.parameters())
@@ -254,9 +264,9 @@ def test_steps_are_the_same_each_time_and_leave_no_gradients():
 
 def test_the_backward_pass_begins_at_the_loss():
     pytest.importorskip("transformers")
-    step = step_of(MODELS["gpt2"], "training", CPU, True)
+    step = step_of(MODELS["gpt2"], "training", CPU, "tiny")
     assert [g.shape for g in step.gradients] == [torch.Size([])]
-    assert len(step_of(small, "training", CPU, True).gradients) == 1
+    assert len(step_of(small, "training", CPU, "tiny").gradients) == 1
 
 
 def test_distance():

@@ -1,7 +1,7 @@
 """Whole models on a real GPU by the model's plan, untuned: are they right, do our kernels run?
 
 By hand, with transformers and timm installed: python tests/gpu/models_gpu.py OUT.json [NAME ...]
---tiny: small models of two layers, for a first look (with TRITON_INTERPRET=1 on the CPU too).
+--size tiny: small models of two layers, for a first look (with TRITON_INTERPRET=1 on the CPU too).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
-from fusionplan.bench.whole_models import MODELS, Case, Kind, distance, is_right, step_of
+from fusionplan.bench.whole_models import MODELS, Case, Kind, Size, distance, is_right, step_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SECONDS = 220.0
 """After so many no further model is begun."""
 
 
-def one(make: Callable[[bool], Case], stage: Kind, tiny: bool) -> dict[str, Any]:
+def one(make: Callable[[Size], Case], stage: Kind, size: Size) -> dict[str, Any]:
     """A model in one stage: how far from eager, how many kernels of ours, what was told."""
     from fusionplan import executors, plans
     from fusionplan.backend import planner
 
     torch._dynamo.reset()
-    step = step_of(make, stage, DEVICE, tiny)
+    step = step_of(make, stage, DEVICE, size)
     wide = step.in_float32()
     exact = wide.results(wide.module)
     eager = step.results(step.module)
@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--size", choices=get_args(Size), default="whole")
     asked = parser.parse_args()
     os.environ["PLANNER_STORE"] = str(Path(tempfile.mkdtemp()) / "none.db")
     started, results = time.monotonic(), {}
@@ -76,7 +76,7 @@ def main() -> int:
                 print(f"{name:12} {stage:10} left out: {SECONDS:g} s are over")
                 continue
             try:
-                found = one(MODELS[name], stage, asked.tiny)
+                found = one(MODELS[name], stage, asked.size)
             except Exception as error:  # noqa: BLE001 - told, and the next model tried
                 found = {"ok": False, "exception": f"{type(error).__name__}: {error}"[:2000]}
                 found["traceback"] = traceback.format_exc()[-4000:]
