@@ -66,9 +66,10 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         streamed = max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s)
         l2_s = work.l2_bytes / device.l2_bandwidth
         warps = work.resident * work.num_warps
-        waiting = matrix.Waiting(work.resident, warps, work.waves, work.turns)
+        waiting = matrix.Waiting(work.programs, work.resident, warps, work.waves, work.turns)
         parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s)
-        alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts) * device.generated
+        alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
+        alone_s *= device.generated
     else:
         alone_s = _alone_s(work, max(each), sum(each) - max(each), device)
     # The last wave is rarely full: whole waves over exact ones, felt less the more there are.

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from .codegen.access import Dot, Tiles
 from .config import Config
 from .device import DeviceProfile
-from .graph import Graph, Ref, itemsize
+from .graph import Graph, Ref
 from .judged import once
 from .nest import Nest
 from .ops import Contraction, bound, row
-from .place import Carry, Loop, Step, Store
-from .values import Load
+from .place import Carry, Step, Store
+from .staging import by_group
 
 _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""
@@ -37,15 +37,26 @@ def dots(nest: Nest, tiles: Tiles) -> list[tuple[int, Dot, float]]:
 class Products:
     """The matrix products of one launch. flops: operations, padding included; tensor: those of the
     tensor cores at the rate of 16 bits; ieee: those in float32, without tensor cores; slower: the
-    sum of those weights below that the config alone decides; several: more than one product; ahead:
-    turns of a loop whose loads are under way at once."""
+    sum of those weights below that the config alone decides; ahead: turns of a loop whose loads are
+    under way at once; chain: of more than one product, None of a single one."""
 
     flops: float
     tensor: float
     ieee: float
     slower: float
-    several: bool = False
     ahead: int = 1
+    chain: Chain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Products of which each waits for the one before, in one program. tensor: operations at the
+    rate of 16 bits, with those that several warps do alike; repeated: how many warps do the same of
+    what is computed besides; waits: loads of its loops that nothing else goes on beside."""
+
+    tensor: float
+    repeated: float
+    waits: float
 
 
 def products_of(nest: Nest, tiles: Tiles, config: Config, programs: int) -> Products | None:
@@ -61,31 +72,52 @@ def products_of(nest: Nest, tiles: Tiles, config: Config, programs: int) -> Prod
             ieee += work
         else:
             tensor += work / _RATE[fold.operand]
-    slower = _slower([dot for _, dot, _ in found], tiles, config)
-    slower += _slower_loops(nest, config, several=len(found) > 1)
+    slower = _slower([dot for _, dot, _ in found], tiles, config) + _slower_loops(nest)
     ahead = 1 if config.reduction == "held" else max(1, config.num_stages - 1)
-    return Products(flops, tensor, ieee, slower, len(found) > 1, ahead)
+    chain = _chain(nest, tiles, config, found) if len(found) > 1 else None
+    return Products(flops, tensor, ieee, slower, ahead, chain)
+
+
+def _chain(
+    nest: Nest, tiles: Tiles, config: Config, found: Sequence[tuple[int, Dot, float]]
+) -> Chain:
+    """Triton gives all warps rows of a product that feeds another, so that its rows are reduced
+    within a warp: where there are fewer rows, several warps do the same."""
+    tensor, most = 0.0, 1.0
+    for number, (value, dot, times) in enumerate(found):
+        fold = nest.fold(value)
+        m, n = tiles.blocks[dot.m], tiles.blocks[dot.n]
+        grouped, feeds = by_group(dot, tiles, config.num_warps), number < len(found) - 1
+        rows = 16.0 * config.num_warps / m if feeds and (grouped or m >= n) else 1.0
+        columns = 8.0 * config.num_warps / n if not grouped and m < n else 1.0
+        repeated = max(1.0, rows, columns)
+        ieee = fold.operand == "float32" and fold.precision == "ieee"
+        rate = _IEEE if ieee else _RATE[fold.operand]
+        alone = 1.0 if grouped else _WARP_ALONE
+        tensor += 2.0 * _volume(dot, tiles) * times / rate * repeated * alone
+        most = max(most, repeated)
+    waits = 0.0
+    if config.num_stages == 1:
+        for item, loops in nest.walk():
+            if loops and isinstance(item, Step) and item.value in nest.loads:
+                waits += math.prod(tiles.turns(loop.axis) for loop in loops)
+    return Chain(tensor, most, waits)
 
 
 # How much slower than its work alone a kernel runs: exp of a sum of these, fitted by least squares
 # to 675 kernels of eight workloads timed on an H200, Triton 3.6. With a workload left out, the best
 # of the ten configs it ranks first is within 9% of the best of all in seven of the eight.
 _ALWAYS = -0.08  # the best configs are about a tenth faster than the fit says
-_SEVERAL = 0.351  # more than one product
 _POINTERS = 0.068  # operands read by pointers, not by descriptors
 _TWO_LOOPS = 0.062  # nested loops not run as one
 _HELD_PERSISTENT = 0.367  # a persistent grid without a loop to overlap
 _ONE_STAGE, _TWO_STAGES = 0.156, 0.123
 _SHORT = 0.098  # for each halving of the summed block below 64
-_FEW_WARPS = -0.169  # for each halving of the resident warps below 16, of several products
-_SPILLED = 0.128  # for each 100 bytes a thread
 _SMALL = 0.138  # for each halving of the reuse of an operand below 96
-_ARITHMETIC = 0.794  # times the arithmetic's share
 # Fitted to 501 kernels of five workloads, training steps among them, the weights above kept. With a
 # workload left out, the mean regret of the model's choice falls from 28% to 16%.
 _THIN = 0.239  # for each halving of the rows of a tile below 16 for each warp
 _STORING = 0.281  # stores within a loop
-_WAITING = 0.243  # of several products: each operand of a loop beyond two, none loaded ahead
 
 
 # A single product: a program waits for its first loads, and once more in every turn of its loop;
@@ -99,16 +131,25 @@ _NEXT = 0.58  # of that, for every later wave, shared by the programs of an SM
 _L2_ALONE = 0.23
 _BESIDE = 3.1  # times the arithmetic
 _ALONE, _CONFIG, _ALONE_SPILLED = -0.408, 0.517, 0.1
-# Several products, each of which waits for the one before: fitted to 310 kernels of 13 groups. With
-# a workload left out the mean regret of attention falls from 38% to 18%.
-_CHAINED_S = 35e-6
+# Several products: a program does one after the other, and what it computes between them; other
+# programs of the SM fill its waits. Fitted to 310 kernels of 23 groups timed on H200s; what was
+# compiled from text of another day, with slower functions, counted for its order only. The
+# workloads left out in turn, the correlation within a group of attention rises from 0.35 to 0.78.
+_WARP_ALONE = 1.4  # Times the operations of products that each warp does for itself.
+_BETWEEN = 1.42  # Times the arithmetic.
+_LOAD_S = 0.39e-6  # Of each load that is awaited.
+_CHAINED_S = 11e-6  # Of a launch, until the first products are under way.
+_CHAIN_SPILLED = 0.107  # For each 100 bytes a thread: as in exp of it.
+_IEEE = 0.0445  # Products in float32 without tensor cores, times the rate of 16 bits.
+_NORM = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What hides latency. resident: programs on an SM; warps: of all of them; waves: blocks over
-    what the device holds at once; turns: of one program's loops."""
+    """What hides latency. programs: blocks of work; resident: those on an SM; warps: of all of
+    them; waves: blocks over what the device holds at once; turns: of one program's loops."""
 
+    programs: int
     resident: int
     warps: int
     waves: float
@@ -139,13 +180,9 @@ def _slower(found: Sequence[Dot], tiles: Tiles, config: Config) -> float:
     )
 
 
-def _slower_loops(nest: Nest, config: Config, several: bool) -> float:
-    """By what is loaded and stored within loops."""
-    inside = [item for item, loops in nest.walk() if loops]
-    stores = any(isinstance(item, Store) for item in inside)
-    loads = sum(isinstance(item, Step) and item.value in nest.loads for item in inside)
-    waits = several and config.reduction == "loop" and config.num_stages == 1
-    return _STORING * stores + _WAITING * (max(0, loads - 2) if waits else 0)
+def _slower_loops(nest: Nest) -> float:
+    """By what is stored within loops."""
+    return _STORING * any(isinstance(item, Store) for item, loops in nest.walk() if loops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +195,31 @@ class Alone:
     arithmetic_s: float
 
 
-def seconds(products: Products, waiting: Waiting, spills: int, alone: Alone) -> float:
+def seconds(
+    products: Products, waiting: Waiting, spills: int, alone: Alone, device: DeviceProfile
+) -> float:
     """Seconds of a kernel with matrix products. spills: bytes a thread."""
-    spilled = min(2.0, spills / 100)
-    if not products.several:
-        return _single(products, waiting, spilled, alone)
-    base = max(alone.memory_s, 0.6 * alone.l2_s, alone.tensor_s) + 0.4 * alone.arithmetic_s
-    slower = (
-        products.slower
-        + _SEVERAL
-        + _FEW_WARPS * _halvings(16, waiting.warps)
-        + _SPILLED * spilled
-        + _ARITHMETIC * alone.arithmetic_s / base
-    )
-    return base * math.exp(slower) + _CHAINED_S
+    if products.chain is not None:
+        return _chained(products.chain, waiting, min(4.0, spills / 100), alone, device)
+    return _single(products, waiting, min(2.0, spills / 100), alone)
+
+
+def _chained(
+    chain: Chain, waiting: Waiting, spilled: float, alone: Alone, device: DeviceProfile
+) -> float:
+    """All that the programs of an SM do, or one program after the other, whichever is longer: near
+    each other both are felt."""
+    sms, waves = device.sm_count, max(1.0, waiting.waves)
+    resident = min(waiting.resident, math.ceil(waiting.programs / sms))
+    busy = min(1.0, waiting.programs / sms)
+    between_s = _BETWEEN * chain.repeated * alone.arithmetic_s * busy / waiting.programs
+    works_s = sms * (chain.tensor / device.tensor_flops + between_s)
+    # Each quarter of an SM has its own tensor core, and one warp keeps to one quarter.
+    quarters = max(1.0, 4.0 * waiting.resident / waiting.warps)
+    one_s = works_s * quarters + chain.waits * _LOAD_S + device.latency_s
+    both_s = math.pow(one_s**_NORM + (resident * works_s) ** _NORM, 1 / _NORM)
+    found = max(waves * both_s, alone.memory_s, alone.l2_s)
+    return found * math.exp(_CHAIN_SPILLED * spilled) + _CHAINED_S
 
 
 def _single(products: Products, waiting: Waiting, spilled: float, alone: Alone) -> float:
@@ -189,24 +237,6 @@ def _halvings(usual: float, found: float) -> float:
 
 def _volume(dot: Dot, tiles: Tiles) -> int:
     return tiles.blocks[dot.m] * tiles.blocks[dot.n] * tiles.blocks[dot.k]
-
-
-@once
-def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int) -> int:
-    """Shared memory for the loaded operands: in the innermost loop one tile for every stage."""
-    staged = 0
-    operands = {
-        r: nest.fold(c) for c in nest.contractions if tiles.dot(c) for r in nest.values[c].reads
-    }
-    for item, loops in nest.walk():
-        if not isinstance(item, Step) or item.value not in operands:
-            continue
-        size = math.prod(tiles.blocks[a] for a in nest.live[item.value])
-        size *= itemsize(operands[item.value].operand)
-        loaded = isinstance(nest.values[item.value].kind, Load)
-        inner = bool(loops) and not any(isinstance(each, Loop) for each in loops[-1].body)
-        staged += size * (max(2, num_stages) if loaded and inner else 1) if loaded else 0
-    return staged
 
 
 def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from . import matrix
+from . import matrix, staging
 from .codegen.access import Tiles
 from .config import Config
 from .device import DeviceProfile
@@ -207,7 +207,9 @@ def _folds(nest: Nest) -> int:
 def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
     tiles that a persistent kernel loads ahead."""
-    staged = matrix.staged_bytes(nest, tiles, config.num_stages)
+    staged = staging.staged_bytes(nest, tiles, config.num_stages, config.num_warps)
+    if staged:
+        staged = max(staged, staging.stored_bytes(nest, tiles, config.subtiles))
     return max(
         _crossing_bytes(nest, tiles, config.num_warps), staged, _ahead_bytes(nest, tiles, config)
     )
