@@ -18,7 +18,9 @@ from .values import Load
 # Of the L2 cache, what is found again, by the bytes that ncu counted on an H200: when only the data
 # itself is counted, though what else is read and stored passes through as well, and when all that
 # is in use in a turn of a loop is counted.
-_KEPT, _KEPT_IN_TURN = 0.35, 0.7
+KEPT, _KEPT_IN_TURN = 0.35, 0.7
+
+_PAGE = 2048.0  # Bytes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def traffic_of(
         touched = together * programs / at_once
         hbm += fresh
         if touched - fresh > 0.5 * size:
-            hbm += _missed(min(together, size), _KEPT * device.l2_bytes) * (touched - fresh)
+            hbm += _missed(min(together, size), KEPT * device.l2_bytes) * (touched - fresh)
         outer = next((loop for loop in each.loops if loop.axis not in each.access.axes), None)
         if outer is not None:
             inside = [e for e in every if outer in e.loops]
@@ -209,7 +211,13 @@ def awkwardness(nest: Nest, tiles: Tiles, num_warps: int) -> float:
         vectors = 1.0 + 0.012 * len(accesses) * math.log2(each / 16)
     else:
         vectors = 1.0 + 0.12 * math.log2(16 / each) ** 1.5
-    return vectors * (1.0 + 0.015 * math.log2(max(1.0, elements / _run(widest, tiles))))
+    run = _run(widest, tiles)
+    stretches = 1.0 + 0.015 * math.log2(max(1.0, elements / run))
+    if passes(nest):
+        # Memory opens a page for each of many rows that are walked side by side.
+        short = _PAGE / (run * itemsize(widest.type.dtype))
+        stretches *= 1.0 + 0.046 * math.log2(max(1.0, short))
+    return vectors * stretches
 
 
 def _run(access: Access, tiles: Tiles) -> int:
