@@ -87,7 +87,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     """The work of one launch. Raises Refused when the config does not fit the nest."""
     tiles = tiles_of(nest, config)
     programs = _programs(nest, tiles)
-    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles)
+    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, config.num_stages)
     shared = shared_bytes(nest, tiles, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
     started = min(programs, config.programs or programs)
