@@ -24,9 +24,9 @@ _FLIGHT = 0.5
 next ones wait until a turn is done. This and what follows of 1,660 kernels without products, timed
 on H200s, by robust least squares: with the workloads left out in turn, the mean regret of the
 model's choice falls from 26% to 7% among loops, from 18% to 11% among splits."""
-_AHEAD = 1.25  # Persistent kernels that load ahead: through shared memory, and back from it.
 _SPILLED = 1.2  # Times what is spilled, in every turn: stored and loaded, partly in L1.
-_AHEAD_S = 0.47e-6  # Their wait for each tile.
+_AHEAD_S = 0.35e-6
+"""Between the tiles of a persistent kernel that loads ahead: its warps wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,14 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
     apart = 0.12 + (0.4 / work.resident if work.folds and not work.ahead else 0.0)
     walked = _WALKED if work.turns else 1.0
-    return (longest + apart * other) * walked * (_AHEAD if work.ahead else 1.0)
+    between_s = work.waves * _AHEAD_S if work.ahead else 0.0
+    return (longest + apart * other) * walked + between_s
 
 
 def _chain_s(work: Work, device: DeviceProfile) -> float:
-    """Seconds of one program alone: its loads wait for memory once in straight-line work (less when
+    """Seconds of one program alone: its loads wait for memory once in straight-line work (unless
     they were begun ahead) and in every pass, and all its warps meet at every fold."""
-    waits = _AHEAD_S if work.ahead else device.latency_s * max(1, work.passes)
+    waits = 0.0 if work.ahead else device.latency_s * max(1, work.passes)
     return waits + work.folds * (0.2e-6 + 0.03e-6 * work.num_warps)
 
 
