@@ -18,7 +18,7 @@ from .values import Choice, Compute, Load
 _BASE, _COMPUTED, _STANDING, _PIECES = 27.0, 1.1, 0.7, 1.5
 
 
-def registers(nest: Nest, tiles: Tiles, num_warps: int, num_stages: int) -> float:
+def registers(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool) -> float:
     """What is alive at once, in 32-bit words a thread: results of products, from the first turn of
     their loop to their last use, loads, and what loops compute. What is computed takes the place of
     what is read for the last time."""
@@ -39,7 +39,7 @@ def registers(nest: Nest, tiles: Tiles, num_warps: int, num_stages: int) -> floa
                 alive += words
                 ends[max(last.get(value, -1), place + 1)] += words
         most = max(most, alive)
-    return _BASE + most + counter.left(num_stages) + _PIECES * counter.pieces()
+    return _BASE + most + counter.left(ahead) + _PIECES * counter.pieces()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class _Counter:
         computed = isinstance(kind, (Compute, Choice)) and nest.values[value].dtype != "bool"
         return _COMPUTED * self.each(value) if computed and self.depth[value] else 0.0
 
-    def left(self, num_stages: int) -> float:
+    def left(self, ahead: bool) -> float:
         """Computed left operands, which stay in registers while the next product runs beside them:
         with loads ahead, with several tiles of rows a warp, or without groups."""
         most = 0.0
         for product, dot in self.dots.items():
             fold = self.nest.fold(product)
             several = self.tiles.blocks[dot.m] > 16 * self.num_warps
-            beside = num_stages > 1 or several or not self._grouped(product)
+            beside = ahead or several or not self._grouped(product)
             computed = not isinstance(self.nest.values[fold.source].kind, Load)
             if beside and computed and self.depth[product]:
                 most = max(most, self.each(fold.source) * itemsize(fold.operand) / 4)

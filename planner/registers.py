@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from . import chains
@@ -47,15 +47,15 @@ way, and where a little more is wanted it makes do."""
 
 @once
 def pressure(
-    nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1, num_stages: int = 1
+    nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1, ahead: bool = False
 ) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
-    which what follows the matrix products is done."""
+    which what follows the matrix products is done; ahead: loops load ahead for them."""
     limit = min(MOST, 65536 // (32 * num_warps))
     products = sum(tiles.dot(c) is not None for c in nest.contractions)
     if products:
         if products > 1:
-            wanted = chains.registers(nest, tiles, num_warps, num_stages)
+            wanted = chains.registers(nest, tiles, num_warps, ahead)
         else:
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
@@ -149,43 +149,32 @@ def features(nest: Nest, tiles: Tiles, num_warps: int) -> list[tuple[float, ...]
 class _Counter:
     nest: Nest
     tiles: Tiles
-    threads: int
-    inner: int
-    spread: tuple[float, float]
+    elements: Mapping[int, float]
 
     @staticmethod
     def of(nest: Nest, tiles: Tiles, threads: int) -> _Counter:
-        """inner: the axis along which neighbouring threads lie; spread: how many elements of the
-        largest tile each has along it, and across: so many it has of a row or column of it too."""
-        sizes = {v.id: math.prod(tiles.blocks[a] for a in nest.live[v.id]) for v in nest.values}
-        largest = max(sizes, key=lambda v: sizes[v])
-        axes = [a for a in nest.live[largest] if tiles.blocks[a] > 1]
-        if not axes:
-            return _Counter(nest, tiles, threads, 0, (1.0, 1.0))
-        inner, each = max(axes), max(1.0, sizes[largest] / threads)
-        block = tiles.blocks[inner]
-        vector = min(each, block, 16 / _NARROW)
-        along = max(vector, block / threads)
-        return _Counter(nest, tiles, threads, inner, (along, each / along))
-
-    def elements(self, value: int) -> float:
-        """Elements per thread; a tile smaller than the block has one in every thread."""
-        live = self.nest.live[value]
-        whole = math.prod(self.tiles.blocks[a] for a in live)
-        if whole == 1:
-            return 0.0
-        along, across = self.spread
-        held = 1.0
-        if self.inner in live:
-            held *= along
-        held *= min(across, whole / self.tiles.blocks[self.inner] if self.inner in live else whole)
-        return max(1.0, whole / self.threads, min(held, whole))
+        """elements: of each value in every thread. Neighbouring threads lie along the last axis of
+        the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
+        blocks, live = tiles.blocks, nest.live
+        sizes = {v.id: math.prod(blocks[a] for a in live[v.id]) for v in nest.values}
+        largest = max(sizes, key=sizes.__getitem__)
+        inner = max((a for a in live[largest] if blocks[a] > 1), default=-1)
+        each, block = max(1.0, sizes[largest] / threads), blocks[inner] if inner >= 0 else 1
+        along = max(min(each, block, 16 / _NARROW), block / threads)
+        across, found = each / along, {}
+        for value, whole in sizes.items():
+            if inner in live[value]:
+                held = along * min(across, whole / block)
+            else:
+                held = min(across, whole)
+            found[value] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
+        return _Counter(nest, tiles, found)
 
     def words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
         kind = self.nest.values[value].kind
         size = itemsize(kind.dtype if isinstance(kind, Load) else self.nest.values[value].dtype)
-        return self.elements(value) * max(0.5 if self.is_packed(value) else 1.0, size / 4)
+        return self.elements[value] * max(0.5 if self.is_packed(value) else 1.0, size / 4)
 
     def is_packed(self, value: int) -> bool:
         access = self.nest.loads.get(value)
@@ -220,7 +209,7 @@ class _Counter:
             1.0,
             sum(self.words(v) for v in alive),
             sum(self.words(v) for v in own if v in later),
-            sum(self.elements(s) for s in sources) if looped else 0.0,
+            sum(self.elements[s] for s in sources) if looped else 0.0,
             0.0 if looped else streamed,
             streamed if looped else 0.0,
             loaded - streamed,
@@ -242,7 +231,7 @@ class _Counter:
         return value.reads + (value.reads[0],) * (2 * about)
 
     def _widest(self, values: Iterable[int]) -> float:
-        return max((self.elements(v) for v in values), default=0.0)
+        return max((self.elements[v] for v in values), default=0.0)
 
     def _of_class(self, values: list[int], *costs: str) -> list[int]:
         kinds = ((v, self.nest.values[v].kind) for v in values)
@@ -250,7 +239,7 @@ class _Counter:
 
     def _stored(self, output: int) -> float:
         out = self.nest.outputs[output]
-        return self.elements(out.value) * max(0.5, itemsize(out.type.dtype) / 4)
+        return self.elements[out.value] * max(0.5, itemsize(out.type.dtype) / 4)
 
 
 def _stretches(nest: Nest, tiles: Tiles) -> list[_Stretch]:

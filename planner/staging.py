@@ -13,21 +13,24 @@ from .nest import Nest
 from .place import Carry, Loop, Step, Store
 from .values import Choice, Compute, Load
 
-_GROUP = 4
+GROUP = 4
 """Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
 
 
 def by_group(dot: Dot, tiles: Tiles, num_warps: int) -> bool:
     """Whether groups of four warps multiply a tile at once, straight from shared memory; else each
     warp brings its part of the operands into registers first."""
-    return num_warps % _GROUP == 0 and tiles.blocks[dot.m] % 64 == 0
+    return num_warps % GROUP == 0 and tiles.blocks[dot.m] % (16 * GROUP) == 0
 
 
 @once
-def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, num_warps: int) -> int:
+def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, groups: bool) -> int:
     """Shared memory for the operands of matrix products. What a loop loads ahead has a place for
     every stage (one less where warps read operands into registers first); what is loaded before a
-    loop lies there until it ends; what is not loaded ahead makes room for what comes after it."""
+    loop lies there until it ends; what is not loaded ahead makes room for what comes after it.
+    groups: there are enough warps for one (see `by_group`)."""
+    if not nest.contractions:
+        return 0
     steps = [(i, loops) for i, loops in nest.walk() if isinstance(i, (Step, Carry))]
     within = {i.value: tuple(id(loop) for loop in loops) for i, loops in steps}
     innermost = {
@@ -42,7 +45,7 @@ def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, num_warps: int) -> i
         dot = tiles.dot(item.value) if item.value in nest.contractions else None
         if dot is None:
             continue
-        grouped = by_group(dot, tiles, num_warps)
+        grouped = groups and by_group(dot, tiles, GROUP)
         here, now = within[item.value], 0
         for load, size in _loads(nest, tiles, item.value).items():
             there = within[load]

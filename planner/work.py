@@ -87,7 +87,8 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     """The work of one launch. Raises Refused when the config does not fit the nest."""
     tiles = tiles_of(nest, config)
     programs = _programs(nest, tiles)
-    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, config.num_stages)
+    ahead = bool(nest.contractions) and config.num_stages > 1
+    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, ahead)
     shared = shared_bytes(nest, tiles, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
     started = min(programs, config.programs or programs)
@@ -219,7 +220,8 @@ def _folds(nest: Nest) -> int:
 def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
     tiles that a persistent kernel loads ahead."""
-    staged = staging.staged_bytes(nest, tiles, config.num_stages, config.num_warps)
+    grouped = config.num_warps % staging.GROUP == 0
+    staged = staging.staged_bytes(nest, tiles, config.num_stages, grouped)
     if staged:
         staged = max(staged, staging.stored_bytes(nest, tiles, config.subtiles))
     return max(
