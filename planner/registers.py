@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from . import chains
+from . import chains, staging
 from .codegen.access import Tiles
+from .codegen.descriptors import LONGEST
 from .codegen.subtiles import epilogue
 from .graph import itemsize
 from .judged import once
@@ -58,6 +59,7 @@ def pressure(
             wanted = chains.registers(nest, tiles, num_warps, ahead)
         else:
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
+            wanted = max(wanted, _in_warps(nest, tiles, num_warps))
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     stretches = features(nest, tiles, num_warps)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
@@ -107,6 +109,36 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
         for load, own in ends.pop(place, ()):
             loaded, inside = loaded - load, inside - own
     return _BASE + _HELD * most_held + _INSIDE * most_inside
+
+
+_PLAIN = 0.62
+"""Of the operands, what is in registers at once where neither is computed."""
+
+
+def _in_warps(nest: Nest, tiles: Tiles, num_warps: int) -> float:
+    """Of a product without a loop that no group of warps multiplies (see `staging.by_group`): each
+    warp brings its rows and columns into registers, all of them at once where something is computed
+    first, or where they are too long for bulk copies. 0 for other products. With a whole row of 512
+    in one tile the compiler spills thousands of bytes."""
+    (product,) = (c for c in nest.contractions if tiles.dot(c))
+    dot, fold = tiles.dot(product), nest.fold(product)
+    assert dot is not None
+    assert fold.times is not None
+    loops = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
+    if loops or staging.by_group(dot, tiles, num_warps):
+        return 0.0
+    m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
+    computed = any(not isinstance(nest.values[v].kind, Load) for v in (fold.source, fold.times))
+    if not computed and k <= LONGEST:
+        return 0.0
+    down = across = 1
+    while down * across < num_warps:
+        if m * across >= n * down and down * 16 < m:
+            down *= 2
+        else:
+            across *= 2
+    words = (max(16, m / down) + max(8, n / across)) * k * itemsize(fold.operand) / 128
+    return words * (1.0 if computed else _PLAIN) + max(m * n / (32 * num_warps), 16)
 
 
 def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:

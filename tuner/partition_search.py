@@ -239,7 +239,7 @@ class PartitionSearch:
         counts = Counter(task.group.key for task in own)
         tasks = {task.group.key: task for task in own}
         weights = {
-            key: counts[key] * (task.modelled.seconds if task.modelled else 1e-6)
+            key: counts[key] * self._seconds(task)
             for key, task in tasks.items()
             if again or self.bench.findings.of(key).trials < self._wanted(task)
         }
@@ -250,6 +250,8 @@ class PartitionSearch:
                 if not self.budget.is_spent:
                     total = before[key] + self.split.first
                     self._tune_one(tasks[key], total, self.budget.until)
+            weights = {key: counts[key] * self._seconds(tasks[key]) for key in weights}
+            costliest.sort(key=lambda key: -weights[key])
         rest = sum(weights.values())
         for key in costliest:
             if self.budget.is_spent:
@@ -261,6 +263,13 @@ class PartitionSearch:
             total = before[key] + self._trials(len(weights), part, trials)
             self._tune_one(tasks[key], total, until)
             trials = max(0, trials - self.bench.findings.of(key).trials + before[key])
+
+    def _seconds(self, task: Task) -> float:
+        """Of a group, measured or else modelled."""
+        best = self.bench.findings.best(task.group.key)
+        if best is not None:
+            return best.seconds
+        return task.modelled.seconds if task.modelled else 1e-6
 
     def _tune_one(self, task: Task, total: int, until: float) -> None:
         """A group, up to so many trials of it in all."""

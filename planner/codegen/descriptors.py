@@ -11,7 +11,7 @@ from .access import Dims, Tiles
 from .source import Descriptor
 
 _ALIGNED = 16  # bytes
-_LONGEST = 256  # elements of a block along one dimension
+LONGEST = 256  # elements of a block along one dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     if stride <= 1 or any(divisor_of(n) * size % _ALIGNED for n in (stride, access.offset.base)):
         return None
     block = (tiles.blocks[row.axis], tiles.blocks[column.axis])
-    if max(block) > _LONGEST or block[1] * size < _ALIGNED or size > 4:
+    if max(block) > LONGEST or block[1] * size < _ALIGNED or size > 4:
         return None
     others = [t for t in terms if t.axis not in dims]
     rows = [Term(t.axis, t.div, t.mod, t.scale // stride) for t in others if t.scale % stride == 0]

@@ -190,6 +190,25 @@ def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
     assert all(bench.findings.of(task.group.key).trials for task in tasks.all(groups))
 
 
+def test_a_group_that_disappoints_gets_the_time(store: Store):
+    """The model finds all groups alike; the one that is slow when first tried is tuned first."""
+    t = dense(1 << 12, 512)
+    nodes, ops = [Node(0, "x", "input", type=t)], ("sin", "cos", "exp")
+    for op in ops:
+        for name, more in ((op, ()), ("cumsum", (0,))):
+            given = (Ref(len(nodes) - 1), *more)
+            nodes.append(Node(len(nodes), f"n{len(nodes)}", f"aten.{name}.default", given, type=t))
+    graph = Graph(tuple(nodes), (len(nodes) - 1,))
+    tasks = Tasks(graph, H200)
+    slow = tasks.of((3,)).group.key
+    lab = FakeLab(lambda g, c: (1e-3 if g.key == slow else 1e-5) * (1 if c.config else 9))
+    search(store, graph, lab, trials=60)
+    tried = [key for key, candidate in lab.measured if candidate.config]
+    assert len(set(tried[:3])) == len(ops)
+    assert tried[3] == slow
+    assert tried.count(slow) > 60 / 2
+
+
 def test_an_interrupted_search_gives_what_it_has(store: Store):
     graph = chain(3)
     store.put_graph(graph_record(graph, key(graph), "test"))
