@@ -1,21 +1,26 @@
 """Brings the trials of several stores into one, for `planner accuracy`.
 
-    python scripts/merge_stores.py OUT STORE...
+    python scripts/merge_stores.py OUT STORE... [--codegen N...]
 
+--codegen: only trials of these versions of the code generator, as `planner accuracy` names them.
 Stores of an older schema are migrated when they are opened: give copies where that matters.
 """
 
-import sys
+import argparse
+from collections.abc import Collection
 from dataclasses import replace
 
 from fusionplan.db import Store
 
 
-def bring(source: Store, target: Store) -> int:
-    """Copy devices, kernels, their graphs and all trials; how many trials there were."""
+def bring(source: Store, target: Store, codegen: Collection[str] = ()) -> int:
+    """Copy devices, kernels, their graphs and trials, all or of those versions; how many trials
+    there were."""
     for device in source.devices():
         target.put_device(device)
     trials, known = source.trials(), set()
+    if codegen:
+        trials = [trial for trial in trials if trial.versions.get("codegen") in codegen]
     for trial in trials:
         if trial.level == "kernel" and trial.subject not in known:
             known.add(trial.subject)
@@ -29,9 +34,12 @@ def bring(source: Store, target: Store) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    with Store.open(sys.argv[1]) as target:
-        for place in sys.argv[2:]:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--codegen", nargs="+", default=[], help="versions, as in 7 8")
+    parser.add_argument("out", metavar="OUT")
+    parser.add_argument("stores", nargs="+", metavar="STORE")
+    options = parser.parse_args()
+    with Store.open(options.out) as target:
+        for place in options.stores:
             with Store.open(place, create=False) as source:
-                print(f"{place}: {bring(source, target)} trials")
+                print(f"{place}: {bring(source, target, options.codegen)} trials")

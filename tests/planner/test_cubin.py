@@ -67,7 +67,8 @@ def test_products_run_on_tensor_cores(kernels: list[Cubin], name: str) -> None:
     first, *rest = of(kernels, name)
     assert first.tensor_core
     # Only one that is cut over the grid has a second kernel, which combines the parts.
-    assert [k.tensor_core for k in rest] == [False] * (name == "linear_cross_entropy")
+    split = name in ("linear_cross_entropy", "matmul_rowmax")
+    assert [k.tensor_core for k in rest] == [False] * split
 
 
 def test_attention_is_one_kernel_of_two_products(kernels: list[Cubin]) -> None:
