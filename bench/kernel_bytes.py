@@ -104,7 +104,11 @@ def measure(store: str | None, device: torch.device, most: int) -> list[Counted]
         job["kernel"]: results(from_json(job["group"]), config_from_json(job["config"]))
         for job in jobs
     }
-    return matched(samples, sizes, json.loads(said), ncu.launches(told, METRICS))
+    try:
+        ran = json.loads(said)
+    except ValueError as error:
+        raise ncu.NcuError(f"the program under ncu gave no result: {said[-200:]!r}") from error
+    return matched(samples, sizes, ran, ncu.launches(told, METRICS))
 
 
 def fastest(samples: Sequence[Sample]) -> list[Sample]:
@@ -197,9 +201,11 @@ def _run(job: Mapping[str, Any], device: torch.device) -> list[str]:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-        run()
-        torch.cuda.synchronize(device)
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+        try:
+            run()
+            torch.cuda.synchronize(device)
+        finally:
+            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
     return [kernel.name for kernel in loaded.kernels.program.kernels]
 
 

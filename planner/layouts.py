@@ -131,7 +131,11 @@ class _Moved:
         with self.graph.inserting_before(node):
 
             def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-                return self._made(node, target, args, kwargs)
+                made = self._made(node, target, args, kwargs)
+                # What is said of the convolution, as that it is to be computed again, stays.
+                for name in node.meta.keys() - made.meta.keys():
+                    made.meta[name] = node.meta[name]
+                return made
 
             for dim, step in zip((2, 3), strides, strict=True):  # type: ignore[arg-type]
                 if step != 1:
@@ -148,8 +152,10 @@ class _Moved:
                 found = call(aten.addmm.default, bias, rows, columns)
             found = call(aten.view.default, found, [images, height, width, channels])
             found = call(aten.permute.default, found, [0, 3, 1, 2])
-        if node in self.changed:
-            self.changed[found] = self.changed.pop(node)
+        # One channel, or one pixel, lies in both orders: the product in that of channels.
+        before = self.changed.pop(node, wanted)
+        if _strides(before) != _strides(found.meta["val"]):
+            self.changed[found] = before
         node.replace_all_uses_with(found)
         self.graph.erase_node(node)
 

@@ -69,6 +69,8 @@ class PartitionSearch:
         self.edges = tasks.cover.edges(self.graph)
         self.seen: dict[Groups, None] = {}
         self.used = 0
+        self.short: set[str] = set()
+        """Groups, by key, that there was no time to tune beyond the first trial."""
 
     def ahead(self) -> Iterator[tuple[Group, Config]]:
         """What the first partition will have compiled, the costliest groups first: of one group
@@ -241,7 +243,7 @@ class PartitionSearch:
         weights = {
             key: counts[key] * self._seconds(task)
             for key, task in tasks.items()
-            if again or self.bench.findings.of(key).trials < self._wanted(task)
+            if again or key in self.short or self._is_new_task(task)
         }
         costliest = sorted(weights, key=lambda key: -weights[key])
         before = {key: self.bench.findings.of(key).trials for key in costliest}
@@ -260,6 +262,10 @@ class PartitionSearch:
             rest -= weights[key]
             now = self.budget.clock()
             until = now + (end - now) * max(part, 0.1)
+            if until <= now:
+                self.short.add(key)
+                continue
+            self.short.discard(key)
             total = before[key] + self._trials(len(weights), part, trials)
             self._tune_one(tasks[key], total, until)
             trials = max(0, trials - self.bench.findings.of(key).trials + before[key])
@@ -278,12 +284,11 @@ class PartitionSearch:
         tune_group(task.group, task.space, self.bench, budget)
         self.used += self.bench.findings.of(task.group.key).trials - before
 
-    def _wanted(self, task: Task) -> int:
-        """Trials without which a group counts as not tuned, as when its time was over before a
-        kernel was compiled; of one without kernels, none once it was measured."""
-        if isinstance(task.space, Refusal):
-            return 0 if self.bench.findings.of(task.group.key).outcomes else 1
-        return 1
+    def _is_new_task(self, task: Task) -> bool:
+        """Whether none of its kernels was tried, as when its time was over before one was compiled;
+        of a group without kernels, whether it was not measured."""
+        found = self.bench.findings.of(task.group.key)
+        return not (found.outcomes if isinstance(task.space, Refusal) else found.trials)
 
     def _try_inductor(self, groups: Groups) -> None:
         """Inductor's own kernels for the costliest groups of several operations that are not yet

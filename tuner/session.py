@@ -195,8 +195,8 @@ class Session:
             )
         elif without:
             self.progress.note(
-                f"{without} of {len(possible)} kernels were not measured {within}, and run as the "
-                "framework runs them: allow more seconds"
+                f"of {without} of {len(possible)} groups no kernel was measured {within}: others "
+                "run them; allow more seconds"
             )
 
     @property

@@ -30,7 +30,7 @@ def wide_attention(op: str) -> Callable[..., tuple[Any, ...]] | None:
 def _forward(schema: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     given = _named(schema, args, kwargs)
     weights, sums, _ = _weights(given)
-    found = [weights @ given["value"], sums]
+    found: list[Any] = [weights @ _each(given["value"], given), sums]
     for result in schema.returns[2:]:
         tensor = str(result.type) == "Tensor"
         found.append(torch.empty(0, dtype=torch.int64, device=sums.device) if tensor else 0)
@@ -40,12 +40,13 @@ def _forward(schema: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
 def _backward(schema: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     given = _named(schema, args, kwargs)
     weights, _, scale = _weights(given)
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = given["query"], _each(given["key"], given), _each(given["value"], given)
     gradient = given["grad_out_"] if "grad_out_" in given else given["grad_out"]
     inner = gradient @ value.transpose(-2, -1)
     scores = weights * (inner - (inner * weights).sum(-1, keepdim=True))
-    found = [scores @ key * scale, scores.transpose(-2, -1) @ query * scale]
-    found.append(weights.transpose(-2, -1) @ gradient)
+    found = [scores @ key * scale]
+    found.append(_together(scores.transpose(-2, -1) @ query * scale, given["key"]))
+    found.append(_together(weights.transpose(-2, -1) @ gradient, given["value"]))
     if len(schema.returns) > len(found):
         bias = given.get("attn_bias")
         found.append(scores if bias is None else scores.sum_to_size(bias.shape))
@@ -63,10 +64,22 @@ def _named(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
     return given
 
 
+def _each(heads: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+    """Keys or values for every head of the queries, several of which may share one."""
+    return heads.repeat_interleave(given["query"].shape[1] // heads.shape[1], 1)
+
+
+def _together(gradient: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+    """The gradient of what those heads share."""
+    batch, _, *rest = gradient.shape
+    return gradient.reshape(batch, heads.shape[1], -1, *rest).sum(2)
+
+
 def _weights(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, float]:
     """The softmax of the scores, the logarithm of its sums, and the scale."""
-    query, key, bias = given["query"], given["key"], given.get("attn_bias")
-    scale = given.get("scale") or 1 / math.sqrt(query.shape[-1])
+    query, key, bias = given["query"], _each(given["key"], given), given.get("attn_bias")
+    scale = given.get("scale")
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query @ key.transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + bias

@@ -87,6 +87,12 @@ class GraphedExecutor:
             return list(self.boxed(list(inputs)))
 
     @property
+    def _several(self) -> bool:
+        """Whether a call launches several kernels, of ours or of others."""
+        others = any(group.lowering != "triton" for group in self.plan.groups)
+        return self.kernels_per_call > 1 or others
+
+    @property
     def calls(self) -> int:
         """How often it ran, in either way."""
         return self.executor.calls + self.replays
@@ -180,7 +186,7 @@ class GraphedExecutor:
             given = not tensor or storage in own
             small = not given and value.untyped_storage().nbytes() <= SMALL
             small = small and (self._copies is None or number < self._copies)
-            copied.append(small and self.kernels_per_call > 1)
+            copied.append(small and self._several)
             given_by.append(None if storage is None else buffers.get(storage))
             if storage is not None and not given and not copied[-1]:
                 shared.append((storage, torch._C._storage_Use_Count(storage)))

@@ -10,6 +10,7 @@ from fusionplan.planner.cover import modelled_plan
 from fusionplan.planner.device import builtin
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 DEVICE = os.environ.get("PLANNER_TEST_DEVICE", "cpu")
 
@@ -106,6 +107,48 @@ def test_one_pixel_at_a_time_is_a_product_in_our_kernel(compiled, stride, bias):
         assert not convolutions(live.runner.captured.graph)
         assert {g.lowering for g in live.runner.plan.groups} == {"triton"}
         assert live.runner.kernels_per_call
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("channels, side", [(1, 8), (32, 1)])
+def test_one_channel_or_one_pixel_lies_in_both_orders(compiled, channels, side, flat):
+    """The product that takes the convolution's place does not."""
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv2d(channels, 16, 1)
+
+        def forward(self, x):
+            y = self.convolution(torch.relu(x))
+            return y.view(len(x), -1) if flat else y
+
+    model = Net().to(DEVICE, torch.bfloat16)
+    x = torch.randn(2, channels, side, side, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        near(fast(x), model(x))
+    (graph,) = graphs(dispatcher)
+    assert not convolutions(graph)
+
+
+def test_what_is_to_be_computed_again_still_is(compiled):
+    """torch.utils.checkpoint marks operations, and a convolution's mark is its product's."""
+    torch.manual_seed(0)
+    first, second = (nn.Conv2d(64, 64, 1).to(DEVICE, torch.bfloat16) for _ in range(2))
+
+    def block(x):
+        return second(F.gelu(first(x)))
+
+    fast, dispatcher = compiled(lambda x: checkpoint(block, x, use_reentrant=False))
+    x = torch.randn(2, 64, 16, 16, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    near(fast(x), block(x))
+    fast(x).float().sum().backward()
+    forward, backward = graphs(dispatcher)
+    saved = [forward.nodes[o] for o in forward.outputs[1:] if o is not None]
+    assert not [n for n in saved if n.op == "aten.addmm.default"]
+    assert [n for n in backward.nodes if n.op == "aten.addmm.default"]
 
 
 @pytest.mark.parametrize("groups, dtype", [(16, torch.bfloat16), (1, torch.float32)])

@@ -88,7 +88,9 @@ def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
             findings.of(task.group.key).add(Candidate("triton", config), timed, None)
             session._tell_what_was_not_tried(tasks, findings, [Partition(groups, 1e-5)])
             assert len(told.of("note")) == 1
-    assert told.of("note")[0].startswith("1 of 2 kernels were not measured within 8 trials and 2 s")
+    assert told.of("note")[0].startswith(
+        "of 1 of 2 groups no kernel was measured within 8 trials and 2 s"
+    )
 
 
 def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):

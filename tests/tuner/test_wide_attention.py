@@ -59,6 +59,17 @@ def test_cudnn():
     torch.testing.assert_close(grads, gradients[:3])
 
 
+def test_queries_that_share_keys_and_values():
+    k, v = (torch.randn(2, 1, 7, 8, dtype=torch.float64) for _ in range(2))
+    leaves = [x.clone().requires_grad_() for x in (Q, k, v)]
+    out = F.scaled_dot_product_attention(*leaves, enable_gqa=True)
+    gradients = torch.autograd.grad(out, leaves, G)
+    found = called("flash")(Q, k, v)
+    torch.testing.assert_close(found[0], out)
+    given = (G, Q, k, v, *found[:6], 0.0, False, *found[6:8])
+    torch.testing.assert_close(called("flash", "_backward")(*given), gradients)
+
+
 def test_a_row_that_sees_nothing_is_zero():
     hidden = torch.full((5, 7), float("-inf"), dtype=torch.float64)
     out, *_ = called("efficient")(Q, K, V, hidden, True)
