@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..db import Store
+from ..db import Store, StoreError
 from ..planner.config import Config
 from ..planner.device import DeviceProfile, profile_of
 from ..planner.errors import FusionplanError, Refusal
@@ -32,6 +32,7 @@ from ..tuner.lab import Group, WorkerLab
 from ..tuner.outcome import Candidate
 from ..tuner.running import load, output_types
 from ..tuner.wire import config_from_json, config_to_json
+from ..tuning import place_of
 from . import ncu
 
 LEAST = 10**6
@@ -63,7 +64,7 @@ class Counted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: done; 1: nothing to watch, no ncu, or it failed; 2: usage."""
+    """0: done; 1: no store, no device, nothing to watch, no ncu, or it failed; 2: usage."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", default=None, help="path or database URL")
     parser.add_argument("--device", default="cuda:0")
@@ -71,13 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=None, help="write the figures there")
     parser.add_argument("--jobs", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    device = torch.device(options.device)
     if options.jobs is not None:
-        _child(json.loads(options.jobs.read_text()), device)
+        _child(json.loads(options.jobs.read_text()), torch.device(options.device))
         return 0
     try:
-        found = measure(options.store, device, options.most)
-    except FusionplanError as error:
+        found = measure(options.store, place_of(options.device, None).device, options.most)
+    except (FusionplanError, StoreError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.json is not None:

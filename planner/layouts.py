@@ -101,7 +101,7 @@ class _Moved:
         self.graph = graph
         self.copies: dict[fx.Node, fx.Node] = {}
         self.changed: dict[fx.Node, Any] = {}  # with the value that each had before
-        self.products = 0
+        self.has_products = False
 
     def run(self) -> bool:
         for node in list(self.graph.nodes):
@@ -113,7 +113,7 @@ class _Moved:
                     self._product(node)
             elif any(n in self.changed for n in node.all_input_nodes):
                 self._again(node)
-        return bool(self.changed or self.products)
+        return bool(self.changed) or self.has_products
 
     def _convolution(self, node: fx.Node) -> None:
         count = _TENSORS[node.target]
@@ -124,7 +124,7 @@ class _Moved:
 
     def _product(self, node: fx.Node) -> None:
         """In place of a convolution: its pixels, a row each, times the weights."""
-        self.products += 1
+        self.has_products = True
         x, weight, bias, strides = node.args[:4]
         wanted = node.meta["val"]
         images, channels, height, width = wanted.shape

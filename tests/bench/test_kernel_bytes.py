@@ -79,6 +79,16 @@ def test_what_runs_under_ncu_tells_its_kernels_and_what_does_not_run(capsys):
     assert json.loads(told.out) == {"a": ["fused_mul"]}
 
 
+@pytest.mark.parametrize(
+    "device, said", [("cpu", "no store"), ("cuda:99", "cuda:99"), ("moon", "moon")]
+)
+def test_what_is_not_there_is_told(tmp_path, capsys, device, said):
+    given = ["--store", str(tmp_path / "none.db"), "--device", device]
+    assert kernel_bytes.main(given) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_a_store_without_kernels_is_told(tmp_path, capsys):
     from fusionplan.db import Store
 
