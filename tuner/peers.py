@@ -14,6 +14,7 @@ from ..planner.capture import Captured
 from ..planner.graph import INPUT, Graph
 from ..planner.plan import GroupPlan, Plan
 from ..planner.runtime.inductor import compile_group
+from .assembler import as_in_workers
 from .groups import Identity
 from .inputs import DATA_SETS, make
 from .measure import Call
@@ -37,22 +38,26 @@ class Peers:
         if self._warmed:
             return
         self._warmed = True
-        for name, call in self.given.items():
-            try:
-                with torch.no_grad():
-                    call()
-                    call()
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-            except Exception as error:  # noqa: BLE001 - the user's model under another compiler
-                first = (str(error).strip().splitlines() or [""])[0]
-                self.progress.note(f"{name} does not run: {type(error).__name__}: {first}")
-            else:
-                self.ready[name] = call
+        with as_in_workers():
+            for name, call in self.given.items():
+                self._warm(name, call)
         if torch.cuda.is_available():
             # What compiling and tuning them took, the process that measures candidates needs.
             gc.collect()
             torch.cuda.empty_cache()
+
+    def _warm(self, name: str, call: Call) -> None:
+        try:
+            with torch.no_grad():
+                call()
+                call()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except Exception as error:  # noqa: BLE001 - the user's model under another compiler
+            first = (str(error).strip().splitlines() or [""])[0]
+            self.progress.note(f"{name} does not run: {type(error).__name__}: {first}")
+        else:
+            self.ready[name] = call
 
 
 def peers_of(captured: Captured, inputs: Sequence[Any]) -> dict[str, Call]:

@@ -1,0 +1,60 @@
+"""Inductor's choices are compiled once: with one ptxas, under one key of Triton's cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from fusionplan.tuner.assembler import as_in_workers
+from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
+
+SETTING = "TRITON_PTXAS_PATH"
+SM_90 = 90
+
+
+@pytest.fixture
+def of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A ptxas beside torch, of a version that nobody has."""
+    monkeypatch.delenv(SETTING, raising=False)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    ptxas = tmp_path / "bin" / "ptxas"
+    ptxas.parent.mkdir()
+    ptxas.write_text('#!/bin/sh\necho "Cuda compilation tools, release 77.1, V77.1.7"\n')
+    ptxas.chmod(0o755)
+    return ptxas
+
+
+def test_it_is_torchs_own_inside_and_tritons_outside(of_torch: Path) -> None:
+    before = get_ptxas_version(SM_90)
+    with as_in_workers():
+        assert get_ptxas(SM_90).path == str(of_torch)
+        assert "release 77.1" in get_ptxas_version(SM_90)
+    assert SETTING not in os.environ
+    assert get_ptxas_version(SM_90) == before
+    assert "77.1" not in before
+
+
+def test_a_failure_inside_leaves_nothing(of_torch: Path) -> None:
+    with pytest.raises(RuntimeError), as_in_workers():
+        raise RuntimeError
+    assert SETTING not in os.environ
+    assert "77.1" not in get_ptxas_version(SM_90)
+
+
+def test_what_the_user_chose_stays(of_torch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = get_ptxas(SM_90).path
+    monkeypatch.setenv(SETTING, chosen)
+    with as_in_workers():
+        assert os.environ[SETTING] == chosen
+    assert os.environ[SETTING] == chosen
+
+
+def test_without_one_of_torchs_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    with as_in_workers():
+        assert SETTING not in os.environ
