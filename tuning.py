@@ -27,7 +27,7 @@ from .tuner.busy import busy
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.effort import Allowance, allowance
 from .tuner.measure import Timer, stopwatch_for
-from .tuner.model_peers import model_peers, modes_for, part_peers
+from .tuner.model_peers import in_order, model_peers, modes_for, part_peers
 from .tuner.progress import Progress, Silent
 from .tuner.refit import calibrated, refitted_after_tune
 from .tuner.session import Limits, Session, plan_record
@@ -255,7 +255,7 @@ class _Job:
         origin = captured.parts[last].origin
         if origin is None or self.place.device.type != "cuda":
             return
-        ours = load(origin.gm, store=self.store.url, dynamic=False)
+        ours = load(in_order(origin.gm), store=self.store.url, dynamic=False)
         timer = Timer(stopwatch_for(self.place.device, self.place.profile.l2_bytes))
         graphs = (forward[1], backward[1])
         with_graphs = Steps(origin, ours, timer, self.progress)

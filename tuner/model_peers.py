@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..planner.graph import Graph
 from ..planner.ops import is_compute
@@ -57,6 +59,21 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
     peers = {EAGER: make(origin.gm, origin)}
     names = TRAINING_MODES if modes else ()
     return peers | {m: make(_graph_compiled(origin, m), origin) for m in names}
+
+
+def in_order(gm: fx.GraphModule) -> Model:
+    """A graph from Dynamo, to be traced by it once more into the same graph: Dynamo numbers inputs
+    as it meets them, and in the user's code a shape or a type may have been asked for first."""
+    # Else its code is made in its first call, into which Dynamo does not look.
+    _LazyGraphModule.force_recompile(gm)
+
+    def run(*inputs: Any) -> Any:
+        for each in inputs:
+            if isinstance(each, torch.Tensor):
+                each.dim()
+        return gm(*inputs)
+
+    return run
 
 
 def step_of(model: Model, origin: Origin) -> Run:

@@ -226,6 +226,17 @@ def test_eager_that_strays_is_judged_by_float64(found, eager, fault):
     assert (reason is not None) == fault
 
 
+@pytest.mark.parametrize("times, fault", [(1.3, False), (0.1, False), (2.5, True)])
+def test_rounding_alone_may_be_as_large_as_eagers(times, fault):
+    """A gradient that vanishes in truth: both results are noise."""
+    x = torch.rand(64) + 1
+    given = captured(lambda x: (torch.exp(x) - torch.exp(x)).bfloat16(), x)
+    where = SimpleNamespace(captured=given, inputs=(x,))
+    noise = torch.randn(64) * 1e-4
+    reason = final._fault(lambda *_: [(noise * times).bfloat16()], [noise.bfloat16()], where)
+    assert (reason is not None) == fault
+
+
 def test_the_state_of_random_numbers_is_not_compared():
     """Without dropout nobody writes it."""
     t = TensorType((4,), (1,), "float32")

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from fusionplan.api import load, plans
 from fusionplan.planner.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import whole_lowering
+from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.model_peers import in_order, step_of
 from fusionplan.tuner.training import peer_sums, settled
 from tuner_fakes import captured
 
@@ -63,3 +66,24 @@ def test_nothing_is_decided_without_peers_that_ran_both():
     forward, backward = plan(FORWARD, 1.0, eager=0.1), plan(BACKWARD, 1.0, default=0.1)
     assert peer_sums((forward, backward)) == {}
     assert decide(forward, backward) == ((forward, backward), None)
+
+
+def test_a_traced_graph_is_traced_again_into_the_same_graph() -> None:
+    """Else the last comparison of whole steps runs without the plans that it is about."""
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = y.shape[0]  # y is met first, and used last
+        return torch.exp(x * 2)[:rows] + y
+
+    inputs = (torch.randn(6, 8, requires_grad=True), torch.randn(4, 8))
+    parts = capture_model(model, inputs, training=True).parts
+    forward, origin = parts[0], parts[0].origin
+    assert origin is not None
+    loaded = load(in_order(origin.gm), on_miss="model", evidence="any", dynamic=False)
+    step_of(loaded, origin)()
+    assert forward.stage == "forward"
+    assert forward.key in {plan.graph_key for plan in plans(loaded)}
+    torch._dynamo.reset()
+    otherwise = load(origin.gm, on_miss="model", evidence="any", dynamic=False)
+    step_of(otherwise, origin)()
+    assert forward.key not in {plan.graph_key for plan in plans(otherwise)}
