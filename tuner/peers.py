@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,12 @@ EAGER = "eager"
 @dataclass(slots=True)
 class Peers:
     """Calls by name, run under `no_grad`, each ready once `warm` has run. A peer that fails is
-    left out, with a note: that torch.compile cannot do the model is no fault of the plan."""
+    left out, with a note: that torch.compile cannot do the model is no fault of the plan.
+    compiling: what they are compiled in; by the generator of plans, nothing."""
 
     given: Mapping[str, Call]
     progress: Progress
+    compiling: Callable[[], AbstractContextManager[None]] = as_in_workers
     ready: dict[str, Call] = field(default_factory=dict)
     _warmed: bool = False
 
@@ -38,7 +41,7 @@ class Peers:
         if self._warmed:
             return
         self._warmed = True
-        with as_in_workers():
+        with self.compiling():
             for name, call in self.given.items():
                 self._warm(name, call)
         if torch.cuda.is_available():

@@ -9,6 +9,7 @@ by graph: the whole step is run by what was kept and by such a mode, in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from ..planner.graph import Graph
@@ -83,12 +84,14 @@ class Steps:
             return plans, None
         mode = min(modes, key=lambda name: sums[name])
         name = WITH_GRAPHS[mode]
-        calls = {OURS: step_of(self.ours, self.origin), name: step_with_graphs(self.origin, mode)}
-        ready = Peers(calls, self.progress)
-        ready.warm()
-        if len(ready.ready) < len(calls):
+        ours = Peers({OURS: step_of(self.ours, self.origin)}, self.progress, nullcontext)
+        theirs = Peers({name: step_with_graphs(self.origin, mode)}, self.progress)
+        for each in (ours, theirs):
+            each.warm()
+        calls = ours.ready | theirs.ready
+        if len(calls) < 2:
             return plans, None
-        result = self.timer.interleaved(ready.ready, budget_s=STEP_S)
+        result = self.timer.interleaved(calls, budget_s=STEP_S)
         ours_s, peer_s = (result.timing(each).seconds for each in calls)
         self.progress.note(
             f"a whole step: {ours_s * 1e3:.4g} ms by what was kept, {peer_s * 1e3:.4g} ms by {name}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from fusionplan.tuner.assembler import as_in_workers
+from fusionplan.tuner.peers import Peers
+from fusionplan.tuner.progress import Silent
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
 
 SETTING = "TRITON_PTXAS_PATH"
@@ -58,3 +62,15 @@ def test_without_one_of_torchs_nothing_changes(
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
     with as_in_workers():
         assert SETTING not in os.environ
+
+
+def test_kernels_of_plans_are_compiled_outside(of_torch: Path) -> None:
+    """Else those of a whole step would be compiled again, under other keys."""
+    seen: dict[str, bool] = {}
+
+    def call(name: str) -> Callable[[], None]:
+        return lambda: seen.update({name: SETTING in os.environ})
+
+    Peers({"default": call("default")}, Silent()).warm()
+    Peers({"ours": call("ours")}, Silent(), nullcontext).warm()
+    assert seen == {"default": True, "ours": False}
