@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..tuner.accuracy import Accuracy, Hopeless, Read
     from ..tuner.refit import Refit
 
-_REACH = {"spearman": 0.90, "within": 0.80, "regret": 0.10, "registers": 0.80}
+_REACH = {"spearman": 0.90, "within": 0.80, "regret": 0.10, "learned": 0.80}
 """What the project asks of its model."""
 
 
@@ -201,12 +201,13 @@ _FIGURES = (
     "top-5 recall",
     "MAPE",
     "registers",
+    "learned",
 )
 
 
 def _cells(a: Accuracy) -> list[str]:
     ranks = [_figure(a.spearman), _figure(a.within)]
-    shares = [a.regret, a.mean_regret, a.recall, a.mape, a.registers]
+    shares = [a.regret, a.mean_regret, a.recall, a.mape, a.registers, a.learned]
     return [a.family, str(a.trials), str(a.groups), *ranks, *map(_share, shares)]
 
 

@@ -52,7 +52,7 @@ def pressure(
 ) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
     which what follows the matrix products is done; ahead: loops load ahead for them."""
-    limit = min(MOST, 65536 // (32 * num_warps))
+    limit = most(num_warps)
     products = sum(tiles.dot(c) is not None for c in nest.contractions)
     if products:
         if products > 1:
@@ -65,6 +65,11 @@ def pressure(
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted = settled(max(wanted, free(stretches, num_warps)))
     return int(min(limit, max(16, wanted))), int(max(0.0, wanted - limit) * 4)
+
+
+def most(num_warps: int) -> int:
+    """Registers that a thread can have."""
+    return min(MOST, 65536 // (32 * num_warps))
 
 
 def settled(wanted: float) -> float:

@@ -20,8 +20,8 @@ from .values import Load
 # is in use in a turn of a loop is counted.
 KEPT, _KEPT_IN_TURN = 0.35, 0.7
 
-# A sector that a thread has for itself takes as long as two of a line: of 2.6 million elements of 16
-# bits, 640 bytes apart, L2 delivered 4.4 TB/s in sectors.
+# A sector that a thread has for itself takes as long as two of a line: of 2.6 million numbers of
+# 16 bits that lie 640 bytes apart L2 delivered 4.4 TB/s, in sectors.
 _SCATTERED = 2.0
 
 _PAGE, _SECTOR = 2048.0, 32  # Bytes.
@@ -177,16 +177,16 @@ def _whole_bytes(access: Access, nest: Nest) -> int:
 def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
     """Bytes of a block of these extents, in whole sectors of 32 bytes."""
     run, size = 1, itemsize(access.type.dtype)
-    elements = {a: 1 for a in access.offset.axes | access.along}
+    elements = dict.fromkeys(access.offset.axes | access.along, 1)
     for term in access.offset.terms:
         extent = nest.axes[term.axis].extent
         count = min(-(-blocks[term.axis] // term.div), term.mod or -(-extent // term.div))
         elements[term.axis] *= count
         if term.scale == 1 and (term.mod or term.axis not in access.along):
             run = count
-    for axis in elements:
+    for axis, found in elements.items():
         most = min(blocks[axis], nest.axes[axis].extent)
-        elements[axis] = most if axis in access.along else min(most, elements[axis])
+        elements[axis] = most if axis in access.along else min(most, found)
     rows = math.prod(elements.values()) / run
     return int(rows * _SECTOR * math.ceil(run * size / _SECTOR)) if rows else size
 

@@ -24,6 +24,7 @@ from ..planner.graph import Graph, from_json
 from ..planner.ops import Contraction, Reduction, row
 from ..planner.schedule import Schedule, schedule_group
 from ..planner.work import Work, work_of
+from .compiled import Compiled
 from .outcome import Candidate
 
 ALL = "all"
@@ -53,7 +54,8 @@ class Ledgers(Protocol):
 class Sample:
     """A generated kernel (or the few of a split) that was timed. kernel: the key of the group;
     workload: of the graph it is from; works: what each launch does. registers, spill_bytes: the
-    compiler's; predicted_registers: of the hungriest launch."""
+    compiler's; predicted_registers: of the hungriest launch; learned_registers: what a tune expects
+    that knows the kernels of the group before it (see `compiled`)."""
 
     kernel: str
     workload: str
@@ -63,6 +65,7 @@ class Sample:
     measured_s: float
     registers: int | None
     spill_bytes: int | None
+    learned_registers: int = 0
 
     @property
     def predicted_registers(self) -> int:
@@ -119,6 +122,7 @@ class _Reader:
         self.store, self.profile = store, profile
         self.groups: dict[str, tuple[Graph, str] | None] = {}
         self.schedules: dict[tuple[str, str, str, int], Schedule | Refusal] = {}
+        self.compiled: dict[str, Compiled] = defaultdict(Compiled)
 
     def sample(self, kernel: str, config: Config, trial: TrialRecord) -> Sample | None:
         if kernel not in self.groups:
@@ -138,6 +142,10 @@ class _Reader:
         except Refused:
             return None
         assert trial.measured_s is not None
+        estimated, before = max(work.registers for work in works), self.compiled[kernel]
+        learned = before.registers(config, estimated)
+        if trial.registers is not None:
+            before.add(config, estimated, trial.registers, trial.spill_bytes or 0)
         return Sample(
             kernel,
             workload,
@@ -147,6 +155,7 @@ class _Reader:
             trial.measured_s,
             trial.registers,
             trial.spill_bytes,
+            learned,
         )
 
     def _group(self, kernel: str) -> tuple[Graph, str] | None:
@@ -185,7 +194,8 @@ class Accuracy:
     the mean of those of each group, by trials. regret, mean_regret: median and mean of how much
     slower than the best tried the model's choice is; recall: groups whose best is among the five
     that the model likes best (both of groups with LEAST trials; None without one). mape: mean
-    absolute error. registers: kernels within 15% or 8 of the compiler's."""
+    absolute error. registers: kernels within 15% or 8 of the compiler's, by the model alone;
+    learned: the same by a tune that knows the kernels of the group before."""
 
     family: str
     trials: int
@@ -197,6 +207,7 @@ class Accuracy:
     recall: float | None
     mape: float
     registers: float | None
+    learned: float | None
 
 
 def accuracy(samples: Sequence[Sample], predicted: Sequence[float]) -> list[Accuracy]:
@@ -220,7 +231,8 @@ def _accuracy(family: str, pairs: _Pairs) -> Accuracy:
     ranks = [(len(group), r) for group in many if (r := _spearman(group)) is not None]
     regrets = [_regret(group) for group in many]
     within = sum(n * r for n, r in ranks) / sum(n for n, _ in ranks) if ranks else None
-    close = [_close(s) for s, _ in pairs if s.registers is not None]
+    close = [_close(s, s.predicted_registers) for s, _ in pairs if s.registers is not None]
+    learned = [_close(s, s.learned_registers) for s, _ in pairs if s.registers is not None]
     return Accuracy(
         family,
         len(pairs),
@@ -232,6 +244,7 @@ def _accuracy(family: str, pairs: _Pairs) -> Accuracy:
         statistics.mean(_is_recalled(group) for group in many) if many else None,
         statistics.mean(abs(seconds / sample.measured_s - 1) for sample, seconds in pairs),
         statistics.mean(close) if close else None,
+        statistics.mean(learned) if learned else None,
     )
 
 
@@ -261,9 +274,9 @@ def _is_recalled(group: _Pairs) -> bool:
     return min(s.measured_s for s, _ in liked) <= min(s.measured_s for s, _ in group)
 
 
-def _close(sample: Sample) -> bool:
+def _close(sample: Sample, predicted: int) -> bool:
     assert sample.registers is not None
-    return abs(sample.predicted_registers - sample.registers) <= max(8, 0.15 * sample.registers)
+    return abs(predicted - sample.registers) <= max(8, 0.15 * sample.registers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import optuna
@@ -77,11 +77,13 @@ class Bench:
 
 @dataclass(slots=True)
 class _Flying:
-    """A config on its way through the compiler."""
+    """A config on its way through the compiler. estimated: registers by the model; those of `cost`
+    are what to expect after what was compiled before."""
 
     trial: optuna.trial.Trial
     candidate: Candidate
     cost: Cost
+    estimated: int
     pending: Pending
 
 
@@ -305,13 +307,20 @@ class _Configs:
             self.asked.add(config)
             self._tell(trial, Rejected(str(cost)))
             return None
+        spilled = self.search.found.compiled.spilled(config, cost.registers)
+        if spilled:
+            self.asked.add(config)
+            self._tell(trial, Rejected(f"a kernel like it spilled {spilled} bytes a thread"))
+            return None
         return cost
 
     def _launch(self, trial: optuna.trial.Trial, config: Config, cost: Cost) -> _Flying:
         self.asked.add(config)
         candidate = Candidate("triton", config)
+        expected = self.search.found.compiled.registers(config, cost.registers)
         pending = self.search.bench.lab.compile(self.search.group, config)
-        return _Flying(trial, candidate, cost, pending)
+        told = replace(cost, registers=expected)
+        return _Flying(trial, candidate, told, cost.registers, pending)
 
     def _next(self) -> _Flying:
         """The earliest that is compiled; waits for one."""
@@ -324,9 +333,11 @@ class _Configs:
 
     def _deliver(self, flying: _Flying) -> None:
         self.measuring = 1
-        outcome = self.search.measure(
-            flying.candidate, flying.cost, flying.pending.result(), self._fill
-        )
+        compiled, config = flying.pending.result(), flying.candidate.config
+        if isinstance(compiled, Resources) and config is not None:
+            registers, spills = compiled.registers, compiled.spill_bytes
+            self.search.found.compiled.add(config, flying.estimated, registers, spills)
+        outcome = self.search.measure(flying.candidate, flying.cost, compiled, self._fill)
         self.measuring = 0
         self._tell(flying.trial, outcome)
 

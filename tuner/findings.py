@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..planner.cost import Cost
+from .compiled import Compiled
 from .measure import TIE
 from .outcome import Candidate, Outcome, Timed
 
@@ -25,12 +26,14 @@ class Finding:
 
 @dataclass(slots=True)
 class GroupFindings:
-    """Of one group. `settled`: the winner of the last comparison between finalists."""
+    """Of one group. `settled`: the winner of the last comparison between finalists. compiled: what
+    the compiler made of its kernels."""
 
     found: list[Finding] = field(default_factory=list)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: int = 0
     settled: Finding | None = None
+    compiled: Compiled = field(default_factory=Compiled)
 
     @property
     def trials(self) -> int:

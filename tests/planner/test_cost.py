@@ -92,6 +92,28 @@ def test_a_strided_read_moves_whole_sectors() -> None:
     assert cost(part, config).l2_bytes > 4 * cost(dense, Config(blocks(x0=256))).l2_bytes
 
 
+def test_an_image_by_channels_beside_one_by_places_is_worked_on_in_squares() -> None:
+    """Along neither axis alone do both lie side by side: 21.6 us in rows of one, measured."""
+    half = {"dtype": torch.bfloat16}
+    channels_last = tensor(2, 320, 64, 64, **half).to(memory_format=torch.channels_last)
+    part = group(lambda x, y: x + y, tensor(2, 320, 64, 64, **half), channels_last)
+    flat = cost(part, Config(blocks(x0=2048), num_warps=4, tiling="flat"))
+    square = cost(part, Config(blocks(x0=1, x1=16, x2=64), num_warps=2))
+    assert flat.l2_bytes == 2 * 2621440 * 2 + 2 * 32 * 2621440
+    assert square.l2_bytes == 3 * 2 * 2621440
+    assert flat.seconds > 1.5 * square.seconds
+    space = space_of(part, H200)
+    assert isinstance(space, Space)
+    assert space.ranked(1)[0][0].tiling == "natural"
+
+
+def test_what_is_the_same_for_neighbours_is_loaded_once() -> None:
+    """A bias of each channel, read along the places: not an element for each place."""
+    part = group(lambda x, b: x + b[:, None], tensor(320, 4096), tensor(320))
+    found = cost(part, Config(blocks(x0=8192), num_warps=4, tiling="flat"))
+    assert found.l2_bytes <= 2 * 320 * 4096 * 4 + 160 * 64
+
+
 def test_an_input_that_another_pass_reads_again_is_kept_by_few_programs_only() -> None:
     """What stays in the cache is what the programs that run together have in use."""
     part = group(lambda x: torch.softmax(x, -1), tensor(1 << 12, 1 << 15))

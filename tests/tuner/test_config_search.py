@@ -15,7 +15,16 @@ from fusionplan.tuner.findings import Findings, GroupFindings
 from fusionplan.tuner.lab import Group
 from fusionplan.tuner.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.mirror import mirror
-from fusionplan.tuner.outcome import ATEN, Candidate, Crashed, Failure, Miscompiled, Timed, Wrong
+from fusionplan.tuner.outcome import (
+    ATEN,
+    Candidate,
+    Crashed,
+    Failure,
+    Miscompiled,
+    Resources,
+    Timed,
+    Wrong,
+)
 from fusionplan.tuner.progress import Recording
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, pointwise, softmax
@@ -65,6 +74,27 @@ def test_every_trial_is_on_disk_with_prediction_and_registers(store: Store):
     ours = [t for t in trials if t.config["lowering"] == "triton"]
     assert all(t.predicted_s and t.predicted_registers and t.hbm_bytes for t in ours)
     assert all(t.registers == 32 and t.timing == "cold" for t in ours)
+
+
+def test_registers_are_expected_as_the_compiler_gave_them_before(store: Store):
+    """The model is wrong by the same factor for all kernels of this group."""
+    lab = FakeLab(warps, resources=lambda config: Resources(120, 0, 0, 0.1))
+    tune(store, lab, trials=12)
+    trials = [t for t in store.trials(level="kernel", subject=key(GRAPH)) if t.registers]
+    expected = [t.predicted_registers for t in trials]
+    assert expected[0] < 80
+    assert max(expected) > 100
+
+
+def test_what_is_like_a_kernel_that_spilled_is_not_compiled(store: Store):
+    def spilling(config: Config) -> Resources:
+        return Resources(32, 9000, 0, 0.1) if config.num_warps == 4 else Resources(40, 0, 0, 0.1)
+
+    fine, wary = FakeLab(warps), FakeLab(warps, resources=spilling)
+    for lab, name in ((fine, 0), (wary, 1)):
+        tune(store, lab, trials=40, graph=softmax(512 + name, 1000))
+    of_four = [sum(c.num_warps == 4 for c in lab.compiled) for lab in (fine, wary)]
+    assert of_four[1] < of_four[0]
 
 
 def test_nothing_is_tried_twice(store: Store):

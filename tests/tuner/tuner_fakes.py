@@ -33,12 +33,13 @@ class Done:
 @dataclass
 class FakeLab:
     """formula: seconds of a candidate, or its failure. interrupt_at: the measurement that
-    Ctrl-C hits. refuse: what the compiler says of a config."""
+    Ctrl-C hits. refuse: what the compiler says of a config; resources: what a kernel takes."""
 
     formula: Formula
     compilers: int = 2
     interrupt_at: int | None = None
     refuse: Callable[[Config], Failure | None] = lambda config: None
+    resources: Callable[[Config], Resources] = lambda config: FINE
     compiled: list[Config] = field(default_factory=list)
     measured: list[tuple[str, Candidate]] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
@@ -46,7 +47,7 @@ class FakeLab:
 
     def compile(self, group: Group, config: Config) -> Done:
         self.compiled.append(config)
-        return Done(self.refuse(config) or FINE)
+        return Done(self.refuse(config) or self.resources(config))
 
     def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
         raise AssertionError("nothing is ever pending")
