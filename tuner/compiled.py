@@ -49,7 +49,7 @@ class Compiled:
         distance, kernel = near
         trust = 1.0 / (1.0 + distance) ** 2
         ratio = kernel.registers / max(1, kernel.estimated)
-        expected = estimated * ratio ** (trust / (trust + _DOUBT))
+        expected: float = estimated * ratio ** (trust / (trust + _DOUBT))
         return max(_LEAST, min(most(config.num_warps), round(expected)))
 
     def spilled(self, config: Config, estimated: int) -> int:

@@ -160,7 +160,7 @@ MB = 1 << 20
 STREAMED: dict[str, tuple[list[int], int, int]] = {
     "linear_smallk_gelu": ([1], 1, 0),
     "linear_relu": ([1], 1, 0),
-    "matmul_rowmax": ([1], 2, 1 * MB),  # a maximum by row and part
+    "matmul_rowmax": ([1], 1, 0),
     "splade_head": ([1], 1, 0),
     "linear_cross_entropy": ([1], 3, 1 * MB),  # a maximum, a sum and a logit by row and part
     "attn_naive_softcap_alibi_causal": ([2], 1, 0),
