@@ -41,7 +41,7 @@ FEATURES = (
 WEIGHTS = (
     13.4, 0.64, 0.29, 1.09, 0.17, 0.46, 0.49, 0.02, 0.38, 0.52, 0.77, 0.65, 2.28, 0.77, 1.2
 )  # fmt: skip
-_FULL, _NEAR, _BELOW = 32, 40, 0.86
+FULL, NEAR, BELOW = 32, 40, 0.86
 """With 32 registers an SM holds all its warps: the compiler takes up to that for more loads under
 way, and where a little more is wanted it makes do."""
 
@@ -74,9 +74,9 @@ def most(num_warps: int) -> int:
 
 def settled(wanted: float) -> float:
     """What the compiler makes of so many registers."""
-    if wanted < _FULL:
-        return _FULL - _BELOW * (_FULL - wanted)
-    return _FULL if wanted < _NEAR else wanted
+    if wanted < FULL:
+        return FULL - BELOW * (FULL - wanted)
+    return FULL if wanted < NEAR else wanted
 
 
 # Least absolute error over 811 kernels with matrix products that Triton 3.6 compiled for H200s: 71%

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from fusionplan.planner.registers import FEATURES, WEIGHTS, free
+from fusionplan.planner.registers import BELOW, FEATURES, FULL, NEAR, WEIGHTS, free
 
 KERNELS = Path(__file__).resolve().parent.parent / "tests" / "planner" / "register_kernels.py"
 SPILLS = 200  # Bytes above which the count of registers says nothing of the need.
@@ -26,6 +26,14 @@ def compiled(kernels: int) -> list[dict]:
     command = [sys.executable, str(KERNELS), str(kernels), "1"]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
+
+
+def asked(registers: float, need: float) -> float:
+    """The need that the compiler settled for so many registers (see `registers.settled`), the
+    nearest to what is expected where several needs end at the same."""
+    if registers == FULL:
+        return float(np.clip(need, FULL, NEAR))
+    return FULL - (FULL - registers) / BELOW if registers < FULL else registers
 
 
 def fit(kernels: list[dict]) -> np.ndarray:
@@ -40,7 +48,7 @@ def fit(kernels: list[dict]) -> np.ndarray:
             is_free = needs.max() < floor and abs(registers - floor) < 6
             if kernel["spill_bytes"] <= SPILLS and not is_free:
                 chosen.append(each[needs.argmax()])
-                wanted.append(registers)
+                wanted.append(asked(registers, needs.max()))
         x, y = np.array(chosen), np.array(wanted)
         unit = np.maximum(8, 0.15 * y)
         error = np.abs(x @ weights - y) / unit
