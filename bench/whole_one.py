@@ -6,6 +6,7 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..api import executors, load, plans
 from ..planner.cover import modelled_plan
 from ..planner.device import profile_of
 from ..planner.runtime.dispatch import FusionplanWarning
+from ..tuner.assembler import as_in_workers
 from ..tuner.capture_model import capture_model, describe
 from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
 from ..tuning import tune
@@ -50,11 +52,11 @@ class Whole:
 
     capture_s: to run and capture it; plan_s: to plan its graphs by the cost model, in which are
     `nodes` nodes; tune_s: of the search after that. By way: first_s, of the first call, which
-    compiles with the caches as they are; times, of a later one; peak_bytes, the most memory of it
-    beyond what was allocated before (a way with CUDA graphs holds its memory between calls, and it
-    does not show); errors, relative root mean square from eager; failed, why there is none of
-    these. eager_error: of eager from float32. kernels: of ours in a call. ended: why the process
-    ended early, "" where it did not.
+    compiles with the caches as they are and with one ptxas (see `tuner/assembler.py`); times, of a
+    later one; peak_bytes, the most memory of it beyond what was allocated before (a way with CUDA
+    graphs holds its memory between calls, and it does not show); errors, relative root mean square
+    from eager; failed, why there is none of these. eager_error: of eager from float32. kernels: of
+    ours in a call. ended: why the process ended early, "" where it did not.
     """
 
     # JSON has no infinity, which is the error of a result that is not finite.
@@ -198,7 +200,8 @@ def _made(way: str, asked: Asked, step: Step) -> Any:
 def _begun(way: str, model: Any, step: Step, wanted: Sequence[torch.Tensor], record: Whole) -> Call:
     """The call, compiled; its first time, memory and error are in the record."""
     device = wanted[0].device
-    with warnings.catch_warnings(record=True) as told:
+    theirs = as_in_workers() if way not in (EAGER, OURS) else nullcontext()
+    with warnings.catch_warnings(record=True) as told, theirs:
         warnings.simplefilter("always", FusionplanWarning)
         start = time.monotonic()
         step.run(model)
