@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-_SETTING = "TRITON_PTXAS_PATH"
+SETTING = "TRITON_PTXAS_PATH"
 
 
 @contextmanager
@@ -23,16 +23,16 @@ def as_in_workers() -> Iterator[None]:
     """This process uses the ptxas that Inductor's compile workers use. Kernels of plans are to be
     compiled outside: they have Triton's, here as in the process that loads them."""
     own = Path(torch.__file__).parent / "bin" / "ptxas"
-    if _SETTING in os.environ or not os.access(own, os.X_OK):
+    if SETTING in os.environ or not os.access(own, os.X_OK):
         yield
         return
-    os.environ[_SETTING] = str(own)
+    os.environ[SETTING] = str(own)
     _forget_version()
     try:
         yield
     finally:
         # Inductor sets it, too, where it compiles in this process, and leaves it.
-        os.environ.pop(_SETTING, None)
+        os.environ.pop(SETTING, None)
         _forget_version()
 
 

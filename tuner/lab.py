@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ..planner.config import Config
 from ..planner.graph import Graph, kernel_key, to_json, varying_to_json
+from . import assembler
 from . import outcome as outcomes
 from .outcome import (
     Candidate,
@@ -132,16 +133,21 @@ class WorkerLab:
         measure = worker_command(
             "measure", "--device", device, "--seed", str(seed), "--least", str(least)
         )
+        # A worker that is started again while the peers are compiled has the ptxas of now.
+        own = {assembler.SETTING: os.environ.get(assembler.SETTING)}
         roles = {
             # No device is visible to a compiler: it needs none, and a context costs a second.
             "compile": Role(
                 worker_command("compile"),
                 self._compilers,
                 compile_limit_s,
-                {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None},
+                {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None, **own},
             ),
             "measure": Role(
-                measure, 1, measure_limit_s, {"TRITON_INTERPRET": "1" if interpret else None}
+                measure,
+                1,
+                measure_limit_s,
+                {"TRITON_INTERPRET": "1" if interpret else None, **own},
             ),
         }
         self.pool = Pool(roles)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fusionplan.tuner import lab
 from fusionplan.tuner.assembler import as_in_workers
 from fusionplan.tuner.peers import Peers
+from fusionplan.tuner.pool import Role
 from fusionplan.tuner.progress import Silent
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
 
@@ -74,3 +76,14 @@ def test_kernels_of_plans_are_compiled_outside(of_torch: Path) -> None:
     Peers({"default": call("default")}, Silent()).warm()
     Peers({"ours": call("ours")}, Silent(), nullcontext).warm()
     assert seen == {"default": True, "ours": False}
+
+
+def test_a_worker_that_is_started_again_keeps_tritons(
+    of_torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Role]] = []
+    monkeypatch.setattr(lab, "Pool", given.append)
+    lab.WorkerLab("cpu", SM_90, interpret=True)
+    with as_in_workers():
+        assert SETTING in os.environ
+        assert [role.env[SETTING] for role in given[0].values()] == [None, None]
