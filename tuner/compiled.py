@@ -7,6 +7,7 @@ group that differ little, so the nearest that was compiled corrects it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..planner.config import Config
@@ -61,12 +62,11 @@ class Compiled:
         return near[1].spill_bytes if near[1].spill_bytes > SPILLED else 0
 
 
-def _nearest(config: Config, kernels: dict[Config, _Kernel]) -> tuple[float, _Kernel] | None:
+def _nearest(config: Config, kernels: Mapping[Config, _Kernel]) -> tuple[float, _Kernel] | None:
     """The nearest kernel with its distance, of equals the first; None where none is comparable."""
-    near = min(((_distance(config, c), n) for n, c in enumerate(kernels)), default=None)
-    if near is None or math.isinf(near[0]):
-        return None
-    return near[0], list(kernels.values())[near[1]]
+    every = [(_distance(config, other), kernel) for other, kernel in kernels.items()]
+    near = min(every, key=lambda each: each[0], default=(math.inf, None))
+    return None if near[1] is None or math.isinf(near[0]) else (near[0], near[1])
 
 
 def _distance(a: Config, b: Config) -> float:
