@@ -71,7 +71,7 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
     each = (memory_s, compute_s, tensor_s)
     if products:
         streamed = max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s)
-        l2_s = work.l2_bytes / device.l2_bandwidth
+        l2_s = work.l2_weighed / device.l2_bandwidth
         warps = work.resident * work.num_warps
         waiting = matrix.Waiting(work.programs, work.resident, warps, work.waves, work.turns)
         parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s)
@@ -111,7 +111,7 @@ def _memory_s(work: Work, device: DeviceProfile) -> float:
     # A loop waits for what it finds in L2 as well.
     moved = max(work.hbm_bytes, work.l2_bytes) if work.passes else _FLIGHT * work.hbm_bytes
     found = max(streamed, moved / flowing if flowing else 0.0)
-    found = max(found, work.l2_bytes / device.l2_bandwidth / part) * work.awkward
+    found = max(found, work.l2_weighed / device.l2_bandwidth / part) * work.awkward
     spilled = _SPILLED * work.spill_bytes * work.threads * work.programs * max(1.0, work.turns)
     return found + spilled / device.l2_bandwidth
 

@@ -20,19 +20,21 @@ from .values import Load
 # is in use in a turn of a loop is counted.
 KEPT, _KEPT_IN_TURN = 0.35, 0.7
 
-# A sector that a thread has for itself takes as long as two of a line: of 2.6 million numbers of
-# 16 bits that lie 640 bytes apart L2 delivered 4.4 TB/s, in sectors.
-_SCATTERED = 2.0
+# A sector of which little is used takes as long as two of a line: of 2.6 million numbers of 16 bits
+# that lie 640 bytes apart L2 delivered 4.4 TB/s, in sectors.
+_SCATTERED, _LITTLE = 2.0, 8  # Times; sectors' bytes over those that are used.
 
 _PAGE, _SECTOR = 2048.0, 32  # Bytes.
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of one call: between memory and L2, between L2 and the SMs."""
+    """Bytes of one call: between memory and L2, between L2 and the SMs. weighed: the latter as long
+    as they take, in bytes of whole lines."""
 
     hbm: int
     l2: int
+    weighed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +79,19 @@ def traffic_of(
     programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
     wave = _Wave(nest, tiles, group, at_once)
     every = readings(nest, tiles)
-    hbm, l2 = 0.0, 0.0
+    hbm, l2, weighed = 0.0, 0.0, 0.0
     seen: dict[int, int] = {}  # Bytes of each input read so far.
     near: set[tuple[int, int]] = set()  # (input, stretch of the body)
     for each in every:
         size = _whole_bytes(each.access, nest)
         moved = each.tile * turns(each.loops, tiles) * programs
-        sectors = moved * (_SCATTERED if is_scattered(each.access, tiles.blocks) else 1.0)
+        # The same input at another offset in the same stretch is found in L1.
+        if each.input is None or (each.input, each.stretch) not in near:
+            l2 += moved
+            weighed += moved * (_SCATTERED if _is_scattered(each, tiles) else 1.0)
         if each.input is None:
-            hbm, l2 = hbm + size, l2 + sectors
+            hbm += size
             continue
-        if (each.input, each.stretch) not in near:
-            # The same input at another offset in the same stretch is found in L1.
-            l2 += sectors
         near.add((each.input, each.stretch))
         fresh = max(0, size - seen.get(each.input, 0))
         seen[each.input] = max(seen.get(each.input, 0), size)
@@ -104,7 +106,7 @@ def traffic_of(
             in_use = sum(wave.touches(e, e.loops[e.loops.index(outer) + 1 :]) for e in inside)
             again = moved / max(1.0, programs * _distinct(each, tiles)) - 1.0
             hbm += _missed(in_use, _KEPT_IN_TURN * device.l2_bytes) * touched * again
-    return Traffic(int(hbm), int(l2))
+    return Traffic(int(hbm), int(l2), int(weighed))
 
 
 def _missed(in_use: float, kept: float) -> float:
@@ -176,19 +178,33 @@ def _whole_bytes(access: Access, nest: Nest) -> int:
 
 def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
     """Bytes of a block of these extents, in whole sectors of 32 bytes."""
-    run, size = 1, itemsize(access.type.dtype)
-    elements = dict.fromkeys(access.offset.axes | access.along, 1)
+    elements = _elements(access, nest, blocks)
+    run, size, step = 1, itemsize(access.type.dtype), math.inf
     for term in access.offset.terms:
-        extent = nest.axes[term.axis].extent
-        count = min(-(-blocks[term.axis] // term.div), term.mod or -(-extent // term.div))
-        elements[term.axis] *= count
         if term.scale == 1 and (term.mod or term.axis not in access.along):
-            run = count
-    for axis, found in elements.items():
+            run = _count(term, nest, blocks)
+        elif term.div == 1 and blocks[term.axis] > 1:
+            step = min(step, abs(term.scale) * size)
+    # Rows that lie nearer than a sector share it.
+    each = min(_SECTOR * math.ceil(run * size / _SECTOR), max(step, run * size))
+    return int(elements / run * each) if elements else size
+
+
+def _elements(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
+    """How many different ones a block of these extents has."""
+    found = dict.fromkeys(access.offset.axes | access.along, 1)
+    for term in access.offset.terms:
+        found[term.axis] *= _count(term, nest, blocks)
+    for axis, own in found.items():
         most = min(blocks[axis], nest.axes[axis].extent)
-        elements[axis] = most if axis in access.along else min(most, found)
-    rows = math.prod(elements.values()) / run
-    return int(rows * _SECTOR * math.ceil(run * size / _SECTOR)) if rows else size
+        found[axis] = most if axis in access.along else min(most, own)
+    return math.prod(found.values())
+
+
+def _count(term: Term, nest: Nest, blocks: Sequence[int]) -> int:
+    """Values of a term within a block."""
+    extent = nest.axes[term.axis].extent
+    return min(-(-blocks[term.axis] // term.div), term.mod or -(-extent // term.div))
 
 
 def is_dense(term: Term, access: Access) -> bool:
@@ -197,11 +213,10 @@ def is_dense(term: Term, access: Access) -> bool:
     return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
 
 
-def is_scattered(access: Access, blocks: Sequence[int]) -> bool:
-    """Whether every thread of a warp moves an element of its own that no other lies beside."""
-    moving = [t for t in access.offset.terms if t.div == 1 and blocks[t.axis] > 1]
-    size = itemsize(access.type.dtype)
-    return bool(moving) and min(abs(t.scale) for t in moving) * size >= _SECTOR
+def _is_scattered(each: Reading, tiles: Tiles) -> bool:
+    """Whether hardly two elements lie in one sector."""
+    used = _elements(each.access, tiles.nest, tiles.blocks) * itemsize(each.access.type.dtype)
+    return each.tile >= _LITTLE * used
 
 
 def in_flight(

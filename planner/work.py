@@ -54,9 +54,10 @@ class Work:
     programs: blocks of work; started: programs that are started for them (fewer in a persistent
     grid); resident: those an SM holds; waves: blocks over what the device holds at once; busy: the
     part of the SMs that have work. registers, spill_bytes: of a thread; shared_bytes: of a block.
-    in_flight: bytes under way at once; awkward: times the seconds of a plain copy. turns, passes,
-    folds: of one program, its loops' turns, how often it walks them, and where its threads meet.
-    ahead: its next loads are begun while it works. products: see `matrix`, None without any."""
+    l2_weighed: see `Traffic`. in_flight: bytes under way at once; awkward: times the seconds of a
+    plain copy. turns, passes, folds: of one program, its loops' turns, how often it walks them, and
+    where its threads meet. ahead: its next loads are begun while it works. products: see `matrix`,
+    None without any."""
 
     programs: int
     started: int
@@ -69,6 +70,7 @@ class Work:
     shared_bytes: int
     hbm_bytes: int
     l2_bytes: int
+    l2_weighed: int
     in_flight: float
     awkward: float
     arithmetic: Arithmetic
@@ -114,6 +116,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         shared_bytes=shared,
         hbm_bytes=traffic.hbm,
         l2_bytes=traffic.l2,
+        l2_weighed=traffic.weighed,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
         awkward=hint * awkwardness(nest, tiles, config.num_warps),
         arithmetic=_arithmetic(nest, tiles, config.num_warps),

@@ -54,8 +54,9 @@ class Ledgers(Protocol):
 class Sample:
     """A generated kernel (or the few of a split) that was timed. kernel: the key of the group;
     workload: of the graph it is from; works: what each launch does. registers, spill_bytes: the
-    compiler's; predicted_registers: of the hungriest launch; learned_registers: what a tune expects
-    that knows the kernels of the group before it (see `compiled`)."""
+    compiler's; predicted_registers: of the hungriest launch; learned_registers: what is expected
+    with the kernels of the group before it known (see `compiled`). A tune knows fewer: as many are
+    being compiled as it has compilers."""
 
     kernel: str
     workload: str
@@ -195,7 +196,7 @@ class Accuracy:
     slower than the best tried the model's choice is; recall: groups whose best is among the five
     that the model likes best (both of groups with LEAST trials; None without one). mape: mean
     absolute error. registers: kernels within 15% or 8 of the compiler's, by the model alone;
-    learned: the same by a tune that knows the kernels of the group before."""
+    learned: the same with the kernels of the group before known, one at a time."""
 
     family: str
     trials: int

@@ -22,18 +22,28 @@ SETTING = "TRITON_PTXAS_PATH"
 def as_in_workers() -> Iterator[None]:
     """This process uses the ptxas that Inductor's compile workers use. Kernels of plans are to be
     compiled outside: they have Triton's, here as in the process that loads them."""
-    own = Path(torch.__file__).parent / "bin" / "ptxas"
-    if SETTING in os.environ or not os.access(own, os.X_OK):
+    own = _of_torch()
+    if chosen() is not None or not os.access(own, os.X_OK):
         yield
         return
-    os.environ[SETTING] = str(own)
+    os.environ[SETTING] = own
     _forget_version()
     try:
         yield
     finally:
-        # Inductor sets it, too, where it compiles in this process, and leaves it.
         os.environ.pop(SETTING, None)
         _forget_version()
+
+
+def chosen() -> str | None:
+    """The ptxas that the user asks for; None: Triton's. Inductor sets torch's where it compiles in
+    this process: nobody asked for that."""
+    found = os.environ.get(SETTING)
+    return None if found == _of_torch() else found
+
+
+def _of_torch() -> str:
+    return str(Path(torch.__file__).parent / "bin" / "ptxas")
 
 
 def _forget_version() -> None:

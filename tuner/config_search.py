@@ -290,7 +290,8 @@ class _Configs:
         # Optuna repeats itself: the next best by the model that was not tried.
         for config, cost in self._rest:
             indices = self._indices(config)
-            if config not in self.asked and indices is not None:
+            spilled = self.search.found.compiled.spilled(config, cost.registers)
+            if config not in self.asked and indices is not None and not spilled:
                 self.study.enqueue_trial(indices)
                 trial = self.study.ask()
                 self._values(trial)

@@ -134,7 +134,7 @@ class WorkerLab:
             "measure", "--device", device, "--seed", str(seed), "--least", str(least)
         )
         # A worker that is started again while the peers are compiled has the ptxas of now.
-        own = {assembler.SETTING: os.environ.get(assembler.SETTING)}
+        own = {assembler.SETTING: assembler.chosen()}
         roles = {
             # No device is visible to a compiler: it needs none, and a context costs a second.
             "compile": Role(

@@ -294,7 +294,8 @@ def test_attention_with_groups_of_queries() -> None:
 
 
 def test_a_row_that_a_mask_hides_whole_is_what_eager_makes_of_it() -> None:
-    q, k, v = (data(2, 33, 16, seed=i) for i in range(3))
+    # In float32: eager's bfloat16 on a CPU with AMX lets the NaN of a row into its neighbour.
+    q, k, v = (data(2, 33, 16, dtype=F32, seed=i) for i in range(3))
     mask = torch.zeros(33, 33, device=DEVICE)
     mask[:, 20:] = float("-inf")
     mask[5] = float("-inf")

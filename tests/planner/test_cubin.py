@@ -67,7 +67,7 @@ def test_products_run_on_tensor_cores(kernels: list[Cubin], name: str) -> None:
     first, *rest = of(kernels, name)
     assert first.tensor_core
     # Only one that is cut over the grid has a second kernel, which combines the parts.
-    split = name in ("linear_cross_entropy", "matmul_rowmax")
+    split = name == "linear_cross_entropy"
     assert [k.tensor_core for k in rest] == [False] * split
 
 

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
-from fusionplan.tuner import lab
-from fusionplan.tuner.assembler import as_in_workers
+from fusionplan.planner.plan import Plan
+from fusionplan.tuner import lab, training
+from fusionplan.tuner.assembler import as_in_workers, chosen
+from fusionplan.tuner.measure import Timer, WallStopwatch
 from fusionplan.tuner.peers import Peers
 from fusionplan.tuner.pool import Role
 from fusionplan.tuner.progress import Silent
@@ -49,12 +52,25 @@ def test_a_failure_inside_leaves_nothing(of_torch: Path) -> None:
     assert "77.1" not in get_ptxas_version(SM_90)
 
 
-def test_what_the_user_chose_stays(of_torch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = get_ptxas(SM_90).path
-    monkeypatch.setenv(SETTING, chosen)
+def test_what_inductor_set_is_nobodys_choice(
+    of_torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so where it compiles in this process; Triton knows its own version by then."""
+    before = get_ptxas_version(SM_90)
+    monkeypatch.setenv(SETTING, str(of_torch))
+    assert chosen() is None
     with as_in_workers():
-        assert os.environ[SETTING] == chosen
-    assert os.environ[SETTING] == chosen
+        assert "release 77.1" in get_ptxas_version(SM_90)
+    assert SETTING not in os.environ
+    assert get_ptxas_version(SM_90) == before
+
+
+def test_what_the_user_chose_stays(of_torch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = get_ptxas(SM_90).path
+    monkeypatch.setenv(SETTING, path)
+    with as_in_workers():
+        assert os.environ[SETTING] == path
+    assert os.environ[SETTING] == path == chosen()
 
 
 def test_without_one_of_torchs_nothing_changes(
@@ -76,6 +92,27 @@ def test_kernels_of_plans_are_compiled_outside(of_torch: Path) -> None:
     Peers({"default": call("default")}, Silent()).warm()
     Peers({"ours": call("ours")}, Silent(), nullcontext).warm()
     assert seen == {"default": True, "ours": False}
+
+
+def test_a_whole_step_of_ours_is_compiled_outside(
+    of_torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, bool] = {}
+
+    def made(name: str) -> Callable[[], None]:
+        return lambda: seen.update({name: SETTING in os.environ})
+
+    class Untimed(Timer):
+        def interleaved(self, calls: Any, **_: Any) -> Any:
+            raise StopIteration
+
+    monkeypatch.setattr(training, "step_of", lambda model, origin: made("ours"))
+    monkeypatch.setattr(training, "step_with_graphs", lambda origin, mode: made("theirs"))
+    plan = Plan("g", "d", (), "measured", (), peers=(("default", 1.0),))
+    steps = training.Steps(cast(Any, None), cast(Any, None), Untimed(WallStopwatch()), Silent())
+    with pytest.raises(StopIteration):
+        steps.settled([(plan, cast(Any, None))])
+    assert seen == {"ours": False, "theirs": True}
 
 
 def test_a_worker_that_is_started_again_keeps_tritons(

@@ -10,6 +10,7 @@ from fusionplan.planner.device import builtin
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import key
 from fusionplan.planner.space import space_of
+from fusionplan.tuner.compiled import Compiled
 from fusionplan.tuner.config_search import Bench, Budget, tune_group
 from fusionplan.tuner.findings import Findings, GroupFindings
 from fusionplan.tuner.lab import Group
@@ -86,15 +87,29 @@ def test_registers_are_expected_as_the_compiler_gave_them_before(store: Store):
     assert max(expected) > 100
 
 
-def test_what_is_like_a_kernel_that_spilled_is_not_compiled(store: Store):
+def test_what_is_like_a_kernel_that_spilled_is_not_compiled(tmp_path: Path):
     def spilling(config: Config) -> Resources:
         return Resources(32, 9000, 0, 0.1) if config.num_warps == 4 else Resources(40, 0, 0, 0.1)
 
-    fine, wary = FakeLab(warps), FakeLab(warps, resources=spilling)
-    for lab, name in ((fine, 0), (wary, 1)):
-        tune(store, lab, trials=40, graph=softmax(512 + name, 1000))
-    of_four = [sum(c.num_warps == 4 for c in lab.compiled) for lab in (fine, wary)]
+    of_four = []
+    for resources in (lambda config: Resources(40, 0, 0, 0.1), spilling):
+        with Store.open(tmp_path / f"{len(of_four)}.db") as own:
+            own.put_device(device_record(H200))
+            lab = FakeLab(warps, resources=resources)
+            tune(own, lab, trials=40)
+        of_four.append(sum(c.num_warps == 4 for c in lab.compiled))
     assert of_four[1] < of_four[0]
+
+
+def test_where_all_spill_none_like_another_is_compiled(store: Store):
+    lab = FakeLab(warps, resources=lambda config: Resources(32, 9000, 0, 0.1))
+    found, _ = tune(store, lab, trials=40)
+    known = found.compiled
+    estimated = {c: k.estimated for c, k in known.kernels.items()}
+    first = 2 + lab.compilers  # Those were under way before the first was known.
+    for number, config in enumerate(lab.compiled[first:], first):
+        earlier = Compiled({c: known.kernels[c] for c in lab.compiled[: number - first + 1]})
+        assert not earlier.spilled(config, estimated[config])
 
 
 def test_nothing_is_tried_twice(store: Store):

@@ -237,6 +237,17 @@ def test_rounding_alone_may_be_as_large_as_eagers(times, fault):
     assert (reason is not None) == fault
 
 
+@pytest.mark.parametrize("times", [0.0, 3.0])
+def test_where_eager_overflows_a_plan_must_still_be_right(times):
+    x = torch.cat([torch.tensor([1100.0]), torch.rand(63) + 1]).half()
+    given = captured(lambda x: x * x, x)
+    where = SimpleNamespace(captured=given, inputs=(x,))
+    eager = x * x
+    assert not eager.isfinite().all()
+    assert final._fault(lambda *_: [eager * times], [eager], where) is not None
+    assert final._fault(lambda *_: [eager], [eager], where) is None
+
+
 def test_the_state_of_random_numbers_is_not_compared():
     """Without dropout nobody writes it."""
     t = TensorType((4,), (1,), "float32")

@@ -83,6 +83,11 @@ def test_a_traced_graph_is_traced_again_into_the_same_graph() -> None:
     step_of(loaded, origin)()
     assert forward.stage == "forward"
     assert forward.key in {plan.graph_key for plan in plans(loaded)}
+    for factor in range(torch._dynamo.config.recompile_limit + 1):
+        each = capture_model(lambda x, y, n=factor: x * n + y.shape[0], inputs, training=True)
+        loaded = load(in_order(each.parts[0].origin.gm), on_miss="model", evidence="any")
+        step_of(loaded, each.parts[0].origin)()
+        assert each.parts[0].key in {plan.graph_key for plan in plans(loaded)}
     torch._dynamo.reset()
     otherwise = load(origin.gm, on_miss="model", evidence="any", dynamic=False)
     step_of(otherwise, origin)()
