@@ -119,7 +119,7 @@ _SMALL = 0.138  # for each halving of the reuse of an operand below 96
 # workload left out, the mean regret of the model's choice falls from 28% to 16%.
 _THIN = 0.239  # for each halving of the rows of a tile below 16 for each warp
 _STORING = 0.281  # stores within a loop
-# Fitted like the weight of one stage to 434 kernels of 35 groups of eight models and a training
+# Fitted like the weight of one stage to 434 kernels of 35 groups of seven models and a training
 # step, all others kept. With a workload left out the mean regret falls from 16% to 9%.
 _LONG_ROWS = 0.68  # without a loop, operands too long for bulk copies: they pass the registers
 _FEW_WARPS = 0.43  # too few for a group that multiplies together

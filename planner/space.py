@@ -38,7 +38,7 @@ _WIDENED = (1, 2, 4)
 _EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
 _LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
-_MOST_SPILLED = 512
+MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
 _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
@@ -171,7 +171,7 @@ class Space:
         ):
             return Refusal("descriptor", "no access is a block that a descriptor can copy")
         cost = total(costs)
-        if cost.spill_bytes > _MOST_SPILLED:
+        if cost.spill_bytes > MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
         if cost.seconds > self.hopeless_s:
             return Refusal("slow", f"the model expects {cost.seconds * 1e6:.0f} us")

@@ -23,6 +23,7 @@ from ..planner.errors import PlanError, Refusal, Refused
 from ..planner.graph import Graph, from_json
 from ..planner.ops import Contraction, Reduction, row
 from ..planner.schedule import Schedule, schedule_group
+from ..planner.space import MOST_SPILLED
 from ..planner.work import Work, work_of
 from .compiled import Compiled
 from .outcome import Candidate
@@ -294,7 +295,7 @@ class Hopeless:
 
 def hopeless(samples: Sequence[Sample], predicted: Sequence[float]) -> Hopeless:
     """Counted over all kernels that were compiled and timed."""
-    spilled = [s for s in samples if (s.spill_bytes or 0) > 512]
+    spilled = [s for s in samples if (s.spill_bytes or 0) > MOST_SPILLED]
     foreseen = sum(max(work.spill_bytes for work in s.works) > 0 for s in spilled)
     best: dict[str, tuple[float, float]] = {}
     for sample, seconds in zip(samples, predicted, strict=True):

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 from ..planner.config import Config
 from ..planner.registers import most
-
-SPILLED = 512
-"""Bytes a thread from which the compiler has given up: its registers say nothing."""
+from ..planner.space import MOST_SPILLED
 
 LIKE = 1.0
 """Distance up to which a kernel spills as another did."""
@@ -43,7 +41,8 @@ class Compiled:
 
     def registers(self, config: Config, estimated: int) -> int:
         """What to expect of a config of which the model expects `estimated`."""
-        sound = {c: k for c, k in self.kernels.items() if k.spill_bytes <= SPILLED}
+        # Of one that spills more, the registers say nothing: the compiler has given up.
+        sound = {c: k for c, k in self.kernels.items() if k.spill_bytes <= MOST_SPILLED}
         near = _nearest(config, sound)
         if near is None:
             return estimated
@@ -59,7 +58,7 @@ class Compiled:
         near = _nearest(config, self.kernels)
         if near is None or near[0] > LIKE or near[1].estimated > estimated:
             return 0
-        return near[1].spill_bytes if near[1].spill_bytes > SPILLED else 0
+        return near[1].spill_bytes if near[1].spill_bytes > MOST_SPILLED else 0
 
 
 def _nearest(config: Config, kernels: Mapping[Config, _Kernel]) -> tuple[float, _Kernel] | None:

@@ -290,8 +290,7 @@ class _Configs:
         # Optuna repeats itself: the next best by the model that was not tried.
         for config, cost in self._rest:
             indices = self._indices(config)
-            spilled = self.search.found.compiled.spilled(config, cost.registers)
-            if config not in self.asked and indices is not None and not spilled:
+            if config not in self.asked and indices is not None and not self._spilled(config, cost):
                 self.study.enqueue_trial(indices)
                 trial = self.study.ask()
                 self._values(trial)
@@ -308,12 +307,14 @@ class _Configs:
             self.asked.add(config)
             self._tell(trial, Rejected(str(cost)))
             return None
-        spilled = self.search.found.compiled.spilled(config, cost.registers)
-        if spilled:
+        if spilled := self._spilled(config, cost):
             self.asked.add(config)
             self._tell(trial, Rejected(f"a kernel like it spilled {spilled} bytes a thread"))
             return None
         return cost
+
+    def _spilled(self, config: Config, cost: Cost) -> int:
+        return self.search.found.compiled.spilled(config, cost.registers)
 
     def _launch(self, trial: optuna.trial.Trial, config: Config, cost: Cost) -> _Flying:
         self.asked.add(config)

@@ -28,7 +28,7 @@ EAGER = "eager"
 class Peers:
     """Calls by name, run under `no_grad`, each ready once `warm` has run. A peer that fails is
     left out, with a note: that torch.compile cannot do the model is no fault of the plan.
-    compiling: what they are compiled in; by the generator of plans, nothing."""
+    compiling: around their first calls; for calls that run by a plan nothing is to be changed."""
 
     given: Mapping[str, Call]
     progress: Progress

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from fusionplan.planner.config import Config
-from fusionplan.tuner.compiled import SPILLED, Compiled
+from fusionplan.planner.space import MOST_SPILLED
+from fusionplan.tuner.compiled import Compiled
 
 CONFIG = Config((("x0", 64), ("x1", 64)), num_warps=4)
 
@@ -58,4 +59,4 @@ def test_a_kernel_that_spills_warns_of_those_like_it() -> None:
     assert found.spilled(like, 170) == 0  # it asks for less
     assert found.spilled(other, 180) == 0
     assert found.registers(like, 180) == 180  # 32 registers say nothing of the need
-    assert known((CONFIG, 180, 255, SPILLED)).spilled(like, 180) == 0
+    assert known((CONFIG, 180, 255, MOST_SPILLED)).spilled(like, 180) == 0
