@@ -15,15 +15,15 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
-from .planner.capture import Captured
-from .planner.cover import modelled_plan
-from .planner.device import profile_of
+from .planner.capture.capture import Captured
+from .planner.costs.device import profile_of
+from .planner.covers.cover import modelled_plan
 from .planner.errors import DeviceError, FusionplanError, PlanError
-from .planner.graph import key
+from .planner.graph.graph import key
+from .planner.graph.varying import bucket_key, bucket_name
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
-from .planner.varying import bucket_key, bucket_name
 from .planner.versions import versions
 
 Accepted = Literal["measured", "any"]

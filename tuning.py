@@ -18,7 +18,7 @@ from .api import load
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
-from .planner.device import DeviceProfile, builtin, profile_of, shipped
+from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted

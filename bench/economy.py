@@ -22,13 +22,13 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from ..planner.config import Config
-from ..planner.cover import best_cover
-from ..planner.device import DeviceProfile, profile_of
+from ..planner.costs.device import DeviceProfile, profile_of
+from ..planner.costs.space import Space, space_of
+from ..planner.covers.cover import best_cover
 from ..planner.errors import FusionplanError, Refusal
-from ..planner.graph import Graph, from_json, key, to_json
-from ..planner.group import subgraph
+from ..planner.graph.graph import Graph, from_json, key, to_json
+from ..planner.groups.group import subgraph
 from ..planner.lower import kernel_name
-from ..planner.space import Space, space_of
 from ..tuner.capture_model import capture_model
 from ..tuner.lab import Group, Lab, WorkerLab
 from ..tuner.outcome import ATEN, Candidate, Resources, Timed

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..api import load
-from ..planner.cover import modelled_plan
-from ..planner.device import profile_of
+from ..planner.costs.device import profile_of
+from ..planner.covers.cover import modelled_plan
 from ..planner.errors import FusionplanError
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor

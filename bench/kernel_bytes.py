@@ -22,10 +22,10 @@ import torch
 
 from ..db import Store, StoreError
 from ..planner.config import Config
-from ..planner.device import DeviceProfile, profile_of
+from ..planner.costs.device import DeviceProfile, profile_of
 from ..planner.errors import FusionplanError, Refusal
-from ..planner.graph import Graph, from_json
-from ..planner.schedule import schedule_group
+from ..planner.graph.graph import Graph, from_json
+from ..planner.nests.schedule import schedule_group
 from ..tuner.accuracy import FAMILIES, Sample, samples_of
 from ..tuner.inputs import DATA_SETS, empty, make
 from ..tuner.lab import Group, WorkerLab

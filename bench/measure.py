@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..api import executors, load, plans
 from ..planner.errors import FusionplanError
-from ..planner.graph import INPUT
-from ..planner.ops import is_free
+from ..planner.graph.graph import INPUT
+from ..planner.graph.ops import is_free
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
 from ..tuner.capture_model import Call as Arguments

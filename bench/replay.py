@@ -10,10 +10,10 @@ from typing import Any
 
 from ..db.records import KernelRecord, StudySummary, TrialRecord
 from ..planner.config import Config
-from ..planner.cost import Cost
-from ..planner.device import DeviceProfile
+from ..planner.costs.cost import Cost
+from ..planner.costs.device import DeviceProfile
+from ..planner.costs.space import Dimension, Space, space_of
 from ..planner.errors import FusionplanError, Refusal
-from ..planner.space import Dimension, Space, space_of
 from ..tuner.config_search import Bench, Budget, tune_group
 from ..tuner.findings import Findings
 from ..tuner.lab import Duel, Group, Pending

@@ -17,8 +17,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..api import Options, dispatcher_for
-from ..planner.capture import decompositions
-from ..planner.ops import is_input, overload, row
+from ..planner.capture.capture import decompositions
+from ..planner.graph.ops import is_input, overload, row
 from ..planner.runtime.dispatch import Dispatcher
 
 Status = Literal["ours", "not ours", "random", "left out", "failed"]

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from ..api import load
-from ..planner.device import profile_of
+from ..planner.costs.device import profile_of
 from ..planner.errors import DeviceError, FusionplanError
 from ..planner.runtime.compile import compilations
 from ..tuner.measure import stopwatch_for

@@ -14,8 +14,8 @@ import torch
 from pydantic import ConfigDict
 
 from ..api import executors, load, plans
-from ..planner.cover import modelled_plan
-from ..planner.device import profile_of
+from ..planner.costs.device import profile_of
+from ..planner.covers.cover import modelled_plan
 from ..planner.runtime.dispatch import FusionplanWarning
 from ..tuner.assembler import as_in_workers
 from ..tuner.capture_model import capture_model, describe

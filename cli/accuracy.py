@@ -104,7 +104,7 @@ def _undone(store: Store, device: DeviceRecord, json: bool) -> None:
 
 
 def _found(store: Store, device: DeviceRecord) -> _Found:
-    from ..planner.device import shipped as shipped_profile
+    from ..planner.costs.device import shipped as shipped_profile
     from ..tuner.accuracy import accuracy as by_family
     from ..tuner.accuracy import hopeless, predicted_s, samples_of
     from ..tuner.refit import refit as fitted

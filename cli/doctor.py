@@ -77,7 +77,7 @@ def device() -> list[Check]:
     """The CUDA device, its driver, and what of it can be watched."""
     import torch
 
-    from ..planner.device import profile_of
+    from ..planner.costs.device import profile_of
     from ..planner.errors import DeviceError
 
     build = torch.version.cuda

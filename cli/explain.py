@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Side,
         Tensor,
     )
-    from ..planner.graph import Graph
+    from ..planner.graph.graph import Graph
     from ..planner.plan import Chosen, GroupPlan, Plan
     from ..tuner.capture_model import CapturedModel, Part
     from ..tuning import Place
@@ -197,7 +197,7 @@ def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:
 
 
 def _modelled(graph: Graph, place: Place) -> Plan:
-    from ..planner.cover import modelled_plan
+    from ..planner.covers.cover import modelled_plan
 
     return modelled_plan(graph, place.profile)
 

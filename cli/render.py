@@ -16,9 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..planner.graph import INPUT, Graph
+from ..planner.graph.graph import INPUT, Graph
 from ..planner.plan import GroupPlan, Plan
-from ..planner.ways import groups_within
+from ..planner.regions.ways import groups_within
 
 KEY = 12
 """Characters of a key in a table."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ..db import Store
 from ..planner.errors import PlanError
-from ..planner.graph import Graph
+from ..planner.graph.graph import Graph
 from ..planner.module import print_module
 from . import render, stored
 from .render import ShownPlan
@@ -73,9 +73,9 @@ def _graph(found: ShownPlan) -> Graph:
 def nests(graph: Graph, found: ShownPlan) -> list[str]:
     """The nest of every generated group, or why it has none."""
     from ..planner.errors import Refusal
-    from ..planner.group import subgraph
-    from ..planner.schedule import schedule_group
-    from ..planner.ways import groups_within
+    from ..planner.groups.group import subgraph
+    from ..planner.nests.schedule import schedule_group
+    from ..planner.regions.ways import groups_within
 
     texts = []
     for each in groups_within(graph, found.plan):

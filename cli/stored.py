@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..db import PlanNotFound, PlanRecord, Store, StoreCorrupt
-from ..planner import graph as graphs
-from ..planner.graph import Graph
+from ..planner.graph import graph as graphs
+from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
 from .render import ShownPlan
 

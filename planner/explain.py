@@ -9,12 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .bitsets import bits, bitset
-from .bounds import Limit
 from .codegen.access import Tiles
 from .config import Config
-from .cost import estimate, total
-from .cover import cut_edges
-from .device import DeviceProfile
+from .costs.cost import estimate, total
+from .costs.device import DeviceProfile
+from .costs.space import Space, space_of
+from .covers.cover import cut_edges
+from .covers.pricing import aten_s
 from .errors import PlanError, Refusal, Refused
 from .explanation import (
     Alone,
@@ -31,18 +32,17 @@ from .explanation import (
     Side,
     Tensor,
 )
-from .forms import Affine, TileAxis
-from .graph import Graph, key
-from .group import is_copied, subgraph, with_free_nodes
-from .legality import Dependences, may_join
+from .graph.graph import Graph, key
+from .graph.ops import Contraction, is_compute, is_free, is_input, row
+from .groups.group import is_copied, subgraph, with_free_nodes
+from .groups.legality import Dependences, may_join
 from .lower import lower
-from .nest import Derivation
-from .ops import Contraction, is_compute, is_free, is_input, row
+from .nests.bounds import Limit
+from .nests.forms import Affine, TileAxis
+from .nests.nest import Derivation
+from .nests.schedule import Schedule, schedule_group
 from .plan import GroupPlan, Plan
-from .pricing import aten_s
-from .schedule import Schedule, schedule_group
-from .space import Space, space_of
-from .ways import REGIONAL, way
+from .regions.ways import REGIONAL, way
 
 
 def explain(

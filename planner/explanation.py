@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from .config import Config
-from .cost import Cost
-from .graph import TensorType
-from .online import Proof
+from .costs.cost import Cost
+from .graph.graph import TensorType
+from .nests.online import Proof
 from .plan import Chosen, Evidence, Lowering
 
 

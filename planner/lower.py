@@ -9,10 +9,10 @@ from .codegen.emit import Around, emit
 from .codegen.source import Buffer, KernelSource, Program
 from .config import Config
 from .errors import Refusal, Refused
-from .graph import Graph
-from .ops import is_compute
-from .schedule import KernelNest, schedule_group
-from .values import Load
+from .graph.graph import Graph
+from .graph.ops import is_compute
+from .nests.schedule import KernelNest, schedule_group
+from .values.values import Load
 
 
 def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program | Refusal:

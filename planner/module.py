@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .codegen.source import Buffer, KernelSource, Program
 from .errors import PlanError, Refusal
-from .graph import Graph, TensorType
-from .group import subgraph
+from .graph.graph import Graph, TensorType
+from .groups.group import subgraph
 from .lower import lower
 from .plan import GroupPlan, Plan
-from .ways import groups_within
+from .regions.ways import groups_within
 
 _MAIN = """
 

@@ -1,4 +1,4 @@
-"""Fits the weights of planner/registers.py to what the compiler really uses; needs no GPU.
+"""Fits the weights of planner/costs/registers.py to what the compiler really uses; needs no GPU.
 
     python scripts/fit_registers.py [KERNELS]
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from fusionplan.planner.registers import BELOW, FEATURES, FULL, NEAR, WEIGHTS, free
+from fusionplan.planner.costs.registers import BELOW, FEATURES, FULL, NEAR, WEIGHTS, free
 
 KERNELS = Path(__file__).resolve().parent.parent / "tests" / "planner" / "register_kernels.py"
 SPILLS = 200  # Bytes above which the count of registers says nothing of the need.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from fusionplan.planner import ops
-from fusionplan.planner.capture import Captured, capture, decompositions
+from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.graph import Graph, TensorType
-from fusionplan.planner.group import Subgraph, subgraph, with_free_nodes
+from fusionplan.planner.graph import ops
+from fusionplan.planner.graph.graph import Graph, TensorType
+from fusionplan.planner.groups.group import Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.runtime.launch import Launcher

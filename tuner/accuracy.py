@@ -17,14 +17,14 @@ import numpy as np
 
 from ..db.records import KernelRecord, TrialRecord
 from ..planner.config import Config
-from ..planner.cost import timed
-from ..planner.device import DeviceProfile
+from ..planner.costs.cost import timed
+from ..planner.costs.device import DeviceProfile
+from ..planner.costs.space import MOST_SPILLED
+from ..planner.costs.work import Work, work_of
 from ..planner.errors import PlanError, Refusal, Refused
-from ..planner.graph import Graph, from_json
-from ..planner.ops import Contraction, Reduction, row
-from ..planner.schedule import Schedule, schedule_group
-from ..planner.space import MOST_SPILLED
-from ..planner.work import Work, work_of
+from ..planner.graph.graph import Graph, from_json
+from ..planner.graph.ops import Contraction, Reduction, row
+from ..planner.nests.schedule import Schedule, schedule_group
 from .compiled import Compiled
 from .outcome import Candidate
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from triton.runtime.errors import OutOfResources, TritonError
 
-from ..planner import graph as graphs
 from ..planner.errors import Refusal
-from ..planner.graph import Graph, itemsize
+from ..planner.graph import graph as graphs
+from ..planner.graph.graph import Graph, itemsize
 from ..planner.runtime.compile import CompileFailed
 from .check import Expected, check, expected
 from .inputs import DATA_SETS, empty, make, poison

@@ -18,14 +18,14 @@ import torch
 
 from ..db.records import CalibrationRecord
 from ..planner.config import Config
-from ..planner.cost import timed, total
-from ..planner.device import DeviceProfile
+from ..planner.costs.cost import timed, total
+from ..planner.costs.device import DeviceProfile
+from ..planner.costs.space import Space, space_of
+from ..planner.costs.work import work_of
 from ..planner.errors import FusionplanError, Refusal
-from ..planner.graph import INPUT, Arg, Graph, Node, Ref, TensorType
+from ..planner.graph.graph import INPUT, Arg, Graph, Node, Ref, TensorType
+from ..planner.nests.schedule import schedule_group
 from ..planner.runtime.compile import CompileFailed
-from ..planner.schedule import schedule_group
-from ..planner.space import Space, space_of
-from ..planner.work import work_of
 from .inputs import empty
 from .measure import Timer, stopwatch_for
 from .outcome import Candidate

@@ -15,13 +15,20 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..planner.capture import Captured, Stage, capture, decompositions, is_dynamic, specialise
+from ..planner.capture.capture import (
+    Captured,
+    Stage,
+    capture,
+    decompositions,
+    is_dynamic,
+    specialise,
+)
+from ..planner.capture.layouts import laid_out
+from ..planner.capture.saving import partition
+from ..planner.capture.symbolic import Symbolic, symbolic
 from ..planner.errors import ModelError, PlanError
-from ..planner.graph import key
-from ..planner.layouts import laid_out
-from ..planner.ops import is_compute
-from ..planner.saving import partition
-from ..planner.symbolic import Symbolic, symbolic
+from ..planner.graph.graph import key
+from ..planner.graph.ops import is_compute
 
 Model = Callable[..., Any]
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from ..planner.graph import Graph
-from ..planner.ops import Reduction, row
+from ..planner.graph.graph import Graph
+from ..planner.graph.ops import Reduction, row
 from .evaluate import evaluate
 
 FACTOR = 2.0

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..planner.config import Config
-from ..planner.registers import most
-from ..planner.space import MOST_SPILLED
+from ..planner.costs.registers import most
+from ..planner.costs.space import MOST_SPILLED
 
 LIKE = 1.0
 """Distance up to which a kernel spills as another did."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..planner import graph as graphs
 from ..planner.errors import Refusal
+from ..planner.graph import graph as graphs
 from ..planner.lower import lower
 from ..planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
 from .wire import config_from_json

@@ -16,10 +16,10 @@ from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from ..planner.config import Config
-from ..planner.cost import Cost
+from ..planner.costs.cost import Cost
+from ..planner.costs.space import Dimension
 from ..planner.errors import Refusal
-from ..planner.space import Dimension
-from ..planner.vendor import equals
+from ..planner.vendor.vendor import equals
 from .findings import Finding, Findings, GroupFindings
 from .lab import Group, Lab, Pending
 from .ledger import Known, Ledger

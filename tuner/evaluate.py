@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..planner.calls import operator
 from ..planner.errors import PlanError
-from ..planner.graph import INPUT, Arg, Graph, Ref, Symbol
+from ..planner.graph.graph import INPUT, Arg, Graph, Ref, Symbol
+from ..planner.values.calls import operator
 from .wide_attention import wide_attention
 
 _ITEM = "operator.getitem"

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from ..planner.capture import Captured, Stage
+from ..planner.capture.capture import Captured, Stage
+from ..planner.covers.pricing import SPARED
 from ..planner.errors import FusionplanError
-from ..planner.graph import Graph
-from ..planner.ops import is_compute
+from ..planner.graph.graph import Graph
+from ..planner.graph.ops import is_compute
+from ..planner.graph.varying import is_varying
 from ..planner.plan import Plan
-from ..planner.pricing import SPARED
+from ..planner.regions.ways import REGIONAL
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
-from ..planner.varying import is_varying
-from ..planner.ways import REGIONAL
 from .evaluate import evaluate
 from .groups import Identity
 from .measure import TIE, Call, Interleaved, Timer

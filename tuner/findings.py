@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..planner.cost import Cost
+from ..planner.costs.cost import Cost
 from .compiled import Compiled
 from .measure import TIE
 from .outcome import Candidate, Outcome, Timed

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..planner import cover
-from ..planner.cost import Cost
-from ..planner.device import DeviceProfile
+from ..planner.costs.cost import Cost
+from ..planner.costs.device import DeviceProfile
+from ..planner.covers import cover
+from ..planner.covers.pricing import space_for
 from ..planner.errors import Refusal
-from ..planner.graph import Graph
-from ..planner.group import Part, copies_in
+from ..planner.graph.graph import Graph
+from ..planner.groups.group import Part, copies_in
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
-from ..planner.pricing import space_for
-from ..planner.vendor import equals
+from ..planner.vendor.vendor import equals
 from .config_search import SpaceLike
 from .findings import Finding, Findings
 from .lab import Group

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..planner.graph import Graph, TensorType, refs
-from ..planner.ops import Lookup, bound, row
+from ..planner.graph.graph import Graph, TensorType, refs
+from ..planner.graph.ops import Lookup, bound, row
 
 _DIVIDES = ("remainder", "fmod", "floor_divide", "div.Tensor_mode")
 

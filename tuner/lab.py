@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..planner.config import Config
-from ..planner.graph import Graph, kernel_key, to_json, varying_to_json
+from ..planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
 from . import assembler
 from . import outcome as outcomes
 from .outcome import (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..db.records import DeviceRecord, GraphRecord, KernelRecord, StudySummary, TrialRecord
-from ..planner.cost import Cost
-from ..planner.device import DeviceProfile
-from ..planner.graph import INPUT, Graph, to_json
-from ..planner.ops import Reduction, is_compute, row
+from ..planner.costs.cost import Cost
+from ..planner.costs.device import DeviceProfile
+from ..planner.graph.graph import INPUT, Graph, to_json
+from ..planner.graph.ops import Reduction, is_compute, row
 from ..planner.plan import Plan
 from .lab import Group
 from .outcome import Candidate, Outcome, Resources, Timed, failure, name_of

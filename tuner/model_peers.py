@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from ..planner.graph import Graph
-from ..planner.ops import is_compute
+from ..planner.graph.graph import Graph
+from ..planner.graph.ops import is_compute
 from .capture_model import Call, Model, Origin, Part
 from .measure import Call as Run
 from .peers import EAGER

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..planner.config import Config
-from ..planner.cost import Cost
-from ..planner.cover import region_group, replaced
+from ..planner.costs.cost import Cost
+from ..planner.covers.cover import region_group, replaced
 from ..planner.errors import Refusal
-from ..planner.graph import key as graph_key
-from ..planner.group import copies_in, subgraph
+from ..planner.graph.graph import key as graph_key
+from ..planner.groups.group import copies_in, subgraph
 from ..planner.plan import GroupPlan, Plan
-from ..planner.regions import regions
-from ..planner.ways import way
+from ..planner.regions.regions import regions
+from ..planner.regions.ways import way
 from .groups import Groups, Identity, Task, Tasks
 from .lab import WorkerLab
 from .outcome import Candidate, Resources

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..planner.errors import PlanError
-from ..planner.graph import INPUT, Arg, Graph, Node, TensorType
+from ..planner.graph.graph import INPUT, Arg, Graph, Node, TensorType
 from .evaluate import Evaluator
 from .inputs import empty, is_poison
 from .running import Kernels, Loaded, Run

@@ -16,8 +16,8 @@ import optuna
 from optuna.trial import TrialState
 
 from ..planner.config import Config
-from ..planner.cover import cuts_of
-from ..planner.device import CPU
+from ..planner.costs.device import CPU
+from ..planner.covers.cover import cuts_of
 from ..planner.errors import Refusal
 from .config_search import SEEDS, Bench, Budget, new_study, settle, tune_group
 from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s

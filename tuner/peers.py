@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..planner.capture import Captured
-from ..planner.graph import INPUT, Graph
+from ..planner.capture.capture import Captured
+from ..planner.graph.graph import INPUT, Graph
 from ..planner.plan import GroupPlan, Plan
 from ..planner.runtime.inductor import compile_group
 from .assembler import as_in_workers

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..db.records import CalibrationRecord
-from ..planner.device import DeviceProfile
+from ..planner.costs.device import DeviceProfile
 from .accuracy import Ledgers, Sample, accuracy, predicted_s, samples_of
 
 Apply = Callable[[DeviceProfile, float], DeviceProfile]

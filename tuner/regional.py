@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..planner.chunks import Walk
-from ..planner.cover import replaced, walked_s, way_s
-from ..planner.graph import key as graph_key
-from ..planner.group import subgraph
+from ..planner.covers.cover import replaced, walked_s, way_s
+from ..planner.graph.graph import key as graph_key
+from ..planner.groups.group import subgraph
 from ..planner.plan import GroupPlan, Plan
-from ..planner.regions import regions
-from ..planner.ways import REGIONAL, Way, ways
+from ..planner.regions.chunks import Walk
+from ..planner.regions.regions import regions
+from ..planner.regions.ways import REGIONAL, Way, ways
 from .config_search import Bench, Budget
 from .groups import Identity, Tasks, plan_of
 from .partition_search import PartitionSearch

@@ -15,14 +15,14 @@ import torch
 
 from ..db.records import PlanRecord
 from ..db.store import Store
-from ..planner.capture import Captured, Stage
+from ..planner.capture.capture import Captured, Stage
 from ..planner.config import Config
-from ..planner.device import DeviceProfile, builtin, profile_of
+from ..planner.costs.device import DeviceProfile, builtin, profile_of
 from ..planner.errors import Refusal
-from ..planner.graph import key as graph_key
+from ..planner.graph.graph import key as graph_key
+from ..planner.graph.varying import bucket_key
 from ..planner.plan import Plan
 from ..planner.runtime.compile import interpreted
-from ..planner.varying import bucket_key
 from ..planner.versions import versions
 from .config_search import Bench, Budget
 from .effort import EFFORTS

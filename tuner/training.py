@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from ..planner.graph import Graph
+from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import whole_lowering
 from .capture_model import Model, Origin

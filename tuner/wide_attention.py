@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..planner.calls import operator
 from ..planner.errors import PlanError
+from ..planner.values.calls import operator
 
 _PREFIX = "aten._scaled_dot_product_"
 _KINDS = ("flash", "efficient", "cudnn")

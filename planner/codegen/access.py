@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ..bounds import Limit
 from ..config import Config
 from ..errors import Refused
-from ..forms import Access, Affine, Role, Term, TileAxis
-from ..graph import TensorType
+from ..graph.graph import TensorType
+from ..graph.sizes import varies
 from ..memo import by_identity
-from ..nest import Nest
-from ..sizes import varies
-from ..values import Fold
+from ..nests.bounds import Limit
+from ..nests.forms import Access, Affine, Role, Term, TileAxis
+from ..nests.nest import Nest
+from ..values.values import Fold
 from .numbers import Numbers
 
 INT32_LIMIT = 2**31 - 1

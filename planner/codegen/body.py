@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..graph import Arg, Ref
-from ..sizes import Amount, varies
-from ..values import Compute
+from ..graph.graph import Arg, Ref
+from ..graph.sizes import Amount, varies
+from ..values.values import Compute
 from .numbers import Numbers
 
 TRITON_DTYPE = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..forms import Access, Term
-from ..graph import itemsize
-from ..sizes import divisor_of
+from ..graph.graph import itemsize
+from ..graph.sizes import divisor_of
+from ..nests.forms import Access, Term
 from .access import Dims, Tiles
 from .source import Descriptor
 

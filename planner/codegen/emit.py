@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..config import Config
-from ..forms import Access, Role, Term
-from ..graph import itemsize
-from ..nest import Nest
-from ..place import Body, Carry, Loop, Step, Store
-from ..sizes import varies
-from ..values import Choice, Compute, Fold, Index, Literal, Load, Value
+from ..graph.graph import itemsize
+from ..graph.sizes import varies
+from ..nests.forms import Access, Role, Term
+from ..nests.nest import Nest
+from ..nests.place import Body, Carry, Loop, Step, Store
+from ..values.values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds, siblings
 from .access import Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..online import Correction
-from ..place import Loop
-from ..sizes import varies
-from ..values import Compute, Fold, Load, Value
+from ..graph.sizes import varies
+from ..nests.online import Correction
+from ..nests.place import Loop
+from ..values.values import Compute, Fold, Load, Value
 from . import spreads
 from .access import Dims
 from .body import TRITON_DTYPE, convert, identity, literal

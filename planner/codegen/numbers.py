@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..sizes import ALIGNED, Amount, Size, plain, varies
+from ..graph.sizes import ALIGNED, Amount, Size, plain, varies
 from .source import Scalar
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..config import Config
-from ..forms import Access
-from ..graph import Ref, itemsize
-from ..nest import Nest
-from ..values import Compute, Fold, Load, Value, ancestors
+from ..graph.graph import Ref, itemsize
+from ..nests.forms import Access
+from ..nests.nest import Nest
+from ..values.values import Compute, Fold, Load, Value, ancestors
 from .access import Dims, Tiles
 from .body import TRITON_DTYPE, convert
 from .descriptors import coordinates, described

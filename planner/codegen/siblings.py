@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ops import SUM
-from ..place import Body, Carry, Item, Loop, Step
-from ..values import Fold, Value
+from ..graph.ops import SUM
+from ..nests.place import Body, Carry, Item, Loop, Step
+from ..values.values import Fold, Value
 from .scope import Scope
 
 MOST = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph import TensorType
+from ..graph.graph import TensorType
 
 BEGIN_NEXT, AWAIT_LAST = "gdc_launch_dependents", "gdc_wait"
 """Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel be

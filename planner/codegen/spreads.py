@@ -1,14 +1,14 @@
 """Squared distances from a mean as Triton: of a tile whose mean is known, and of what a loop has
-seen so far, from the mean so far (see `planner/spreads.py`).
+seen so far, from the mean so far (see `planner/nests/spreads.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..place import Loop
-from ..pointwise import DIVIDE
-from ..values import Fold, Value
+from ..graph.pointwise import DIVIDE
+from ..nests.place import Loop
+from ..values.values import Fold, Value
 from .access import Dims
 from .body import TRITON_DTYPE, literal
 from .scope import Scope

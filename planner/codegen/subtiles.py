@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import Refused
-from ..nest import Nest
-from ..place import Body, Item, Loop, Step, Store
-from ..values import Fold
+from ..nests.nest import Nest
+from ..nests.place import Body, Item, Loop, Step, Store
+from ..values.values import Fold
 from .access import LEAST_DOT, Tiles
 
 

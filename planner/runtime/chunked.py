@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..chunks import Chunk, Cut, Given, Result, Walk
+from ..regions.chunks import Chunk, Cut, Given, Result, Walk
 from .inductor import Boxed
 
 Parts = tuple[tuple[int, int, int], ...]

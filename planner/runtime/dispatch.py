@@ -21,15 +21,15 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..capture import Captured, Stage, capture, decompositions, hint, is_dynamic, specialise
+from ..capture.capture import Captured, Stage, capture, decompositions, hint, is_dynamic, specialise
+from ..capture.layouts import laid_out
+from ..capture.saving import RESULTS, partition
+from ..capture.symbolic import symbolic
 from ..errors import PlanError
-from ..graph import Graph, key
-from ..layouts import laid_out
-from ..ops import is_compute, is_free
+from ..graph.graph import Graph, key
+from ..graph.ops import is_compute, is_free
+from ..graph.varying import bucket_key
 from ..plan import GroupPlan, Plan
-from ..saving import RESULTS, partition
-from ..symbolic import symbolic
-from ..varying import bucket_key
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..calls import operator
-from ..capture import Captured
+from ..capture.capture import Captured
 from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
-from ..graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
+from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
+from ..values.calls import operator
 from .schedule import Unit
 
 

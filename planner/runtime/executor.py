@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from ..capture import Captured
-from ..chunks import Walk
+from ..capture.capture import Captured
 from ..codegen.source import Program
 from ..config import Config
 from ..errors import PlanError, Refusal
-from ..graph import Graph, kernel_key
-from ..group import Subgraph, subgraph
+from ..graph.graph import Graph, kernel_key
+from ..groups.group import Subgraph, subgraph
 from ..lower import lower
 from ..plan import GroupPlan, Plan
-from ..vendor import equal
-from ..ways import REGIONAL, way
+from ..regions.chunks import Walk
+from ..regions.ways import REGIONAL, way
+from ..vendor.vendor import equal
 from .chunked import chunked
 from .compile import interpreted
 from .emit import Emitter, How, Kernels

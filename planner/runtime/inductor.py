@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..capture import Captured
+from ..capture.capture import Captured
 from ..errors import PlanError
 
 Boxed = Callable[[list[Any]], Sequence[Any]]

@@ -9,10 +9,10 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..calls import operator
-from ..capture import Captured
+from ..capture.capture import Captured
 from ..errors import PlanError
-from ..graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
+from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
+from ..values.calls import operator
 
 
 def captured_of(graph: Graph, device: torch.device) -> Captured:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..capture import Captured
+from ..capture.capture import Captured
 from ..errors import PlanError
-from ..graph import INPUT
+from ..graph.graph import INPUT
 
 
 @dataclass(frozen=True, slots=True)

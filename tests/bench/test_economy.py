@@ -9,10 +9,10 @@ from fusionplan.bench import economy as module
 from fusionplan.bench.economy import _RECORDING, Recorded, Recording, economy, main, small
 from fusionplan.bench.economy_report import _table, reached
 from fusionplan.bench.replay import Trial, curve, random_curve, searched
-from fusionplan.planner.cost import Cost
-from fusionplan.planner.device import H200
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, to_json
-from fusionplan.planner.space import Space, space_of
+from fusionplan.planner.costs.cost import Cost
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, to_json
 from fusionplan.tuner.lab import Group
 
 WIDE, ROW = (

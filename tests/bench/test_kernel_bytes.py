@@ -8,10 +8,10 @@ import torch
 from fusionplan.bench import kernel_bytes, ncu
 from fusionplan.bench.kernel_bytes import METRICS, Counted, fastest, markdown, matched, results
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import H200
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, kernel_key, to_json
-from fusionplan.planner.schedule import schedule_group
-from fusionplan.planner.work import work_of
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.work import work_of
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, kernel_key, to_json
+from fusionplan.planner.nests.schedule import schedule_group
 from fusionplan.tuner.accuracy import Sample
 from fusionplan.tuner.wire import config_to_json
 

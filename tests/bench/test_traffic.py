@@ -12,8 +12,8 @@ from fusionplan.bench import ncu, traffic
 from fusionplan.bench.result import Missing, Predicted, Traffic
 from fusionplan.bench.run import Children
 from fusionplan.bench.workloads import WORKLOADS
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import profile_of
+from fusionplan.planner.costs.device import profile_of
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.tuner.capture_model import capture_model

@@ -15,8 +15,8 @@ from fusionplan.bench.result import EAGER, OURS, Against, Machine, Timing
 from fusionplan.bench.whole_models import MODELS, Case, Size, distance, step_of
 from fusionplan.bench.whole_one import Asked, Whole, measure
 from fusionplan.db.store import Store
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import DeviceProfile
+from fusionplan.planner.costs.device import DeviceProfile
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.tuner.session import Session
 from torch import nn
 

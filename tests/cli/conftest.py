@@ -12,8 +12,8 @@ import pytest
 from fusionplan.cli.main import main
 from fusionplan.db import KernelRecord, PlanRecord, Store, TrialRecord
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import H200
-from fusionplan.planner.graph import INPUT, Graph, Node, Ref, TensorType, key
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
 
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0", "codegen": "1"}
@@ -172,8 +172,8 @@ TRIALS = (
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans by the model alone, without the compiler and the interpreter in other processes."""
-    from fusionplan.planner.cover import modelled_plan
-    from fusionplan.planner.device import DeviceProfile
+    from fusionplan.planner.costs.device import DeviceProfile
+    from fusionplan.planner.covers.cover import modelled_plan
     from fusionplan.tuner.session import Session
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:

@@ -8,10 +8,10 @@ import pytest
 from fusionplan.cli.errors import DEVICE, OK, STORE, USAGE
 from fusionplan.cli.main import main
 from fusionplan.db import CalibrationRecord, GraphRecord, KernelRecord, Store, TrialRecord
-from fusionplan.planner.cost import Cost
-from fusionplan.planner.device import H200
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key, to_json
-from fusionplan.planner.space import Space, space_of
+from fusionplan.planner.costs.cost import Cost
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key, to_json
 from fusionplan.tuner.ledger import device_record
 from fusionplan.tuner.outcome import Candidate
 from fusionplan.tuner.refit import with_factors

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fusionplan.planner.errors import ModelError
-from fusionplan.planner.varying import bucket_key, bucket_name
+from fusionplan.planner.graph.varying import bucket_key, bucket_name
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.model_peers import model_peers, part_peers
 from torch import nn

@@ -193,7 +193,7 @@ def test_measured_plan_is_shown_with_its_peers(planner, quick, small):
 
 def test_modelled_plan_does_not_replace_a_measured_one(planner, quick, small, monkeypatch):
     from fusionplan import tuning
-    from fusionplan.planner.device import CPU
+    from fusionplan.planner.costs.device import CPU
 
     assert planner("tune", small).code == 0
     monkeypatch.setattr(tuning, "builtin", lambda name: CPU)

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from corpus import BERT_EMBEDDINGS, bert_embeddings, graph_of
 from full_size import MODELS, Planned, planned
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import H200
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.capture import capture, decompositions
-from fusionplan.planner.graph import Graph
+from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.graph.graph import Graph
 from torch._dynamo.backends.common import aot_autograd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -11,12 +11,12 @@ import torch
 from corpus import graph_of
 from fusionplan.bench import contractions
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import BUILTIN
-from fusionplan.planner.graph import Graph
-from fusionplan.planner.group import is_copied, subgraph
+from fusionplan.planner.costs.device import BUILTIN
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.ops import Contraction, is_compute, is_free, is_input, row
+from fusionplan.planner.groups.group import is_copied, subgraph
 from fusionplan.planner.lower import lower
-from fusionplan.planner.ops import Contraction, is_compute, is_free, is_input, row
 from fusionplan.planner.plan import GroupPlan, Plan
 
 MODELS: dict[str, type[torch.nn.Module]] = {

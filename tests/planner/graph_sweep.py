@@ -25,17 +25,17 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import torch
-from fusionplan.planner.capture import capture, decompositions
+from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.config import Config
-from fusionplan.planner.cost import Cost
-from fusionplan.planner.cover import modelled_plan, partition
-from fusionplan.planner.device import H200
-from fusionplan.planner.forms import Role
-from fusionplan.planner.graph import Graph, key
-from fusionplan.planner.group import subgraph
+from fusionplan.planner.costs.cost import Cost
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Layout, Space, space_of
+from fusionplan.planner.covers.cover import modelled_plan, partition
+from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.groups.group import subgraph
+from fusionplan.planner.nests.forms import Role
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.space import Layout, Space, space_of
 from oracle import as_tuple, assert_close
 from random_graphs import generate
 from random_programs import Program

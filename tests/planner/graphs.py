@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusionplan.planner.graph import INPUT, Arg, Graph, Node, Ref, TensorType
+from fusionplan.planner.graph.graph import INPUT, Arg, Graph, Node, Ref, TensorType
 
 
 def dense(*shape: int, dtype: str = "float32") -> TensorType:

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpus import Function, graph_of
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.group import subgraph, with_free_nodes
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.ops import is_compute
 from fusionplan.planner.runtime.compile import CompileFailed, Target, compile_kernel
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fusionplan.planner.axes import FactorSpace
-from fusionplan.planner.graph import INPUT, Ref, TensorType
-from fusionplan.planner.nest import schedule
-from fusionplan.planner.survey import dims_of_nodes
-from fusionplan.planner.trace import _hits, trace
-from fusionplan.planner.values import Window
+from fusionplan.planner.graph.graph import INPUT, Ref, TensorType
+from fusionplan.planner.nests.nest import schedule
+from fusionplan.planner.values.axes import FactorSpace
+from fusionplan.planner.values.survey import dims_of_nodes
+from fusionplan.planner.values.trace import _hits, trace
+from fusionplan.planner.values.values import Window
 from graphs import Builder
 
 Produce = Callable[[], object]

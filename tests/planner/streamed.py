@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from corpus import graph_of
-from fusionplan.planner.graph import Ref
-from fusionplan.planner.online import Derived, derive, followed
-from fusionplan.planner.ops import OPS, Pointwise
-from fusionplan.planner.trace import trace
-from fusionplan.planner.values import Compute, Fold, Index, Literal, Load, Value, Values
+from fusionplan.planner.graph.graph import Ref
+from fusionplan.planner.graph.ops import OPS, Pointwise
+from fusionplan.planner.nests.online import Derived, derive, followed
+from fusionplan.planner.values.trace import trace
+from fusionplan.planner.values.values import Compute, Fold, Index, Literal, Load, Value, Values
 from oracle import whole_group
 
 Array = np.ndarray

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from corpus import graph_of
-from fusionplan.planner.axes import Factors, FactorSpace
 from fusionplan.planner.errors import Refused
-from fusionplan.planner.nest import Access, Affine, Nest, schedule
-from fusionplan.planner.values import Load, Window
+from fusionplan.planner.nests.nest import Access, Affine, Nest, schedule
+from fusionplan.planner.values.axes import Factors, FactorSpace
+from fusionplan.planner.values.values import Load, Window
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import whole_group

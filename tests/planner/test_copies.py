@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from corpus import Function, corpus_graph, graph_of, tensor
-from fusionplan.planner.capture import capture
+from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.config import Config
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import H200
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.explain import explain
 from fusionplan.planner.explanation import Explanation
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.planner.group import copies_in, is_copied, subgraph
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
+from fusionplan.planner.groups.group import copies_in, is_copied, subgraph
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor

@@ -11,14 +11,14 @@ import torch
 from corpus import corpus_graph, graph_of, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.cost import Cost, estimate, floor_s, total
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import BUILTIN, CPU, H100, H200, builtin, profile_of
+from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
+from fusionplan.planner.costs.device import BUILTIN, CPU, H100, H200, builtin, profile_of
+from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError, Refusal
-from fusionplan.planner.graph import Graph
+from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.lower import lower
-from fusionplan.planner.schedule import schedule_group
-from fusionplan.planner.space import Space, space_of
+from fusionplan.planner.nests.schedule import schedule_group
 from graphs import Builder
 from oracle import whole_group
 

@@ -10,14 +10,14 @@ from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.graph import Graph, Ref
-from fusionplan.planner.group import copies_in, subgraph
-from fusionplan.planner.legality import LARGEST_GROUP
+from fusionplan.planner.graph.graph import Graph, Ref
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import copies_in, subgraph
+from fusionplan.planner.groups.legality import LARGEST_GROUP
 from fusionplan.planner.lower import lower
-from fusionplan.planner.ops import is_compute
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
-from fusionplan.planner.survey import dims_of_nodes
-from fusionplan.planner.trace import trace
+from fusionplan.planner.values.survey import dims_of_nodes
+from fusionplan.planner.values.trace import trace
 from graphs import Builder
 from oracle import DEVICE
 

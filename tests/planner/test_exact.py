@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 from corpus import corpus_graph
 from fusionplan.planner.bitsets import bits, bitset
-from fusionplan.planner.candidates import Candidate, Ground, enumerated
-from fusionplan.planner.cheapest import Effort, Found, Price, Search
-from fusionplan.planner.cover import (
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.candidates import Candidate, Ground, enumerated
+from fusionplan.planner.covers.cheapest import Effort, Found, Price, Search
+from fusionplan.planner.covers.cover import (
     best_cover,
     best_cuts,
     covers,
@@ -20,11 +21,10 @@ from fusionplan.planner.cover import (
     modelled_plan,
     partition,
 )
-from fusionplan.planner.device import H200
-from fusionplan.planner.exact import SOLVER_S, Program
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType
-from fusionplan.planner.group import copies_in
-from fusionplan.planner.pieces import pieces, waiting
+from fusionplan.planner.covers.exact import SOLVER_S, Program
+from fusionplan.planner.covers.pieces import pieces, waiting
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
+from fusionplan.planner.groups.group import copies_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

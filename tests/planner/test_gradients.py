@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan import executors
 from fusionplan.backend import planner
-from fusionplan.planner import saving
+from fusionplan.planner.capture import saving
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from oracle import DEVICE, as_tuple, assert_close
 

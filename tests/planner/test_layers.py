@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fusionplan.planner import cover, group, pricing
-from fusionplan.planner.device import H200
-from fusionplan.planner.graph import Graph, Ref, kernel_key
-from fusionplan.planner.group import Part
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers import cover, pricing
+from fusionplan.planner.graph.graph import Graph, Ref, kernel_key
+from fusionplan.planner.groups import group
+from fusionplan.planner.groups.group import Part
 from graphs import Builder
 
 LENGTH = 12

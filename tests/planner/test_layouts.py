@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import builtin
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -12,16 +12,16 @@ from corpus import graph_of, tensor
 from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner.config import Config
-from fusionplan.planner.cover import partition
-from fusionplan.planner.device import H200
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.covers.cover import partition
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.graph import Graph
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.lower import lower
-from fusionplan.planner.ops import is_compute
 from fusionplan.planner.runtime.compile import interpreted
-from fusionplan.planner.space import Space, space_of
-from fusionplan.planner.trace import trace
-from fusionplan.planner.values import Load
+from fusionplan.planner.values.trace import trace
+from fusionplan.planner.values.values import Load
 from oracle import DEVICE, captured, check, run_program, whole_group
 from test_losses import verify as both
 from test_numerics import configs, data, verify

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.online import Proof, derive
-from fusionplan.planner.ops import MIN
-from fusionplan.planner.values import Compute, Fold
+from fusionplan.planner.graph.ops import MIN
+from fusionplan.planner.nests.online import Proof, derive
+from fusionplan.planner.values.values import Compute, Fold
 from streamed import (
     assert_streams,
     buffers,

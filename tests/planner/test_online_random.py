@@ -6,10 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from fusionplan.planner.graph import Ref, TensorType
-from fusionplan.planner.online import derive
-from fusionplan.planner.ops import MAX, MIN, SUM, Monoid
-from fusionplan.planner.values import Compute, Fold, Literal, Load, LoadDim, Output, Value, Values
+from fusionplan.planner.graph.graph import Ref, TensorType
+from fusionplan.planner.graph.ops import MAX, MIN, SUM, Monoid
+from fusionplan.planner.nests.online import derive
+from fusionplan.planner.values.values import (
+    Compute,
+    Fold,
+    Literal,
+    Load,
+    LoadDim,
+    Output,
+    Value,
+    Values,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import assert_streams, buffers, row

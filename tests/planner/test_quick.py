@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner import library, ops
 from fusionplan.planner.codegen.intrinsics import GPU, STAND_INS
 from fusionplan.planner.codegen.source import Buffer, KernelSource
+from fusionplan.planner.graph import library, ops
 from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.runtime.launch import Launcher
 from oracle import DEVICE

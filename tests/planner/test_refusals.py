@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
-from fusionplan.planner.chunks import walk
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import H200
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Layout, Space, space_of
 from fusionplan.planner.errors import Refusal, Refused
-from fusionplan.planner.graph import INPUT, Graph, Ref
-from fusionplan.planner.legality import Dependences, may_be_kernel, may_join
+from fusionplan.planner.graph.graph import INPUT, Graph, Ref
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nest import schedule
-from fusionplan.planner.ops import is_compute
-from fusionplan.planner.recompute import recomputed
-from fusionplan.planner.schedule import schedule_group
-from fusionplan.planner.space import Layout, Space, space_of
-from fusionplan.planner.ways import way
+from fusionplan.planner.nests.nest import schedule
+from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.regions.chunks import walk
+from fusionplan.planner.regions.recompute import recomputed
+from fusionplan.planner.regions.ways import way
 from graphs import Builder, dense
 from refused_traces import CASES as TRACES
 from refused_traces import Cases, adding

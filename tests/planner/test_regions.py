@@ -9,24 +9,26 @@ import torch
 import torch.nn.functional as F
 from fusionplan.api import executors
 from fusionplan.backend import planner
-from fusionplan.planner import cover, regions, saving, ways
-from fusionplan.planner.calls import operator
-from fusionplan.planner.capture import capture, decompositions
-from fusionplan.planner.cheapest import Effort
-from fusionplan.planner.chunks import Walk, walk
-from fusionplan.planner.cover import best_cuts, partition
-from fusionplan.planner.device import builtin
+from fusionplan.planner.capture import saving
+from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.capture.reassociate import reassociate
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers import cover
+from fusionplan.planner.covers.cheapest import Effort
+from fusionplan.planner.covers.cover import best_cuts, partition
 from fusionplan.planner.errors import PlanError, Refusal
 from fusionplan.planner.explain import explain
 from fusionplan.planner.explanation import Explanation
-from fusionplan.planner.graph import INPUT
-from fusionplan.planner.group import is_copied, subgraph
+from fusionplan.planner.graph.graph import INPUT
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import is_copied, subgraph
 from fusionplan.planner.module import print_module
-from fusionplan.planner.ops import is_compute
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.reassociate import reassociate
-from fusionplan.planner.recompute import recomputed
+from fusionplan.planner.regions import regions, ways
+from fusionplan.planner.regions.chunks import Walk, walk
+from fusionplan.planner.regions.recompute import recomputed
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.values.calls import operator
 from oracle import DEVICE, assert_close
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -152,8 +154,8 @@ def test_gradients_by_region(trained, monkeypatch, name, lowering):
     def only(group):
         return tuple(way for way in allowed(group) if way.lowering == lowering)
 
-    monkeypatch.setattr("fusionplan.planner.cover.ways", only)
-    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.ways", only)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     ran = trained(name)
     executor = backward(ran)
     (region,) = [g for g in executor.plan.groups if g.lowering in ways.REGIONAL]
@@ -165,11 +167,12 @@ def test_gradients_by_region(trained, monkeypatch, name, lowering):
 def test_a_maximum_by_index_with_a_shorter_last_chunk(trained, monkeypatch):
     """Which of two nearly equal words wins is rounding: the rule is about the values."""
     # Products this small are left to ATen otherwise, and with them the whole step.
-    monkeypatch.setattr("fusionplan.planner.pricing.is_vendors", lambda *given: False)
-    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    monkeypatch.setattr("fusionplan.planner.covers.pricing.is_vendors", lambda *given: False)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     allowed = ways.ways
     monkeypatch.setattr(
-        "fusionplan.planner.cover.ways", lambda g: [w for w in allowed(g) if w.walk.count > 1]
+        "fusionplan.planner.covers.cover.ways",
+        lambda g: [w for w in allowed(g) if w.walk.count > 1],
     )
     torch._dynamo.reset()
     function, make = CASES["splade"]
@@ -291,7 +294,7 @@ def _tagged(gm, *inputs):
 
 
 def test_a_plan_that_does_not_fit_says_so(trained, monkeypatch):
-    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     executor = backward(trained("cross_entropy"))
     captured, plan = executor.captured, executor.plan
     assert Plan.from_json(plan.to_json()) == plan
@@ -306,7 +309,7 @@ def test_a_plan_that_does_not_fit_says_so(trained, monkeypatch):
 
 
 def test_what_stands_for_a_region_is_shown(trained, monkeypatch):
-    monkeypatch.setattr("fusionplan.planner.cover.SPARED", math.inf)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     executor = backward(trained("cross_entropy"))
     graph, plan = executor.captured.graph, executor.plan
     numbers = [each.number for each in ways.groups_within(graph, plan)]

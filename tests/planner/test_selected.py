@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from corpus import graph_of, tensor
 from fusionplan.planner.config import Config
-from fusionplan.planner.trace import trace
-from fusionplan.planner.values import Fold, Load
+from fusionplan.planner.values.trace import trace
+from fusionplan.planner.values.values import Fold, Load
 from oracle import DEVICE, check, whole_group
 
 HELD = Config((("x0", 2),), num_warps=1, num_stages=1)

@@ -8,11 +8,12 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner import graph as graphs
-from fusionplan.planner.capture import capture, is_dynamic
+from fusionplan.planner.capture.capture import capture, is_dynamic
+from fusionplan.planner.capture.symbolic import Symbolic, symbolic
 from fusionplan.planner.codegen.body import literal
 from fusionplan.planner.codegen.numbers import Numbers
-from fusionplan.planner.sizes import (
+from fusionplan.planner.graph import graph as graphs
+from fusionplan.planner.graph.sizes import (
     Amount,
     Size,
     bases,
@@ -23,8 +24,7 @@ from fusionplan.planner.sizes import (
     nominal,
     reciprocal,
 )
-from fusionplan.planner.symbolic import Symbolic, symbolic
-from fusionplan.planner.varying import bucket_key, bucket_name, is_varying
+from fusionplan.planner.graph.varying import bucket_key, bucket_name, is_varying
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import each_graph

@@ -29,9 +29,9 @@ from corpus import (
 from fusionplan.planner.codegen import access
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import H200
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.lower import lower
-from fusionplan.planner.space import Space, space_of
 from graphs import Builder
 from oracle import captured, check, whole_group
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fusionplan.planner.ties import compared, settle
+from fusionplan.planner.capture.ties import compared, settle
 from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.graph import Graph
-from fusionplan.planner.vendor import Equal, equals
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.vendor.vendor import Equal, equals
 from fusionplan.tuner.check import check, expected
 from fusionplan.tuner.evaluate import evaluate
 from oracle import captured, whole_group

@@ -12,12 +12,12 @@ import torch
 from fusionplan.backend import planner
 from fusionplan.db import Store
 from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
-from fusionplan.planner.device import profile_of
+from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.vendor import equal
+from fusionplan.planner.vendor.vendor import equal
 from fusionplan.planner.versions import versions
 from oracle import captured, whole_group
 from test_vendor import (

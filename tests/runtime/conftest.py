@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from fusionplan.planner.capture import Captured, capture, is_dynamic, specialise
+from fusionplan.planner.capture.capture import Captured, capture, is_dynamic, specialise
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from oracle import each_graph
 

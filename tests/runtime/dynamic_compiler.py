@@ -5,13 +5,13 @@ import json
 import sys
 
 import torch
-from fusionplan.planner.capture import decompositions
+from fusionplan.planner.capture.capture import decompositions
+from fusionplan.planner.capture.symbolic import Symbolic
 from fusionplan.planner.config import Config
-from fusionplan.planner.group import subgraph, with_free_nodes
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.ops import is_compute
 from fusionplan.planner.runtime.compile import Target, compilations, compile_kernel
-from fusionplan.planner.symbolic import Symbolic
 from torch._dynamo.backends.common import aot_autograd
 
 SIZES = {"aligned": (1008, 528, 1024), "ragged": (1001, 1000, 515), "huge": (2**31 + 8,)}

@@ -15,12 +15,12 @@ from fusionplan.backend import planner
 from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
 from fusionplan.db.store import Store
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import profile_of
+from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.errors import FusionplanError, PlanError
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
-from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture_model import capture_model
 from fusionplan.tuner.session import plan_record

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner import graph as graphs
-from fusionplan.planner.capture import capture, decompositions
+from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.errors import PlanError
+from fusionplan.planner.graph import graph as graphs
 from torch import nn
 
 X = torch.randn(4, 8, 16)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fusionplan.planner.codegen.source import Buffer, Descriptor, KernelSource, Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.compile import (
     CompileFailed,

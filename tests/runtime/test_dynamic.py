@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from compiling import by_compiler
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.graph import key
-from fusionplan.planner.group import with_free_nodes
-from fusionplan.planner.ops import is_compute
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.graph.varying import bucket_key
+from fusionplan.planner.groups.group import with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.compile import compilations
 from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
-from fusionplan.planner.varying import bucket_key
 from oracle import DEVICE
 from torch import nn
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Buffer, KernelSource, Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.errors import PlanError, Refusal
-from fusionplan.planner.graph import TensorType, key
+from fusionplan.planner.graph.graph import TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.layout import match
@@ -258,7 +258,7 @@ def test_writes_stay_in_order(captured):
     gm = torch.fx.experimental.proxy_tensor.make_fx(
         lambda x: [x.sin(), torch.ops.aten.copy_.default(x, x * 2).cos()]
     )(torch.randn(8))
-    from fusionplan.planner.capture import capture
+    from fusionplan.planner.capture.capture import capture
 
     executor = by_aten(capture(gm))
     x = torch.randn(8)

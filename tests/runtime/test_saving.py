@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from fusionplan.api import executors
 from fusionplan.backend import planner
-from fusionplan.planner import saving
-from fusionplan.planner.capture import decompositions
-from fusionplan.planner.graph import key
+from fusionplan.planner.capture import saving
+from fusionplan.planner.capture.capture import decompositions
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from fusionplan.tuner.capture_model import capture_model

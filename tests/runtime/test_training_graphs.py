@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.capture import Captured
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import profile_of
+from fusionplan.planner.capture.capture import Captured
+from fusionplan.planner.costs.device import profile_of
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn

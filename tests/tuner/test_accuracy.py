@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from fusionplan.db import CalibrationRecord, GraphRecord, KernelRecord, Store, TrialRecord
-from fusionplan.planner.cost import Cost
-from fusionplan.planner.device import H100, H200, DeviceProfile, shipped
-from fusionplan.planner.graph import to_json
-from fusionplan.planner.space import Space, space_of
+from fusionplan.planner.costs.cost import Cost
+from fusionplan.planner.costs.device import H100, H200, DeviceProfile, shipped
+from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.graph.graph import to_json
 from fusionplan.tuner import accuracy, refit
 from fusionplan.tuner.accuracy import Sample, predicted_s, samples_of, spearman
 from fusionplan.tuner.lab import Group

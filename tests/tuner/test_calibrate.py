@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from fusionplan.db import Store
 from fusionplan.planner.config import Config
-from fusionplan.planner.cost import estimate, total
-from fusionplan.planner.device import H200, DeviceProfile
+from fusionplan.planner.costs.cost import estimate, total
+from fusionplan.planner.costs.device import H200, DeviceProfile
 from fusionplan.planner.errors import FusionplanError, Refusal
-from fusionplan.planner.graph import Graph
-from fusionplan.planner.schedule import schedule_group
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.nests.schedule import schedule_group
 from fusionplan.tuner.calibrate import calibrate
 from fusionplan.tuner.ledger import device_record
 from fusionplan.tuner.refit import calibrated

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fusionplan.planner.graph import Graph, Node, Ref, Symbol, TensorType
+from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
 from fusionplan.tuner.check import check, deepest, expected
 from fusionplan.tuner.evaluate import evaluate
 from fusionplan.tuner.inputs import DATA_SETS, empty, is_poison, make, poison

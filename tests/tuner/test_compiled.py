@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fusionplan.planner.config import Config
-from fusionplan.planner.space import MOST_SPILLED
+from fusionplan.planner.costs.space import MOST_SPILLED
 from fusionplan.tuner.compiled import Compiled
 
 CONFIG = Config((("x0", 64), ("x1", 64)), num_warps=4)

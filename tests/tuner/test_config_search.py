@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from fusionplan.db import Store
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import builtin
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.graph import key
-from fusionplan.planner.space import space_of
+from fusionplan.planner.graph.graph import key
 from fusionplan.tuner.compiled import Compiled
 from fusionplan.tuner.config_search import Bench, Budget, tune_group
 from fusionplan.tuner.findings import Findings, GroupFindings

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fusionplan.db import Store
-from fusionplan.planner.device import builtin
+from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.errors import FusionplanError, ModelError
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.busy import busy

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fusionplan.planner.cover import modelled_plan
-from fusionplan.planner.device import builtin
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.planner.ops import is_compute
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.dispatch import whole_lowering

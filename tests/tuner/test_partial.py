@@ -1,11 +1,11 @@
 """Cutting a large group down for the interpreter."""
 
 import pytest
-from fusionplan.planner.device import builtin
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.graph import Graph, Node, Ref
+from fusionplan.planner.graph.graph import Graph, Node, Ref
 from fusionplan.planner.lower import lower
-from fusionplan.planner.space import space_of
 from fusionplan.tuner.partial import LARGEST, shrunk
 from tuner_graphs import dense, pointwise, softmax
 

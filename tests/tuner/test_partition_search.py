@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from fusionplan.db import Store
-from fusionplan.planner.cover import learned
-from fusionplan.planner.device import builtin
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType, key
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import learned
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.config_search import Bench, Budget
 from fusionplan.tuner.findings import Findings
 from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fusionplan.db import Store
-from fusionplan.planner.capture import Captured
-from fusionplan.planner.device import builtin
-from fusionplan.planner.graph import key
+from fusionplan.planner.capture.capture import Captured
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.varying import bucket_key
 from fusionplan.planner.versions import versions
 from fusionplan.tuner import session as session_module
 from fusionplan.tuner.capture_model import capture_model

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fusionplan.api import load, plans
-from fusionplan.planner.graph import key
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import whole_lowering
 from fusionplan.tuner.capture_model import capture_model

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 from fusionplan.tuner.evaluate import evaluate
 from fusionplan.tuner.wide_attention import wide_attention
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from fusionplan.planner.config import Config
-from fusionplan.planner.device import builtin
-from fusionplan.planner.graph import Graph
-from fusionplan.planner.space import space_of
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.space import space_of
+from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.lab import Group, WorkerLab
 from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
 from tuner_graphs import attention, pointwise, softmax

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from fusionplan.planner.capture import Captured, capture, decompositions
+from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.tuner.lab import Duel, Group
 from fusionplan.tuner.outcome import Candidate, Failure, Outcome, Resources, Timed

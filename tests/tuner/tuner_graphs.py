@@ -1,6 +1,6 @@
 """Small groups to tune."""
 
-from fusionplan.planner.graph import Graph, Node, Ref, TensorType
+from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 
 
 def dense(*shape: int, dtype: str = "float32") -> TensorType:

@@ -1,0 +1,1 @@
+"""From the FX graph that AOTAutograd hands to a compiler to a `Graph`."""

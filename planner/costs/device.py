@@ -1,0 +1,206 @@
+"""Device profiles: the figures the cost model counts with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
+    the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
+    tensor_flops: operations per second of the vendor's best matrix product in 16 bits; vendor:
+    the part of it that its large products usually reach; generated: times the seconds that the
+    model expects of generated products."""
+
+    name: str
+    sm_count: int
+    memory_bytes: int
+    capability: int
+    l2_bytes: int
+    clock_hz: float
+    copy_s: tuple[tuple[float, float], ...]
+    l2_bandwidth: float
+    launch_s: float
+    latency_s: float
+    fma_rate: float = 128.0
+    sfu_rate: float = 16.0
+    div_rate: float = 16.0
+    libdevice_rate: float = 128.0 / 22.0
+    tensor_flops: float = 800e12
+    vendor: float = 0.86
+    generated: float = 1.0
+    registers_per_sm: int = 65536
+    threads_per_sm: int = 2048
+    shared_per_sm: int = 228 * 1024
+    blocks_per_sm: int = 32
+
+    @property
+    def key(self) -> str:
+        """What a measured time depends on: the device's name, memory and size."""
+        identity = [self.name, self.memory_bytes, self.sm_count, self.capability]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second of a very large streaming kernel."""
+        size, seconds = self.copy_s[-1]
+        return size / seconds
+
+    def stream_s(self, size: float) -> float:
+        """Seconds to read and write `size` bytes in all, launch included."""
+        sizes = [at for at, _ in self.copy_s]
+        place = bisect_left(sizes, size)
+        if place == len(sizes):
+            return self.copy_s[-1][1] + (size - sizes[-1]) / self.bandwidth
+        high, slow = self.copy_s[place]
+        low, fast = self.copy_s[place - 1] if place else (0.0, self.launch_s)
+        return fast + (slow - fast) * (size - low) / (high - low)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> DeviceProfile:
+        """Inverse of `to_json`. Raises ValueError on data that is no profile, or one that cannot
+        be: a rate that is not positive, a curve that falls."""
+        try:
+            found = _PROFILE.validate_python(dict(data))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"no device profile: {first['loc']}: {first['msg']}") from error
+        rates = [getattr(found, name) for name in RATES]
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError(f"no device profile: one of {', '.join(RATES)} is not positive")
+        sizes, times = zip(*found.copy_s, strict=True) if found.copy_s else ((), ())
+        rising = all(
+            list(each) == sorted({*each}) and each[0] > 0 for each in (sizes, times) if each
+        )
+        if not (found.copy_s and rising and found.copy_s[-1][1] < math.inf):
+            raise ValueError("no device profile: copy_s does not rise with the bytes")
+        return found
+
+
+RATES = (
+    "clock_hz",
+    "l2_bandwidth",
+    "launch_s",
+    "latency_s",
+    "fma_rate",
+    "sfu_rate",
+    "div_rate",
+    "libdevice_rate",
+    "tensor_flops",
+    "vendor",
+    "generated",
+)
+"""The figures of a profile that are measured or fitted; the others are sizes."""
+
+_SIZES = ("name", "sm_count", "memory_bytes", "capability", "l2_bytes")
+"""What is read off a device."""
+
+_PROFILE: TypeAdapter[DeviceProfile] = TypeAdapter(DeviceProfile)
+_MB = 2.0**20
+
+H200 = DeviceProfile(
+    name="NVIDIA H200",
+    sm_count=132,
+    memory_bytes=150_109_880_320,
+    capability=90,
+    l2_bytes=60 * 2**20,
+    clock_hz=1.755e9,
+    # Device copies measured on one H200, torch 2.11 (bytes read plus bytes written).
+    copy_s=(
+        (2 * _MB, 4.94e-6),
+        (16 * _MB, 8.7e-6),
+        (64 * _MB, 20.7e-6),
+        (256 * _MB, 68.8e-6),
+        (2048 * _MB, 509e-6),
+    ),
+    l2_bandwidth=9.0e12,
+    launch_s=2.5e-6,
+    latency_s=0.9e-6,
+)
+
+H100 = replace(
+    H200,
+    name="NVIDIA H100 80GB HBM3",
+    memory_bytes=85_000_000_000,
+    l2_bytes=50 * 2**20,
+    # The H200's curve slowed by the ratio of the two memories' datasheet bandwidths.
+    copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 3.35) for size, s in H200.copy_s),
+)
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100-SXM4-80GB",
+    sm_count=108,
+    memory_bytes=85_000_000_000,
+    capability=80,
+    l2_bytes=40 * 2**20,
+    clock_hz=1.41e9,
+    copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 2.04) for size, s in H200.copy_s),
+    l2_bandwidth=4.0e12,
+    fma_rate=64.0,
+    div_rate=8.0,
+    libdevice_rate=64.0 / 22.0,
+    tensor_flops=280e12,
+    shared_per_sm=164 * 1024,
+)
+
+CPU = replace(H200, name="interpreter", sm_count=1, memory_bytes=0)
+"""Stands for Triton's interpreter: kernels are planned as for an H200 and run on the CPU."""
+
+BUILTIN = {"h200": H200, "h100": H100, "a100": A100}
+
+
+def builtin(name: str) -> DeviceProfile:
+    """A built-in profile by its short name. Raises DeviceError for an unknown one."""
+    try:
+        return BUILTIN[name.lower()]
+    except KeyError:
+        known = ", ".join(BUILTIN)
+        raise DeviceError(f"unknown target {name!r}; known targets: {known}") from None
+
+
+def shipped(data: Mapping[str, Any]) -> DeviceProfile:
+    """The profile that comes with this version for a device that a store knows by an earlier
+    profile: the rates are today's, the sizes the device's own. Raises ValueError on no profile."""
+    known = {f.name: data[f.name] for f in fields(DeviceProfile) if f.name in data}
+    found = DeviceProfile.from_json(known)
+    base = next((p for p in BUILTIN.values() if p.name == found.name), H100)
+    sizes = {name: getattr(found, name) for name in _SIZES}
+    return replace(base, **sizes)
+
+
+def profile_of(device: torch.device) -> DeviceProfile:
+    """The profile of a device at hand: the built-in one of its name, else the H100's scaled by
+    its own SM count and memory. Raises DeviceError for a device kernels cannot run on."""
+    if device.type == "cpu":
+        return CPU
+    if device.type != "cuda":
+        raise DeviceError(f"no kernels for device {device.type!r}; use a CUDA device")
+    found = torch.cuda.get_device_properties(device)
+    capability = found.major * 10 + found.minor
+    if capability < 80:
+        raise DeviceError(f"{found.name} has compute capability {capability / 10}; 8.0 is needed")
+    base = next((p for p in BUILTIN.values() if p.name == found.name), H100)
+    return replace(
+        base,
+        name=found.name,
+        sm_count=found.multi_processor_count,
+        memory_bytes=found.total_memory,
+        capability=capability,
+        l2_bytes=getattr(found, "L2_cache_size", base.l2_bytes),
+    )

@@ -1,0 +1,287 @@
+"""Products of tiles: what they cost on tensor cores, and what they stage in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..codegen.access import Dot, Tiles
+from ..codegen.descriptors import LONGEST
+from ..config import Config
+from ..graph.graph import Graph, Ref
+from ..graph.ops import Contraction, bound, row
+from ..nests.nest import Nest
+from ..nests.place import Carry, Step, Store
+from .device import DeviceProfile
+from .judged import once
+from .staging import GROUP, by_group
+
+_RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
+"""By operand dtype, times the 16-bit rate; float32 stands for tf32."""
+
+
+@once
+def dots(nest: Nest, tiles: Tiles) -> list[tuple[int, Dot, float]]:
+    """(value, tile axes, times in one program) of every matrix product."""
+    found = []
+    for item, loops in nest.walk():
+        if isinstance(item, (Step, Carry)) and item.value in nest.contractions:
+            dot = tiles.dot(item.value)
+            if dot is not None:
+                times = math.prod(tiles.turns(loop.axis) for loop in loops)
+                found.append((item.value, dot, times))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The matrix products of one launch. flops: operations, padding included; tensor: those of the
+    tensor cores at the rate of 16 bits; ieee: those in float32, without tensor cores; slower: the
+    sum of those weights below that the config alone decides; ahead: turns of a loop whose loads are
+    under way at once; chain: of more than one product, None of a single one."""
+
+    flops: float
+    tensor: float
+    ieee: float
+    slower: float
+    ahead: int = 1
+    chain: Chain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Products of which each waits for the one before, in one program. tensor: operations at the
+    rate of 16 bits, with those that several warps do alike; repeated: how many warps do the same of
+    what is computed besides; waits: loads of its loops that nothing else goes on beside."""
+
+    tensor: float
+    repeated: float
+    waits: float
+
+
+def products_of(nest: Nest, tiles: Tiles, config: Config, programs: int) -> Products | None:
+    """The products of a nest, None where no contraction runs as one."""
+    found = dots(nest, tiles)
+    if not found:
+        return None
+    flops = tensor = ieee = 0.0
+    for value, dot, times in found:
+        fold, work = nest.fold(value), 2.0 * _volume(dot, tiles) * times * programs
+        flops += work
+        if fold.operand == "float32" and fold.precision == "ieee":
+            ieee += work
+        else:
+            tensor += work / _RATE[fold.operand]
+    slower = _slower([dot for _, dot, _ in found], tiles, config) + _slower_loops(nest)
+    ahead = 1 if config.reduction == "held" else max(1, config.num_stages - 1)
+    chain = _chain(nest, tiles, config, found) if len(found) > 1 else None
+    return Products(flops, tensor, ieee, slower, ahead, chain)
+
+
+def _chain(
+    nest: Nest, tiles: Tiles, config: Config, found: Sequence[tuple[int, Dot, float]]
+) -> Chain:
+    """Triton gives all warps rows of a product that feeds another, so that its rows are reduced
+    within a warp: where there are fewer rows, several warps do the same."""
+    tensor, most = 0.0, 1.0
+    for number, (value, dot, times) in enumerate(found):
+        fold = nest.fold(value)
+        m, n = tiles.blocks[dot.m], tiles.blocks[dot.n]
+        grouped, feeds = by_group(dot, tiles, config.num_warps), number < len(found) - 1
+        rows = 16.0 * config.num_warps / m if feeds and (grouped or m >= n) else 1.0
+        columns = 8.0 * config.num_warps / n if not grouped and m < n else 1.0
+        repeated = max(1.0, rows, columns)
+        ieee = fold.operand == "float32" and fold.precision == "ieee"
+        rate = _IEEE if ieee else _RATE[fold.operand]
+        alone = 1.0 if grouped else _WARP_ALONE
+        tensor += 2.0 * _volume(dot, tiles) * times / rate * repeated * alone
+        most = max(most, repeated)
+    waits = 0.0
+    if config.num_stages == 1:
+        for item, loops in nest.walk():
+            if loops and isinstance(item, Step) and item.value in nest.loads:
+                waits += math.prod(tiles.turns(loop.axis) for loop in loops)
+    return Chain(tensor, most, waits)
+
+
+# How much slower than its work alone a kernel runs: exp of a sum of these, fitted by least squares
+# to 675 kernels of eight workloads timed on an H200, Triton 3.6. With a workload left out, the best
+# of the ten configs it ranks first is within 9% of the best of all in seven of the eight.
+_ALWAYS = -0.08  # the best configs are about a tenth faster than the fit says
+_POINTERS = 0.068  # operands read by pointers, not by descriptors
+_TWO_LOOPS = 0.062  # nested loops not run as one
+_HELD_PERSISTENT = 0.367  # a persistent grid without a loop to overlap
+_ONE_STAGE, _TWO_STAGES = 0.62, 0.123
+_SHORT = 0.098  # for each halving of the summed block below 64
+_SMALL = 0.138  # for each halving of the reuse of an operand below 96
+# Fitted to 501 kernels of five workloads, training steps among them, the weights above kept. With a
+# workload left out, the mean regret of the model's choice falls from 28% to 16%.
+_THIN = 0.239  # for each halving of the rows of a tile below 16 for each warp
+_STORING = 0.281  # stores within a loop
+# Fitted like the weight of one stage to 434 kernels of 35 groups of seven models and a training
+# step, all others kept. With a workload left out the mean regret falls from 16% to 9%.
+_LONG_ROWS = 0.68  # without a loop, operands too long for bulk copies: they pass the registers
+_FEW_WARPS = 0.43  # too few for a group that multiplies together
+
+
+# A single product: a program waits for its first loads, and once more in every turn of its loop;
+# other programs of the SM hide a part of that; what it computes besides overlaps with little.
+# Fitted, the weights above kept, to 720 kernels of 43 groups timed on H200s. The workloads left out
+# in turn, the correlation within a group rises from 0.43 to 0.72, the mean error falls from 28% to
+# 13% and the mean regret from 18% to 5%.
+_WAIT_S = 5.2e-6
+_TURN = 0.123  # of that, for each turn of the loop whose loads are not under way ahead
+_NEXT = 0.58  # of that, for every later wave, shared by the programs of an SM
+_L2_ALONE = 0.23
+_BESIDE = 3.1  # times the arithmetic
+_ALONE, _CONFIG, _ALONE_SPILLED = -0.408, 0.517, 0.1
+# Several products: a program does one after the other, and what it computes between them; other
+# programs of the SM fill its waits. Fitted to 310 kernels of 23 groups timed on H200s; what was
+# compiled from text of another day, with slower functions, counted for its order only. The
+# workloads left out in turn, the correlation within a group of attention rises from 0.35 to 0.85.
+_WARP_ALONE = 1.29  # Times the operations of products that each warp does for itself.
+_BETWEEN = 1.22  # Times the arithmetic.
+_LOAD_S = 0.43e-6  # Of each load that is awaited.
+_CHAINED_S = 10.8e-6  # Of a launch, until the first products are under way.
+_CHAIN_SPILLED = 0.077  # For each 100 bytes a thread: as in exp of it.
+_IEEE = 0.0445  # Products in float32 without tensor cores, times the rate of 16 bits.
+_NORM = 2.45
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What hides latency. programs: blocks of work; resident: those on an SM; warps: of all of
+    them; waves: blocks over what the device holds at once; turns: of one program's loops."""
+
+    programs: int
+    resident: int
+    warps: int
+    waves: float
+    turns: float
+
+
+def tensor_s(products: Products, device: DeviceProfile) -> float:
+    """Seconds of all products at the rate of the vendor's best."""
+    plain = 2.0 * device.fma_rate * device.clock_hz * device.sm_count * 0.6
+    return products.tensor / device.tensor_flops + products.ieee / plain
+
+
+def _slower(found: Sequence[Dot], tiles: Tiles, config: Config) -> float:
+    pairs = [(tiles.blocks[dot.m], tiles.blocks[dot.n]) for dot in found]
+    reuse = sum(2.0 * m * n / (m + n) for m, n in pairs) / len(pairs)
+    thin = sum(_halvings(16 * config.num_warps, max(16, m)) for m, _ in pairs) / len(pairs)
+    looped = config.reduction != "held"
+    return (
+        _ALWAYS
+        + _POINTERS * (config.access == "pointer")
+        + _TWO_LOOPS * (config.reduction == "nested" and not config.flatten)
+        + _HELD_PERSISTENT * (config.programs > 0 and not looped)
+        + _ONE_STAGE * (looped and config.num_stages == 1 and len(found) == 1)
+        + _LONG_ROWS * (not looped and max(tiles.blocks[dot.k] for dot in found) > LONGEST)
+        + _FEW_WARPS * (config.num_warps < GROUP)
+        + _TWO_STAGES * (looped and config.num_stages == 2)
+        + _SHORT * _halvings(64, min(tiles.blocks[dot.k] for dot in found))
+        + _SMALL * _halvings(96, reuse)
+        + _THIN * thin
+    )
+
+
+def _slower_loops(nest: Nest) -> float:
+    """By what is stored within loops."""
+    return _STORING * any(isinstance(item, Store) for item, loops in nest.walk() if loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Seconds of a kernel's parts, each by itself and at its best."""
+
+    memory_s: float
+    l2_s: float
+    tensor_s: float
+    arithmetic_s: float
+
+
+def seconds(
+    products: Products, waiting: Waiting, spills: int, alone: Alone, device: DeviceProfile
+) -> float:
+    """Seconds of a kernel with matrix products. spills: bytes a thread."""
+    if products.chain is not None:
+        return _chained(products.chain, waiting, min(4.0, spills / 100), alone, device)
+    return _single(products, waiting, min(2.0, spills / 100), alone)
+
+
+def _chained(
+    chain: Chain, waiting: Waiting, spilled: float, alone: Alone, device: DeviceProfile
+) -> float:
+    """All that the programs of an SM do, or one program after the other, whichever is longer: near
+    each other both are felt."""
+    sms, waves = device.sm_count, max(1.0, waiting.waves)
+    resident = min(waiting.resident, math.ceil(waiting.programs / sms))
+    busy = min(1.0, waiting.programs / sms)
+    between_s = _BETWEEN * chain.repeated * alone.arithmetic_s * busy / waiting.programs
+    works_s = sms * (chain.tensor / device.tensor_flops + between_s)
+    # Each quarter of an SM has its own tensor core, and one warp keeps to one quarter.
+    quarters = max(1.0, 4.0 * waiting.resident / waiting.warps)
+    one_s = works_s * quarters + chain.waits * _LOAD_S + device.latency_s
+    both_s = math.pow(one_s**_NORM + (resident * works_s) ** _NORM, 1 / _NORM)
+    found = max(waves * both_s, alone.memory_s, alone.l2_s)
+    return found * math.exp(_CHAIN_SPILLED * spilled) + _CHAINED_S
+
+
+def _single(products: Products, waiting: Waiting, spilled: float, alone: Alone) -> float:
+    later = _NEXT * max(0.0, waiting.waves - 1) / max(1, waiting.resident)
+    waits_s = _WAIT_S * (1 + _TURN * waiting.turns / products.ahead) * (1 + later)
+    least_s = max(alone.memory_s, alone.tensor_s)
+    base = max(least_s, _L2_ALONE * alone.l2_s) + _BESIDE * alone.arithmetic_s + waits_s
+    slower = _ALONE + _CONFIG * products.slower + _ALONE_SPILLED * spilled
+    return max(least_s, base * math.exp(slower))
+
+
+def _halvings(usual: float, found: float) -> float:
+    return max(0.0, math.log2(usual / found))
+
+
+def _volume(dot: Dot, tiles: Tiles) -> int:
+    return tiles.blocks[dot.m] * tiles.blocks[dot.n] * tiles.blocks[dot.k]
+
+
+def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:
+    """Seconds of the vendor's product for a contraction of a graph."""
+    this = graph.nodes[node]
+    contraction, named = row(this), bound(this)
+    assert isinstance(contraction, Contraction)
+    assert this.type is not None
+    left = graph.nodes[_ref(named[contraction.left])].type
+    assert left is not None
+    work = 2.0 * this.type.numel * left.shape[-1]
+    rate = device.tensor_flops * device.vendor
+    if left.dtype == "float32":
+        tf32 = dict(this.kwargs).get("precision") == "tf32"
+        rate *= 0.5 if tf32 else 0.07
+    moved = sum(t.nbytes for t in (graph.nodes[i].type for i in this.inputs) if t)
+    moved += this.type.nbytes
+    # Blocks of 128 x 128, one for each SM at a time: a small product leaves SMs idle.
+    rows, columns = this.type.shape[-2:]
+    blocks = this.type.numel / (rows * columns) * math.ceil(rows / 128) * math.ceil(columns / 128)
+    waves = blocks / device.sm_count
+    idle = math.ceil(waves) / waves
+    return max(device.stream_s(moved), device.launch_s + work / rate * min(idle, 8.0))
+
+
+def fastest_s(graph: Graph, node: int, device: DeviceProfile) -> float:
+    """Seconds below which nothing here predicts a contraction of a graph, whoever runs it."""
+    this = graph.nodes[node]
+    contraction, named = row(this), bound(this)
+    assert isinstance(contraction, Contraction)
+    left = graph.nodes[_ref(named[contraction.left])].type
+    assert this.type is not None
+    assert left is not None
+    rate = device.tensor_flops * _RATE.get(left.dtype, 1.0)
+    least = math.exp(_ALWAYS) * min(1.0, device.generated)
+    return 2.0 * this.type.numel * left.shape[-1] / rate * least
+
+
+def _ref(argument: object) -> int:
+    assert isinstance(argument, Ref)
+    return argument.node

@@ -1,0 +1,263 @@
+"""What a nest moves through memory and the caches: its accesses, their bytes, how they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..codegen.access import Tiles
+from ..graph.graph import itemsize
+from ..nests.forms import Access, Role, Term
+from ..nests.nest import Nest
+from ..nests.place import Loop, Step, Store
+from ..values.values import Load
+from .device import DeviceProfile
+from .judged import once
+
+# Of the L2 cache, what is found again, by the bytes that ncu counted on an H200: when only the data
+# itself is counted, though what else is read and stored passes through as well, and when all that
+# is in use in a turn of a loop is counted.
+KEPT, _KEPT_IN_TURN = 0.35, 0.7
+
+# A sector of which little is used takes as long as two of a line: of 2.6 million numbers of 16 bits
+# that lie 640 bytes apart L2 delivered 4.4 TB/s, in sectors.
+_SCATTERED, _LITTLE = 2.0, 8  # Times; sectors' bytes over those that are used.
+
+_PAGE, _SECTOR = 2048.0, 32  # Bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one call: between memory and L2, between L2 and the SMs. weighed: the latter as long
+    as they take, in bytes of whole lines."""
+
+    hbm: int
+    l2: int
+    weighed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An access where it stands. input: what it reads (None: a store); loops: around it, the
+    outermost first; tile: bytes that one program moves for one execution."""
+
+    access: Access
+    input: int | None
+    loops: tuple[Loop, ...]
+    tile: int
+
+    @property
+    def stretch(self) -> int:
+        """The part of the body it stands in: a loop, or the straight-line work."""
+        return id(self.loops[0]) if self.loops else 0
+
+
+@once
+def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
+    """Every access of a nest, in order."""
+    found = []
+    for item, loops in nest.walk():
+        if isinstance(item, Store):
+            access = nest.stores[item.output]
+            found.append(Reading(access, None, tuple(loops), tile_bytes(access, tiles)))
+        elif isinstance(item, Step) and item.value in nest.loads:
+            load, access = nest.values[item.value].kind, nest.loads[item.value]
+            assert isinstance(load, Load)
+            found.append(Reading(access, load.input, tuple(loops), tile_bytes(access, tiles)))
+    return found
+
+
+@once
+def traffic_of(
+    nest: Nest, tiles: Tiles, group: int, at_once: int, device: DeviceProfile
+) -> Traffic:
+    """Each access moves its tile in every program and turn. group: see `Config`; at_once: programs
+    that run at the same time, a wave of them. Those that share data read it together, so that it
+    leaves memory once in a wave; what an earlier wave, pass or turn has read is found in L2 as far
+    as what is in use between fits it."""
+    programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+    wave = _Wave(nest, tiles, group, at_once)
+    every = readings(nest, tiles)
+    hbm, l2, weighed = 0.0, 0.0, 0.0
+    seen: dict[int, int] = {}  # Bytes of each input read so far.
+    near: set[tuple[int, int]] = set()  # (input, stretch of the body)
+    for each in every:
+        size = _whole_bytes(each.access, nest)
+        moved = each.tile * turns(each.loops, tiles) * programs
+        # The same input at another offset in the same stretch is found in L1.
+        if each.input is None or (each.input, each.stretch) not in near:
+            l2 += moved
+            weighed += moved * (_SCATTERED if _is_scattered(each, tiles) else 1.0)
+        if each.input is None:
+            hbm += size
+            continue
+        near.add((each.input, each.stretch))
+        fresh = max(0, size - seen.get(each.input, 0))
+        seen[each.input] = max(seen.get(each.input, 0), size)
+        together = wave.touches(each, each.loops)
+        touched = together * programs / at_once
+        hbm += fresh
+        if touched - fresh > 0.5 * size:
+            hbm += _missed(min(together, size), KEPT * device.l2_bytes) * (touched - fresh)
+        outer = next((loop for loop in each.loops if loop.axis not in each.access.axes), None)
+        if outer is not None:
+            inside = [e for e in every if outer in e.loops]
+            in_use = sum(wave.touches(e, e.loops[e.loops.index(outer) + 1 :]) for e in inside)
+            again = moved / max(1.0, programs * _distinct(each, tiles)) - 1.0
+            hbm += _missed(in_use, _KEPT_IN_TURN * device.l2_bytes) * touched * again
+    return Traffic(int(hbm), int(l2), int(weighed))
+
+
+def _missed(in_use: float, kept: float) -> float:
+    """Of what is read again, the part that L2 no longer has."""
+    return max(0.0, 1.0 - kept / max(1.0, in_use))
+
+
+def _distinct(each: Reading, tiles: Tiles) -> float:
+    """Bytes that one program touches of an input, each counted once."""
+    return each.tile * turns([p for p in each.loops if p.axis in each.access.axes], tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    nest: Nest
+    tiles: Tiles
+    group: int
+    at_once: int
+
+    def touches(self, each: Reading, loops: Sequence[Loop]) -> float:
+        """Bytes that all programs of a wave together touch in the turns of these loops."""
+        own = [loop for loop in loops if loop.axis in each.access.axes]
+        return each.tile * turns(own, self.tiles) * self._apart(each.access)
+
+    def _apart(self, access: Access) -> float:
+        """How many programs of a wave touch different data: neighbours along a grid axis that the
+        access lacks share theirs."""
+        different, left = 1.0, float(self.at_once)
+        for axis, count in self._order():
+            here = min(float(count), max(1.0, left))
+            different *= here if axis in access.axes else 1.0
+            left /= here
+        return different
+
+    def _order(self) -> list[tuple[int, int]]:
+        """The grid's axes, that which changes fastest first; a group of blocks goes before all."""
+        axes = [a for a in self.nest.with_role(Role.GRID) if self.tiles.count(a) > 1]
+        pieces = [(a, self.tiles.count(a)) for a in reversed(axes)]
+        if self.group > 1 and len(axes) > 1:
+            (inner, many), (outer, count), *rest = pieces
+            stripes = -(-count // self.group)
+            first = (outer, min(self.group, count))
+            pieces = [first, (inner, many), (outer, stripes), *rest]
+        return pieces
+
+
+def turns(loops: Sequence[Loop], tiles: Tiles) -> float:
+    return math.prod(tiles.turns(loop.axis) for loop in loops)
+
+
+def passes(nest: Nest) -> int:
+    """How often a program walks its looped axes, one time after the other."""
+    return sum(isinstance(item, Loop) for item in nest.body)
+
+
+def tile_bytes(access: Access, tiles: Tiles) -> int:
+    """Bytes one program moves for one execution."""
+    return _sector_bytes(access, tiles.nest, tiles.blocks)
+
+
+def _whole_bytes(access: Access, nest: Nest) -> int:
+    """Bytes that all of an access touches: of one by index a row for every index, and no more than
+    there are in the tensor."""
+    if not access.at:
+        return access.type.nbytes
+    whole = tuple(axis.extent for axis in nest.axes)
+    return min(access.type.nbytes, _sector_bytes(access, nest, whole))
+
+
+def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
+    """Bytes of a block of these extents, in whole sectors of 32 bytes."""
+    elements = _elements(access, nest, blocks)
+    run, size, step = 1, itemsize(access.type.dtype), math.inf
+    for term in access.offset.terms:
+        if term.scale == 1 and (term.mod or term.axis not in access.along):
+            run = _count(term, nest, blocks)
+        elif term.div == 1 and blocks[term.axis] > 1:
+            step = min(step, abs(term.scale) * size)
+    # Rows that lie nearer than a sector share it.
+    each = min(_SECTOR * math.ceil(run * size / _SECTOR), max(step, run * size))
+    return int(elements / run * each) if elements else size
+
+
+def _elements(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
+    """How many different ones a block of these extents has."""
+    found = dict.fromkeys(access.offset.axes | access.along, 1)
+    for term in access.offset.terms:
+        found[term.axis] *= _count(term, nest, blocks)
+    for axis, own in found.items():
+        most = min(blocks[axis], nest.axes[axis].extent)
+        found[axis] = most if axis in access.along else min(most, own)
+    return math.prod(found.values())
+
+
+def _count(term: Term, nest: Nest, blocks: Sequence[int]) -> int:
+    """Values of a term within a block."""
+    extent = nest.axes[term.axis].extent
+    return min(-(-blocks[term.axis] // term.div), term.mod or -(-extent // term.div))
+
+
+def is_dense(term: Term, access: Access) -> bool:
+    """Whether neighbours along the term lie side by side; where an index varies along the whole
+    axis they lie anywhere."""
+    return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
+
+
+def _is_scattered(each: Reading, tiles: Tiles) -> bool:
+    """Whether hardly two elements lie in one sector."""
+    used = _elements(each.access, tiles.nest, tiles.blocks) * itemsize(each.access.type.dtype)
+    return each.tile >= _LITTLE * used
+
+
+def in_flight(
+    nest: Nest, tiles: Tiles, waves: float, resident: int, device: DeviceProfile
+) -> float:
+    tile = sum(each.tile for each in readings(nest, tiles) if each.input is not None)
+    return tile * resident * device.sm_count * min(1.0, waves)
+
+
+@once
+def awkwardness(nest: Nest, tiles: Tiles, num_warps: int) -> float:
+    """How much slower than a plain copy the accesses run: by the bytes a thread moves at once,
+    best at one 16-byte vector for each tensor, and by the stretches a tile falls into. Factors
+    fitted to measurements on an H200."""
+    accesses = [each.access for each in readings(nest, tiles)]
+    widest = max(accesses, key=lambda a: tile_bytes(a, tiles), default=None)
+    if widest is None:
+        return 1.0
+    elements = math.prod(tiles.blocks[a] for a in widest.axes)
+    each = max(elements / (32 * num_warps), 1.0) * itemsize(widest.type.dtype)
+    if each >= 16:
+        vectors = 1.0 + 0.012 * len(accesses) * math.log2(each / 16)
+    else:
+        vectors = 1.0 + 0.12 * math.log2(16 / each) ** 1.5
+    run = _run(widest, tiles)
+    stretches = 1.0 + 0.015 * math.log2(max(1.0, elements / run))
+    if passes(nest):
+        # Memory opens a page for each of many rows that are walked side by side.
+        short = _PAGE / (run * itemsize(widest.type.dtype))
+        stretches *= 1.0 + 0.046 * math.log2(max(1.0, short))
+    return vectors * stretches
+
+
+def _run(access: Access, tiles: Tiles) -> int:
+    """Elements of a tile that lie side by side in memory."""
+    run = 1
+    for term in sorted(access.offset.terms, key=lambda t: abs(t.scale)):
+        if term.scale != run or not (term.mod or term.axis not in access.along):
+            break
+        whole = term.mod or tiles.nest.axes[term.axis].extent
+        run *= min(tiles.blocks[term.axis], whole)
+        if tiles.blocks[term.axis] < whole:
+            break
+    return run

@@ -1,0 +1,1 @@
+"""Which groups a graph is divided into: the cheapest cover."""

@@ -1,0 +1,360 @@
+"""Partitions of a graph into groups: which are possible, which the model thinks best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import chain
+from typing import NamedTuple
+
+from ..bitsets import bits, bitset
+from ..costs.device import DeviceProfile
+from ..graph.graph import Graph, key
+from ..graph.ops import is_compute
+from ..groups.group import Part, copies_in, is_copied, with_free_nodes
+from ..groups.legality import Dependences, may_join
+from ..plan import Chosen, GroupPlan, Plan
+from ..regions.chunks import Walk
+from ..regions.regions import regions
+from ..regions.ways import Way, ways
+from ..versions import versions
+from . import pricing
+from .candidates import Candidate, Ground
+from .cheapest import Effort, Found, Search
+from .pieces import pieces, waiting
+from .pricing import SPARED
+
+_ROUNDING = 1 + 1e-6
+"""Sums of the same seconds in another order differ by less."""
+
+Edge = tuple[int, int]
+Groups = tuple[tuple[int, ...], ...]
+
+
+def cut_edges(graph: Graph) -> tuple[Edge, ...]:
+    """The edges between compute nodes along which groups can grow; each can be cut."""
+    return Dependences(graph).edges
+
+
+def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
+    """Groups (node ids, free nodes included) that grow along every edge not cut, as far as they
+    stay legal. Every compute node is in exactly one group."""
+    return _grow(graph, lambda edge: edge not in cuts, lambda left, right: True)
+
+
+def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
+    """The edges where the model says, of two groups at a time, that two kernels are faster than
+    one: where the search for covers starts."""
+    grown = _greedy(graph, device)
+    home = {node: number for number, group in enumerate(grown) for node in group}
+    return frozenset((a, b) for a, b in cut_edges(graph) if home[a] != home[b])
+
+
+def best_cover(graph: Graph, device: DeviceProfile) -> Groups:
+    """The cheapest groups that the model finds. A node may be in several: the first that holds it
+    stores its value, if it is stored (see `group.copies_in`)."""
+    return covers(graph, device, 1)[0].groups
+
+
+class Cover(NamedTuple):
+    """Groups, and how they were found."""
+
+    groups: Groups
+    chosen: Chosen
+
+
+def covers(
+    graph: Graph, device: DeviceProfile, count: int, effort: Effort | None = None
+) -> tuple[Cover, ...]:
+    """The best few covers by the model, the best first."""
+    found = _searched(Whole(key(graph), graph), device, effort or Effort(), ())
+    return (found.best, *found.others(count - 1))
+
+
+def learned(graph: Graph, device: DeviceProfile, known: Mapping[str, float]) -> Groups:
+    """The cheapest groups where some have other seconds, by key, than the model's."""
+    whole = Whole(key(graph), graph)
+    return _searched(whole, device, Effort(), tuple(sorted(known.items()))).best.groups
+
+
+def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
+    """The edges whose ends no group has together."""
+    homes: dict[int, set[int]] = {}
+    for number, nodes in enumerate(groups):
+        for node in nodes:
+            homes.setdefault(node, set()).add(number)
+    return frozenset((a, b) for a, b in cut_edges(graph) if not homes[a] & homes[b])
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A graph by its content, names left out."""
+
+    key: str
+    graph: Graph = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _searched(
+    whole: Whole, device: DeviceProfile, effort: Effort, known: tuple[tuple[str, float], ...]
+) -> _Searched:
+    graph = whole.graph
+    ground = Ground(graph, device)
+    grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
+    start = [ground.candidate(group) for group in grown]
+    prices = _Prices(ground, dict(known))
+    parts, cuts = pieces(ground, [each.nodes for each in start])
+    settled = 0
+    found: list[tuple[Search, Found]] = []
+    for piece in parts:
+        own = [each for each in start if each.nodes & piece]
+        settled |= piece
+        later = [each for each in start if not each.nodes & settled]
+        others = (*later, *chain.from_iterable(result.groups for _, result in found))
+        search = Search(ground, piece, prices.of, partial(waiting, ground, others), effort)
+        found.append((search, search.run(own)))
+    return _Searched(ground, prices, start, found, cuts)
+
+
+def _order(group: int) -> tuple[int, ...]:
+    return tuple(bits(group))
+
+
+@dataclass(slots=True)
+class _Prices:
+    """The prices of candidates: the model's, and those that are known by a group's key."""
+
+    ground: Ground
+    known: Mapping[str, float]
+
+    def of(self, candidate: Candidate) -> float | None:
+        graph = self.ground.graph
+        nodes = with_free_nodes(graph, bits(candidate.nodes))
+        part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
+        single = candidate.nodes.bit_count() == 1
+        if self.known and (seconds := self.known.get(part.key)) is not None:
+            return seconds / SPARED if not single and pricing.spares(part) else seconds
+        return pricing.price_s(part, self.ground.device, single=single)
+
+
+class _Searched:
+    """Puts the covers of the pieces together; start: one cover of the whole that is right."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        prices: _Prices,
+        start: Sequence[Candidate],
+        found: Sequence[tuple[Search, Found]],
+        cuts: int,
+    ) -> None:
+        self.ground, self.prices, self.start, self.found = ground, prices, start, found
+        results = [result for _, result in found]
+        self.chosen = Chosen(
+            seconds=sum(each.seconds for each in results),
+            greedy_s=sum(each.start_s for each in results),
+            least_s=sum(each.least_s for each in results),
+            proven=all(each.proven for each in results),
+            priced=sum(len(search.known) for search, _ in found),
+            pieces=len(found),
+            cuts=cuts,
+        )
+        if cuts:  # Groups across a cut were not looked at.
+            self.chosen = replace(self.chosen, least_s=0.0, proven=False)
+        self.best = self._cover([each.groups for each in results], self.chosen)
+
+    def others(self, count: int) -> list[Cover]:
+        """The next best covers: one piece in another way."""
+        best = [result for _, result in self.found]
+        changes = [
+            (other.seconds - result.seconds, number, other)
+            for number, (search, result) in enumerate(self.found)
+            for other in (search.others(result, count) if count > 0 else ())
+        ]
+        made = []
+        for more_s, number, other in sorted(changes, key=lambda change: change[:2]):
+            parts = [(other if i == number else each).groups for i, each in enumerate(best)]
+            seconds = self.chosen.seconds + more_s
+            made.append(self._cover(parts, replace(self.chosen, seconds=seconds, proven=False)))
+        return [cover for cover in made if cover.groups != self.best.groups][: max(0, count)]
+
+    def _cover(self, pieces: Sequence[Sequence[Candidate]], chosen: Chosen) -> Cover:
+        """The groups in the order of the graph, those that compute again what others store last.
+        The start where the parts together cannot run, or would store more than they were priced
+        with."""
+        groups = sorted(chain(*pieces), key=lambda c: (c.copies != 0, _order(c.nodes)))
+        found = self._nodes(groups)
+        seconds = 0.0
+        for nodes, copies in zip(found, copies_in(self.ground.graph, found), strict=True):
+            group = bitset(nodes) & self.ground.compute
+            seconds += self.prices.of(self.ground.candidate(group, bitset(copies))) or math.inf
+        if seconds > chosen.seconds * _ROUNDING or waiting(self.ground, (), groups):
+            again = replace(chosen, seconds=chosen.greedy_s, proven=False)
+            return Cover(self._nodes(self.start), again)
+        return Cover(found, chosen)
+
+    def _nodes(self, groups: Sequence[Candidate]) -> Groups:
+        return tuple(with_free_nodes(self.ground.graph, bits(group.nodes)) for group in groups)
+
+
+def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
+    """The model's plan of a graph: its best cover, each group with its best config; regions of
+    several groups in another way where that spares a large value and costs little."""
+    groups = _apart(graph, device)
+    found = tuple(group.nodes for group in groups)
+    for region in regions(graph, found):
+        instead = region_group(graph, region, found, device)
+        if instead is not None:
+            groups = replaced(groups, instead)
+    return _plan(graph, groups, device)
+
+
+def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> Plan:
+    made = tuple(g for g in groups if g.lowering != "aten")
+    predicted = sum(g.predicted or 0.0 for g in made)
+    chosen = covers(graph, device, 1)[0].chosen
+    version = tuple(versions().items())
+    return Plan(key(graph), device.key, version, "modelled", made, predicted, chosen=chosen)
+
+
+def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
+    found = best_cover(graph, device)
+    both = zip(found, copies_in(graph, found), strict=True)
+    return [_group_plan(graph, nodes, copies, device) for nodes, copies in both]
+
+
+def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
+    """The groups with those of a region replaced by it, where they make it up."""
+    inside = [g for g in groups if set(g.nodes) <= set(region.nodes)]
+    if {n for g in inside for n in g.nodes} != set(region.nodes):
+        return list(groups)
+    return [*(g for g in groups if g not in inside), region]
+
+
+def _group_plan(
+    graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...], device: DeviceProfile
+) -> GroupPlan:
+    """A group by the model: as one kernel, or left to ATen and the vendor's products."""
+    part = Part.of(graph, nodes, copies)
+    best = None if pricing.is_lone_product(part) else pricing.best(part, device)
+    made = GroupPlan(nodes, "aten", part.key, copies=copies)
+    if best is None or pricing.is_vendors(part, best[1].seconds, device):
+        return replace(made, predicted=pricing.aten_s(part.group, device))
+    config, cost = best
+    return replace(
+        made,
+        lowering="triton",
+        config=config,
+        predicted=cost.seconds,
+        kernels=cost.launches,
+    )
+
+
+def region_group(
+    graph: Graph, region: tuple[int, ...], groups: Groups, device: DeviceProfile
+) -> GroupPlan | None:
+    """A region of these groups in the way that the model thinks best, its bodies by the model's
+    plans; None where there is none, or the groups one after another are much faster."""
+    part = Part.of(graph, region)
+    found = [(way, way_s(way, device)) for way in ways(part.group)]
+    if not found:
+        return None
+    best, predicted = min(found, key=lambda each: each[1])
+    inside = [Part.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
+    if predicted > SPARED * sum(pricing.seconds(each, device) for each in inside):
+        return None
+    bodies = tuple(_plan(b, _apart(b, device), device) for b in best.walk.bodies)
+    return GroupPlan(
+        region, best.lowering, part.key, None, predicted, options=best.options, bodies=bodies
+    )
+
+
+def way_s(way: Way, device: DeviceProfile) -> float:
+    """Seconds of a way to run a region, by a quick look at the bodies' best covers."""
+    return walked_s(way.walk, [_cover_s(body, device) for body in way.walk.bodies], device)
+
+
+def _cover_s(graph: Graph, device: DeviceProfile) -> float:
+    groups = _greedy(graph, device)
+    return sum(pricing.seconds(Part.of(graph, nodes), device) for nodes in groups)
+
+
+def walked_s(found: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
+    """Seconds of all chunks, each body given its own; a part of a result is moved once more to its
+    place."""
+    total = sum(bodies[chunk.body] for chunk in found.chunks())
+    for result in found.results:
+        if result.cuts:
+            total += found.count * device.stream_s(2 * result.type.nbytes / found.count)
+    return total
+
+
+def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
+    """Groups that grow edge by edge where the model says so."""
+    return _grown(Whole(key(graph), graph), device)
+
+
+@lru_cache(maxsize=64)
+def _grown(whole: Whole, device: DeviceProfile) -> Groups:
+    graph = whole.graph
+    parts: dict[int, Part] = {}
+
+    def part(group: int) -> Part:
+        if group not in parts:
+            parts[group] = Part.of(graph, with_free_nodes(graph, bits(group)))
+        return parts[group]
+
+    return _grow(
+        graph,
+        lambda edge: True,
+        lambda left, right: _is_cheaper_joined(part, left, right, device),
+    )
+
+
+def _grow(
+    graph: Graph, wanted: Callable[[Edge], bool], worth: Callable[[int, int], bool]
+) -> Groups:
+    """wanted: the edges to grow along; worth: whether two groups that may join should."""
+    dependences = Dependences(graph)
+    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)}
+    never: set[Edge] = set()  # Pairs of groups that make no kernel, whatever stands around them.
+    grows = True
+    while grows:  # What was refused may become legal when its neighbours have joined.
+        grows = False
+        for first, second in dependences.edges:
+            left, right = home[first], home[second]
+            if left == right or (left, right) in never or not wanted((first, second)):
+                continue
+            refusal = may_join(graph, dependences, home, left, right)
+            if refusal is None and worth(left, right):
+                grows = True
+                for node in bits(left | right):
+                    home[node] = left | right
+            elif refusal is None or refusal.rule != "convex":
+                never.add((left, right))
+    groups = sorted(set(home.values()), key=lambda group: group & -group)
+    return tuple(with_free_nodes(graph, bits(group)) for group in groups)
+
+
+def _is_cheaper_joined(
+    part: Callable[[int], Part], left: int, right: int, device: DeviceProfile
+) -> bool:
+    joined = pricing.quick_s(part(left | right), device)
+    apart = [pricing.modelled_s(part(each), device) for each in (left, right)]
+    if joined is None or None in apart:
+        return joined is not None
+    rest = sum(seconds for seconds in apart if seconds is not None)
+    spared = _spares(part(left | right), [part(left), part(right)])
+    return joined <= rest * (SPARED if spared else 1.0)
+
+
+def _spares(whole: Part, parts: Sequence[Part]) -> bool:
+    """Whether what passes between two groups is larger than all that they read and write as one."""
+
+    def ends(group: Graph) -> int:
+        found = [group.nodes[n].type for n in (*group.inputs, *(o or 0 for o in group.outputs))]
+        return sum(t.nbytes for t in found if t)
+
+    return whole.contracts and sum(ends(each.group) for each in parts) > 3 * ends(whole.group)

@@ -1,0 +1,113 @@
+"""The cheapest cover as an integer program: which candidates, so that every value is there.
+
+A variable for each candidate. Every node is computed, every value that is needed outside is stored,
+and what a chosen candidate reads, a chosen one stores; a node may be computed several times.
+Groups that wait for each other are found afterwards, and forbidden together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..bitsets import bits
+from .candidates import Candidate
+
+SOLVER_S = 2.0
+"""Seconds that the integer programs of one region may take in all."""
+_UNIT = 1e6  # The solver's tolerances are absolute: it counts microseconds.
+
+Cycle = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The chosen candidates, their seconds, and seconds that no choice can beat."""
+
+    chosen: tuple[Candidate, ...]
+    seconds: float
+    least_s: float
+
+
+class Program:
+    """Covers of `nodes` that store `needed`. cycle: those of a choice that wait for each other;
+    none where it can run."""
+
+    def __init__(self, nodes: int, needed: int, cycle: Cycle, limit_s: float = SOLVER_S) -> None:
+        self.nodes, self.needed, self.cycle = nodes, needed, cycle
+        self.until = time.monotonic() + limit_s
+        self.forbidden: list[frozenset[tuple[int, int]]] = []
+
+    def forbid(self, chosen: Sequence[Candidate]) -> None:
+        """Never again all of these together."""
+        self.forbidden.append(frozenset((c.nodes, c.copies) for c in chosen))
+
+    def solve(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> Solution | None:
+        """The cheapest cover of these candidates at these seconds; None where there is none, or
+        none was found in time."""
+        while True:
+            found = self._solve(candidates, seconds)
+            if found is None:
+                return None
+            waiting = self.cycle(found.chosen)
+            if not waiting:
+                return found
+            self.forbid(waiting)
+
+    def _solve(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> Solution | None:
+        # Half a second to import: not for those who only load a plan.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            return None
+        rows, size = self._rows(candidates)
+        entries = [(r, c, v) for r, (row, _) in enumerate(rows) for c, v in row.items()]
+        at, columns, values = zip(*entries, strict=True)
+        matrix = coo_array((values, (at, columns)), shape=(len(rows), size)).tocsr()
+        extra = size - len(candidates)
+        result: Any = milp(
+            [s * _UNIT for s in seconds] + [0.0] * extra,
+            integrality=[1] * len(candidates) + [0] * extra,
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, lb=[least for _, least in rows]),
+            options={"time_limit": left_s, "mip_rel_gap": 1e-6},
+        )
+        if result.x is None:
+            return None
+        picked = [i for i, x in enumerate(result.x[: len(candidates)]) if x > 0.5]
+        total = sum(seconds[i] for i in picked)
+        least_s = min(total, float(result.mip_dual_bound) / _UNIT)
+        return Solution(tuple(candidates[i] for i in picked), total, least_s)
+
+    def _rows(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[list[tuple[dict[int, float], float]], int]:
+        """Constraints, coefficients by variable with their least sum, and how many variables: the
+        candidates, then for each value that is read whether it is stored."""
+        storing: dict[int, dict[int, float]] = {}
+        holding: dict[int, dict[int, float]] = {n: {} for n in bits(self.nodes)}
+        reading: dict[int, list[int]] = {}
+        for number, candidate in enumerate(candidates):
+            for node in bits(candidate.writes):
+                storing.setdefault(node, {})[number] = 1.0
+            for node in bits(candidate.nodes):
+                holding[node][number] = 1.0
+            for node in bits(candidate.reads & self.nodes):
+                reading.setdefault(node, []).append(number)
+        rows = [(row, 1.0) for row in holding.values()]
+        rows += [(storing.get(node, {}), 1.0) for node in bits(self.needed)]
+        size = len(candidates)
+        for node, readers in reading.items():
+            rows.append(({**storing.get(node, {}), size: -1.0}, 0.0))
+            rows += [({size: 1.0, number: -1.0}, 0.0) for number in readers]
+            size += 1
+        place = {(c.nodes, c.copies): i for i, c in enumerate(candidates)}
+        for together in self.forbidden:
+            known = {place[each]: -1.0 for each in together if each in place}
+            if len(known) == len(together):
+                rows.append((known, 1.0 - len(known)))
+        return rows, size

@@ -1,0 +1,100 @@
+"""What the model says of one group, each looked at once, whatever the names of its nodes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..config import Config
+from ..costs import matrix
+from ..costs.cost import Cost
+from ..costs.device import DeviceProfile
+from ..costs.space import Space, space_of
+from ..errors import Refusal
+from ..graph.graph import Graph
+from ..graph.ops import Contraction, is_compute, row
+from ..groups.group import Part
+from ..groups.legality import has_nest
+
+SPARED = 1.1
+"""Times the seconds of two kernels that one with a product of matrices may take where it spares a
+large intermediate."""
+
+
+@lru_cache(maxsize=4096)
+def quick_s(part: Part, device: DeviceProfile) -> float | None:
+    """Seconds of the best of a few usual configs; None where the group has none."""
+    space = space_for(part, device)
+    cost = None if isinstance(space, Refusal) else space.quick()
+    return cost.seconds if cost else None
+
+
+@lru_cache(maxsize=64)
+def space_for(part: Part, device: DeviceProfile) -> Space | Refusal:
+    """The group's space; no more of them than memory has room for."""
+    return space_of(part.group, device)
+
+
+def modelled_s(part: Part, device: DeviceProfile) -> float | None:
+    """Seconds of a group by the model's best config, or as the vendor's products; None where it
+    has no kernel."""
+    found = quick_s(part, device)
+    if found is None or not part.contracts:
+        return found
+    return min(found, aten_s(part.group, device))
+
+
+def seconds(part: Part, device: DeviceProfile) -> float:
+    """Seconds of a group; where it has no kernel, as ATen runs it."""
+    found = modelled_s(part, device)
+    return aten_s(part.group, device) if found is None else found
+
+
+def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:
+    """Seconds of a group as covers are compared by: less where it spares a large value; None where
+    it has no kernel. single: it is one operation, perhaps with copies of what it reads, which ATen
+    runs where it has no kernel."""
+    if single:
+        return seconds(part, device)
+    if has_nest(part) is not None:
+        return None
+    found = modelled_s(part, device)
+    return found / SPARED if found is not None and spares(part) else found
+
+
+def spares(part: Part) -> bool:
+    """Whether a group with a product holds a value larger than all that it reads and writes."""
+    group = part.group
+    ends = {*group.inputs, *(o for o in group.outputs if o is not None)}
+    inner = [n.type.nbytes for n in group.nodes if n.type and n.id not in ends and is_compute(n)]
+    read = sum(t.nbytes for t in (group.nodes[n].type for n in ends) if t)
+    return part.contracts and max(inner, default=0) > read
+
+
+def aten_s(group: Graph, device: DeviceProfile) -> float:
+    """Seconds of a group as ATen runs it, one operation after the other: the vendor's products,
+    and every other operation at the speed of memory."""
+    total = 0.0
+    for node in group.nodes:
+        if isinstance(row(node), Contraction):
+            total += matrix.vendor_s(group, node.id, device)
+        elif is_compute(node):
+            ends = [group.nodes[i].type for i in node.inputs] + [node.type]
+            total += device.stream_s(sum(t.nbytes for t in ends if t))
+    return total
+
+
+def is_lone_product(part: Part) -> bool:
+    """Whether the group is a product by itself, which is always left to the vendor."""
+    return part.contracts and sum(map(is_compute, part.group.nodes)) == 1
+
+
+def is_vendors(part: Part, found_s: float, device: DeviceProfile) -> bool:
+    """Whether the vendor's products with ATen around them are no slower than these seconds."""
+    return part.contracts and aten_s(part.group, device) <= found_s
+
+
+@lru_cache(maxsize=1024)
+def best(part: Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
+    """The model's best config, with its cost."""
+    space = space_for(part, device)
+    return None if isinstance(space, Refusal) else space.top()

@@ -1,0 +1,1 @@
+"""Loops and places: the nest of a group, in one pass where several can become one."""

@@ -1,0 +1,319 @@
+"""The nest of a group: its tile axes, their roles, and where every operation stands.
+
+A nest is data. The emitter writes it as Triton, the cost model counts it, `show` prints it; the
+block sizes are not part of it (`config.Config` has them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..errors import Refusal, Refused
+from ..graph.graph import Graph
+from ..graph.sizes import nominal
+from ..memo import by_identity
+from ..values.trace import trace
+from ..values.values import Choice, Fold, Index, Load, Output, Value, Values
+from .bounds import Limit, limits
+from .forms import (
+    Access,
+    Affine,
+    Role,
+    TileAxis,
+    affine,
+    linear,
+    load_access,
+    store_form,
+)
+from .online import Correction, Proof, derive
+from .place import Body, Carry, Item, Loop, Step, Store, place
+from .tiling import tile_axes
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """What was derived for the looped axes, and by origin the folds that need a pass of their
+    own, with the step that failed."""
+
+    proofs: tuple[Proof, ...] = ()
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """`live[v]` are the tile axes on which value v really depends; `loads`, `stores` and
+    `forms` give the accesses and index expressions of values and outputs by their ids;
+    `corrections`, by id, those of the folds that follow a running extremum; `limits`, by looped
+    axis, what masks leave of it."""
+
+    axes: tuple[TileAxis, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+    live: tuple[frozenset[int], ...]
+    loads: Mapping[int, Access]
+    stores: Mapping[int, Access]
+    forms: Mapping[int, Affine]
+    body: Body
+    corrections: Mapping[int, Correction]
+    derived: Derivation
+    limits: Mapping[int, tuple[Limit, ...]]
+
+    def reduced(self, fold: Fold) -> tuple[int, ...]:
+        """The tile axes a fold consumes."""
+        own = set(fold.reduced)
+        return tuple(i for i, a in enumerate(self.axes) if own.issuperset(a.factors))
+
+    def count(self, fold: Fold) -> int:
+        """How many elements a fold takes in for each of its results."""
+        return math.prod(self.axes[axis].extent for axis in self.reduced(fold))
+
+    def fold(self, value: int) -> Fold:
+        """The kind of a value that is a fold."""
+        kind = self.values[value].kind
+        assert isinstance(kind, Fold)
+        return kind
+
+    @property
+    def contractions(self) -> tuple[int, ...]:
+        """The values that are contractions."""
+        return _contractions(self.values)
+
+    def largest_tile(self, blocks: Sequence[int]) -> int:
+        """Elements of the largest value, given the block of every axis."""
+        return max(math.prod(blocks[a] for a in live) for live in self.live)
+
+    def with_role(self, role: Role) -> tuple[int, ...]:
+        return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)
+
+    def walk(self) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
+        """Every item of the body but the loops themselves, and the loops around it."""
+        return iter(_steps(self))
+
+    def walk_in(self, loop: Loop) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
+        """The same of one loop of the body."""
+        return _walk(loop.body, (loop,))
+
+    def loops(self) -> Iterator[Loop]:
+        """Every loop, outer before inner."""
+        return _loops(self.body)
+
+    def __str__(self) -> str:
+        lines = [f"axis {a.name}: {a.extent} {a.role.value}" for a in self.axes]
+        return "\n".join([*lines, *self._lines(self.body, "")])
+
+    def _lines(self, body: Body, indent: str) -> Iterator[str]:
+        for item in body:
+            match item:
+                case Loop(axis=axis, carries=carries, body=inner):
+                    names = ", ".join(f"v{v}" for v in carries)
+                    yield f"{indent}loop {self.axes[axis].name} carrying {names}"
+                    yield from self._lines(inner, indent + "  ")
+                case Store(output=output):
+                    yield f"{indent}store output {output} <- v{self.outputs[output].value}"
+                case Carry(value=value):
+                    yield f"{indent}v{value} takes {self._sources(value)} in"
+                case Step(value=value):
+                    yield indent + self._line(self.values[value])
+
+    def _line(self, value: Value) -> str:
+        over = " ".join(self.axes[a].name for a in sorted(self.live[value.id]))
+        kind = type(value.kind).__name__.lower()
+        if isinstance(value.kind, Fold) and value.kind.times is not None:
+            kind = f"dot {self._sources(value.id)}"
+        places = value.kind.at if isinstance(value.kind, Load) else ()
+        at = "".join(f" at v{place.value}" for place in places)
+        return f"v{value.id} = {kind} [{over}] {value.origin}{at}"
+
+    def _sources(self, fold: int) -> str:
+        kind = self.fold(fold)
+        times = "" if kind.times is None else f" * v{kind.times}"
+        return f"v{kind.source}{times}"
+
+
+@by_identity(256)
+def _contractions(values: tuple[Value, ...]) -> tuple[int, ...]:
+    return tuple(v.id for v in values if isinstance(v.kind, Fold) and v.kind.times is not None)
+
+
+@by_identity(256)
+def _steps(nest: Nest) -> tuple[tuple[Item, tuple[Loop, ...]], ...]:
+    return tuple(_walk(nest.body, ()))
+
+
+def _walk(body: Body, around: tuple[Loop, ...]) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
+    for item in body:
+        if isinstance(item, Loop):
+            yield from _walk(item.body, (*around, item))
+        else:
+            yield item, around
+
+
+def _loops(body: Body) -> Iterator[Loop]:
+    for item in body:
+        if isinstance(item, Loop):
+            yield item
+            yield from _loops(item.body)
+
+
+def schedule(group: Graph, tiling: str, reduction: str, phase: int = 0) -> Nest | Refusal:
+    """The nest of a group under a layout (see `Config`), or why there is none. `phase` numbers
+    the kernels of a split group: each has axis names of its own."""
+    try:
+        return build(trace(group), tiling, reduction, phase)
+    except Refused as refused:
+        return refused.refusal
+
+
+def build(
+    values: Values, tiling: str, reduction: str, phase: int = 0, along: int | None = None
+) -> Nest:
+    """Tile axes and roles, then every operation at its place. along: a factor of the axis to loop
+    over; None is the longest reduced one. Raises Refused."""
+    if any(extent == 0 for extent in values.extents.values()):
+        raise Refused("empty", "a tensor of the group has no elements")
+    axes = tile_axes(values, tiling, reduction, phase, along)
+    values, corrections, derived = _derived(values, axes)
+    loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
+    place_of = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}
+    loads, forms = {}, {}
+    for value in values.values:
+        if isinstance(value.kind, Load):
+            loads[value.id] = load_access(value, value.kind, values, place_of)
+        elif isinstance(value.kind, (Index, Choice)):
+            forms[value.id] = affine(linear(value.kind.factors, values), place_of)
+    stores = {
+        out.index: Access(affine(store_form(out, values), place_of), (), out.type)
+        for out in values.outputs
+    }
+    live = _live_axes(values, axes, loads, forms)
+    for load, access in loads.items():
+        named = frozenset[int]().union(*(live[a.value] for a in access.at))
+        loads[load] = replace(access, along=named)
+    _refuse_apart(values, live, stores, axes)
+    carried = _carried(values, axes, loops)
+    stored = {index: access.axes for index, access in stores.items()}
+    body = place(values, live, stored, carried, loops, corrections)
+    _refuse_recomputed_folds(values, live, axes)
+    nest = Nest(
+        axes,
+        values.values,
+        values.outputs,
+        live,
+        loads,
+        stores,
+        forms,
+        body,
+        corrections,
+        derived,
+        {
+            loop.axis: limits(values, loop, place_of)
+            for loop in body
+            if isinstance(loop, Loop)
+            and sum(other.axis == loop.axis for other in _loops(body)) == 1
+        },
+    )
+    _refuse_repeated_contractions(nest)
+    return nest
+
+
+def _carried(values: Values, axes: Sequence[TileAxis], loops: frozenset[int]) -> dict[int, int]:
+    """The looped axis of every fold that has one."""
+    found: dict[int, int] = {}
+    for value in values.values:
+        if isinstance(value.kind, Fold):
+            own = [i for i in loops if set(axes[i].factors) <= set(value.kind.reduced)]
+            if len(own) > 1:
+                raise Refused("loop", f"{value.origin} reduces over two looped axes")
+            if own:
+                found[value.id] = own[0]
+    return found
+
+
+def _derived(
+    values: Values, axes: Sequence[TileAxis]
+) -> tuple[Values, Mapping[int, Correction], Derivation]:
+    """The values as they are streamed over the looped axes, the longest first; corrections name
+    values by id, so that nothing is rewritten once there are any."""
+    proofs: list[Proof] = []
+    refusals: dict[str, Refusal] = {}
+    looped = [axis for axis in axes if axis.role is Role.LOOP]
+    for axis in sorted(looped, key=lambda axis: -math.prod(map(nominal, axis.extents))):
+        found = derive(values, frozenset(axis.factors))
+        proofs += found.proofs
+        refusals |= found.refusals
+        values = found.values
+        if found.corrections or any(p.rule == "spread" for p in found.proofs):
+            return values, found.corrections, Derivation(tuple(proofs), refusals)
+    return values, {}, Derivation(tuple(proofs), refusals)
+
+
+# --- places ---
+
+
+def _live_axes(
+    values: Values,
+    axes: Sequence[TileAxis],
+    loads: Mapping[int, Access],
+    forms: Mapping[int, Affine],
+) -> tuple[frozenset[int], ...]:
+    live: list[frozenset[int]] = []
+    for value in values.values:
+        own = frozenset[int]()
+        if value.id in loads:
+            own = loads[value.id].axes
+        elif value.id in forms:
+            own = forms[value.id].axes
+        own = own.union(*(live[source] for source in value.reads))
+        if isinstance(value.kind, Fold):
+            reduced = set(value.kind.reduced)
+            own = frozenset(a for a in own if not set(axes[a].factors) <= reduced)
+        live.append(own)
+    return tuple(live)
+
+
+RECOMPUTED_LIMIT = 1 << 16
+"""Elements of a fold that every block of an unrelated grid axis may compute again."""
+
+
+def _refuse_apart(
+    values: Values,
+    live: Sequence[frozenset[int]],
+    stores: Mapping[int, Access],
+    axes: Sequence[TileAxis],
+) -> None:
+    """Some value must span the whole grid: were the grid the product of axes that no value has
+    together, every program of the one would compute all of the other again."""
+    grid = {i for i, axis in enumerate(axes) if axis.role is Role.GRID and axis.extent > 1}
+    spans = [*live, *(stores[o.index].axes | live[o.value] for o in values.outputs)]
+    if not any(grid <= span for span in spans):
+        names = ", ".join(axes[i].name for i in sorted(grid))
+        raise Refused("apart", f"no value of the group spans all grid axes {names}")
+
+
+def _refuse_repeated_contractions(nest: Nest) -> None:
+    """A product that several passes need would be computed in each of them."""
+    seen: set[int] = set()
+    for item, _ in nest.walk():
+        if isinstance(item, (Step, Carry)) and item.value in nest.contractions:
+            if item.value in seen:
+                name = nest.values[item.value].origin
+                reasons = "; ".join(r.reason for r in nest.derived.refusals.values())
+                why = f" ({reasons})" if reasons else ""
+                raise Refused("recompute", f"two passes would compute {name}{why}")
+            seen.add(item.value)
+
+
+def _refuse_recomputed_folds(
+    values: Values, live: Sequence[frozenset[int]], axes: Sequence[TileAxis]
+) -> None:
+    grid = {i for i, axis in enumerate(axes) if axis.role is Role.GRID}
+    for value in values.values:
+        if isinstance(value.kind, Fold) and grid - live[value.id]:
+            size = math.prod(nominal(values.extents[f]) for f in value.kind.reduced)
+            if size > RECOMPUTED_LIMIT:
+                names = ", ".join(axes[a].name for a in sorted(grid - live[value.id]))
+                raise Refused(
+                    "recompute", f"{value.origin} folds {size} elements again for each {names}"
+                )

@@ -1,0 +1,376 @@
+"""A reduction cut over the grid: its values as those of several kernels.
+
+The longest reduced axis is divided into `parts`. One kernel for each pass over it writes what its
+folds come to in every part; the kernels after it combine those, each for itself because they are
+few: extrema by their own fold, sums that follow an extremum or a mean by the same H by which a loop
+corrects them (`online.py`). The order is fixed, so results repeat exactly.
+
+Outputs that need none of these folds can be written by the first kernel, which reads what they are
+made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
+in one pass over memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ..errors import Refused
+from ..graph.graph import Arg, Ref, TensorType
+from ..graph.pointwise import DIVIDE, FLUSHING_EXP
+from ..graph.sizes import divisor_of, nominal, reciprocal, varies
+from ..values.axes import Factors
+from ..values.values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Load,
+    LoadDim,
+    Output,
+    Value,
+    ValueKind,
+    Values,
+)
+from .online import Correction, derive, followed
+
+SMALLEST = 4096
+"""Elements below which a reduction is not worth cutting."""
+
+
+Written = Literal["tmp", "out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The values of one kernel. Load k of a temporary has input `first_temporary` + k. written: for
+    each output, whether it is a temporary or an output of the whole, and its number there. along:
+    the axis to loop over in a kernel that writes outputs of the whole on its way."""
+
+    values: Values
+    written: tuple[tuple[Written, int], ...]
+    along: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The kernels in order, and the types of the temporaries between them. early: whether the first
+    kernel writes outputs of the whole."""
+
+    phases: tuple[Phase, ...]
+    temporaries: tuple[TensorType, ...]
+    early: bool
+
+
+def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
+    """The values with their longest reduction in `parts`. early: outputs that need no such fold are
+    written by the first kernel. Raises Refused where it cannot be cut."""
+    over = _longest(values)
+    if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
+        raise Refused("split", "no reduction is large enough to be cut")
+    divided = next((f for f in over if _divides(parts, values.extents[f])), None)
+    if divided is None:
+        raise Refused("split", f"no reduced axis divides into {parts} parts")
+    derived = derive(values, frozenset(over))
+    builder = _Builder(derived.values, derived.corrections, frozenset(over), divided, parts)
+    builder.first_temporary = first_temporary
+    if early:
+        builder.early = builder.independent()
+    return builder.build()
+
+
+def _divides(parts: int, extent: int) -> bool:
+    """Whether an axis has equal parts, and where it varies at all sizes of its bucket."""
+    return (divisor_of(extent) if varies(extent) else extent) % parts == 0
+
+
+def _longest(values: Values) -> Factors:
+    """The factors of the largest set that the same folds reduce, outer to inner."""
+    classes: dict[frozenset[int], list[int]] = {}
+    for factor in values.extents:
+        folds = frozenset(
+            v.id for v in values.values if isinstance(v.kind, Fold) and factor in v.kind.reduced
+        )
+        if folds:
+            classes.setdefault(folds, []).append(factor)
+    if not classes:
+        raise Refused("split", "nothing is reduced")
+    found = max(classes.values(), key=lambda c: math.prod(nominal(values.extents[f]) for f in c))
+    order = next(
+        v.kind.reduced
+        for v in values.values
+        if isinstance(v.kind, Fold) and set(found) <= set(v.kind.reduced)
+    )
+    return tuple(f for f in order if f in found)
+
+
+@dataclass(slots=True)
+class _Builder:
+    values: Values
+    corrections: Mapping[int, Correction]
+    over: frozenset[int]
+    divided: int
+    parts: int
+    first_temporary: int = 0
+    early: tuple[Output, ...] = ()
+    """Outputs of the whole that the first kernel writes."""
+    temporaries: list[TensorType] = field(default_factory=list)
+    place: dict[int, int] = field(default_factory=dict)
+    """Temporary of each fold that has one."""
+
+    @property
+    def part(self) -> int:
+        return max(self.values.extents) + 1
+
+    @property
+    def rest(self) -> int:
+        return max(self.values.extents) + 2
+
+    def build(self) -> Parts:
+        passes = self._passes()
+        phases = []
+        for number in range(1, max(passes.values()) + 1):
+            folds = [f for f in sorted(passes) if passes[f] == number]
+            phases.append(self._partial(folds))
+        last = _Copy(self, divide=False)
+        rest = [o for o in self.values.outputs if o not in self.early]
+        outputs = [replace(o, index=i, value=last.value(o.value)) for i, o in enumerate(rest)]
+        written: list[tuple[Written, int]] = [("out", o.index) for o in rest]
+        phases.append(Phase(last.finish(outputs), tuple(written)))
+        return Parts(tuple(phases), tuple(self.temporaries), bool(self.early))
+
+    def independent(self) -> tuple[Output, ...]:
+        """The outputs that need no fold that is cut."""
+        ancestors = self.values.ancestors()
+        folds = {v.id for v in self.values.values if self.is_cut(v)}
+        return tuple(
+            o for o in self.values.outputs if folds.isdisjoint({o.value, *ancestors[o.value]})
+        )
+
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a temporary with a part in its first dimension. What is reduced along memory has one
+        result in a program, and the parts of a result lie side by side for who puts them together;
+        what is reduced across memory has neighbouring results, which stay neighbours."""
+        loads = [v.kind for v in self.values.values if isinstance(v.kind, Load)]
+        most = max((self._elements(load) for load in loads), default=0)
+        along = any(
+            d.stride * d.step == 1 and not self.over.isdisjoint(d.factors[-1:])
+            for load in loads
+            if self._elements(load) == most
+            for d in load.dims
+        )
+        if not along:
+            return _contiguous(shape)
+        *rest, part = _contiguous((*shape[1:], shape[0]))
+        return (part, *rest)
+
+    def _elements(self, load: Load) -> int:
+        return math.prod(nominal(self.values.size(d.factors)) for d in load.dims)
+
+    def is_cut(self, value: Value) -> bool:
+        return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
+
+    def _passes(self) -> dict[int, int]:
+        """In which pass over the axis each of its folds is under way."""
+        ancestors = self.values.ancestors()
+        found: dict[int, int] = {}
+        for value in self.values.values:
+            if self.is_cut(value):
+                joined = followed(self.values.values, self.corrections, value.id)
+                before = {f for f in found if f in ancestors[value.id]}
+                later = [found[f] + 1 for f in before - joined]
+                found[value.id] = max([1, *later, *(found[x] for x in joined & before)])
+        return found
+
+    def _partial(self, folds: Sequence[int]) -> Phase:
+        copy = _Copy(self, divide=True, under_way=frozenset(folds))
+        outputs = []
+        first = len(self.temporaries)
+        for index, fold in enumerate(folds):
+            value = self.values.values[fold]
+            dims = ((self.part,), *(copy.factors(d) for d in value.dims))
+            shape = (self.parts, *(self.values.size(d) for d in value.dims))
+            kind = TensorType(shape, self._strides(shape), value.dtype)
+            outputs.append(Output(index, copy.value(fold), dims, kind))
+        for index, fold in enumerate(folds):
+            self.place[fold] = first + index
+            self.temporaries.append(outputs[index].type)
+        written: list[tuple[Written, int]] = [("tmp", first + i) for i in range(len(folds))]
+        for output in () if first else self.early:
+            dims = tuple(map(copy.factors, output.dims))
+            known = copy.value(output.value)
+            outputs.append(replace(output, index=len(outputs), value=known, dims=dims))
+            written.append(("out", output.index))
+        along = self.rest if any(kind == "out" for kind, _ in written) else None
+        return Phase(copy.finish(outputs), tuple(written), along)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The values of one kernel: folds of earlier passes read from their parts, those under way
+    over one part only."""
+
+    builder: _Builder
+    divide: bool
+    under_way: frozenset[int] = frozenset()
+    made: list[Value] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+
+    def value(self, number: int) -> int:
+        """The copy of a value, made with all that it reads."""
+        if number not in self.known:
+            old = self.builder.values.values[number]
+            if self.builder.is_cut(old) and number in self.builder.place:
+                self.known[number] = self._combined(old)
+            else:
+                for source in old.reads:
+                    self.value(source)
+                self.known[number] = self._copied(old)
+        return self.known[number]
+
+    def factors(self, factors: Factors) -> Factors:
+        """The same factors, the divided one in two where this kernel works on parts."""
+        if not self.divide:
+            return factors
+        both = (self.builder.part, self.builder.rest)
+        return tuple(p for f in factors for p in (both if f == self.builder.divided else (f,)))
+
+    def finish(self, outputs: Sequence[Output]) -> Values:
+        extents = dict(self.builder.values.extents)
+        extents[self.builder.part] = self.builder.parts
+        extents[self.builder.rest] = extents[self.builder.divided] // self.builder.parts
+        used = {f for v in self.made for f in v.axes} | {
+            f for o in outputs for d in o.dims for f in d
+        }
+        kept = {f: n for f, n in sorted(extents.items()) if f in used}
+        return Values(tuple(self.made), tuple(outputs), kept)
+
+    def _copied(self, old: Value) -> int:
+        dims = tuple(self.factors(d) for d in old.dims)
+        kind: ValueKind = old.kind
+        match kind:
+            case Load():
+                parts = tuple(replace(d, factors=self.factors(d.factors)) for d in kind.dims)
+                at = tuple(replace(a, value=self.known[a.value]) for a in kind.at)
+                kind = replace(kind, dims=parts, at=at)
+            case Compute(operands=operands):
+                kind = replace(kind, operands=tuple((n, self._renamed(a)) for n, a in operands))
+            case Fold(source=source, times=times, about=about):
+                reduced = self.factors(kind.reduced)
+                if old.id in self.under_way:
+                    reduced = tuple(f for f in reduced if f != self.builder.part)
+                    dims = ((self.builder.part,), *dims)
+                kind = replace(
+                    kind,
+                    source=self.known[source],
+                    times=None if times is None else self.known[times],
+                    about=None if about is None else self.known[about],
+                    reduced=reduced,
+                    mean=kind.mean and old.id not in self.under_way,
+                )
+            case Choice(factors=factors, pieces=pieces):
+                chosen = tuple((self.known[v], low, high) for v, low, high in pieces)
+                kind = replace(kind, factors=self.factors(factors), pieces=chosen)
+            case Index(factors=factors):
+                kind = replace(kind, factors=self.factors(factors))
+        return self._add(kind, dims, old.dtype, old.origin)
+
+    def _combined(self, old: Value) -> int:
+        """A fold of an earlier pass, from its parts."""
+        builder, fold = self.builder, old.kind
+        assert isinstance(fold, Fold)
+        state = self._state(old)
+        correction = builder.corrections.get(old.id)
+        dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
+        if correction is not None:
+            scale: int | None = None
+            for c, x in correction.exponent:
+                apart = "tl.where({new} == {old}, 0.0, {new} - {old})"
+                both: tuple[tuple[str, Arg], ...] = (
+                    ("new", Ref(self.value(x))),
+                    ("old", Ref(self._state(builder.values.values[x]))),
+                )
+                one = self._compute(apart, both, dims, old)
+                one = self._compute("{self} * {other}", _pair(one, c), dims, old)
+                if scale is not None:
+                    one = self._compute("{self} + {other}", _pair(scale, Ref(one)), dims, old)
+                scale = one
+            assert scale is not None
+            power = "exp({self})" if correction.base == "e" else "tl.exp2({self})"
+            source = builder.values.values[fold.source].kind
+            if isinstance(source, Compute) and source.expr == FLUSHING_EXP:
+                power = FLUSHING_EXP
+            scale = self._compute(power, (("self", Ref(scale)),), dims, old, "sfu")
+            state = self._compute("{self} * {other}", _pair(state, Ref(scale)), dims, old)
+        if fold.about is not None:
+            state = self._spread(state, builder.values.values[fold.about], dims, old)
+        kept = tuple(self.factors(d) for d in old.dims)
+        total = self._add(Fold(fold.monoid, state, (builder.part,)), kept, old.dtype, old.origin)
+        if fold.mean:
+            count = builder.values.size(fold.reduced)
+            total = self._compute("{self} * {other}", _pair(total, reciprocal(count)), kept, old)
+        return total
+
+    def _spread(self, state: int, total: Value, dims: Dims, old: Value) -> int:
+        """The squared distances of every part from the mean of the whole: those from its own mean,
+        and n times the square of how far that lies from the mean of the whole."""
+        fold = total.kind
+        assert isinstance(fold, Fold)
+        count = self.builder.values.size(fold.reduced)
+        each = count // self.builder.parts
+        mean = self.value(total.id)
+        if not fold.mean:
+            mean = self._quotient(mean, count, tuple(map(self.factors, total.dims)), old)
+        own = self._quotient(self._state(total), each, dims, old)
+        apart = self._compute("{self} - {other}", _pair(own, Ref(mean)), dims, old)
+        square = self._compute("{self} * {other}", _pair(apart, Ref(apart)), dims, old)
+        square = self._compute("{self} * {other}", _pair(square, each), dims, old)
+        return self._compute("{self} + {other}", _pair(state, Ref(square)), dims, old)
+
+    def _quotient(self, value: int, count: int, dims: Dims, old: Value) -> int:
+        return self._compute(DIVIDE.form(old.dtype), _pair(value, count), dims, old, "div")
+
+    def _state(self, old: Value) -> int:
+        """The load of a fold's parts."""
+        builder = self.builder
+        place = builder.place[old.id]
+        tensor = builder.temporaries[place]
+        dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
+        parts = tuple(LoadDim(d, stride) for d, stride in zip(dims, tensor.stride, strict=True))
+        load = Load(builder.first_temporary + place, parts, tensor.dtype)
+        same = next((v.id for v in self.made if v.kind == load), None)
+        return same if same is not None else self._add(load, dims, tensor.dtype, old.origin)
+
+    def _compute(
+        self,
+        expr: str,
+        operands: tuple[tuple[str, Arg], ...],
+        dims: Dims,
+        old: Value,
+        cost: str = "fma",
+    ) -> int:
+        kind = Compute(expr, operands, old.dtype, old.dtype, cost)
+        return self._add(kind, dims, old.dtype, old.origin)
+
+    def _renamed(self, argument: Arg) -> Arg:
+        return Ref(self.known[argument.node]) if isinstance(argument, Ref) else argument
+
+    def _add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
+        self.made.append(Value(len(self.made), kind, dims, dtype, origin))
+        return len(self.made) - 1
+
+
+def _pair(left: int, right: Arg) -> tuple[tuple[str, Arg], ...]:
+    return ("self", Ref(left)), ("other", right)
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= max(1, n)
+    return tuple(strides)

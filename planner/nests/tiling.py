@@ -1,0 +1,230 @@
+"""The tile axes of a nest: which factors one index walks together, and the role of each axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import Refused
+from ..graph.sizes import nominal
+from ..values.values import Fold, Index, Load, Output, Values
+from .forms import Form, Role, TileAxis, all_forms, load_form, store_form
+
+HELD_BESIDE_LOOP = 4096
+"""Elements that reductions beside the looped one may hold whole."""
+
+HELD_ROW = 16384
+"""Elements of a row that a loop over rows may hold whole, with the sums over the rows."""
+
+HELD_RESULT = 512
+"""Elements of a result axis held whole so that a contraction before it is not done again."""
+
+_GRID_NAMES, _REDUCED_NAMES = "xyzuvw", "rstpqo"
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """The factors of each role, outer to inner; every class of `looped` becomes one loop."""
+
+    grid: tuple[int, ...]
+    looped: tuple[tuple[int, ...], ...]
+    held: tuple[int, ...]
+
+
+def tile_axes(
+    values: Values, tiling: str, reduction: str, phase: int, along: int | None = None
+) -> tuple[TileAxis, ...]:
+    """The axes of a nest under a layout (see `Config`). along: a factor of the one axis to loop
+    over. Raises Refused where it has none."""
+    forms = all_forms(values)
+    order = _order(values)
+    folded = _folded(values)
+    roles = _roles(values, order, folded, reduction, along)
+    if tiling == "flat" and (roles.held or roles.looped):
+        raise Refused("flat", "flat tiling is for groups without a reduction")
+
+    def merged(factors: Sequence[int], everything: bool = False) -> list[list[int]]:
+        return _merged(factors, values, forms, folded, everything)
+
+    contracted = _contracted(values)
+    x, r = _GRID_NAMES[phase], _REDUCED_NAMES[phase]
+    runs = _sides(roles.grid, values) if tiling != "flat" else []
+    rest = [f for f in roles.grid if not any(f in run for run in runs)]
+    runs += merged(rest, everything=tiling == "flat")
+    place_of = {f: i for i, f in enumerate(order)}
+    runs.sort(key=lambda run: place_of[run[-1]])
+    axes = [_axis(f"{x}{i}", Role.GRID, run, values) for i, run in enumerate(runs)]
+    reduced = [(Role.LOOP, list(run)) for run in roles.looped]
+    for one in _by_class(roles.held, folded):
+        # A dot sums over one axis.
+        whole = bool(folded[one[0]] & contracted)
+        reduced += [(Role.HELD, run) for run in merged(one, everything=whole)]
+    axes += [_axis(f"{r}{i}", role, run, values) for i, (role, run) in enumerate(reduced)]
+
+    def place(axis: TileAxis) -> tuple[bool, int]:
+        # Tensor cores spread the first dimension of a product over warps and keep most of the
+        # second in one thread: that is the one to reduce.
+        last = bool(contracted) and axis.role is not Role.GRID
+        return last, place_of[axis.factors[-1]]
+
+    return tuple(sorted(axes, key=place))
+
+
+def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:
+    """Axes of the results of products that one index walks although a store or another access
+    does not agree: factors of only one operand, side by side in it. Tiles are as tall as that
+    operand allows; the others recover the parts by division."""
+    depends, ancestors = values.dependence(), values.ancestors()
+    products = [values.values[fold].reads for fold in sorted(_contracted(values))]
+    operands = dict.fromkeys(source for pair in products for source in pair)
+    # Masks bound loops by comparing positions, which they can no more once those share an index.
+    positions = {f for v in values.values if isinstance(v.kind, Index) for f in v.kind.factors}
+    runs: list[list[int]] = []
+    for load in operands:
+        kind = values.values[load].kind
+        if not isinstance(kind, Load):
+            continue
+        form = load_form(kind, values)
+        # What is computed from this operand shares its factors, but not what it is multiplied by.
+        beside = {source for pair in products if load in pair for source in pair} - {load}
+        others = [depends[o] for o in operands if load not in ancestors[o] or o in beside]
+        shared = positions.union(*others)
+        own = [f for f in grid if form.get(f) and f not in shared]
+        for factor in sorted(own, key=lambda f: -abs(form[f])):
+            last = runs[-1][-1] if runs and runs[-1][-1] in own else None
+            if last is not None and form[last] == form[factor] * values.extents[factor]:
+                runs[-1].append(factor)
+            else:
+                runs.append([factor])
+    return [run for run in runs if len(run) > 1]
+
+
+def _roles(
+    values: Values,
+    order: Sequence[int],
+    folded: Mapping[int, frozenset[int]],
+    reduction: str,
+    along: int | None,
+) -> _Roles:
+    kept = _kept_whole(values)
+    free = [f for f in order if not folded[f]]
+    grid = tuple(f for f in free if f not in kept)
+    classes = _by_class([f for f in order if folded[f]], folded)
+    if reduction == "held":
+        looped: list[tuple[int, ...]] = []
+    elif not classes:
+        raise Refused("loop", "nothing is reduced")
+    elif reduction == "nested":
+        if len(classes) == 1:
+            raise Refused("loop", "there is only one axis to loop over")
+        looped = classes
+    else:
+        looped = [max(classes, key=lambda c: (along in c, _size(c, values)))]
+        most = HELD_BESIDE_LOOP if along is None else HELD_ROW
+        if any(_size(c, values) > most for c in classes if c not in looped):
+            raise Refused("loop", "reductions over different axes cannot share one loop")
+    walked = {f for one in looped for f in one}
+    held = tuple(f for f in order if (folded[f] or f in kept) and f not in walked)
+    return _Roles(grid, tuple(looped), held)
+
+
+def _folded(values: Values) -> dict[int, frozenset[int]]:
+    """By factor, the folds that reduce it."""
+    folds = [(v.id, v.kind) for v in values.values if isinstance(v.kind, Fold)]
+    return {f: frozenset(v for v, kind in folds if f in kind.reduced) for f in values.extents}
+
+
+def _contracted(values: Values) -> frozenset[int]:
+    return frozenset(
+        v.id for v in values.values if isinstance(v.kind, Fold) and v.kind.times is not None
+    )
+
+
+def _by_class(
+    factors: Iterable[int], folded: Mapping[int, frozenset[int]]
+) -> list[tuple[int, ...]]:
+    """Factors that the same folds reduce, together."""
+    classes: dict[frozenset[int], list[int]] = {}
+    for factor in factors:
+        classes.setdefault(folded[factor], []).append(factor)
+    return [tuple(each) for each in classes.values()]
+
+
+def _kept_whole(values: Values) -> frozenset[int]:
+    """Result axes over which a contraction before would be repeated, were they cut into blocks:
+    the last axis of `softmax(q @ k.T) @ v`. Raises Refused where they are too long to hold."""
+    depends = values.dependence()
+    reads = values.ancestors()
+    kept: set[int] = set()
+    for fold in _contracted(values):
+        for value in values.values:
+            if fold in reads[value.id]:
+                kept |= depends[value.id] - depends[fold] - _reduced(values, fold)
+    if _size(kept, values) > HELD_RESULT:
+        raise Refused("recompute", "a contraction would be done again for every block of an axis")
+    return frozenset(kept)
+
+
+def _reduced(values: Values, fold: int) -> frozenset[int]:
+    kind = values.values[fold].kind
+    assert isinstance(kind, Fold)
+    return frozenset(kind.reduced)
+
+
+def _size(factors: Iterable[int], values: Values) -> int:
+    return math.prod(nominal(values.extents[f]) for f in factors)
+
+
+def _axis(name: str, role: Role, factors: Sequence[int], values: Values) -> TileAxis:
+    return TileAxis(name, role, tuple(factors), tuple(values.extents[f] for f in factors))
+
+
+def _merged(
+    factors: Sequence[int],
+    values: Values,
+    forms: Sequence[Form],
+    folded: Mapping[int, frozenset[int]],
+    everything: bool,
+) -> list[list[int]]:
+    """Runs of factors that one index can walk: all of them, or those every access agrees on."""
+    runs: list[list[int]] = []
+    for factor in factors:
+        if runs and (
+            everything
+            or (
+                folded[runs[-1][-1]] == folded[factor]
+                and all(
+                    form.get(runs[-1][-1], 0) == form.get(factor, 0) * values.extents[factor]
+                    for form in forms
+                )
+            )
+        ):
+            runs[-1].append(factor)
+        else:
+            runs.append([factor])
+    return runs
+
+
+def _elements(output: Output) -> int:
+    return math.prod(map(nominal, output.type.shape))
+
+
+def _order(values: Values) -> list[int]:
+    """Factors outer to inner, by the strides of the largest accesses first."""
+    forms = [(_elements(o), 0, store_form(o, values)) for o in values.outputs]
+    for value in values.values:
+        if isinstance(value.kind, Load):
+            form = load_form(value.kind, values)
+            size = _size(form, values)
+            forms.append((size, 1, form))
+    order: list[int] = []
+    for _, _, form in sorted(forms, key=lambda item: (-item[0], item[1])):
+        place = len(order)
+        for factor in sorted(form, key=lambda f: (abs(form[f]), values.extents[f])):
+            if factor in order:
+                place = order.index(factor)
+            else:
+                order.insert(place, factor)
+    order[:0] = [f for f in values.extents if f not in order]
+    return order

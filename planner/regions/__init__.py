@@ -1,0 +1,1 @@
+"""Groups that are walked together, in chunks or with values computed again."""

@@ -1,0 +1,1 @@
+"""A group's graph with its views gone: values over one set of factors, and what rewrites them."""

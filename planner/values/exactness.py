@@ -1,0 +1,298 @@
+"""Which of its forms a pointwise operation takes: the exact one, or a cheaper one where nobody sees
+the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Arg, Graph, Node, Ref, refs
+from ..graph.ops import (
+    MAX,
+    SUM,
+    Cast,
+    Constant,
+    Contraction,
+    CostClass,
+    Law,
+    Lookup,
+    Pointwise,
+    Reduction,
+    View,
+    bound,
+    row,
+)
+from ..graph.sizes import nominal, reciprocal
+from .precision import NARROW, dtype_of
+
+_MANY = 4096
+"""Elements in whose sum the rounding errors of each no longer count."""
+
+Operands = Sequence[tuple[str, Arg]]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """inverts: the operand `other` stands for its inverse, which is computed by itself."""
+
+    expr: str
+    operands: Operands
+    cost: CostClass
+    law: Law
+    inverts: bool = False
+
+
+class Forms:
+    """The forms that the operations of a group take."""
+
+    def __init__(self, group: Graph) -> None:
+        self._group = group
+        types = [group.nodes[o].type for o in group.outputs if o is not None]
+        # Nothing that leaves the kernel shows more than 11 bits of a float.
+        self._narrow = all(t is not None and t.dtype in NARROW for t in types)
+        self._rounded = _after_rounding(group)
+        self._exact = _indexing(group)
+        self._scaled = _scaled_products(group)
+        self._logged = _summed_for_logarithm(group)
+        self._below_one = _below_one(group)
+        self._normalizing = _normalizing(group, self._below_one)
+        self._averaged = _averaged(group)
+
+    def of(
+        self, node: Node, operation: Pointwise, expr: str, operands: Operands, working: str | None
+    ) -> Form:
+        """The form of a node; expr: the row's own, in a dtype."""
+        form = Form(expr, operands, operation.cost, operation.law)
+        if operation.wide and working == "float64":
+            return Form(operation.wide, operands, operation.cost, operation.law)
+        if node.id in self._exact:
+            return form
+        if operation.relaxed and _is_rounded_to_bfloat16(self._group, node):
+            form = Form(operation.relaxed, operands, "sfu", operation.law)
+        elif self._is_quick(node, operation):
+            form = _quick(operation, form, working)
+        elif working == "float32":
+            form = self._nearly_exact(node, operation, form)
+        if working != "float32" or form.expr not in (operation.relaxed, operation.quick):
+            return form
+        if operation.flushing and node.id in self._below_one:
+            return Form(operation.flushing, operands, form.cost, form.law)
+        if node.id in self._normalizing:
+            return Form("{self} * {other}", operands, "fma", "mul", inverts=True)
+        return form
+
+    def _is_quick(self, node: Node, operation: Pointwise) -> bool:
+        """What follows a rounding to 16 bits carries an error far above that of a quick form; what
+        is made of sums of such values is known better, but not to an exponential's error."""
+        exponential = operation.law in ("exp", "exp2")
+        return (
+            self._narrow
+            or (exponential and (node.id in self._rounded or node.id in self._logged))
+            or not self._scaled.isdisjoint(node.inputs)
+        )
+
+    def _nearly_exact(self, node: Node, operation: Pointwise, form: Form) -> Form:
+        """Without correct rounding where only a sum of many is seen; a division by a power of two
+        is as exact as its inverse."""
+        divisor = dict(form.operands).get("other")
+        if (
+            operation.law == "div"
+            and isinstance(divisor, (int, float))
+            and _is_power_of_two(divisor)
+        ):
+            return _quick(operation, form, "float32")
+        if operation.summed and node.id in self._averaged:
+            return Form(operation.summed, form.operands, form.cost, form.law)
+        return form
+
+
+def _is_power_of_two(number: float) -> bool:
+    return math.frexp(number)[0] in (0.5, -0.5) and 2.0**-100 < abs(number) < 2.0**100
+
+
+def _after_rounding(group: Graph) -> frozenset[int]:
+    """Nodes computed from what a product of matrices was rounded to 16 bits."""
+    found: set[int] = set()
+    for node in group.nodes:
+        product = isinstance(row(node), Contraction) and dtype_of(node) in NARROW
+        if product or not found.isdisjoint(node.inputs):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _indexing(group: Graph) -> frozenset[int]:
+    """Nodes that the places of a lookup are computed from: there an error is another element."""
+    found: set[int] = set()
+    for node in reversed(group.nodes):
+        kind = row(node)
+        if node.id in found:
+            found.update(node.inputs)
+        elif isinstance(kind, Lookup):
+            found.update(refs(bound(node)[kind.index]))
+    return frozenset(found)
+
+
+def _scaled_products(group: Graph) -> frozenset[int]:
+    """Nodes that are a product of matrices, rounded to 16 bits, times other factors: eager knows
+    no element of them to more than 9 (bfloat16) or 12 bits. A sum of such may be known better."""
+    found: set[int] = set()
+    for node in group.nodes:
+        kind = row(node)
+        product = isinstance(kind, Contraction) and dtype_of(node) in NARROW
+        law = kind.law if isinstance(kind, Pointwise) else ""
+        keeps = law in ("mul", "div") or isinstance(kind, (Cast, View))
+        read = node.inputs if law == "mul" else node.inputs[:1]
+        if product or (keeps and not found.isdisjoint(read)):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _summed_for_logarithm(group: Graph) -> frozenset[int]:
+    """Exponentials that are only summed, and the sum only seen by its logarithm: there their
+    relative errors become an absolute one, no larger than those of the largest terms."""
+
+    def leads(node: Node, *, summed: bool) -> bool:
+        users = [group.nodes[u] for u in group.users(node.id)]
+        return bool(users) and node.id not in group.outputs and all(good(u, summed) for u in users)
+
+    def good(user: Node, summed: bool) -> bool:
+        kind = row(user)
+        if isinstance(kind, View):
+            return leads(user, summed=summed)
+        if summed:
+            return isinstance(kind, Pointwise) and user.op in ("aten.log.default",)
+        return isinstance(kind, Reduction) and kind.monoid == SUM and leads(user, summed=True)
+
+    return frozenset(
+        node.id
+        for node in group.nodes
+        if isinstance(kind := row(node), Pointwise) and kind.law in ("exp", "exp2")
+        if leads(node, summed=False)
+    )
+
+
+def _below_one(group: Graph) -> frozenset[int]:
+    """Exponentials of what lies below its own maximum, which are summed along the same dimensions:
+    the largest is 1, so that beside their sum one below 2**-126 is nothing."""
+    found: set[int] = set()
+    for node in group.nodes:
+        kind = row(node)
+        if not isinstance(kind, Pointwise) or kind.law != "exp":
+            continue
+        apart = group.nodes[node.inputs[0]]
+        if apart.op != "aten.sub.Tensor" or bound(apart).get("alpha", 1) != 1:
+            continue
+        largest = _maximum(group, bound(apart)["other"], bound(apart)["self"])
+        if largest is None:
+            continue
+        sums = (group.nodes[u] for u in group.users(node.id))
+        if any(_sums_along(group, s, largest) for s in sums):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _normalizing(group: Graph, below_one: frozenset[int]) -> frozenset[int]:
+    """Divisions by a sum of such exponentials: it is at least 1, so that its inverse is as good."""
+    found: set[int] = set()
+    for node in group.nodes:
+        if node.op != "aten.div.Tensor" or dtype_of(node) != "float32":
+            continue
+        divisor = bound(node)["other"]
+        while isinstance(divisor, Ref):
+            at = group.nodes[divisor.node]
+            match row(at):
+                case View():
+                    divisor = bound(at).get("self")
+                case Reduction(monoid=monoid) if monoid == SUM and at.inputs[0] in below_one:
+                    found.add(node.id)
+                    break
+                case _:
+                    break
+    return frozenset(found)
+
+
+def _maximum(group: Graph, value: Arg, of: Arg) -> Node | None:
+    """The maximum of a tensor that a value is, behind views, or with another number in place of
+    infinities."""
+    while isinstance(value, Ref):
+        node = group.nodes[value.node]
+        match row(node):
+            case Reduction(monoid=monoid) if monoid == MAX and bound(node)["self"] == of:
+                return node
+            case View():
+                value = bound(node).get("self")
+            case Pointwise(law="select") if _is_constant(group, bound(node)["self"]):
+                value = bound(node)["other"]
+            case _:
+                return None
+    return None
+
+
+def _is_constant(group: Graph, value: Arg) -> bool:
+    return not isinstance(value, Ref) or isinstance(row(group.nodes[value.node]), Constant)
+
+
+def _sums_along(group: Graph, user: Node, largest: Node) -> bool:
+    """Whether a node sums along the dimensions of a maximum of a tensor of the same shape."""
+    kind = row(user)
+    if not isinstance(kind, Reduction) or kind.monoid != SUM:
+        return False
+    rank = len(_shape(group, user.inputs[0]))
+
+    def dims(node: Node) -> set[int]:
+        match bound(node).get("dim"):
+            case int() as dim:
+                return {dim % rank}
+            case tuple() as chosen if chosen:
+                return {d % rank for d in chosen if isinstance(d, int)}
+        return set(range(rank))
+
+    return rank > 0 and dims(user) == dims(largest)
+
+
+def _shape(group: Graph, node: int) -> tuple[int, ...]:
+    found = group.nodes[node].type
+    return found.shape if found is not None else ()
+
+
+def _averaged(group: Graph) -> frozenset[int]:
+    """Nodes of which only sums of many elements are seen."""
+    found: set[int] = set()
+
+    def hides(user: Node) -> bool:
+        kind = row(user)
+        if user.id in found:
+            return True
+        if not isinstance(kind, Reduction) or kind.monoid != SUM or user.type is None:
+            return False
+        read = math.prod(map(nominal, _shape(group, user.inputs[0])))
+        return read >= _MANY * max(1, math.prod(map(nominal, user.type.shape)))
+
+    for node in reversed(group.nodes):
+        users = [group.nodes[u] for u in group.users(node.id)]
+        if users and node.id not in group.outputs and all(map(hides, users)):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
+    """Whether nothing sees more of the value than its bfloat16 rounding."""
+    if dtype_of(node) == "bfloat16":
+        return True
+    users = [group.nodes[u] for u in group.users(node.id)]
+    casts = (isinstance(row(u), Cast) and dtype_of(u) == "bfloat16" for u in users)
+    return bool(users) and node.id not in group.outputs and all(casts)
+
+
+def _quick(operation: Pointwise, form: Form, working: str | None) -> Form:
+    """The cheaper form of an operation in float32, of nearly its full accuracy."""
+    if working != "float32":
+        return form
+    divisor = dict(form.operands).get("other")
+    if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
+        inverse = [(n, reciprocal(divisor) if n == "other" else a) for n, a in form.operands]
+        return Form("{self} * {other}", inverse, "fma", "mul")
+    if operation.quick:
+        return Form(operation.quick, form.operands, operation.quick_cost, operation.law)
+    return form

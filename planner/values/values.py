@@ -1,0 +1,215 @@
+"""The values of a group with its views gone: what is loaded, computed, folded and stored, each
+over the factors of one iteration space.
+
+Slices, selects and concatenations move up to the loads: a *window* says at which index of its
+source a value is read, so that `cat(-x[64:], x[:64])` becomes two guarded loads of `x` and a
+choice. A value read through two different windows is computed for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Arg, Ref, TensorType
+from ..graph.ops import Law, Monoid
+from .axes import Factors
+
+Dims = tuple[Factors, ...]
+Number = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Index i of a dimension stands for index start + step * i of the source's dimension."""
+
+    start: int
+    step: int
+    size: int
+
+    def inside(self, outer: Window | None) -> Window:
+        """The window onto the source for a reader that sees this one through `outer`."""
+        if outer is None:
+            return self
+        return Window(self.start + self.step * outer.start, self.step * outer.step, outer.size)
+
+    def is_whole(self, size: int) -> bool:
+        return (self.start, self.step, self.size) == (0, 1, size)
+
+
+Windows = tuple[Window | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDim:
+    """One dimension of a load: element stride of the tensor, index start + step * factors; where
+    `limit` is given the index may fall outside [0, limit) and the load is guarded."""
+
+    factors: Factors
+    stride: int
+    start: int = 0
+    step: int = 1
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A dimension of a load along which a value is the index: element stride and size of the
+    tensor there. checked: the value may lie outside [0, size), where nothing is read."""
+
+    value: int
+    stride: int
+    size: int
+    checked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    input: int
+    dims: tuple[LoadDim, ...]
+    dtype: str
+    at: tuple[At, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """`expr` over named operands (a value id wrapped in Ref, a number, or None), evaluated in
+    dtype `working`; `result` is the dtype the expression yields; `law`: see `ops.Law`."""
+
+    expr: str
+    operands: tuple[tuple[str, Arg], ...]
+    working: str | None
+    result: str
+    cost: str
+    law: Law = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`source` folded over `reduced`; divided by their extent when `mean`.
+
+    With `times` it is a contraction: the sum of the products of the two, each of dtype `operand`;
+    `precision` is that of float32 products: "ieee" or "tf32".
+
+    With `about`, the fold that sums or averages `source` over `reduced`, it is the sum of the
+    squared distances of `source` from its mean."""
+
+    monoid: Monoid
+    source: int
+    reduced: Factors
+    mean: bool = False
+    times: int | None = None
+    operand: str = ""
+    precision: str = "ieee"
+    about: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """start + step * (index along factors)."""
+
+    factors: Factors
+    start: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """pieces (value, low, high): that value where low <= index along `factors` < high."""
+
+    factors: Factors
+    pieces: tuple[tuple[int, int, int], ...]
+
+
+ValueKind = Load | Compute | Fold | Index | Literal | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`dtype` is what it is in registers: 16-bit floats live as float32. `origin` names the
+    node of the user's graph. `axes` are the factors it varies over or is shaped by."""
+
+    id: int
+    kind: ValueKind
+    dims: Dims
+    dtype: str
+    origin: str
+
+    @property
+    def axes(self) -> frozenset[int]:
+        return frozenset(f for dim in self.dims for f in dim)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        match self.kind:
+            case Compute(operands=operands):
+                return tuple(dict.fromkeys(a.node for _, a in operands if isinstance(a, Ref)))
+            case Fold(source=source, times=times, about=about):
+                found = (v for v in (source, times, about) if v is not None)
+                return tuple(dict.fromkeys(found))
+            case Choice(pieces=pieces):
+                return tuple(dict.fromkeys(piece for piece, _, _ in pieces))
+            case Load(at=at):
+                return tuple(dict.fromkeys(a.value for a in at))
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A store: the value's element at `dims` goes to the output's own strides."""
+
+    index: int
+    value: int
+    dims: Dims
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    values: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+    extents: Mapping[int, int]
+
+    def size(self, factors: Factors) -> int:
+        """Elements along factors."""
+        return math.prod(self.extents[f] for f in factors)
+
+    def dependence(self) -> tuple[frozenset[int], ...]:
+        """For each value the factors on which it really depends."""
+        found: list[frozenset[int]] = []
+        for value in self.values:
+            own: set[int] = set()
+            match value.kind:
+                case Load(dims=dims):
+                    moving = (d for d in dims if d.stride * d.step or d.limit is not None)
+                    own.update(f for dim in moving for f in dim.factors)
+                case Index(factors=factors) | Choice(factors=factors):
+                    own.update(factors)
+            own.update(*(found[source] for source in value.reads))
+            if isinstance(value.kind, Fold):
+                own.difference_update(value.kind.reduced)
+            found.append(frozenset(own))
+        return tuple(found)
+
+    def ancestors(self) -> tuple[frozenset[int], ...]:
+        """For each value all those that it is computed from, itself included."""
+        return ancestors(self.values)
+
+
+def ancestors(values: Sequence[Value]) -> tuple[frozenset[int], ...]:
+    """For each value, numbered as it stands, all those that it is computed from and itself."""
+    found: list[frozenset[int]] = []
+    for value in values:
+        found.append(frozenset({value.id}).union(*(found[r] for r in value.reads)))
+    return tuple(found)
+
+
+def register_dtype(dtype: str) -> str:
+    """16-bit floats are computed in float32."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype

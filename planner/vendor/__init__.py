@@ -1,0 +1,1 @@
+"""Groups that one call of a vendor's library computes too."""
