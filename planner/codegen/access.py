@@ -10,12 +10,14 @@ from functools import lru_cache
 from ..config import Config
 from ..errors import Refused
 from ..graph.graph import TensorType
+from ..graph.ops import SUM
 from ..graph.sizes import varies
 from ..memo import by_identity
 from ..nests.bounds import Limit
 from ..nests.forms import Access, Affine, Role, Term, TileAxis
 from ..nests.nest import Nest
-from ..values.values import Fold
+from ..nests.place import Carry, Step
+from ..values.values import Fold, Load
 from .numbers import Numbers
 
 INT32_LIMIT = 2**31 - 1
@@ -39,6 +41,10 @@ def block_size(axis: TileAxis, config: Config) -> int:
 
 LEAST_DOT = 16
 """The least size of each side of a matrix product of tiles."""
+
+
+ONES = 16
+"""Columns of ones with which rows are multiplied to sum them: the fewest that a product takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,27 @@ class Tiles:
             return None
         return Dot(m.pop(), n.pop(), k.pop())
 
+    def is_by_ones(self, fold: int) -> bool:
+        """Whether a sum is a product with ones, beside a matrix product that takes in the same
+        16-bit tiles and sums them along the same axis: they need not pass the registers then."""
+        nest, kind = self.nest, self.nest.fold(fold)
+        load = nest.values[kind.source].kind
+        if kind.monoid != SUM or kind.times is not None or kind.about is not None:
+            return False
+        if not isinstance(load, Load) or load.dtype not in ("float16", "bfloat16"):
+            return False
+        k, loops = self.dims(nest.reduced(kind)), _loops_around(nest)
+        beside = [
+            dot
+            for c in nest.contractions
+            if kind.source in nest.values[c].reads
+            and nest.fold(c).operand == load.dtype
+            and loops.get(c) == loops.get(fold)
+            and (dot := self.dot(c)) is not None
+            and (dot.k,) == k
+        ]
+        return bool(beside) and fold not in nest.corrections
+
     def tile(self, value: int) -> int:
         """Elements of the largest tile that evaluating a value takes."""
         axes = set(self.nest.live[value])
@@ -226,6 +253,16 @@ def _is_wide(nest: Nest) -> bool:
     """Whether some offset of the nest does not fit 32 bits."""
     accesses = [*nest.loads.values(), *nest.stores.values()]
     return any(_span(access.type) > INT32_LIMIT for access in accesses)
+
+
+@by_identity(64)
+def _loops_around(nest: Nest) -> dict[int, tuple[int, ...]]:
+    """The loops around every fold, by value."""
+    return {
+        item.value: tuple(id(loop) for loop in loops)
+        for item, loops in nest.walk()
+        if isinstance(item, (Step, Carry))
+    }
 
 
 @by_identity(64)

@@ -10,7 +10,7 @@ from ..nests.online import Correction
 from ..nests.place import Loop
 from ..values.values import Compute, Fold, Load, Value
 from . import spreads
-from .access import Dims
+from .access import ONES, Dims
 from .body import TRITON_DTYPE, convert, identity, literal
 from .scope import Scope
 from .siblings import MOST, may_join
@@ -21,6 +21,11 @@ def step(scope: Scope, value: Value, fold: Fold) -> None:
     dims = scope.tiles.dims(scope.nest.live[value.id])
     if value.id in scope.dots:
         scope.bind(value.id, convert(_dot(scope, value, fold, ""), "float32", value.dtype), dims)
+        return
+    if value.id in scope.by_ones:
+        _ones(scope, value, fold)
+        text = _first(_by_ones(scope, value, fold, ""))
+        scope.bind(value.id, _scaled(scope, value, fold, text), dims)
         return
     text, over = _item(scope, value, fold)
     if fold.about is not None:
@@ -89,7 +94,11 @@ class Carried:
             value, kind = self.scope.nest.values[fold], self.scope.nest.fold(fold)
             dtype = _working(value)
             dims, neutral = self._dims(fold), identity(dict(kind.monoid.identity), dtype)
-            full = f"tl.full({self.scope.tiles.shape(dims)}, {neutral}, {TRITON_DTYPE[dtype]})"
+            shape = self.scope.tiles.shape(dims)
+            if fold in self.scope.by_ones:
+                _ones(self.scope, value, kind)
+                shape = f"[{self.scope.tiles.blocks[dims[0]]}, {ONES}]"
+            full = f"tl.full({shape}, {neutral}, {TRITON_DTYPE[dtype]})"
             self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
             if kind.about is not None:
                 spreads.begin(self.scope, value, dims)
@@ -107,6 +116,9 @@ class Carried:
             if correction is not None:
                 scope.line(f"{state} = {before}")
             scope.line(f"{state} = {_dot(scope, value, kind, state)}", value.origin)
+            return
+        if fold in scope.by_ones:
+            scope.line(f"{state} = {_by_ones(scope, value, kind, state)}", value.origin)
             return
         if kind.about is not None:
             assert self.loop.by_lane, "a sum around a mean under way has a state for every lane"
@@ -133,6 +145,8 @@ class Carried:
         for fold in self.loop.carries:
             value, kind = scope.nest.values[fold], scope.nest.fold(fold)
             text, over = f"v{fold}_sofar", self._dims(fold)
+            if fold in scope.by_ones:
+                text = _first(text)
             if not self.loop.by_lane:
                 scope.bind(fold, _scaled(scope, value, kind, text), over)
                 continue
@@ -290,6 +304,40 @@ def _dot(scope: Scope, value: Value, fold: Fold, state: str) -> str:
     if fold.operand == "float32":
         options += f', input_precision="{fold.precision}"'
     return f"tl.dot({a}, {b}{options})"
+
+
+def _ones(scope: Scope, value: Value, fold: Fold) -> None:
+    (k,) = scope.tiles.dims(scope.nest.reduced(fold))
+    dtype = TRITON_DTYPE["float32" if _is_emulated(scope, fold) else _loaded(scope, fold).dtype]
+    scope.line(f"v{value.id}_ones = tl.full([{scope.tiles.blocks[k]}, {ONES}], 1.0, {dtype})")
+
+
+def _by_ones(scope: Scope, value: Value, fold: Fold, state: str) -> str:
+    """The sum of a loaded tile along one dimension in each of a few columns, added to `state`
+    where there is one: exact products, summed as those of the matrix product beside it."""
+    source, ones = scope.raw[fold.source], f"v{value.id}_ones"
+    (k,) = scope.tiles.dims(scope.nest.reduced(fold))
+    rows_first = scope.tiles.dims(scope.nest.live[fold.source])[1] == k
+    if _is_emulated(scope, fold):
+        source = f"{source}.to(tl.float32)"
+    rows = source if rows_first else f"tl.trans({source})"
+    return f"tl.dot({rows}, {ones}{', ' * bool(state)}{state})"
+
+
+def _first(text: str) -> str:
+    """The first of equal columns."""
+    return f"tl.sum(tl.where(tl.arange(0, {ONES})[None, :] == 0, {text}, 0.0), 1)"
+
+
+def _is_emulated(scope: Scope, fold: Fold) -> bool:
+    """The interpreter keeps bfloat16 as integers and multiplies those."""
+    return scope.interpreted and _loaded(scope, fold).dtype == "bfloat16"
+
+
+def _loaded(scope: Scope, fold: Fold) -> Load:
+    load = scope.nest.values[fold.source].kind
+    assert isinstance(load, Load)
+    return load
 
 
 def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:

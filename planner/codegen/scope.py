@@ -36,6 +36,9 @@ class Scope:
         self.lines: list[str] = []
         self._indent = 1
         self.dots = {c: dot for c in nest.contractions if (dot := self.tiles.dot(c)) is not None}
+        folds = [v.id for v in nest.values if isinstance(v.kind, Fold)]
+        self.by_ones = {f for f in folds if self.dots and self.tiles.is_by_ones(f)}
+        """Sums that are products with ones."""
         self.narrow = all(itemsize(out.type.dtype) <= 2 for out in nest.outputs)
         """Whether no output is wider than 16 bits."""
         self.ancestors = ancestors(nest.values)
@@ -123,13 +126,15 @@ class Scope:
         return f"tl.broadcast_to({text}, {self.tiles.shape(dims)})"
 
     def is_dot_operand_only(self, load: int) -> bool:
-        """Whether a loaded value is only ever an operand of dots in its own dtype."""
+        """Whether a loaded value is only ever an operand of dots in its own dtype, summed by ones
+        at most."""
         kind = self.nest.values[load].kind
         assert isinstance(kind, Load)
         readers = [v for v in self.nest.values if load in v.reads]
         stored = any(out.value == load for out in self.nest.outputs)
         return not stored and all(
-            v.id in self.dots and isinstance(v.kind, Fold) and v.kind.operand == kind.dtype
+            v.id in self.by_ones
+            or (v.id in self.dots and isinstance(v.kind, Fold) and v.kind.operand == kind.dtype)
             for v in readers
         )
 

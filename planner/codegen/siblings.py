@@ -37,9 +37,8 @@ def may_join(scope: Scope, value: Value) -> bool:
     """Whether a value is a sum in float32 that goes with others."""
     fold = value.kind
     plain = isinstance(fold, Fold) and fold.monoid == SUM and fold.about is None
-    return (
-        plain and value.dtype == "float32" and not scope.interpreted and value.id not in scope.dots
-    )
+    multiplied = value.id in scope.dots or value.id in scope.by_ones
+    return plain and value.dtype == "float32" and not scope.interpreted and not multiplied
 
 
 def _is_sum(scope: Scope, item: Item) -> bool:

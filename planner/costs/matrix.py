@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.access import Dot, Tiles
+from ..codegen.access import ONES, Dot, Tiles
 from ..codegen.descriptors import LONGEST
 from ..config import Config
 from ..graph.graph import Graph, Ref
 from ..graph.ops import Contraction, bound, row
 from ..nests.nest import Nest
 from ..nests.place import Carry, Step, Store
+from ..values.values import Fold
 from .device import DeviceProfile
 from .judged import once
 from .staging import GROUP, by_group
@@ -73,10 +74,24 @@ def products_of(nest: Nest, tiles: Tiles, config: Config, programs: int) -> Prod
             ieee += work
         else:
             tensor += work / _RATE[fold.operand]
+    ones = _ones(nest, tiles) * programs
+    flops, tensor = flops + ones, tensor + ones
     slower = _slower([dot for _, dot, _ in found], tiles, config) + _slower_loops(nest)
     ahead = 1 if config.reduction == "held" else max(1, config.num_stages - 1)
     chain = _chain(nest, tiles, config, found) if len(found) > 1 else None
     return Products(flops, tensor, ieee, slower, ahead, chain)
+
+
+@once
+def _ones(nest: Nest, tiles: Tiles) -> float:
+    """Operations of one program's sums that are products with ones."""
+    found = 0.0
+    for item, loops in nest.walk():
+        kind = nest.values[item.value].kind if isinstance(item, (Step, Carry)) else None
+        if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
+            turns = math.prod(tiles.turns(loop.axis) for loop in loops)
+            found += 2.0 * ONES * tiles.tile(kind.source) * turns
+    return found
 
 
 def _chain(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..codegen.access import Tiles
+from ..codegen.access import ONES, Tiles
 from ..codegen.descriptors import LONGEST
 from ..codegen.subtiles import epilogue
 from ..graph.graph import itemsize
@@ -88,8 +88,10 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
     """With matrix products: their results stay in registers from the first turn of their loop to
     their last use, loaded operands in shared memory. Besides them count the other loads under way,
     and in a loop what is computed there and read again."""
-    dots = {c for c in nest.contractions if tiles.dot(c)}
-    operands = {r for c in dots for r in nest.values[c].reads}
+    sizes = {c: tiles.tile(c) for c in nest.contractions if tiles.dot(c)}
+    operands = {r for c in sizes for r in nest.values[c].reads}
+    folds = (v.id for v in nest.values if isinstance(v.kind, Fold))
+    sizes |= {f: ONES * tiles.tile(f) for f in folds if tiles.is_by_ones(f)}
     behind = frozenset(epilogue(nest, tiles, subtiles).items) if subtiles > 1 else frozenset()
     steps = [(i, loops) for i, loops in nest.walk() if not isinstance(i, (Store, Loop))]
     first = {i.value: place for place, (i, _) in enumerate(steps)}
@@ -107,8 +109,8 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
             own = words
         loaded, inside = loaded + load, inside + own
         ends.setdefault(until, []).append((load, own))
-        results = {d for d in dots if first[d] <= place <= last.get(d, -1)} | carried & dots
-        products = sum(tiles.tile(d) for d in results) / threads
+        results = {d for d in sizes if first[d] <= place <= last.get(d, -1)}
+        products = sum(sizes[d] for d in results | carried & sizes.keys()) / threads
         most_held = max(most_held, products + loaded)
         most_inside = max(most_inside, products + inside)
         for load, own in ends.pop(place, ()):

@@ -6,11 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ..codegen.access import Dot, Tiles
+from ..codegen.access import ONES, Dot, Tiles
 from ..graph.graph import itemsize
 from ..nests.nest import Nest
 from ..nests.place import Carry, Loop, Step, Store
-from ..values.values import Choice, Compute, Load
+from ..values.values import Choice, Compute, Fold, Load
 from .judged import once
 
 GROUP = 4
@@ -42,6 +42,12 @@ def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, groups: bool) -> int
     ahead: dict[int, dict[int, int]] = defaultdict(dict)  # By loop, of each load.
     alone: dict[tuple[int, ...], int] = {}
     for item, _ in steps:
+        kind = nest.values[item.value].kind
+        if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
+            (k,) = tiles.dims(nest.reduced(kind))
+            standing[item.value] = (
+                tiles.blocks[k] * ONES * itemsize(nest.loads[kind.source].type.dtype)
+            )
         dot = tiles.dot(item.value) if item.value in nest.contractions else None
         if dot is None:
             continue

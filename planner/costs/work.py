@@ -163,6 +163,8 @@ def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: boo
         case Fold() if value in nest.contractions and tiles.dot(value) is not None:
             # The accumulator may have to be brought up to a new extremum.
             return Arithmetic(elements if value in nest.corrections else 0.0)
+        case Fold() if tiles.is_by_ones(value):
+            return Arithmetic()  # On the tensor cores.
         case Fold() if by_lane and value in nest.corrections:
             # Every lane follows its own extremum: an exponential for each element more.
             whole = float(_padded(nest, tiles, item.kind.source))
@@ -237,7 +239,9 @@ def _crossing_bytes(nest: Nest, tiles: Tiles, num_warps: int) -> int:
     """Of the reductions that cross warps."""
     largest = 0
     for value in nest.values:
-        if isinstance(value.kind, Fold) and num_warps > 1 and value.kind.times is None:
+        if not isinstance(value.kind, Fold) or tiles.is_by_ones(value.id):
+            continue
+        if num_warps > 1 and value.kind.times is None:
             kept = math.prod(tiles.blocks[a] for a in nest.live[value.id])
             if _crosses_warps(nest, tiles, value.id, kept, num_warps):
                 largest = max(largest, kept * num_warps * max(4, itemsize(value.dtype)))
