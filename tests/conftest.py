@@ -29,6 +29,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def few_looks(monkeypatch):
+    """Covers after few looks at the cost model: for tests of what plans compute, not of how they
+    are found, which would take most of their time."""
+    from fusionplan.planner.covers import cover
+    from fusionplan.planner.covers.cheapest import Effort
+
+    monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=60, priced=6))
+    cover._searched.cache_clear()
+    yield
+    cover._searched.cache_clear()
+
+
+@pytest.fixture
 def frozen_folder(tmp_path):
     """A function that makes a folder read-only, for root too, and undoes it after the test."""
     frozen = []

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("few_looks")
+
 IDS = torch.tensor([[3, 11, 7, 1, 5], [2, 9, 4, 8, 6]])
 Case = tuple[nn.Module, dict[str, Any]]
 

@@ -16,6 +16,8 @@ from fusionplan.planner.capture import saving
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from oracle import DEVICE, as_tuple, assert_close
 
+pytestmark = pytest.mark.usefixtures("few_looks")
+
 OPTIONS = {"on_miss": "model", "evidence": "any"}
 BF16, F32 = torch.bfloat16, torch.float32
 B, H, S, T, D = 2, 4, 33, 40, 16

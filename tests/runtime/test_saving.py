@@ -21,6 +21,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 from torch.utils.checkpoint import checkpoint
 
+pytestmark = pytest.mark.usefixtures("few_looks")
+
 aten = torch.ops.aten
 CONTRACTIONS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
 
