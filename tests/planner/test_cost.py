@@ -234,6 +234,17 @@ def test_a_larger_tile_takes_more_registers() -> None:
     assert found[-1].occupancy < found[0].occupancy
 
 
+def test_what_is_computed_for_one_of_two_products_takes_registers() -> None:
+    inputs = [
+        tensor(*shape, dtype=torch.bfloat16)
+        for shape in ((256, 128), (256, 64), (128, 64), (64, 64))
+    ]
+    plain = group(lambda x, y, v, w: torch.relu(x @ v + y @ w), *inputs)
+    gated = group(lambda x, y, v, w: torch.relu(torch.sigmoid(x) @ v + y @ w), *inputs)
+    config = Config(blocks(x0=64, x1=64), num_warps=4)
+    assert cost(gated, config).registers > cost(plain, config).registers + 16
+
+
 def test_more_warps_take_fewer_registers_each() -> None:
     part = group(lambda x: torch.softmax(x, -1), tensor(4096, 8192))
     found = [cost(part, Config(blocks(x0=1), num_warps=w)) for w in (4, 8, 16)]
