@@ -81,7 +81,7 @@ class _Counter:
             return self.each(value) * self._repeated(value)
         if isinstance(kind, Load):
             readers = [c for c in self.dots if value in nest.values[c].reads]
-            # Operands lie in shared memory, but what stands outside of loops is kept by warps alone.
+            # Operands lie in shared memory; what stands outside of loops is kept by warps alone.
             alone = any(not self._grouped(c) for c in readers)
             part = (_STANDING * (alone and not self.depth[value])) if readers else 1.0
             return part * self.each(value) * max(0.5, itemsize(kind.dtype) / 4)
