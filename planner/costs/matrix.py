@@ -87,7 +87,9 @@ def _ones(nest: Nest, tiles: Tiles) -> float:
     """Operations of one program's sums that are products with ones."""
     found = 0.0
     for item, loops in nest.walk():
-        kind = nest.values[item.value].kind if isinstance(item, (Step, Carry)) else None
+        if not isinstance(item, (Step, Carry)):
+            continue
+        kind = nest.values[item.value].kind
         if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
             turns = math.prod(tiles.turns(loop.axis) for loop in loops)
             found += 2.0 * ONES * tiles.tile(kind.source) * turns

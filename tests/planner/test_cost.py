@@ -245,6 +245,26 @@ def test_what_is_computed_for_one_of_two_products_takes_registers() -> None:
     assert cost(gated, config).registers > cost(plain, config).registers + 16
 
 
+def test_a_warp_that_multiplies_by_itself_takes_operands_into_registers() -> None:
+    part = group(lambda x, y: x @ y, *(tensor(512, 512, dtype=torch.bfloat16) for _ in range(2)))
+
+    def registers(m: int, n: int, stages: int) -> int:
+        tile = blocks(x0=m, x1=n, r0=64)
+        return cost(part, Config(tile, 2, stages, reduction="loop")).registers
+
+    # The results are as large: with more columns a warp has more of the right operand at once,
+    assert registers(32, 128, 3) > registers(128, 32, 3) + 16
+    # and without loads ahead all of the left one.
+    assert registers(128, 32, 1) > registers(128, 32, 3) + 16
+
+
+def test_what_loads_nothing_needs_few_registers() -> None:
+    part = group(lambda: torch.arange(4096, device="cpu").remainder(3).eq(1))
+    like = group(lambda x: x.remainder(3).eq(1), torch.arange(4096))
+    config = Config(blocks(x0=1024))
+    assert cost(part, config).registers < cost(like, config).registers
+
+
 def test_more_warps_take_fewer_registers_each() -> None:
     part = group(lambda x: torch.softmax(x, -1), tensor(4096, 8192))
     found = [cost(part, Config(blocks(x0=1), num_warps=w)) for w in (4, 8, 16)]
