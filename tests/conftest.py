@@ -36,9 +36,6 @@ def few_looks(monkeypatch):
     from fusionplan.planner.covers.cheapest import Effort
 
     monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=60, priced=6))
-    cover._searched.cache_clear()
-    yield
-    cover._searched.cache_clear()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ RETRIES = 6
 
 
 class SpaceLike(Protocol):
-    """The part of `planner.space.Space` that a search needs."""
+    """The part of `planner.costs.space.Space` that a search needs."""
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]: ...

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ..config import Config
 from ..errors import Refused
-from ..graph.graph import TensorType
+from ..graph.graph import TensorType, itemsize
 from ..graph.ops import SUM
 from ..graph.sizes import varies
 from ..memo import by_identity
@@ -17,7 +18,7 @@ from ..nests.bounds import Limit
 from ..nests.forms import Access, Affine, Role, Term, TileAxis
 from ..nests.nest import Nest
 from ..nests.place import Carry, Step
-from ..values.values import Fold, Load
+from ..values.values import Fold, Load, Value
 from .numbers import Numbers
 
 INT32_LIMIT = 2**31 - 1
@@ -43,8 +44,8 @@ LEAST_DOT = 16
 """The least size of each side of a matrix product of tiles."""
 
 
-ONES = 16
-"""Columns of ones with which rows are multiplied to sum them: the fewest that a product takes."""
+ONES = LEAST_DOT
+"""Columns of ones with which rows are multiplied to sum them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +204,10 @@ class Tiles:
         return Dot(m.pop(), n.pop(), k.pop())
 
     def is_by_ones(self, fold: int) -> bool:
-        """Whether a sum is a product with ones, beside a matrix product that takes in the same
-        16-bit tiles and sums them along the same axis: they need not pass the registers then."""
-        nest, kind = self.nest, self.nest.fold(fold)
-        load = nest.values[kind.source].kind
-        if kind.monoid != SUM or kind.times is not None or kind.about is not None:
-            return False
-        if not isinstance(load, Load) or load.dtype not in ("float16", "bfloat16"):
-            return False
-        k, loops = self.dims(nest.reduced(kind)), _loops_around(nest)
-        beside = [
-            dot
-            for c in nest.contractions
-            if kind.source in nest.values[c].reads
-            and nest.fold(c).operand == load.dtype
-            and loops.get(c) == loops.get(fold)
-            and (dot := self.dot(c)) is not None
-            and (dot.k,) == k
-        ]
-        return bool(beside) and fold not in nest.corrections
+        """Whether a sum is a product with ones, beside the matrix product that takes in the same
+        16-bit tiles and sums them along the same axis: they need not pass the registers then. Only
+        of sums that are results, of 16 bits: tensor cores add less exactly than float32 does."""
+        return fold in _by_ones(self)
 
     def tile(self, value: int) -> int:
         """Elements of the largest tile that evaluating a value takes."""
@@ -256,13 +242,51 @@ def _is_wide(nest: Nest) -> bool:
 
 
 @by_identity(64)
-def _loops_around(nest: Nest) -> dict[int, tuple[int, ...]]:
-    """The loops around every fold, by value."""
-    return {
-        item.value: tuple(id(loop) for loop in loops)
-        for item, loops in nest.walk()
-        if isinstance(item, (Step, Carry))
+def _by_ones(tiles: Tiles) -> frozenset[int]:
+    """See `Tiles.is_by_ones`."""
+    nest = tiles.nest
+    products = [c for c in nest.contractions if tiles.dot(c) is not None]
+    if len(products) != 1:
+        return frozenset()
+    (product,) = products
+    dot, places, operand = tiles.dot(product), _places(nest), nest.fold(product).operand
+    assert dot is not None
+    found = {
+        value.id
+        for value in nest.values
+        if _is_plain_sum(nest, value)
+        and value.reads[0] in nest.values[product].reads
+        and tiles.dims(nest.reduced(nest.fold(value.id))) == (dot.k,)
+        and places[value.id] == places[product]
     }
+    shown = {out.value for out in nest.outputs}
+    for load in nest.values[product].reads:
+        kind = nest.values[load].kind
+        readers = {v.id for v in nest.values if load in v.reads}
+        as_it_is = isinstance(kind, Load) and kind.dtype == operand != "float32"
+        if not as_it_is or load in shown or readers - found - {product}:
+            found -= readers  # The tile passes the registers anyway, or would be rounded.
+    return frozenset(found)
+
+
+def _is_plain_sum(nest: Nest, value: Value) -> bool:
+    """Whether a value is a sum in float32 that nothing reads, stored in 16 bits."""
+    kind = value.kind
+    if not isinstance(kind, Fold) or kind.monoid != SUM or value.dtype != "float32":
+        return False
+    if kind.times is not None or kind.about is not None or value.id in nest.corrections:
+        return False
+    stored = [itemsize(out.type.dtype) for out in nest.outputs if out.value == value.id]
+    return set(stored) == {2} and not any(value.id in other.reads for other in nest.values)
+
+
+def _places(nest: Nest) -> dict[int, list[tuple[int, ...]]]:
+    """The loops around each place where a value is computed."""
+    found: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for item, loops in nest.walk():
+        if isinstance(item, (Step, Carry)):
+            found[item.value].append(tuple(id(loop) for loop in loops))
+    return found
 
 
 @by_identity(64)

@@ -96,6 +96,7 @@ class Carried:
             dims, neutral = self._dims(fold), identity(dict(kind.monoid.identity), dtype)
             shape = self.scope.tiles.shape(dims)
             if fold in self.scope.by_ones:
+                assert not self.loop.by_lane, "a product has no state for every lane"
                 _ones(self.scope, value, kind)
                 shape = f"[{self.scope.tiles.blocks[dims[0]]}, {ONES}]"
             full = f"tl.full({shape}, {neutral}, {TRITON_DTYPE[dtype]})"

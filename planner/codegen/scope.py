@@ -36,8 +36,7 @@ class Scope:
         self.lines: list[str] = []
         self._indent = 1
         self.dots = {c: dot for c in nest.contractions if (dot := self.tiles.dot(c)) is not None}
-        folds = [v.id for v in nest.values if isinstance(v.kind, Fold)]
-        self.by_ones = {f for f in folds if self.dots and self.tiles.is_by_ones(f)}
+        self.by_ones = {v.id for v in nest.values if self.tiles.is_by_ones(v.id)}
         """Sums that are products with ones."""
         self.narrow = all(itemsize(out.type.dtype) <= 2 for out in nest.outputs)
         """Whether no output is wider than 16 bits."""

@@ -45,9 +45,7 @@ def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, groups: bool) -> int
         kind = nest.values[item.value].kind
         if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
             (k,) = tiles.dims(nest.reduced(kind))
-            standing[item.value] = (
-                tiles.blocks[k] * ONES * itemsize(nest.loads[kind.source].type.dtype)
-            )
+            standing[-1] = 2 * tiles.blocks[k] * ONES  # The same ones for all such sums.
         dot = tiles.dot(item.value) if item.value in nest.contractions else None
         if dot is None:
             continue
