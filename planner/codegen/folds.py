@@ -293,8 +293,7 @@ def _dot(scope: Scope, value: Value, fold: Fold, state: str) -> str:
     assert fold.times is not None
     left = _operand(scope, fold, fold.source, dot.k)
     right = _operand(scope, fold, fold.times, dot.k)
-    if scope.interpreted and fold.operand == "bfloat16":
-        # The interpreter keeps bfloat16 as integers and multiplies those.
+    if _is_emulated(scope, fold.operand):
         left, right = f"{left}.to(tl.float32)", f"{right}.to(tl.float32)"
     rows, columns = dot.m, dot.n
     if rows > columns:  # The result's dimensions go in the order of the axes.
@@ -309,8 +308,9 @@ def _dot(scope: Scope, value: Value, fold: Fold, state: str) -> str:
 
 def _ones(scope: Scope, value: Value, fold: Fold) -> None:
     (k,) = scope.tiles.dims(scope.nest.reduced(fold))
-    dtype = TRITON_DTYPE["float32" if _is_emulated(scope, fold) else _loaded(scope, fold).dtype]
-    scope.line(f"v{value.id}_ones = tl.full([{scope.tiles.blocks[k]}, {ONES}], 1.0, {dtype})")
+    dtype = scope.nest.loads[fold.source].type.dtype
+    held = TRITON_DTYPE["float32" if _is_emulated(scope, dtype) else dtype]
+    scope.line(f"v{value.id}_ones = tl.full([{scope.tiles.blocks[k]}, {ONES}], 1.0, {held})")
 
 
 def _by_ones(scope: Scope, value: Value, fold: Fold, state: str) -> str:
@@ -319,7 +319,7 @@ def _by_ones(scope: Scope, value: Value, fold: Fold, state: str) -> str:
     source, ones = scope.raw[fold.source], f"v{value.id}_ones"
     (k,) = scope.tiles.dims(scope.nest.reduced(fold))
     rows_first = scope.tiles.dims(scope.nest.live[fold.source])[1] == k
-    if _is_emulated(scope, fold):
+    if _is_emulated(scope, scope.nest.loads[fold.source].type.dtype):
         source = f"{source}.to(tl.float32)"
     rows = source if rows_first else f"tl.trans({source})"
     return f"tl.dot({rows}, {ones}{', ' * bool(state)}{state})"
@@ -330,15 +330,9 @@ def _first(text: str) -> str:
     return f"tl.sum(tl.where(tl.arange(0, {ONES})[None, :] == 0, {text}, 0.0), 1)"
 
 
-def _is_emulated(scope: Scope, fold: Fold) -> bool:
+def _is_emulated(scope: Scope, dtype: str) -> bool:
     """The interpreter keeps bfloat16 as integers and multiplies those."""
-    return scope.interpreted and _loaded(scope, fold).dtype == "bfloat16"
-
-
-def _loaded(scope: Scope, fold: Fold) -> Load:
-    load = scope.nest.values[fold.source].kind
-    assert isinstance(load, Load)
-    return load
+    return scope.interpreted and dtype == "bfloat16"
 
 
 def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:
@@ -349,7 +343,7 @@ def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:
     text, dims = scope.names[value], scope.dims[value]
     if scope.tiles.is_ragged(k):
         text = f"tl.where({scope.tiles.index(k, dims, '_in')}, {text}, 0.0)"
-    if scope.interpreted and fold.operand == "bfloat16":
+    if _is_emulated(scope, fold.operand):
         # The interpreter cuts the low bits off where the GPU rounds to nearest.
         text = f"libdevice.rounded({text})"
     return convert(text, scope.dtypes[value], fold.operand)

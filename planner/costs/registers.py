@@ -60,9 +60,7 @@ def pressure(
             wanted = chains.registers(nest, tiles, num_warps, ahead)
         else:
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
-            wanted = max(
-                wanted + _by_warps(nest, tiles, num_warps, ahead), _in_warps(nest, tiles, num_warps)
-            )
+            wanted = _by_warps(nest, tiles, num_warps, ahead, wanted)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     stretches = features(nest, tiles, num_warps)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
@@ -125,48 +123,35 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
 _PLAIN = 0.62
 """Of the operands, what is in registers at once where neither is computed."""
 
+# Rounded from 75 kernels of 31 groups, with a loop, that Triton 3.6 compiled for H200s: 68 of them
+# are within 15% or 8 registers, 29 without these.
+_LEFT, _COLUMN, _COLUMNS = 0.9, 0.72, 15.0
 
-def _in_warps(nest: Nest, tiles: Tiles, num_warps: int) -> float:
-    """Of a product without a loop that no group of warps multiplies (see `staging.by_group`): each
-    warp brings its rows and columns into registers, all of them at once where something is computed
-    first, or where they are too long for bulk copies. 0 for other products. With a whole row of 512
-    in one tile the compiler spills thousands of bytes."""
+
+def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
+    """Registers of a product, `wanted` if groups of warps multiply (see `staging.by_group`). Else
+    each warp brings its rows and columns into registers. In a loop, where nothing is loaded ahead,
+    that is all of the left operand, else columns of the right one, for the steps to come. Without a
+    loop it is all of both where something is computed first, or where they are too long for bulk
+    copies. With a whole row of 512 in one tile the compiler spills thousands of bytes."""
     (product,) = (c for c in nest.contractions if tiles.dot(c))
     dot, fold = tiles.dot(product), nest.fold(product)
     assert dot is not None
     assert fold.times is not None
-    loops = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
-    if loops or staging.by_group(dot, tiles, num_warps):
-        return 0.0
+    if staging.by_group(dot, tiles, num_warps):
+        return wanted
     m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
+    rows, columns = _of_warp(m, n, num_warps)
+    word = itemsize(fold.operand) / 128
+    if next(own for item, own in nest.walk() if getattr(item, "value", None) == product):
+        if not ahead:
+            return wanted + _LEFT * rows * k * word
+        return wanted + max(0.0, _COLUMN * columns - _COLUMNS)
     computed = any(not isinstance(nest.values[v].kind, Load) for v in (fold.source, fold.times))
     if not computed and k <= LONGEST:
-        return 0.0
-    rows, columns = _of_warp(m, n, num_warps)
-    words = (rows + columns) * k * itemsize(fold.operand) / 128
-    return words * (1.0 if computed else _PLAIN) + max(m * n / (32 * num_warps), 16)
-
-
-# Rounded from 75 such kernels of 31 groups that Triton 3.6 compiled for H200s: 68 of them are
-# within 15% or 8 registers, 29 without these.
-_LEFT, _COLUMN, _COLUMNS = 0.9, 0.72, 15.0
-
-
-def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool) -> float:
-    """Of a product in a loop that no group of warps multiplies: what a warp has of its operands in
-    registers at once. Where nothing is loaded ahead that is the left one, else columns of the right
-    one, for the steps to come. 0 for other products."""
-    (product,) = (c for c in nest.contractions if tiles.dot(c))
-    dot = tiles.dot(product)
-    assert dot is not None
-    loops = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
-    if not loops or staging.by_group(dot, tiles, num_warps):
-        return 0.0
-    m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
-    rows, columns = _of_warp(m, n, num_warps)
-    if not ahead:
-        return _LEFT * rows * k * itemsize(nest.fold(product).operand) / 128
-    return max(0.0, _COLUMN * columns - _COLUMNS)
+        return wanted
+    operands = (rows + columns) * k * word * (1.0 if computed else _PLAIN)
+    return max(wanted, operands + max(m * n / (32 * num_warps), 16))
 
 
 def _of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:
