@@ -1,12 +1,14 @@
 """Cutting a large group down for the interpreter."""
 
 import pytest
+import torch
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, Node, Ref
 from fusionplan.planner.lower import lower
-from fusionplan.tuner.partial import LARGEST, shrunk
+from fusionplan.tuner.inputs import poison
+from fusionplan.tuner.partial import LARGEST, fill_unwritten, shrunk
 from tuner_graphs import dense, pointwise, softmax
 
 
@@ -66,3 +68,14 @@ def test_a_group_whose_sizes_hang_together_is_not_cut_wrongly():
     small, said = shrunk(group)
     assert small is None or largest(small) <= LARGEST
     assert said
+
+
+def test_what_nobody_wrote_is_told_from_nan_that_eager_has_too():
+    nan = float("nan")
+    eager = torch.tensor([nan, 1.0, 2.0], dtype=torch.bfloat16)
+    actual = torch.empty_like(eager)
+    poison(actual)
+    assert fill_unwritten([actual], [eager]) == 1  # the NaN may well be the kernel's
+    assert actual[1:].tolist() == [1.0, 2.0]
+    poison(actual)
+    assert fill_unwritten([actual], [torch.ones_like(eager)]) == 0
