@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +216,18 @@ def _storages(values: Sequence[Any]) -> Iterator[int]:
             yield value.untyped_storage()._cdata
 
 
+@contextmanager
+def _own_workspace() -> Iterator[None]:
+    """cuBLAS keeps one workspace for each stream, and all graphs are captured on the same. Without
+    this the first graph's would be written by the others, even after that graph and its memory are
+    gone. So each captures a new one, which then stays unused in the graph's own memory."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 class _CudaRecorder:
     """Each graph has memory of its own: what one hands out, a replay of another never touches."""
 
@@ -225,6 +238,6 @@ class _CudaRecorder:
         with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
+            with _own_workspace(), torch.cuda.graph(graph):
                 outputs = list(call(inputs))
         return graph.replay, outputs
