@@ -220,6 +220,8 @@ class Tiles:
     def largest_tile(self) -> int:
         """Elements of the largest tile in registers: loaded operands of matrix products lie in
         shared memory."""
+        if not self.nest.contractions:
+            return self.nest.largest_tile(self.blocks)
         dots = [c for c in self.nest.contractions if self.dot(c) is not None]
         staged = {r for c in dots for r in self.nest.values[c].reads if r in self.nest.loads}
         return max((self.tile(v.id) for v in self.nest.values if v.id not in staged), default=1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..codegen.access import ONES, Tiles
 from ..codegen.descriptors import LONGEST
 from ..codegen.subtiles import epilogue
 from ..graph.graph import itemsize
+from ..memo import by_identity
 from ..nests.nest import Nest
 from ..nests.place import Loop, Step, Store
 from ..values.values import Compute, Fold, Load
@@ -176,55 +177,138 @@ def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Straight-line work between two points where all threads meet. `trips`: times it runs in a
-    row; 0 for the reduction of accumulators after their loop."""
+    """Straight-line work between two points where all threads meet. axis: that of its loop;
+    gathers: it is the reduction of accumulators after their loop."""
 
     values: list[int]
     carries: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
-    trips: int = 1
+    axis: int | None = None
+    gathers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """The values that a stretch spends registers on, whatever the tiles are; see FEATURES."""
+
+    axis: int | None
+    alive: tuple[int, ...]
+    kept: tuple[int, ...]
+    sources: tuple[int, ...]
+    loads: tuple[int, ...]
+    streams: bool
+    computed: tuple[int, ...]
+    sfu: tuple[int, ...]
+    slow: tuple[int, ...]
+    again: tuple[int, ...]
+    outputs: tuple[int, ...]
+    accesses: int
 
 
 def features(nest: Nest, tiles: Tiles, num_warps: int) -> list[tuple[float, ...]]:
     """What registers are spent on in every stretch of a nest: FEATURES, where not said otherwise
     in 32-bit words per thread."""
     counter = _Counter.of(nest, tiles, 32 * num_warps)
-    stretches = _stretches(nest, tiles)
-    read = [counter.read_from_before(each) for each in stretches]
+    return [counter.features(each) for each in _needs(nest)]
+
+
+@by_identity(64)
+def _needs(nest: Nest) -> list[_Needs]:
+    stretches = _stretches(nest)
+    read = [_read_from_before(nest, each) for each in stretches]
     defined: set[int] = set()
     found = []
     for number, each in enumerate(stretches):
         later = set().union(*read[number + 1 :])
         alive = {v for v in defined - set(each.values) if v in later or v in read[number]}
-        found.append(counter.features(each, alive, later))
+        found.append(_needed(nest, each, alive, later))
         defined |= set(each.values)
     return found
+
+
+def _needed(nest: Nest, stretch: _Stretch, alive: set[int], later: set[int]) -> _Needs:
+    own = stretch.values
+    kinds = [(v, nest.values[v].kind) for v in own]
+    folds = bool(stretch.carries) or any(isinstance(kind, Fold) for _, kind in kinds)
+    costs = {v: kind.cost for v, kind in kinds if isinstance(kind, Compute)}
+    slow = tuple(v for v, cost in costs.items() if cost in ("div", "libdevice"))
+    last = {r: v for v in sorted(own) for r in nest.values[v].reads}
+    return _Needs(
+        axis=stretch.axis,
+        alive=tuple(alive),
+        kept=tuple(v for v in own if v in later),
+        sources=tuple(s for c in stretch.carries for s in _states(nest, c)),
+        loads=tuple(v for v, kind in kinds if isinstance(kind, Load) and v not in later),
+        streams=folds and not stretch.outputs,
+        computed=tuple(costs),
+        sfu=tuple(v for v, cost in costs.items() if cost == "sfu"),
+        slow=slow,
+        again=tuple(r for v in slow for r in nest.values[v].reads if last[r] > v),
+        outputs=stretch.outputs,
+        accesses=sum(v in nest.loads for v in own) + len(stretch.outputs),
+    )
+
+
+def _read_from_before(nest: Nest, stretch: _Stretch) -> set[int]:
+    if stretch.gathers:
+        return set()
+    found = {r for v in (*stretch.values, *stretch.carries) for r in nest.values[v].reads}
+    found |= {nest.outputs[o].value for o in stretch.outputs}
+    return found - set(stretch.values)
+
+
+def _states(nest: Nest, carried: int) -> tuple[int, ...]:
+    """What a loop keeps for a fold, by values of its size: squares about a mean under way have
+    the first element beside them and the sum of the distances from there (`spreads.py`)."""
+    value = nest.values[carried]
+    about = isinstance(value.kind, Fold) and value.kind.about is not None
+    return value.reads + (value.reads[0],) * (2 * about)
+
+
+def _stretches(nest: Nest) -> list[_Stretch]:
+    """The body cut where all threads meet: at every fold and at both ends of every loop."""
+    found = [_Stretch([])]
+    for item in nest.body:
+        match item:
+            case Loop(axis=axis, carries=carries):
+                inside = [each for each, _ in nest.walk_in(item)]
+                inner = [i.value for i in inside if isinstance(i, Step)]
+                stores = tuple(i.output for i in inside if isinstance(i, Store))
+                found.append(_Stretch(inner, carries, stores, axis))
+                found.append(_Stretch(list(carries), gathers=True))
+            case Step(value=value):
+                found[-1].values.append(value)
+                if isinstance(nest.values[value].kind, Fold):
+                    found.append(_Stretch([]))
+            case Store(output=output):
+                found[-1].outputs += (output,)
+    return [each for each in found if each.values or each.outputs]
 
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
     nest: Nest
     tiles: Tiles
-    elements: Mapping[int, float]
+    elements: Sequence[float]
 
     @staticmethod
     def of(nest: Nest, tiles: Tiles, threads: int) -> _Counter:
         """elements: of each value in every thread. Neighbouring threads lie along the last axis of
         the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
-        blocks, live = tiles.blocks, nest.live
-        sizes = {v.id: math.prod(blocks[a] for a in live[v.id]) for v in nest.values}
+        blocks = tiles.blocks
+        sizes = {axes: math.prod(blocks[a] for a in axes) for axes in dict.fromkeys(nest.live)}
         largest = max(sizes, key=sizes.__getitem__)
-        inner = max((a for a in live[largest] if blocks[a] > 1), default=-1)
+        inner = max((a for a in largest if blocks[a] > 1), default=-1)
         each, block = max(1.0, sizes[largest] / threads), blocks[inner] if inner >= 0 else 1
         along = max(min(each, block, 16 / _NARROW), block / threads)
         across, found = each / along, {}
-        for value, whole in sizes.items():
-            if inner in live[value]:
+        for axes, whole in sizes.items():
+            if inner in axes:
                 held = along * min(across, whole / block)
             else:
                 held = min(across, whole)
-            found[value] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
-        return _Counter(nest, tiles, found)
+            found[axes] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
+        return _Counter(nest, tiles, [found[axes] for axes in nest.live])
 
     def words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
@@ -238,81 +322,32 @@ class _Counter:
             term.scale == 1 and self.tiles.blocks[term.axis] > 1 for term in access.offset.terms
         )
 
-    def read_from_before(self, stretch: _Stretch) -> set[int]:
-        if stretch.trips == 0:
-            return set()
-        found = {r for v in stretch.values for r in self.nest.values[v].reads}
-        found |= {r for c in stretch.carries for r in self.nest.values[c].reads}
-        found |= {self.nest.outputs[o].value for o in stretch.outputs}
-        return found - set(stretch.values)
-
-    def features(self, stretch: _Stretch, alive: set[int], later: set[int]) -> tuple[float, ...]:
-        nest, own = self.nest, stretch.values
-        folds = bool(stretch.carries) or any(isinstance(nest.values[v].kind, Fold) for v in own)
-        loads = [v for v in own if isinstance(nest.values[v].kind, Load) and v not in later]
-        loaded = sum(self.words(v) for v in loads)
-        streamed = loaded if folds and not stretch.outputs else 0.0
-        looped = stretch.trips > 1
-        sources = [s for c in stretch.carries for s in self._states(c)]
-        slow = self._of_class(own, "div", "libdevice")
-        again = [
-            r
-            for v in slow
-            for r in nest.values[v].reads
-            if any(r in nest.values[u].reads for u in own if u > v)
-        ]
+    def features(self, each: _Needs) -> tuple[float, ...]:
+        trips = 1 if each.axis is None else self.tiles.count(each.axis)
+        loaded = sum(map(self.words, each.loads))
+        streamed = loaded if each.streams else 0.0
+        looped = trips > 1
         return (
             1.0,
-            sum(self.words(v) for v in alive),
-            sum(self.words(v) for v in own if v in later),
-            sum(self.elements[s] for s in sources) if looped else 0.0,
+            sum(map(self.words, each.alive)),
+            sum(map(self.words, each.kept)),
+            sum(self.elements[s] for s in each.sources) if looped else 0.0,
             0.0 if looped else streamed,
             streamed if looped else 0.0,
             loaded - streamed,
-            self._widest(v for v in own if isinstance(nest.values[v].kind, Compute)),
-            self._widest(self._of_class(own, "sfu")),
-            self._widest(slow),
-            self._widest(again),
-            sum(self._stored(o) for o in stretch.outputs),
-            float(stretch.trips > 2),
+            self._widest(each.computed),
+            self._widest(each.sfu),
+            self._widest(each.slow),
+            self._widest(each.again),
+            sum(map(self._stored, each.outputs)),
+            float(trips > 2),
             max(0.0, sum(b > 1 for b in self.tiles.blocks) - 1.0),
-            float(sum(v in nest.loads for v in own) + len(stretch.outputs)),
+            float(each.accesses),
         )
 
-    def _states(self, carried: int) -> tuple[int, ...]:
-        """What a loop keeps for a fold, by values of its size: squares about a mean under way have
-        the first element beside them and the sum of the distances from there (`spreads.py`)."""
-        value = self.nest.values[carried]
-        about = isinstance(value.kind, Fold) and value.kind.about is not None
-        return value.reads + (value.reads[0],) * (2 * about)
-
-    def _widest(self, values: Iterable[int]) -> float:
+    def _widest(self, values: Sequence[int]) -> float:
         return max((self.elements[v] for v in values), default=0.0)
-
-    def _of_class(self, values: list[int], *costs: str) -> list[int]:
-        kinds = ((v, self.nest.values[v].kind) for v in values)
-        return [v for v, kind in kinds if isinstance(kind, Compute) and kind.cost in costs]
 
     def _stored(self, output: int) -> float:
         out = self.nest.outputs[output]
         return self.elements[out.value] * max(0.5, itemsize(out.type.dtype) / 4)
-
-
-def _stretches(nest: Nest, tiles: Tiles) -> list[_Stretch]:
-    """The body cut where all threads meet: at every fold and at both ends of every loop."""
-    found = [_Stretch([])]
-    for item in nest.body:
-        match item:
-            case Loop(axis=axis, carries=carries):
-                inside = [each for each, _ in nest.walk_in(item)]
-                inner = [i.value for i in inside if isinstance(i, Step)]
-                stores = tuple(i.output for i in inside if isinstance(i, Store))
-                found.append(_Stretch(inner, carries, stores, tiles.count(axis)))
-                found.append(_Stretch(list(carries), trips=0))
-            case Step(value=value):
-                found[-1].values.append(value)
-                if isinstance(nest.values[value].kind, Fold):
-                    found.append(_Stretch([]))
-            case Store(output=output):
-                found[-1].outputs += (output,)
-    return [each for each in found if each.values or each.outputs]

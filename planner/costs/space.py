@@ -179,11 +179,16 @@ class Space:
 
     def quick(self) -> Cost | None:
         """The model's cost of the best of a few usual configs: enough to compare groups."""
-        return self.usual if self.usual is not None else self._quick({})
+        if self.usual is not None:
+            return self.usual
+        return min(self._quick(self.schedules, {}).values(), key=_seconds, default=None)
 
-    def _quick(self, known: dict[Config, Cost | Refusal]) -> Cost | None:
-        judged = [cost for layout in self.schedules for cost in self._usual(layout, known)]
-        return min(judged, key=lambda cost: cost.seconds, default=None)
+    def _quick(
+        self, layouts: Iterable[Layout], known: dict[Config, Cost | Refusal]
+    ) -> dict[Layout, Cost]:
+        """The best of a few usual configs of each of these layouts that has one."""
+        usual = {layout: list(self._usual(layout, known)) for layout in layouts}
+        return {layout: min(costs, key=_seconds) for layout, costs in usual.items() if costs}
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[Cost]:
         """The costs of the first few blocks and warps of a layout, each run in the first way in
@@ -328,6 +333,10 @@ def _sorted(space: Space, configs: Iterable[Config]) -> list[_Judged]:
     return sorted(((c, cost) for c, cost in judged if isinstance(cost, Cost)), key=_by_seconds)
 
 
+def _seconds(cost: Cost) -> float:
+    return cost.seconds
+
+
 def _by_seconds(judged: _Judged) -> tuple[float, str]:
     return judged[1].seconds, str(judged[0])
 
@@ -348,11 +357,15 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
         return refusals[_NATURAL]
     space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
     known: dict[Config, Cost | Refusal] = {}
-    usual = space._quick(known)
-    if usual is None:
+    usual = space._quick(schedules, known)
+    if not usual:
         return space
-    limited = replace(space, hopeless_s=_HOPELESS * usual.seconds + _NOISE_S)
-    return replace(limited, usual=limited._quick(known))
+    least = min(cost.seconds for cost in usual.values())
+    limited = replace(space, hopeless_s=_HOPELESS * least + _NOISE_S)
+    # Of those below the limit a few more; a layout that has none of them is far behind.
+    near = [layout for layout in usual if usual[layout].seconds <= limited.hopeless_s]
+    again = limited._quick(near, known)
+    return replace(limited, usual=min(again.values(), key=_seconds))
 
 
 _NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")

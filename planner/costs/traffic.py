@@ -40,12 +40,14 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """An access where it stands. input: what it reads (None: a store); loops: around it, the
-    outermost first; tile: bytes that one program moves for one execution."""
+    outermost first; tile: bytes that one program moves for one execution; scattered: hardly two of
+    its elements lie in one sector."""
 
     access: Access
     input: int | None
     loops: tuple[Loop, ...]
     tile: int
+    scattered: bool
 
     @property
     def stretch(self) -> int:
@@ -59,13 +61,19 @@ def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
     found = []
     for item, loops in nest.walk():
         if isinstance(item, Store):
-            access = nest.stores[item.output]
-            found.append(Reading(access, None, tuple(loops), tile_bytes(access, tiles)))
+            found.append(_reading(nest.stores[item.output], None, loops, tiles))
         elif isinstance(item, Step) and item.value in nest.loads:
-            load, access = nest.values[item.value].kind, nest.loads[item.value]
+            load = nest.values[item.value].kind
             assert isinstance(load, Load)
-            found.append(Reading(access, load.input, tuple(loops), tile_bytes(access, tiles)))
+            found.append(_reading(nest.loads[item.value], load.input, loops, tiles))
     return found
+
+
+def _reading(access: Access, source: int | None, loops: tuple[Loop, ...], tiles: Tiles) -> Reading:
+    elements = _elements(access, tiles.nest, tiles.blocks)
+    tile = _sector_bytes(access, tiles.nest, tiles.blocks, elements)
+    scattered = tile >= _LITTLE * elements * itemsize(access.type.dtype)
+    return Reading(access, source, loops, tile, scattered)
 
 
 @once
@@ -88,7 +96,7 @@ def traffic_of(
         # The same input at another offset in the same stretch is found in L1.
         if each.input is None or (each.input, each.stretch) not in near:
             l2 += moved
-            weighed += moved * (_SCATTERED if _is_scattered(each, tiles) else 1.0)
+            weighed += moved * (_SCATTERED if each.scattered else 1.0)
         if each.input is None:
             hbm += size
             continue
@@ -162,23 +170,18 @@ def passes(nest: Nest) -> int:
     return sum(isinstance(item, Loop) for item in nest.body)
 
 
-def tile_bytes(access: Access, tiles: Tiles) -> int:
-    """Bytes one program moves for one execution."""
-    return _sector_bytes(access, tiles.nest, tiles.blocks)
-
-
 def _whole_bytes(access: Access, nest: Nest) -> int:
     """Bytes that all of an access touches: of one by index a row for every index, and no more than
     there are in the tensor."""
     if not access.at:
         return access.type.nbytes
     whole = tuple(axis.extent for axis in nest.axes)
-    return min(access.type.nbytes, _sector_bytes(access, nest, whole))
+    elements = _elements(access, nest, whole)
+    return min(access.type.nbytes, _sector_bytes(access, nest, whole, elements))
 
 
-def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int]) -> int:
-    """Bytes of a block of these extents, in whole sectors of 32 bytes."""
-    elements = _elements(access, nest, blocks)
+def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int], elements: int) -> int:
+    """Bytes of a block of these extents and so many different elements, in whole sectors."""
     run, size, step = 1, itemsize(access.type.dtype), math.inf
     for term in access.offset.terms:
         if term.scale == 1 and (term.mod or term.axis not in access.along):
@@ -213,12 +216,6 @@ def is_dense(term: Term, access: Access) -> bool:
     return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
 
 
-def _is_scattered(each: Reading, tiles: Tiles) -> bool:
-    """Whether hardly two elements lie in one sector."""
-    used = _elements(each.access, tiles.nest, tiles.blocks) * itemsize(each.access.type.dtype)
-    return each.tile >= _LITTLE * used
-
-
 def in_flight(
     nest: Nest, tiles: Tiles, waves: float, resident: int, device: DeviceProfile
 ) -> float:
@@ -231,10 +228,10 @@ def awkwardness(nest: Nest, tiles: Tiles, num_warps: int) -> float:
     """How much slower than a plain copy the accesses run: by the bytes a thread moves at once,
     best at one 16-byte vector for each tensor, and by the stretches a tile falls into. Factors
     fitted to measurements on an H200."""
-    accesses = [each.access for each in readings(nest, tiles)]
-    widest = max(accesses, key=lambda a: tile_bytes(a, tiles), default=None)
-    if widest is None:
+    accesses = readings(nest, tiles)
+    if not accesses:
         return 1.0
+    widest = max(accesses, key=lambda each: each.tile).access
     elements = math.prod(tiles.blocks[a] for a in widest.axes)
     each = max(elements / (32 * num_warps), 1.0) * itemsize(widest.type.dtype)
     if each >= 16:

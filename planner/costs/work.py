@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..codegen.access import Tiles
 from ..config import Config
 from ..graph.graph import itemsize
+from ..memo import by_identity
 from ..nests.forms import Access, Role
 from ..nests.nest import Nest
-from ..nests.place import Loop, Store
-from ..values.values import Choice, Compute, Fold, Load
+from ..nests.place import Carry, Loop, Step, Store
+from ..values.values import Choice, Compute, Fold, Load, ValueKind
 from . import matrix, staging
 from .device import DeviceProfile
 from .judged import once, tiles_of
@@ -137,29 +138,67 @@ def _hint(nest: Nest, hbm: int, device: DeviceProfile) -> dict[str, float]:
 
 @once
 def _arithmetic(nest: Nest, tiles: Tiles, num_warps: int) -> Arithmetic:
+    plain, others = _sorted_out(nest)
     found, programs = Arithmetic(), _programs(nest, tiles)
-    for item, loops in nest.walk():
+    for some in plain:
+        elements = math.prod(tiles.blocks[a] for a in some.axes)
+        found = found.plus(some.each, elements * turns(some.loops, tiles) * programs)
+    for item, loops in others:
         if isinstance(item, Store):
             more = Arithmetic(_access_slots(nest.stores[item.output], tiles, num_warps))
         else:
-            assert not isinstance(item, Loop)
             by_lane = bool(loops) and loops[-1].by_lane
             more = _of_value(nest, tiles, num_warps, item.value, by_lane)
         found = found.plus(more, turns(loops, tiles) * programs)
     return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
 
 
+_Items = list[tuple[Store | Step | Carry, tuple[Loop, ...]]]
+
+
+@dataclass(slots=True)
+class _Elements:
+    """What is done with each element of the values over some tile axes, in the same loops."""
+
+    axes: frozenset[int]
+    loops: tuple[Loop, ...]
+    each: Arithmetic = Arithmetic()
+
+
+@by_identity(64)
+def _sorted_out(nest: Nest) -> tuple[list[_Elements], _Items]:
+    """The work that goes by elements alone; and what does not: folds, loads and stores."""
+    plain: dict[tuple[frozenset[int], int], _Elements] = {}
+    others: _Items = []
+    for item, loops in nest.walk():
+        assert not isinstance(item, Loop)
+        if isinstance(item, Store) or isinstance(nest.values[item.value].kind, (Fold, Load)):
+            others.append((item, loops))
+            continue
+        axes = nest.live[item.value]
+        # All items of a loop have the same tuple of loops around them.
+        found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
+        found.each = found.each.plus(_of_element(nest.values[item.value].kind), 1.0)
+    return list(plain.values()), others
+
+
+def _of_element(kind: ValueKind) -> Arithmetic:
+    match kind:
+        case Compute(cost="div"):
+            return Arithmetic(div=1.0, sfu=1.0)
+        case Compute(cost="libdevice"):
+            return Arithmetic(libdevice=1.0, sfu=1.0)
+        case Compute(cost=cost, expr=expr):
+            return Arithmetic(1.0 + _EXACT_EXP * expr.startswith("exp("), float(cost == "sfu"))
+        case Choice():
+            return Arithmetic(2.0)
+    return Arithmetic(1.0)
+
+
 def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: bool) -> Arithmetic:
-    """The work on one tile of a value. by_lane: see `Loop`."""
+    """The work on one tile of a fold or a load. by_lane: see `Loop`."""
     item, elements = nest.values[value], float(_padded(nest, tiles, value))
     match item.kind:
-        case Compute(cost="div"):
-            return Arithmetic(div=elements, sfu=elements)
-        case Compute(cost="libdevice"):
-            return Arithmetic(libdevice=elements, sfu=elements)
-        case Compute(cost=cost, expr=expr):
-            slots = 1.0 + _EXACT_EXP * expr.startswith("exp(")
-            return Arithmetic(elements * slots, elements if cost == "sfu" else 0.0)
         case Fold() if value in nest.contractions and tiles.dot(value) is not None:
             # The accumulator may have to be brought up to a new extremum.
             return Arithmetic(elements if value in nest.corrections else 0.0)
@@ -178,8 +217,6 @@ def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: boo
             threads = 32 * num_warps
             steps = math.log2(threads) if num_warps > 1 else 5.0
             return Arithmetic(whole + 2.0 * threads * steps)
-        case Choice():
-            return Arithmetic(elements * 2.0)
         case Load():
             return Arithmetic(_access_slots(nest.loads[value], tiles, num_warps))
     return Arithmetic(elements)
@@ -188,16 +225,26 @@ def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: boo
 def _access_slots(access: Access, tiles: Tiles, num_warps: int) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
-    elements = math.prod(tiles.blocks[a] for a in access.axes)
+    elements, run, slots = _instructions(tiles.nest, tiles)[id(access)]
     each = max(1.0, elements / (32 * num_warps))
-    inner = [t for t in access.offset.terms if is_dense(t, access)]
-    run = tiles.blocks[inner[0].axis] if inner else 1
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
-    divisions = sum(t.mod > 0 or t.div > 1 for t in access.offset.terms)
-    terms = len(access.offset.terms) + len(access.at)
-    masks = len(tiles.masks(access, ())) + 2 * sum(a.checked for a in access.at)
-    slots = 4.0 + 2.0 * terms + 3.0 * divisions + 2.0 * masks
     return elements / width * slots
+
+
+@once
+def _instructions(nest: Nest, tiles: Tiles) -> dict[int, tuple[int, int, float]]:
+    """Of every access, by its id: elements of a tile, how many lie side by side, and the issue
+    slots of one instruction."""
+    found = {}
+    for access in (*nest.loads.values(), *nest.stores.values()):
+        terms = access.offset.terms
+        inner = [t for t in terms if is_dense(t, access)]
+        divisions = sum(t.mod > 0 or t.div > 1 for t in terms)
+        masks = len(tiles.masks(access, ())) + 2 * sum(a.checked for a in access.at)
+        slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
+        run = tiles.blocks[inner[0].axis] if inner else 1
+        found[id(access)] = math.prod(tiles.blocks[a] for a in access.axes), run, slots
+    return found
 
 
 def _padded(nest: Nest, tiles: Tiles, value: int) -> int:

@@ -82,7 +82,7 @@ class Nest:
 
     def largest_tile(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value, given the block of every axis."""
-        return max(math.prod(blocks[a] for a in live) for live in self.live)
+        return max((math.prod(blocks[a] for a in axes) for axes in set(self.live)), default=1)
 
     def with_role(self, role: Role) -> tuple[int, ...]:
         return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)

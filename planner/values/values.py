@@ -9,8 +9,8 @@ choice. A value read through two different windows is computed for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..graph.graph import Arg, Ref, TensorType
 from ..graph.ops import Law, Monoid
@@ -133,31 +133,35 @@ ValueKind = Load | Compute | Fold | Index | Literal | Choice
 @dataclass(frozen=True, slots=True)
 class Value:
     """`dtype` is what it is in registers: 16-bit floats live as float32. `origin` names the
-    node of the user's graph. `axes` are the factors it varies over or is shaped by."""
+    node of the user's graph. `axes` are the factors it varies over or is shaped by. `reads` are
+    the values of its operands."""
 
     id: int
     kind: ValueKind
     dims: Dims
     dtype: str
     origin: str
+    reads: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", tuple(dict.fromkeys(_operands(self.kind))))
 
     @property
     def axes(self) -> frozenset[int]:
         return frozenset(f for dim in self.dims for f in dim)
 
-    @property
-    def reads(self) -> tuple[int, ...]:
-        match self.kind:
-            case Compute(operands=operands):
-                return tuple(dict.fromkeys(a.node for _, a in operands if isinstance(a, Ref)))
-            case Fold(source=source, times=times, about=about):
-                found = (v for v in (source, times, about) if v is not None)
-                return tuple(dict.fromkeys(found))
-            case Choice(pieces=pieces):
-                return tuple(dict.fromkeys(piece for piece, _, _ in pieces))
-            case Load(at=at):
-                return tuple(dict.fromkeys(a.value for a in at))
-        return ()
+
+def _operands(kind: ValueKind) -> Iterable[int]:
+    match kind:
+        case Compute(operands=operands):
+            return (a.node for _, a in operands if isinstance(a, Ref))
+        case Fold(source=source, times=times, about=about):
+            return (v for v in (source, times, about) if v is not None)
+        case Choice(pieces=pieces):
+            return (piece for piece, _, _ in pieces)
+        case Load(at=at):
+            return (a.value for a in at)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
