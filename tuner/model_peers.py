@@ -26,6 +26,9 @@ TRAINING_MODES = ("default", "max-autotune-no-cudagraphs")
 """Without CUDA graphs, which reuse the memory that a backward pass run again still reads. A whole
 step is timed with them, too."""
 
+_STATISTICS = 1 << 20
+"""Most bytes of a tensor of statistics that a model keeps while it learns."""
+
 WITH_GRAPHS = {"default": "reduce-overhead", "max-autotune-no-cudagraphs": "max-autotune"}
 """The mode with the same kernels in CUDA graphs."""
 
@@ -118,20 +121,28 @@ def _forward(model: Model, origin: Origin) -> Run:
 
 
 def _backward(model: Model, origin: Origin) -> Run:
-    """The backward pass alone, again and again over one forward pass."""
+    """The backward pass alone, again and again over one forward pass, which has statistics of its
+    own: other peers' forward passes write into the model's, and autograd forbids that."""
     leaves = _leaves(origin)
+    inputs = [x.clone() if _may_be_statistics(x) else x for x in origin.inputs]
     held: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
 
     def run() -> object:
         # A compiled graph may otherwise give away what the next run needs.
         with torch.enable_grad(), torch._functorch.config.patch(donated_buffer=False):
             if not held:
-                outputs = [t for t in _tensors(model(*origin.inputs)) if t.requires_grad]
+                outputs = [t for t in _tensors(model(*inputs)) if t.requires_grad]
                 held.append((outputs, [torch.ones_like(t) for t in outputs]))
             results, ones = held[0]
             return torch.autograd.grad(results, leaves, ones, retain_graph=True, allow_unused=True)
 
     return run
+
+
+def _may_be_statistics(value: Any) -> bool:
+    """Running means and the like, which a forward pass may write."""
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and not value.requires_grad and value.nbytes <= _STATISTICS
 
 
 def _leaves(origin: Origin) -> list[torch.Tensor]:

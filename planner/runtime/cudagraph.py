@@ -25,8 +25,9 @@ from .inductor import Boxed
 SMALL = 1 << 20
 """Bytes up to which an output may be handed out as a copy: about what a launch costs."""
 
-MOVED = 8 << 20
-"""Bytes of inputs that a call may copy to where its graph reads them: about two microseconds."""
+MOVED, MOVED_EACH = 8 << 20, 1 << 20
+"""Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
+graph spares the host, where that is more: half a microsecond, where a launch takes several."""
 
 _IN_TURN = 2
 """Graphs for the same addresses: a loop holds its last result while it computes the next."""
@@ -138,12 +139,18 @@ class GraphedExecutor:
             elsewhere = tuple(i for i, (a, b) in enumerate(zip(before, key, strict=True)) if a != b)
             if not elsewhere:
                 self._capture(args, key)
-            elif not self._moving and _may_move([args[i] for i in elsewhere]):
-                self._patience -= 1
-                if self._patience < 0:
-                    self._moving = elsewhere
-                    self._seen = self._fixed(key)
+            else:
+                self._move(args, key, tuple(sorted({*self._moving, *elsewhere})))
         return self.executor.boxed(args)
+
+    def _move(self, args: Sequence[Any], key: Key, places: tuple[int, ...]) -> None:
+        """Copy these inputs from now on, if patience is over and that costs little."""
+        launches = self.kernels_per_call + sum(g.lowering != "triton" for g in self.plan.groups)
+        if _may_move([args[i] for i in places], max(MOVED, MOVED_EACH * launches)):
+            self._patience -= 1
+            if self._patience < 0:
+                self._moving = places
+                self._seen = self._fixed(key)
 
     def _fixed(self, key: Key) -> Key:
         """The key without what moves."""
@@ -201,13 +208,13 @@ def _same_view(view: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return source.detach().as_strided(view.shape, view.stride(), offset)
 
 
-def _may_move(values: Sequence[Any]) -> bool:
-    """Whether to copy these inputs in each call costs little."""
+def _may_move(values: Sequence[Any], most: int) -> bool:
+    """Whether to copy these inputs in each call costs little. most: bytes."""
     if not all(isinstance(v, torch.Tensor) for v in values):
         return False
     # A copy of what lies in memory more than once, or with holes, has other strides.
     same = all(torch.empty_like(v, device="meta").stride() == v.stride() for v in values)
-    return same and sum(v.nbytes for v in values) <= MOVED
+    return same and sum(v.nbytes for v in values) <= most
 
 
 def _storages(values: Sequence[Any]) -> Iterator[int]:

@@ -81,6 +81,19 @@ def test_training():
     torch.testing.assert_close(part_peers(forward, modes=False)["eager"]()[0], run(forward)[0])
 
 
+def test_a_backward_pass_is_run_again_after_other_forward_passes():
+    """Each forward pass of a batch norm writes its statistics, which autograd watches."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)).train()
+    parts = capture_model(model, torch.randn(4, 8), training=True).parts
+    forward, backward = (part_peers(part, modes=False) for part in parts)
+    # Inductor's forward pass tells autograd of what it writes, eager's does not.
+    compiled = torch.compile(parts[0].origin.gm, backend="aot_eager")
+    backward["eager"]()
+    compiled(*parts[0].origin.inputs)
+    forward["eager"]()
+    assert any(g is not None for g in backward["eager"]())
+
+
 def test_nothing_to_fuse_is_noted():
     found = capture_model(lambda x: x.cumsum(0), [torch.ones(4, 4)])
     assert found.parts == ()

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.cudagraph import MOVED, SMALL, GraphedExecutor
+from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
 
 CPU = torch.device("cpu")
@@ -156,6 +156,31 @@ def test_large_inputs_are_not_copied(graphed):
     for x in kept:
         assert torch.equal(run(x)[0], x * 2)
     assert recorder.captures == 0
+
+
+def test_large_inputs_of_many_kernels_are_copied(graphed):
+    size = MOVED // 4 + 1
+    run, recorder, _ = graphed(size)
+    run.kernels_per_call = MOVED // MOVED_EACH + 1
+    kept = [torch.randn(size) for _ in range(4)]
+    for x in kept:
+        assert torch.equal(run(x)[0], x * 2)
+    assert (recorder.captures, run.replays) == (1, 1)
+
+
+def test_more_inputs_are_copied_when_they_turn_out_to_be_elsewhere(captured):
+    x, y = torch.randn(100), torch.randn(100)
+    found = captured(lambda x, y: x * 2 + y, x, y)
+    recorder = Recorder()
+    executor = Executor(found, Plan("", "", (), "modelled", ()), CPU)
+    run = GraphedExecutor(executor, record=recorder)
+    kept = []
+    for both in (False,) * 4 + (True,) * 4:
+        x, y = torch.randn(100), torch.randn(100) if both else y
+        kept += [x, y]
+        assert torch.equal(run(x, y)[0], x * 2 + y)
+    assert recorder.captures == 2
+    assert run.replays == 3
 
 
 def test_an_expanded_input_is_not_copied(captured):
