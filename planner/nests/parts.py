@@ -71,15 +71,30 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
     over = _longest(values)
     if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
         raise Refused("split", "no reduction is large enough to be cut")
-    divided = next((f for f in over if _divides(parts, values.extents[f])), None)
-    if divided is None:
-        raise Refused("split", f"no reduced axis divides into {parts} parts")
+    wholes, divided = _divided(values, over, parts)
     derived = derive(values, frozenset(over))
-    builder = _Builder(derived.values, derived.corrections, frozenset(over), divided, parts)
+    builder = _Builder(derived.values, derived.corrections, frozenset(over), wholes, divided, parts)
     builder.first_temporary = first_temporary
     if early:
         builder.early = builder.independent()
     return builder.build()
+
+
+def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int]:
+    """The factor that is divided into parts; or where none has so many, the outer ones of which
+    each element is a part, and the next, which is divided further."""
+    extents = values.extents
+    for factor in over:
+        if _divides(parts, extents[factor]):
+            return (), factor
+    left = parts
+    for place, factor in enumerate(over):
+        if _divides(left, extents[factor]):
+            return over[:place], factor
+        if varies(extents[factor]) or left % extents[factor]:
+            break
+        left //= extents[factor]
+    raise Refused("split", f"no reduced axis divides into {parts} parts")
 
 
 def _divides(parts: int, extent: int) -> bool:
@@ -112,6 +127,7 @@ class _Builder:
     values: Values
     corrections: Mapping[int, Correction]
     over: frozenset[int]
+    wholes: Factors
     divided: int
     parts: int
     first_temporary: int = 0
@@ -128,6 +144,16 @@ class _Builder:
     @property
     def rest(self) -> int:
         return max(self.values.extents) + 2
+
+    @property
+    def share(self) -> int:
+        """Into how many the divided factor is cut."""
+        return self.parts // math.prod(self.values.extents[f] for f in self.wholes)
+
+    @property
+    def parted(self) -> Factors:
+        """The factors that number the parts where they are worked on."""
+        return (*self.wholes, self.part)
 
     def build(self) -> Parts:
         passes = self._passes()
@@ -191,7 +217,7 @@ class _Builder:
         first = len(self.temporaries)
         for index, fold in enumerate(folds):
             value = self.values.values[fold]
-            dims = ((self.part,), *(copy.factors(d) for d in value.dims))
+            dims = (self.parted, *(copy.factors(d) for d in value.dims))
             shape = (self.parts, *(self.values.size(d) for d in value.dims))
             kind = TensorType(shape, self._strides(shape), value.dtype)
             outputs.append(Output(index, copy.value(fold), dims, kind))
@@ -240,8 +266,8 @@ class _Copy:
 
     def finish(self, outputs: Sequence[Output]) -> Values:
         extents = dict(self.builder.values.extents)
-        extents[self.builder.part] = self.builder.parts
-        extents[self.builder.rest] = extents[self.builder.divided] // self.builder.parts
+        extents[self.builder.part] = self.builder.share if self.divide else self.builder.parts
+        extents[self.builder.rest] = extents[self.builder.divided] // self.builder.share
         used = {f for v in self.made for f in v.axes} | {
             f for o in outputs for d in o.dims for f in d
         }
@@ -261,8 +287,8 @@ class _Copy:
             case Fold(source=source, times=times, about=about):
                 reduced = self.factors(kind.reduced)
                 if old.id in self.under_way:
-                    reduced = tuple(f for f in reduced if f != self.builder.part)
-                    dims = ((self.builder.part,), *dims)
+                    reduced = tuple(f for f in reduced if f not in self.builder.parted)
+                    dims = (self.builder.parted, *dims)
                 kind = replace(
                     kind,
                     source=self.known[source],
@@ -282,6 +308,8 @@ class _Copy:
         """A fold of an earlier pass, from its parts."""
         builder, fold = self.builder, old.kind
         assert isinstance(fold, Fold)
+        if self.divide and builder.wholes:
+            raise Refused("split", f"parts of {old.origin} are not numbered by one axis")
         state = self._state(old)
         correction = builder.corrections.get(old.id)
         dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))

@@ -330,6 +330,18 @@ def test_few_rows_and_a_long_axis_are_cut_over_the_grid() -> None:
     assert check(statistics, inputs, cut[:2]) == 4
 
 
+def test_a_weight_gradient_over_images_is_cut_between_axes() -> None:
+    """No one of images, rows and columns divides into 32 parts; images and eighths of rows do."""
+
+    def gradient(dy, x):
+        return dy.flatten(0, 2).t() @ x.flatten(0, 2)
+
+    inputs = [data(4, 56, 37, 300), data(4, 56, 37, 24, seed=1)]
+    cut = [c for c, _ in space(gradient, inputs).seeds(600) if c.split == 32]
+    assert cut
+    assert check(gradient, inputs, cut[:1]) == 2
+
+
 @pytest.mark.parametrize("r1", [4, 16])
 def test_a_product_in_a_later_loop_follows_no_extremum(r1: int) -> None:
     """The softmax is complete before the loops over both products begin."""

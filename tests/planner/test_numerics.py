@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.costs.points import loose
 from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
+from fusionplan.planner.nests.schedule import schedule_group
 from oracle import DEVICE, captured, check, whole_group
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -295,6 +297,27 @@ def test_a_norms_gradients_are_one_pass_over_memory(width: int) -> None:
         assert ("out", 0) in first
         assert not [kind for kind, _ in last if kind == "in"]
         assert [t.shape for t in program.temporaries] == 2 * [(config.split, width)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.var_mean(x, (0, 1, 2)),
+        lambda x: (x.relu() * 2, x.sum((0, 1, 2))),
+        lambda x: (x.amax((0, 1, 2)), x.exp().mean((0, 1, 2))),
+    ],
+)
+def test_a_reduction_is_cut_between_axes(function) -> None:
+    """Into 16 parts: images and quarters of rows, of which none divides into so many."""
+    x = data(4, 28, 41, 6)
+    group = whole_group(captured(function, [x])[0].graph).graph
+    assert isinstance(schedule_group(group, "natural", "loop", 64), Refusal)
+    for reduction in ("loop", "held"):
+        schedule = schedule_group(group, "natural", reduction, 16)
+        assert not isinstance(schedule, Refusal), schedule
+        blocks = {a.name: 64 for kernel in schedule.kernels for a in loose(kernel.nest)}
+        config = Config(tuple(sorted(blocks.items())), 1, 1, reduction=reduction, split=16)
+        assert check(function, [x], [config]) == len(schedule.kernels) > 1
 
 
 def test_an_output_that_waits_for_no_sum_is_written_on_the_way_to_it() -> None:
