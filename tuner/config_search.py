@@ -88,10 +88,15 @@ class _Flying:
 
 
 def tune_group(
-    group: Group, space: SpaceLike | Refusal, bench: Bench, budget: Budget
+    group: Group,
+    space: SpaceLike | Refusal,
+    bench: Bench,
+    budget: Budget,
+    framework_s: float = 0.0,
 ) -> GroupFindings:
     """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
-    the winner.
+    the winner. framework_s: seconds that the framework takes at least; it is measured last, and
+    only if no config was faster than that.
 
     What is found goes to `bench.findings` and the store at once, so an interruption loses
     nothing. With a refusal for a space no config is tried.
@@ -104,7 +109,7 @@ def tune_group(
     if not isinstance(space, Refusal):
         configs = _Configs(space, bench.seed, search)
         try:
-            configs.run(bench.ledger.neighbours(group))
+            configs.run(bench.ledger.neighbours(group), framework_s)
         finally:
             configs.cancel()
     else:
@@ -232,15 +237,22 @@ class _Configs:
         self._rest: Iterator[tuple[Config, Cost]] = iter(self.ranked)
         self._tell_known()
 
-    def run(self, neighbours: list[Candidate]) -> None:
-        """Keep the compilers busy, measure what they deliver, until the budget or a stop."""
+    def run(self, neighbours: list[Candidate], framework_s: float) -> None:
+        """Keep the compilers busy, measure what they deliver, until the budget or a stop; one at
+        least, in the framework's place where that waits."""
         self._enqueue(neighbours)
         search = self.search
         self._fill()
-        search.framework()
-        while self.flying and not search.is_over and not self._is_good_enough():
+        if not framework_s:
+            search.framework()
+        while self.flying and not self._is_good_enough():
+            if search.is_over and (search.triton or not framework_s):
+                break
             self._deliver(self._next())
             self._fill()  # what did not run meanwhile, as after a failure to compile
+        best_s = search.found.best_s
+        if framework_s and (best_s is None or best_s > framework_s):
+            search.framework()
 
     def cancel(self) -> None:
         for flying in self.flying:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
 from ..planner.covers import cover
-from ..planner.covers.pricing import space_for
+from ..planner.covers.pricing import aten_s, space_for
 from ..planner.errors import Refusal
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import Part, copies_in
@@ -20,6 +20,10 @@ from .findings import Finding, Findings
 from .lab import Group
 from .ledger import compute_count
 from .outcome import ATEN
+
+SURE = 1.5
+"""Times the seconds of a kernel, by the model, that the framework takes at least where there is no
+need to measure it."""
 
 Groups = tuple[tuple[int, ...], ...]
 Cuts = frozenset[tuple[int, int]]
@@ -41,13 +45,15 @@ class Cover:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A distinct group. Isomorphic groups of the graph share one task. vendors: whether a vendor's
-    call computes all of it, of whose time the model knows nothing."""
+    call computes all of it, of whose time the model knows nothing. framework_s: seconds that the
+    framework takes at least, where the model is sure that a kernel takes far less; else 0."""
 
     group: Group
     space: SpaceLike | Refusal
     modelled: Cost | None
     floor_s: float
     vendors: bool = False
+    framework_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -87,7 +93,13 @@ class Tasks:
             best = space.top()
             modelled = best[1] if best else None
             floor_s = space.floor_s()
-        made = Task(group, space, modelled, floor_s, bool(equals(part.group)))
+        vendors = bool(equals(part.group))
+        made = Task(group, space, modelled, floor_s, vendors)
+        if modelled and not vendors and not part.contracts:
+            # One operation after the other, each at the speed of memory.
+            framework_s = aten_s(part.group, self.profile)
+            if framework_s > SURE * modelled.seconds:
+                made = replace(made, framework_s=framework_s)
         self._by_key[group.key] = made
         return made
 

@@ -281,7 +281,7 @@ class PartitionSearch:
         """A group, up to so many trials of it in all."""
         before = self.bench.findings.of(task.group.key).trials
         budget = Budget(total, until, self.budget.clock)
-        tune_group(task.group, task.space, self.bench, budget)
+        tune_group(task.group, task.space, self.bench, budget, task.framework_s)
         self.used += self.bench.findings.of(task.group.key).trials - before
 
     def _is_new_task(self, task: Task) -> bool:

@@ -45,9 +45,10 @@ RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
 """Of the time, kept for the last measurement."""
 
-SEARCH_SHARE = 0.3
-"""Of the time, what the search has at least once the peers are compiled; what they took beyond the
-rest is added, for a tune that only compiled peers has found nothing."""
+SEARCH_SHARE, EACH_S = 0.3, 0.5
+"""Of the time, what the search has at least once the peers are compiled; or seconds for each group,
+up to all of the time. What the peers took beyond the rest is added, for a tune that only compiled
+peers has found nothing."""
 
 REGIONAL, REGIONAL_LEAST = 0.6, 0.25
 """Of the search, for the other ways of the graph's regions where they take all of its time; at
@@ -147,7 +148,7 @@ class Session:
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
-            least_s = SEARCH_SHARE * self.limits.seconds
+            least_s = self._least_s(tasks)
             gated = GatedLab(lab, contestants, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
             regional = RegionSearch(tasks, bench, identity)
@@ -179,6 +180,12 @@ class Session:
         if reason is not None:
             self.progress.note(reason)
         return plan
+
+    def _least_s(self, tasks: Tasks) -> float:
+        """Seconds of the search: one group that was not tried can make the plan a slow one."""
+        first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
+        each = EACH_S * len({task.group.key for task in tasks.all(first)})
+        return max(SEARCH_SHARE * self.limits.seconds, min(self.limits.seconds, each))
 
     def _tell_what_was_not_tried(
         self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]

@@ -29,6 +29,9 @@ MOVED, MOVED_EACH = 8 << 20, 1 << 20
 """Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
 graph spares the host, where that is more: half a microsecond, where a launch takes several."""
 
+_LAUNCHES = 8
+"""Launches that a graph spares for each of its inputs that is copied, where they are large."""
+
 _IN_TURN = 2
 """Graphs for the same addresses: a loop holds its last result while it computes the next."""
 
@@ -146,7 +149,8 @@ class GraphedExecutor:
     def _move(self, args: Sequence[Any], key: Key, places: tuple[int, ...]) -> None:
         """Copy these inputs from now on, if patience is over and that costs little."""
         launches = self.kernels_per_call + sum(g.lowering != "triton" for g in self.plan.groups)
-        if _may_move([args[i] for i in places], max(MOVED, MOVED_EACH * launches)):
+        few = _LAUNCHES * len(places) <= launches
+        if _may_move([args[i] for i in places], max(MOVED, MOVED_EACH * launches * few)):
             self._patience -= 1
             if self._patience < 0:
                 self._moving = places

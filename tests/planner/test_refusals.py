@@ -120,6 +120,16 @@ def split_of_an_odd_row() -> object:
     return schedule_group(b.graph(total), "natural", "held", parts=16)
 
 
+@case("split", "parts of n1 are not numbered by one axis")
+def split_between_axes_in_two_passes() -> object:
+    b = Builder()
+    x = b.input(4, 28, 41, 6)
+    most = b.op("amax.default", x, (0, 1, 2), shape=(6,))
+    scaled = b.op("tanh.default", b.op("mul.Tensor", x, most))
+    total = b.op("sum.dim_IntList", scaled, (0, 1, 2), shape=(6,))
+    return schedule_group(b.graph(total), "natural", "loop", parts=16)
+
+
 @case("split", "nothing is reduced")
 def split_of_a_pointwise_group() -> object:
     b = Builder()

@@ -206,6 +206,31 @@ def test_a_group_without_kernel_has_the_framework_only(store: Store):
     assert not lab.compiled
 
 
+@pytest.mark.parametrize("ours, measured", [(0.1, False), (2.0, True)])
+def test_a_framework_that_cannot_win_is_not_measured(store: Store, ours: float, measured: bool):
+    """It takes 1.0 or more: where a kernel takes longer than that, it is measured after all."""
+    lab = FakeLab(lambda g, c: 1.5 if c.config is None else ours)
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), Recording())
+    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
+    assert found.trials == 3
+    assert (ATEN in found.outcomes) == measured
+    assert (found.best.candidate == ATEN) == measured
+
+
+def test_a_kernel_under_way_is_tried_when_time_is_over(store: Store):
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+    bench = Bench(FakeLab(warps), ledger, Findings(), Recording())
+    times = iter([0, 0])
+    budget = Budget(500, until=1, clock=lambda: next(times, 1))
+    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    found = tune_group(group, space, bench, budget, framework_s=1.0)
+    assert found.trials == 1
+    assert ATEN not in found.outcomes
+
+
 def test_finalists_are_timed_again_and_near_ties_go_to_the_earlier(store: Store):
     lab = FakeLab(lambda g, c: 1.0 if c.config is None else 0.1 + 1e-5 * c.config.num_warps)
     found, _ = tune(store, lab, trials=20)
