@@ -129,6 +129,11 @@ _PLAIN = 0.62
 _LEFT, _COLUMN, _COLUMNS = 0.9, 0.72, 15.0
 
 
+# Of the rows and columns of float32 that a thread multiplies: nine kernels of one group, of which
+# those that spill 160 to 10,000 bytes are told from the others.
+_ROWS = 0.5
+
+
 def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
     """Registers of a product, `wanted` if groups of warps multiply (see `staging.by_group`). Else
     each warp brings its rows and columns into registers. In a loop, where nothing is loaded ahead,
@@ -139,9 +144,11 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
     dot, fold = tiles.dot(product), nest.fold(product)
     assert dot is not None
     assert fold.times is not None
+    m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
+    if fold.operand == "float32" and fold.precision == "ieee":
+        return max(wanted, _by_threads(m * n / (32 * num_warps), k))
     if staging.by_group(dot, tiles, num_warps):
         return wanted
-    m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
     rows, columns = _of_warp(m, n, num_warps)
     word = itemsize(fold.operand) / 128
     if next(own for item, own in nest.walk() if getattr(item, "value", None) == product):
@@ -153,6 +160,12 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
         return wanted
     operands = (rows + columns) * k * word * (1.0 if computed else _PLAIN)
     return max(wanted, operands + max(m * n / (32 * num_warps), 16))
+
+
+def _by_threads(results: float, k: int) -> float:
+    """Registers where each thread computes so many results, near a square, without tensor cores."""
+    rows = 2 ** math.ceil(math.log2(max(1.0, results)) / 2)
+    return _BASE + results + _ROWS * (rows + results / rows) * k
 
 
 def _of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:
