@@ -16,6 +16,13 @@ from torch import nn
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
+@pytest.fixture(autouse=True)
+def told_why_nothing_is_captured(recwarn):
+    """A graph that cannot be captured is only warned of: here it fails the test, with the reason."""
+    yield
+    assert [str(w.message) for w in recwarn if "without a CUDA graph" in str(w.message)] == []
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
