@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.fixture(autouse=True)
 def told_why_nothing_is_captured(recwarn):
-    """A graph that cannot be captured is only warned of: here it fails the test, with the reason."""
+    """A graph that cannot be captured is only warned of; here the test fails with the reason."""
     yield
     assert [str(w.message) for w in recwarn if "without a CUDA graph" in str(w.message)] == []
 
