@@ -15,15 +15,11 @@ from ..planner.groups.group import Part, copies_in
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
 from ..planner.vendor.vendor import equals
-from .config_search import SpaceLike
+from .config_search import SURE, SpaceLike
 from .findings import Finding, Findings
 from .lab import Group
 from .ledger import compute_count
 from .outcome import ATEN
-
-SURE = 1.5
-"""Times the seconds of a kernel, by the model, that the framework takes at least where there is no
-need to measure it."""
 
 Groups = tuple[tuple[int, ...], ...]
 Cuts = frozenset[tuple[int, int]]

@@ -164,7 +164,7 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
 
 def _by_threads(results: float, k: int) -> float:
     """Registers where each thread computes so many results, near a square, without tensor cores."""
-    rows = 2 ** math.ceil(math.log2(max(1.0, results)) / 2)
+    rows = 2.0 ** math.ceil(math.log2(max(1.0, results)) / 2)
     return _BASE + results + _ROWS * (rows + results / rows) * k
 
 

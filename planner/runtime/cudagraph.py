@@ -29,8 +29,9 @@ MOVED, MOVED_EACH = 8 << 20, 1 << 20
 """Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
 graph spares the host, where that is more: half a microsecond, where a launch takes several."""
 
-_LAUNCHES = 8
-"""Launches that a graph spares for each of its inputs that is copied, where they are large."""
+_FEW, _LAUNCHES = 4, 8
+"""Inputs that are copied besides one for each launch that a graph spares; launches for each input,
+where they are large."""
 
 _IN_TURN = 2
 """Graphs for the same addresses: a loop holds its last result while it computes the next."""
@@ -82,6 +83,7 @@ class GraphedExecutor:
         self.replays = 0
         self._record = record or _CudaRecorder(executor.device)
         self._room, self._copies, self._patience = graphs, copies, patience
+        self._again = max(1, patience)
         self._recorded: dict[Key, list[_Recorded]] = {}
         self._moving: tuple[int, ...] = ()
         """The inputs that are elsewhere in every call, by place."""
@@ -125,6 +127,7 @@ class GraphedExecutor:
             buffer.copy_(args[place])
         args.clear()
         self.replays += 1
+        self._patience = self._again  # Only what misses its graph again and again is copied.
         found.replay()
         results = [
             (o.clone() if copy else o.detach()) if isinstance(o, torch.Tensor) else o
@@ -148,13 +151,19 @@ class GraphedExecutor:
 
     def _move(self, args: Sequence[Any], key: Key, places: tuple[int, ...]) -> None:
         """Copy these inputs from now on, if patience is over and that costs little."""
-        launches = self.kernels_per_call + sum(g.lowering != "triton" for g in self.plan.groups)
-        few = _LAUNCHES * len(places) <= launches
-        if _may_move([args[i] for i in places], max(MOVED, MOVED_EACH * launches * few)):
-            self._patience -= 1
-            if self._patience < 0:
-                self._moving = places
-                self._seen = self._fixed(key)
+        if not _may_move([args[i] for i in places], self._launches):
+            return
+        self._patience -= 1
+        if self._patience < 0:
+            for known in [k for k in self._recorded if None in k]:  # with fewer inputs copied
+                self._room += len(self._recorded.pop(known))
+            self._moving, self._patience = places, self._again
+            self._seen = self._fixed(key)
+
+    @property
+    def _launches(self) -> int:
+        """Kernels that a call launches at least."""
+        return self.kernels_per_call + sum(g.lowering != "triton" for g in self.plan.groups)
 
     def _fixed(self, key: Key) -> Key:
         """The key without what moves."""
@@ -212,13 +221,17 @@ def _same_view(view: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return source.detach().as_strided(view.shape, view.stride(), offset)
 
 
-def _may_move(values: Sequence[Any], most: int) -> bool:
-    """Whether to copy these inputs in each call costs little. most: bytes."""
+def _may_move(values: Sequence[Any], launches: int) -> bool:
+    """Whether to copy these inputs in each call costs little beside so many launches."""
     if not all(isinstance(v, torch.Tensor) for v in values):
         return False
     # A copy of what lies in memory more than once, or with holes, has other strides.
-    same = all(torch.empty_like(v, device="meta").stride() == v.stride() for v in values)
-    return same and sum(v.nbytes for v in values) <= most
+    if any(torch.empty_like(v, device="meta").stride() != v.stride() for v in values):
+        return False
+    size = sum(v.nbytes for v in values)
+    if size <= MOVED:
+        return len(values) <= _FEW + launches
+    return size <= MOVED_EACH * launches and _LAUNCHES * len(values) <= launches
 
 
 def _storages(values: Sequence[Any]) -> Iterator[int]:

@@ -180,7 +180,22 @@ def test_more_inputs_are_copied_when_they_turn_out_to_be_elsewhere(captured):
         kept += [x, y]
         assert torch.equal(run(x, y)[0], x * 2 + y)
     assert recorder.captures == 2
-    assert run.replays == 3
+    assert run.replays == 2
+
+
+def test_one_odd_call_changes_nothing(captured):
+    own = torch.randn(100)
+    found = captured(lambda x, y: x * 2 + y, torch.randn(100), own)
+    recorder = Recorder()
+    executor = Executor(found, Plan("", "", (), "modelled", ()), CPU)
+    run = GraphedExecutor(executor, record=recorder)
+    kept = []
+    for is_odd in (0, 0, 0, 0, 1, 0, 0, 1, 0):
+        x, y = torch.randn(100), torch.randn(100) if is_odd else own
+        kept += [x, y]  # no two have the same address
+        assert torch.equal(run(x, y)[0], x * 2 + y)
+    assert recorder.captures == 1
+    assert run.replays == 4
 
 
 def test_an_expanded_input_is_not_copied(captured):

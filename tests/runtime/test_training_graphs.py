@@ -9,11 +9,15 @@ import torch.nn.functional as F
 from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.runtime.compile import interpreted
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or interpreted(),
+    reason="needs a GPU, and PLANNER_TEST_DEVICE=cuda",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -219,6 +219,21 @@ def test_a_framework_that_cannot_win_is_not_measured(store: Store, ours: float, 
     assert (found.best.candidate == ATEN) == measured
 
 
+def test_the_framework_is_measured_when_the_kernels_are_dropped(store: Store):
+    class Strict(FakeLab):
+        def duel(self, group, candidates):
+            self.formula = lambda g, c: Wrong("fresh") if c.config else 1.5
+            return super().duel(group, candidates)
+
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+    lab = Strict(lambda g, c: 0.1 if c.config else 1.5)
+    bench = Bench(lab, ledger, Findings(), Recording())
+    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
+    assert found.best.candidate == ATEN
+
+
 def test_a_kernel_under_way_is_tried_when_time_is_over(store: Store):
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
