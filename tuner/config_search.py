@@ -98,8 +98,8 @@ def tune_group(
     framework_s: float = 0.0,
 ) -> GroupFindings:
     """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
-    the winner. framework_s: seconds that the framework takes at least; it is measured last, and
-    only if no config was faster than that.
+    the winner. framework_s: seconds that the framework takes at least, by the model; it is then
+    measured last, and only if no config is faster than that by far.
 
     What is found goes to `bench.findings` and the store at once, so an interruption loses
     nothing. With a refusal for a space no config is tried.
@@ -118,8 +118,9 @@ def tune_group(
     else:
         search.framework()
     settle(group, bench, found)
-    if framework_s and _may_win(framework_s, found) and ATEN not in found.outcomes:
-        search.framework()  # the kernels that were faster are dropped
+    # After that, because kernels may be dropped.
+    if framework_s and ATEN not in found.outcomes and _may_win(framework_s, found):
+        search.framework()
         found.settled = None
         settle(group, bench, found)
     return found
@@ -262,8 +263,6 @@ class _Configs:
                 break
             self._deliver(self._next())
             self._fill()  # what did not run meanwhile, as after a failure to compile
-        if framework_s and _may_win(framework_s, search.found):
-            search.framework()
 
     def cancel(self) -> None:
         for flying in self.flying:

@@ -76,6 +76,12 @@ class Tasks:
             self._all[groups] = [self.of(nodes, copies) for nodes, copies in both]
         return self._all[groups]
 
+    @property
+    def different(self) -> int:
+        """How many different groups the cover has that the model prefers."""
+        first = self.cover.best(self.graph, self.profile, 1)[0].groups
+        return len({task.group.key for task in self.all(first)})
+
     def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
         part = Part.of(self.graph, nodes, copies)
         known = self._by_key.get(part.key)

@@ -183,8 +183,7 @@ class Session:
 
     def _least_s(self, tasks: Tasks) -> float:
         """Seconds of the search: one group that was not tried can make the plan a slow one."""
-        first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
-        each = EACH_S * len({task.group.key for task in tasks.all(first)})
+        each = EACH_S * tasks.different
         return max(SEARCH_SHARE * self.limits.seconds, min(self.limits.seconds, each))
 
     def _tell_what_was_not_tried(
@@ -244,8 +243,7 @@ class Session:
         self, tasks: Tasks, bench: Bench, regional: RegionSearch, lab: GatedLab
     ) -> list[Partition]:
         """The best partitions; after Ctrl-C those that are known."""
-        first = tasks.cover.best(tasks.graph, tasks.profile, 1)[0].groups
-        most = self.limits.trials_of(len({task.group.key for task in tasks.all(first)}))
+        most = self.limits.trials_of(tasks.different)
         self.progress.phase("search", f"up to {most} trials")
         clock, until, trials = lab.clock, self._until, most
         search = PartitionSearch(tasks, bench, Budget(trials, until, clock))

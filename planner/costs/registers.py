@@ -128,10 +128,9 @@ _PLAIN = 0.62
 # are within 15% or 8 registers, 29 without these.
 _LEFT, _COLUMN, _COLUMNS = 0.9, 0.72, 15.0
 
-
 # Of the rows and columns of float32 that a thread multiplies: nine kernels of one group, of which
 # those that spill 160 to 10,000 bytes are told from the others.
-_ROWS = 0.5
+_OWN = 0.5
 
 
 def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
@@ -165,7 +164,7 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
 def _by_threads(results: float, k: int) -> float:
     """Registers where each thread computes so many results, near a square, without tensor cores."""
     rows = 2.0 ** math.ceil(math.log2(max(1.0, results)) / 2)
-    return _BASE + results + _ROWS * (rows + results / rows) * k
+    return _BASE + results + _OWN * (rows + results / rows) * k
 
 
 def _of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:

@@ -52,11 +52,10 @@ _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
 _AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
 _LONG = 1 << 16  # Elements of a row from which it may be held in parts,
-_ROWS, _PRODUCTS = (0.9, 256), (0.5, 128)
-"""Of the SMs, those that the parts of a reduction keep busy at least, and elements of the shortest
-part: of rows; and of products of matrices, whose tiles are few where the vendor splits none."""
 _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
+# Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
+_CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,13 +391,10 @@ def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         else:
             rows *= -(-axis.extent // _NEIGHBOURS) if _is_adjacent(nest, number) else axis.extent
     if rows < (device.sm_count if sides else 4 * device.sm_count) and length >= 2 * SMALLEST:
-        least, shortest = _PRODUCTS if sides else _ROWS
-        programs = least * device.sm_count, 16 * device.sm_count
-        wanted = [
-            parts
-            for parts in (1 << e for e in range(1, 13))
-            if programs[0] <= rows * parts <= programs[1] and length // parts >= shortest
-        ]
+        busy, shortest = _CUT_PRODUCTS if sides else _CUT_ROWS
+        least, most = busy * device.sm_count, 16 * device.sm_count
+        powers = (1 << e for e in range(1, 13))
+        wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
         for parts in wanted:
             found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
             found += [Layout("natural", "nested", parts)] if sides else []
