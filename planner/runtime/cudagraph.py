@@ -1,11 +1,11 @@
 """An executor's call as a CUDA graph.
 
-A graph holds addresses. One is captured for a set of input addresses that comes twice; where only a
-few small inputs are elsewhere in every call, as a batch is, they are copied to a place of their own
-first. The outputs stand in the graph's own memory and are handed out as they are; while somebody
-still holds one, the call runs by another graph or without any, so that a result that was given out
-is never written over. Small outputs of a graph of several kernels are handed out as copies instead:
-there a copy costs less than the launches.
+A graph holds addresses. One is captured for a set of input addresses that comes twice; where a few
+inputs are elsewhere in every call, as a batch is, or now here and now there, they are copied to a
+place of their own first. The outputs stand in the graph's own memory and are handed out as they
+are; while somebody still holds one, the call runs by another graph or without any, so that a result
+that was given out is never written over. Small outputs of a graph of several kernels are handed out
+as copies instead: there a copy costs less than the launches.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ graph spares the host, where that is more: half a microsecond, where a launch ta
 _FEW, _LAUNCHES = 4, 8
 """Inputs that are copied besides one for each launch that a graph spares; launches for each input,
 where they are large."""
+
+_STALE = 16
+"""Calls in a row that no graph fits before all make room for others; twice as many each time."""
 
 _IN_TURN = 2
 """Graphs for the same addresses: a loop holds its last result while it computes the next."""
@@ -61,7 +64,7 @@ class _Recorded:
 class GraphedExecutor:
     """`executor`, replayed. `boxed` and the call are as the executor's; `replays` counts.
 
-    graphs: most graphs that are captured; calls for which there is none run plainly. copies: how
+    graphs: most graphs at a time; calls for which there is none run plainly. copies: how
     many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
     forward graph saves for its backward graph must stay where it is, for that one's sake. patience:
     calls with other addresses after which inputs are copied: those of a backward graph stay in
@@ -83,6 +86,7 @@ class GraphedExecutor:
         self.replays = 0
         self._record = record or _CudaRecorder(executor.device)
         self._room, self._copies, self._patience = graphs, copies, patience
+        self._missed, self._stale = 0, _STALE
         self._again = max(1, patience)
         self._recorded: dict[Key, list[_Recorded]] = {}
         self._moving: tuple[int, ...] = ()
@@ -128,6 +132,7 @@ class GraphedExecutor:
         args.clear()
         self.replays += 1
         self._patience = self._again  # Only what misses its graph again and again is copied.
+        self._missed = 0
         found.replay()
         results = [
             (o.clone() if copy else o.detach()) if isinstance(o, torch.Tensor) else o
@@ -141,24 +146,53 @@ class GraphedExecutor:
 
     def _plain(self, args: list[Any], key: Key) -> Sequence[Any]:
         before, self._seen = self._seen, key
+        self._missed += 1
+        if self._room <= 0 and self._missed >= self._stale:
+            self._room += sum(map(len, self._recorded.values()))
+            self._stale *= 2
+            self._recorded.clear()
         if self._room > 0 and len(before) == len(key):
             elsewhere = tuple(i for i, (a, b) in enumerate(zip(before, key, strict=True)) if a != b)
-            if not elsewhere:
-                self._capture(args, key)
+            if elsewhere:
+                self._move(args, key, elsewhere)
             else:
-                self._move(args, key, tuple(sorted({*self._moving, *elsewhere})))
+                self._settled(args, key)
         return self.executor.boxed(args)
+
+    def _settled(self, args: list[Any], key: Key) -> None:
+        """Capture a graph for addresses that came twice. Of a few inputs that a graph there is has
+        elsewhere, it is not the last place either: they are copied."""
+        places = self._strayed(key)
+        if places and self._may_copy(args, places):
+            self._copy_too(places, key)
+        self._capture(args, self._seen)
+
+    def _strayed(self, key: Key) -> tuple[int, ...]:
+        """The inputs, few if any, that the graph nearest to these addresses has elsewhere."""
+        known = [k for k in self._recorded if len(k) == len(key)]
+        stay = [i for i in range(len(key)) if i not in self._moving]
+        strayed = (tuple(i for i in stay if k[i] != key[i]) for k in known)
+        return min((s for s in strayed if len(s) <= _FEW), key=len, default=())
 
     def _move(self, args: Sequence[Any], key: Key, places: tuple[int, ...]) -> None:
         """Copy these inputs from now on, if patience is over and that costs little."""
-        if not _may_move([args[i] for i in places], self._launches):
+        if not self._may_copy(args, places):
             return
         self._patience -= 1
         if self._patience < 0:
-            for known in [k for k in self._recorded if None in k]:  # with fewer inputs copied
-                self._room += len(self._recorded.pop(known))
-            self._moving, self._patience = places, self._again
-            self._seen = self._fixed(key)
+            self._patience = self._again
+            self._copy_too(places, key)
+
+    def _may_copy(self, args: Sequence[Any], places: tuple[int, ...]) -> bool:
+        """Whether to copy these inputs, too, costs little."""
+        return _may_move([args[i] for i in sorted({*self._moving, *places})], self._launches)
+
+    def _copy_too(self, places: tuple[int, ...], key: Key) -> None:
+        """Copy these inputs from now on; graphs that copy fewer make room."""
+        self._moving = tuple(sorted({*self._moving, *places}))
+        self._seen = self._fixed(key)
+        for known in [k for k in self._recorded if None in k or self._fixed(k) == self._seen]:
+            self._room += len(self._recorded.pop(known))
 
     @property
     def _launches(self) -> int:

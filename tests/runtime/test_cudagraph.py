@@ -183,6 +183,34 @@ def test_more_inputs_are_copied_when_they_turn_out_to_be_elsewhere(captured):
     assert run.replays == 2
 
 
+@pytest.mark.parametrize("size", [100, MOVED // 4 + 1])
+def test_an_input_with_several_places_is_copied_when_the_second_is_met(graphed, size):
+    run, recorder, _ = graphed(size)
+    run.kernels_per_call = MOVED // MOVED_EACH + 1
+    places = [torch.randn(size) for _ in range(6)]
+    for x in places:
+        for _ in range(3):
+            assert torch.equal(run(x)[0], x * 2)
+            x += 1
+    assert recorder.captures == 2
+    assert run.replays == 18 - 4  # two calls at each of the first two places
+
+
+def test_graphs_that_nothing_fits_any_more_make_room(graphed):
+    size = MOVED // 4 + 1  # too large to be copied for one kernel
+    run, recorder, _ = graphed(size, graphs=2)
+    first, second, third = (torch.randn(size) for _ in range(3))
+    for x in (first, second):
+        for _ in range(3):
+            run(x)
+    assert (recorder.captures, run.replays) == (2, 2)
+    for _ in range(30):
+        assert torch.equal(run(third)[0], third * 2)
+        third += 1
+    assert recorder.captures == 3
+    assert run.replays == 2 + 30 - 16
+
+
 def test_one_odd_call_changes_nothing(captured):
     own = torch.randn(100)
     found = captured(lambda x, y: x * 2 + y, torch.randn(100), own)
