@@ -14,12 +14,15 @@ import torch
 from pydantic import ConfigDict
 
 from ..api import executors, load, plans
+from ..db.store import Store
 from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
 from ..planner.runtime.dispatch import FusionplanWarning
+from ..planner.versions import versions
 from ..tuner.assembler import as_in_workers
 from ..tuner.capture_model import capture_model, describe
 from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
+from ..tuner.refit import calibrated
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
@@ -51,12 +54,13 @@ class Whole:
     """One model in one kind, as far as it came.
 
     capture_s: to run and capture it; plan_s: to plan its graphs by the cost model, in which are
-    `nodes` nodes; tune_s: of the search after that. By way: first_s, of the first call, which
-    compiles with the caches as they are and with one ptxas (see `tuner/assembler.py`); times, of a
-    later one; peak_bytes, the most memory of it beyond what was allocated before (a way with CUDA
-    graphs holds its memory between calls, and it does not show); errors, relative root mean square
-    from eager; failed, why there is none of these. eager_error: of eager from float32. kernels: of
-    ours in a call. ended: why the process ended early, "" where it did not.
+    `nodes` nodes (None where all plans are stored); tune_s: of the search after that. By way:
+    first_s, of the first call, which compiles with the caches as they are and with one ptxas (see
+    `tuner/assembler.py`); times, of a later one; peak_bytes, the most memory of it beyond what was
+    allocated before (a way with CUDA graphs holds its memory between calls, and it does not show);
+    errors, relative root mean square from eager; failed, why there is none of these. eager_error:
+    of eager from float32. kernels: of ours in a call. ended: why the process ended early, "" where
+    it did not.
     """
 
     # JSON has no infinity, which is the error of a result that is not finite.
@@ -124,7 +128,7 @@ def measure(asked: Asked, save: Save) -> Whole:
     ways = asked.ways
     if OURS in ways:
         try:
-            _planned(asked, step, record)
+            _planned(asked, step, wanted[0], record)
         except Exception as error:  # noqa: BLE001 - told; the other ways go on
             record.failed[OURS] = describe(error)
             ways = tuple(way for way in ways if way != OURS)
@@ -151,18 +155,23 @@ def _strays(step: Step, eager: Sequence[torch.Tensor]) -> float:
     return distance(eager, wide.results(wide.module))
 
 
-def _planned(asked: Asked, step: Step, record: Whole) -> None:
-    """How long planning takes, and then the search. Raises FusionplanError."""
+def _planned(asked: Asked, step: Step, wanted: torch.Tensor, record: Whole) -> None:
+    """How long planning takes, and then the search. wanted: on the device. Raises
+    FusionplanError."""
     start = time.monotonic()
     training = asked.kind == "training"
     captured = capture_model(step.module, step.inputs, training=training)
     record.capture_s = time.monotonic() - start
     record.graphs = captured.graphs
     record.nodes = sum(len(part.captured.graph.nodes) for part in captured.parts)
-    start = time.monotonic()
-    for part in captured.parts:
-        modelled_plan(part.captured.graph, profile_of(part.captured.device))
-    record.plan_s = time.monotonic() - start
+    with Store.open(asked.store) as store:
+        profile = calibrated(store, profile_of(wanted.device))
+        known = [store.plan(part.key, profile.key, versions()) for part in captured.parts]
+    if asked.seconds or not all(known):  # else they are loaded, and nothing is planned
+        start = time.monotonic()
+        for part in captured.parts:
+            modelled_plan(part.captured.graph, profile)  # which the search begins with
+        record.plan_s = time.monotonic() - start
     del captured
     step.forget()
     if not asked.seconds:

@@ -100,6 +100,16 @@ def test_without_a_search_the_models_plans_run(tmp_path, tuned):
     assert found.kernels > 0
 
 
+def test_what_is_stored_is_not_planned_again(tmp_path, tuned):
+    store = tmp_path / "p.db"
+    first = measure(asked("inference", store), lambda _: None)
+    again = measure(asked("inference", store, seconds=0.0), lambda _: None)
+    assert tuned == ["inference"]
+    assert first.plan_s > 0
+    assert again.plan_s is None
+    assert again.kernels == first.kernels > 0
+
+
 def test_a_way_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
     def fails(model: object, **_: object) -> Callable[..., object]:
         def call(**_: object) -> object:
