@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from ..planner.versions import versions
 from ..tuner.assembler import as_in_workers
 from ..tuner.capture_model import capture_model, describe
 from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
+from ..tuner.progress import TrialDone
 from ..tuner.refit import calibrated
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
@@ -99,6 +101,28 @@ class Whole:
 Save = Callable[[Whole], None]
 
 
+def _tell(text: str) -> None:
+    """A line of progress: a model can take minutes. Standard output has the table alone."""
+    clock = time.strftime("%H:%M:%S", time.gmtime())
+    print(f"  {clock} {text}", file=sys.stderr, flush=True)
+
+
+class _Told(Notes):
+    """Tells the phases of a tune, and how many trials it has had."""
+
+    trials = 0
+
+    def phase(self, name: str, text: str) -> None:
+        _tell(f"{name}: {text} ({self.trials} trials)")
+
+    def trial(self, done: TrialDone) -> None:
+        self.trials += not done.reused
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        _tell(text)
+
+
 class AloneStopwatch:
     """CUDA events around each call, begun on an idle device: what the host takes shows, and caches
     are as the call before left them."""
@@ -138,6 +162,7 @@ def measure(asked: Asked, save: Save) -> Whole:
         models = {way: _made(way, asked, step) for way in ways}
         calls: dict[str, Call] = {}
         for way, model in models.items():
+            _tell(f"{way}: first calls")
             try:
                 calls[way] = _begun(way, model, step, wanted, record)
             except Exception as error:  # noqa: BLE001 - told; the other ways go on
@@ -145,6 +170,7 @@ def measure(asked: Asked, save: Save) -> Whole:
             save(record)
         if OURS in calls:
             _ran(models[OURS], record)
+        _tell("timing them in turn")
         _timed(asked, calls, device, record)
     return record
 
@@ -168,6 +194,7 @@ def _planned(asked: Asked, step: Step, wanted: torch.Tensor, record: Whole) -> N
         profile = calibrated(store, profile_of(wanted.device))
         known = [store.plan(part.key, profile.key, versions()) for part in captured.parts]
     if asked.seconds or not all(known):  # else they are loaded, and nothing is planned
+        _tell(f"planning {len(captured.parts)} graphs of {record.nodes} nodes")
         start = time.monotonic()
         for part in captured.parts:
             modelled_plan(part.captured.graph, profile)  # which the search begins with
@@ -177,7 +204,7 @@ def _planned(asked: Asked, step: Step, wanted: torch.Tensor, record: Whole) -> N
     if not asked.seconds:
         return
     torch._dynamo.reset()
-    notes = Notes()
+    notes = _Told()
     start = time.monotonic()
     tune(
         step.module,
