@@ -102,6 +102,9 @@ class ReplayLab:
             self.taken.append(trial)
         return _Done(Miscompiled(trial.reason) if failed else Resources(0, 0, 0, trial.compile_s))
 
+    def rank(self, group: Group, profile: DeviceProfile) -> None:
+        """Whoever asks ranks them."""
+
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Nothing is ever pending."""
 

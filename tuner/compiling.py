@@ -1,4 +1,5 @@
-"""The compile role: a group and a config to machine code in Triton's own cache on disk.
+"""The compile role: a group and a config to machine code in Triton's own cache on disk, and a
+group's configs in the order of the cost model.
 
 The worker that measures compiles the same text with the same options and finds it there.
 """
@@ -9,15 +10,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..planner.costs.device import DeviceProfile
+from ..planner.costs.space import space_of
 from ..planner.errors import Refusal
 from ..planner.graph import graph as graphs
 from ..planner.lower import lower
 from ..planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
+from .ranking import Ranking
 from .wire import config_from_json
 
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
-    """{"group", "config", "capability"} to {"registers", ...}, or to a failure."""
+    """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
+    to a ranking."""
+    if "rank" in request:
+        return _ranked(request)
     group = graphs.from_json(request["group"])
     program = lower(group, config_from_json(request["config"]))
     if isinstance(program, Refusal):
@@ -37,3 +44,10 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
         "compile_s": taken,
         "kernels": len(used),
     }
+
+
+def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:
+    space = space_of(graphs.from_json(request["rank"]), DeviceProfile.from_json(request["profile"]))
+    # The parent has made the same space: it asks for none that is refused.
+    assert not isinstance(space, Refusal), space
+    return Ranking.of(space).to_json()

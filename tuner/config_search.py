@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from optuna.distributions import IntDistribution
@@ -17,7 +17,6 @@ from optuna.trial import TrialState, create_trial
 
 from ..planner.config import Config
 from ..planner.costs.cost import Cost
-from ..planner.costs.space import Dimension
 from ..planner.errors import Refusal
 from ..planner.vendor.vendor import equals
 from .findings import Finding, Findings, GroupFindings
@@ -25,6 +24,7 @@ from .lab import Group, Lab, Pending
 from .ledger import Known, Ledger
 from .outcome import ATEN, Candidate, Failure, Outcome, Rejected, Resources, Timed
 from .progress import Progress, TrialDone
+from .ranking import SpaceLike
 
 SEEDS = 8
 SEEDED = 0.6
@@ -38,20 +38,6 @@ NEAR_FLOOR = 1.05
 PATIENCE = 24
 RETRIES = 6
 """Proposals that may be old or hopeless before the model is asked instead."""
-
-
-class SpaceLike(Protocol):
-    """The part of `planner.costs.space.Space` that a search needs."""
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]: ...
-    def config(self, choice: Mapping[str, Any]) -> Config: ...
-    def choice(self, config: Config) -> Mapping[str, Any]: ...
-    def judge(self, config: Config) -> Cost | Refusal: ...
-    def ranked(self, limit: int) -> list[tuple[Config, Cost]]: ...
-    def top(self) -> tuple[Config, Cost] | None: ...
-    def seeds(self, limit: int) -> list[tuple[Config, Cost]]: ...
-    def floor_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

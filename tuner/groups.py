@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
@@ -15,11 +16,14 @@ from ..planner.groups.group import Part, copies_in
 from ..planner.lower import kernel_name
 from ..planner.plan import Evidence, GroupPlan, Plan
 from ..planner.vendor.vendor import equals
-from .config_search import SURE, SpaceLike
+from .config_search import SURE
 from .findings import Finding, Findings
-from .lab import Group
+from .lab import Group, Lab
 from .ledger import compute_count
 from .outcome import ATEN
+from .ranking import RankedSpace, SpaceLike
+
+FEW = 2
 
 Groups = tuple[tuple[int, ...], ...]
 Cuts = frozenset[tuple[int, int]]
@@ -61,6 +65,7 @@ class Tasks:
     cover: Cover = field(default_factory=Cover)
     _by_nodes: dict[tuple[tuple[int, ...], tuple[int, ...]], Task] = field(default_factory=dict)
     _by_key: dict[str, Task] = field(default_factory=dict)
+    _spaces: dict[str, RankedSpace | Refusal] = field(default_factory=dict)
     _all: dict[Groups, list[Task]] = field(default_factory=dict)
 
     def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
@@ -76,22 +81,45 @@ class Tasks:
             self._all[groups] = [self.of(nodes, copies) for nodes, copies in both]
         return self._all[groups]
 
+    def begin(self, groups: Groups, lab: Lab) -> None:
+        """Have the configs of all these groups ranked at the same time, in the lab's workers. A
+        few are ranked here before a worker has started."""
+        both = zip(groups, copies_in(self.graph, groups), strict=True)
+        parts = {part.key: part for part in (Part.of(self.graph, *each) for each in both)}
+        if len(parts) <= FEW:
+            return
+        for part in parts.values():
+            space = self._space(part)
+            if isinstance(space, RankedSpace):
+                space.begin(partial(lab.rank, _group(part), self.profile))
+
     @property
     def different(self) -> int:
         """How many different groups the cover has that the model prefers."""
-        first = self.cover.best(self.graph, self.profile, 1)[0].groups
-        return len({task.group.key for task in self.all(first)})
+        return len({task.group.key for task in self.all(self.first)})
+
+    @property
+    def first(self) -> Groups:
+        """The cover that the model prefers."""
+        return self.cover.best(self.graph, self.profile, 1)[0].groups
+
+    def _space(self, part: Part) -> RankedSpace | Refusal:
+        if part.key not in self._spaces:
+            space = self.cover.space(part, self.profile)
+            own = space if isinstance(space, Refusal) else RankedSpace(space)
+            self._spaces[part.key] = own
+        return self._spaces[part.key]
 
     def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
         part = Part.of(self.graph, nodes, copies)
         known = self._by_key.get(part.key)
         if known is not None:
             return known
-        group = Group.of(part.group, kernel_name(part.group))
-        space = self.cover.space(part, self.profile)
+        group = _group(part)
+        space = self._space(part)
         modelled, floor_s = None, 0.0
         if not isinstance(space, Refusal):
-            # Of a few hundred configs: to rank thousands waits until the group is tuned.
+            # Of a few hundred configs, unless it is ranked: that waits until the group is tuned.
             best = space.top()
             modelled = best[1] if best else None
             floor_s = space.floor_s()
@@ -119,6 +147,10 @@ class Tasks:
             return task.modelled.seconds
         sizes = (n.type.nbytes * 3 for n in task.group.graph.nodes if n.type and n.inputs)
         return sum(self.profile.stream_s(size) for size in sizes)
+
+
+def _group(part: Part) -> Group:
+    return Group.of(part.group, kernel_name(part.group))
 
 
 @dataclass(frozen=True, slots=True)

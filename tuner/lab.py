@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..planner.config import Config
+from ..planner.costs.device import DeviceProfile
 from ..planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
 from . import assembler
 from . import outcome as outcomes
@@ -24,10 +25,12 @@ from .outcome import (
     TunerError,
 )
 from .pool import Answer, Pool, Role, worker_command
+from .ranking import Begun, Ranking
 from .wire import config_to_json
 
 COMPILE_LIMIT_S = 20.0
 MEASURE_LIMIT_S = 30.0
+RANK_LIMIT_S = 60.0
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
 DUEL_BUDGET_S = 0.4
@@ -70,6 +73,9 @@ class Lab(Protocol):
     @property
     def compilers(self) -> int: ...
     def compile(self, group: Group, config: Config) -> Pending: ...
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
+        """The model's order of its configs, begun elsewhere; None: whoever wants it makes it."""
+
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Until one of them is done, or the time is over."""
 
@@ -110,6 +116,17 @@ class _Compiling:
             answer["shared_bytes"],
             answer["compile_s"],
         )
+
+
+class _Ranking:
+    """What does not come in time, or with the worker, is made by whoever asks."""
+
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+
+    def result(self) -> Ranking | None:
+        answer = self.future.result()
+        return None if isinstance(answer, (TimedOut, Crashed)) else Ranking.from_json(answer)
 
 
 class WorkerLab:
@@ -163,6 +180,10 @@ class WorkerLab:
             "capability": self._capability,
         }
         return _Compiling(self.pool.submit("compile", request))
+
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun:
+        request = {"rank": group.data, "profile": profile.to_json()}
+        return _Ranking(self.pool.submit("compile", request, RANK_LIMIT_S))
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         futures = [p.future for p in pending if isinstance(p, _Compiling)]

@@ -237,6 +237,7 @@ class PartitionSearch:
         is as slow as the group that there was no time for."""
         end = self.budget.clock()
         end += (self.budget.until - end) * share
+        self.tasks.begin(groups, self.bench.lab)
         own = self.tasks.all(groups)
         counts = Counter(task.group.key for task in own)
         tasks = {task.group.key: task for task in own}

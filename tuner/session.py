@@ -38,6 +38,7 @@ from .outcome import Candidate, Outcome
 from .partition_search import PartitionSearch
 from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
+from .ranking import Begun
 from .refit import calibrated
 from .regional import RegionSearch
 
@@ -148,6 +149,7 @@ class Session:
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
+            tasks.begin(tasks.first, lab)
             least_s = self._least_s(tasks)
             gated = GatedLab(lab, contestants, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
@@ -348,6 +350,9 @@ class GatedLab:
     def compile(self, group: Group, config: Config) -> Pending:
         begun = self.ahead.pop((group.key, config), None)
         return self.lab.compile(group, config) if begun is None else begun
+
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
+        return self.lab.rank(group, profile)
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         self.lab.wait(pending, timeout_s)

@@ -9,6 +9,7 @@ from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.lab import Group, WorkerLab
 from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
+from fusionplan.tuner.ranking import Ranking
 from tuner_graphs import attention, pointwise, softmax
 
 H200 = builtin("h200")
@@ -37,6 +38,11 @@ def test_compiles_for_a_target_and_measures_here(lab: WorkerLab, graph: Graph):
     resources = compiling.result()
     assert isinstance(resources, Resources)
     assert 8 <= resources.registers <= 255
+
+
+def test_a_compiler_ranks_configs_as_the_parent_does(lab: WorkerLab):
+    found = lab.rank(Group.of(softmax(), "g"), H200).result()
+    assert found == Ranking.of(space_of(softmax(), H200))
 
 
 def test_the_framework_is_a_candidate_and_a_duel_has_one_winner(lab: WorkerLab):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
+from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.tuner.lab import Duel, Group
 from fusionplan.tuner.outcome import Candidate, Failure, Outcome, Resources, Timed
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -48,6 +49,9 @@ class FakeLab:
     def compile(self, group: Group, config: Config) -> Done:
         self.compiled.append(config)
         return Done(self.refuse(config) or self.resources(config))
+
+    def rank(self, group: Group, profile: DeviceProfile) -> None:
+        """Nobody else ranks its configs."""
 
     def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
         raise AssertionError("nothing is ever pending")
