@@ -1,9 +1,10 @@
-"""A graph of ATen operations, run node by node: in its own dtypes, or wide, in float64."""
+"""A graph of ATen operations, run node by node: in its own dtypes, or all of it in a wider one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import getitem
 from typing import Any
 
@@ -24,14 +25,16 @@ _BITCAST = "fusionplan.bitcast.default"
 
 
 class Evaluator:
-    """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: every float is
-    float64 and every cast to a float goes to float64; integers and booleans stay.
+    """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: a dtype that
+    every float has, and to which every cast to a float goes; integers and booleans stay.
 
     Raises PlanError for a graph with something that is no operator, such as a constant of the
     user's model: a group reads those as inputs.
     """
 
-    def __init__(self, graph: Graph, device: torch.device, *, wide: bool = False) -> None:
+    def __init__(
+        self, graph: Graph, device: torch.device, *, wide: torch.dtype | None = None
+    ) -> None:
         self.graph, self.device, self.wide = graph, device, wide
         self._steps = [
             (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
@@ -48,8 +51,9 @@ class Evaluator:
         """The value of every node; without those that `dead` says are not read after a node."""
         values: list[Any] = [None] * len(self.graph.nodes)
         for node, value in zip(self.graph.inputs, inputs, strict=True):
-            values[node] = value.double() if self.wide and value.is_floating_point() else value
-        with torch.no_grad(), _default_dtype(torch.float64 if self.wide else None):
+            is_wide = self.wide and value.is_floating_point()
+            values[node] = value.to(self.wide) if is_wide else value
+        with torch.no_grad(), _default_dtype(self.wide):
             for node, function, args, kwargs in self._steps:
                 values[node] = function(
                     *[_fill(a, values) for a in args],
@@ -66,7 +70,7 @@ class Evaluator:
         if self.wide:
             function = wide_attention(op) or function
         if self.wide and op == _BITCAST:
-            return _wide_bitcast, [args[0], getattr(torch, _dtype_name(args[1]))], {}
+            return partial(_wide_bitcast, self.wide), [args[0], _dtype(args[1])], {}
         return (
             function,
             [self._constant(a) for a in args],
@@ -80,7 +84,7 @@ class Evaluator:
             return value
         if value.kind == "dtype":
             dtype = getattr(torch, value.name)
-            return torch.float64 if self.wide and dtype.is_floating_point else dtype
+            return self.wide if self.wide and dtype.is_floating_point else dtype
         if value.kind == "device":
             return self.device if value.name == "graph" else torch.device(value.name)
         if value.kind in ("layout", "memory_format"):
@@ -99,22 +103,27 @@ class Evaluator:
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device, *, wide: bool = False
+    graph: Graph,
+    inputs: Sequence[torch.Tensor],
+    device: torch.device,
+    *,
+    wide: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """The outputs of the graph for these inputs (see `Evaluator`)."""
     return Evaluator(graph, device, wide=wide)(*inputs)
 
 
-def _dtype_name(value: Arg) -> str:
+def _dtype(value: Arg) -> torch.dtype:
     assert isinstance(value, Symbol)
-    return value.name
+    found: torch.dtype = getattr(torch, value.name)
+    return found
 
 
-def _wide_bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _wide_bitcast(wide: torch.dtype, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Bits are those of the narrow types, whatever the value was computed in."""
     narrow = x.float() if x.dtype is torch.float64 and dtype.itemsize == 4 else x
     result: torch.Tensor = operator(_BITCAST)(narrow, dtype)
-    return result.double() if dtype.is_floating_point else result
+    return result.to(wide) if dtype.is_floating_point else result
 
 
 def _operator(name: str) -> Callable[..., Any]:

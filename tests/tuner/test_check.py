@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
-from fusionplan.tuner.check import check, deepest, expected
+from fusionplan.tuner.check import check, compare, deepest, expected
 from fusionplan.tuner.evaluate import evaluate
 from fusionplan.tuner.inputs import DATA_SETS, empty, is_poison, make, poison
 from tuner_graphs import dense, pointwise, softmax
@@ -160,7 +160,7 @@ def test_wide_evaluation_ignores_casts_to_narrow_floats_only():
         (1, 2),
     )
     x = torch.full((4, 4), 1.001)
-    wide, whole = evaluate(group, [x], CPU, wide=True)
+    wide, whole = evaluate(group, [x], CPU, wide=torch.float64)
     assert wide.dtype is torch.float64
     assert float(wide[0, 0]) == pytest.approx(1.001, abs=1e-7)
     assert whole.dtype is torch.int32
@@ -229,3 +229,22 @@ def test_made_up_indices_lie_inside_what_they_are_indices_of():
         assert int(i.max() + j.max()) < 40
         assert evaluate(group, [table, i, j, k], CPU)[0].shape == (6, 8)
         assert int(k.min()) >= -8  # no index, and any number
+
+
+def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch):
+    """A tensor core's sum of a few products does not overflow halfway, one after the other does."""
+    exact = torch.full((100,), 3e38, dtype=torch.float64)
+    late = exact.float()
+    late[:3] = math.inf
+
+    def evaluated(*_: object, wide: torch.dtype | None = None) -> list[torch.Tensor]:
+        by = {None: exact.bfloat16(), torch.float64: exact, torch.float32: late}
+        return [by[wide]]
+
+    monkeypatch.setattr("fusionplan.tuner.check.evaluate", evaluated)
+    (wanted,) = expected(pointwise(), [], CPU)
+    assert wanted.differing == 3
+    for count, passes in ((6, True), (7, False)):
+        found = exact.bfloat16()
+        found[-count:] = -math.inf
+        assert (compare(wanted, found) is None) == passes
