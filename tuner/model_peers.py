@@ -20,11 +20,12 @@ MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotu
 
 LARGE = 200
 """Operations of a graph from which on launches alone decide between a mode and its twin with CUDA
-graphs: the slower of the two to compile is then timed as the latter only."""
+graphs: the slower of the two to compile is then timed as the latter only, and of a training step
+both are."""
 
 TRAINING_MODES = ("default", "max-autotune-no-cudagraphs")
-"""Without CUDA graphs, which reuse the memory that a backward pass run again still reads. A whole
-step is timed with them, too."""
+"""Of a graph of training: without CUDA graphs, which reuse the memory that a backward pass run
+again still reads. A whole step is timed with them, too; of a large graph nothing but that."""
 
 _STATISTICS = 1 << 20
 """Most bytes of a tensor of statistics that a model keeps while it learns."""
@@ -35,8 +36,17 @@ WITH_GRAPHS = {"default": "reduce-overhead", "max-autotune-no-cudagraphs": "max-
 
 def modes_for(graph: Graph) -> tuple[str, ...]:
     """The modes of torch.compile that an inference graph is compared with."""
-    large = sum(map(is_compute, graph.nodes)) >= LARGE
+    large = _is_large(graph)
     return tuple(m for m in MODES if not (large and m == "max-autotune-no-cudagraphs"))
+
+
+def training_modes_for(graph: Graph) -> tuple[str, ...]:
+    """The modes of torch.compile that one graph of a training step is compared with by itself."""
+    return () if _is_large(graph) else TRAINING_MODES
+
+
+def _is_large(graph: Graph) -> bool:
+    return sum(map(is_compute, graph.nodes)) >= LARGE
 
 
 def model_peers(model: Model, call: Call, modes: Sequence[str]) -> dict[str, Run]:
@@ -60,7 +70,7 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
         return model_peers(origin.gm, Call(origin.inputs), given)
     make = _forward if part.stage == "forward" else _backward
     peers = {EAGER: make(origin.gm, origin)}
-    names = TRAINING_MODES if modes else ()
+    names = training_modes_for(part.captured.graph) if modes else ()
     return peers | {m: make(_graph_compiled(origin, m), origin) for m in names}
 
 
@@ -94,9 +104,9 @@ def step_of(model: Model, origin: Origin) -> Run:
     return run
 
 
-def step_with_graphs(origin: Origin, mode: str) -> Run:
-    """The same by torch.compile, in the mode with CUDA graphs that has the kernels of `mode`."""
-    return step_of(_compiled(origin.gm, WITH_GRAPHS[mode]), origin)
+def step_by(origin: Origin, mode: str) -> Run:
+    """The same by torch.compile in this mode."""
+    return step_of(_compiled(origin.gm, mode), origin)
 
 
 def _graph_compiled(origin: Origin, mode: str) -> Model:

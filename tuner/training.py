@@ -18,8 +18,8 @@ from ..planner.runtime.dispatch import whole_lowering
 from .capture_model import Model, Origin
 from .groups import Identity
 from .measure import MARGIN, Timer
-from .model_peers import WITH_GRAPHS, step_of, step_with_graphs
-from .peers import Peers, peer_plan
+from .model_peers import WITH_GRAPHS, step_by, step_of
+from .peers import EAGER, Peers, peer_plan
 from .progress import Progress
 
 OURS = "what was kept"
@@ -79,31 +79,31 @@ class Steps:
         graphs, and its mode where that wins (None: nothing changes)."""
         plans = [plan for plan, _ in planned]
         sums = peer_sums(tuple(plans))
-        modes = [mode for mode in WITH_GRAPHS if mode in sums]
-        if not modes:
+        timed = [mode for mode in WITH_GRAPHS if mode in sums]
+        if not sums:
             return plans, None
-        mode = min(modes, key=lambda name: sums[name])
-        name = WITH_GRAPHS[mode]
+        # Where their twins were timed the better one's; of large graphs neither was.
+        like = min(timed, key=lambda name: sums[name]) if timed else EAGER
+        names = [WITH_GRAPHS[like]] if timed else list(WITH_GRAPHS.values())
         ours = Peers({OURS: step_of(self.ours, self.origin)}, self.progress, nullcontext)
-        theirs = Peers({name: step_with_graphs(self.origin, mode)}, self.progress)
+        theirs = Peers({name: step_by(self.origin, name) for name in names}, self.progress)
         for each in (ours, theirs):
             each.warm()
         calls = ours.ready | theirs.ready
-        if len(calls) < 2:
+        if OURS not in calls or len(calls) < 2:
             return plans, None
         result = self.timer.interleaved(calls, budget_s=STEP_S)
-        ours_s, peer_s = (result.timing(each).seconds for each in calls)
-        self.progress.note(
-            f"a whole step: {ours_s * 1e3:.4g} ms by what was kept, {peer_s * 1e3:.4g} ms by {name}"
-        )
-        known = [dict(plan.peers)[mode] for plan in plans]
+        seconds = {name: result.timing(name).seconds for name in calls}
+        told = [f"{s * 1e3:.4g} ms by {name}" for name, s in seconds.items()]
+        self.progress.note(f"a whole step: {', '.join(told)}")
         # Of one step only the sum was measured: its graphs share it as they do without CUDA graphs.
-        figures = [peer_s * part / sums[mode] for part in known]
+        parts = [dict(plan.peers).get(like, 1.0) / sums.get(like, len(plans)) for plan in plans]
         plans = [
-            replace(plan, peers=(*plan.peers, (name, seconds)))
-            for plan, seconds in zip(plans, figures, strict=True)
+            replace(plan, peers=(*plan.peers, *((n, seconds[n] * part) for n in theirs.ready)))
+            for plan, part in zip(plans, parts, strict=True)
         ]
-        if not result.wins(name, OURS):
+        best = min(theirs.ready, key=lambda name: seconds[name])
+        if not result.wins(best, OURS):
             return plans, None
         graphs = [graph for _, graph in planned]
-        return [_as_peer(name, p, g) for p, g in zip(plans, graphs, strict=True)], name
+        return [_as_peer(best, p, g) for p, g in zip(plans, graphs, strict=True)], best

@@ -107,7 +107,7 @@ def test_a_whole_step_of_ours_is_compiled_outside(
             raise StopIteration
 
     monkeypatch.setattr(training, "step_of", lambda model, origin: made("ours"))
-    monkeypatch.setattr(training, "step_with_graphs", lambda origin, mode: made("theirs"))
+    monkeypatch.setattr(training, "step_by", lambda origin, mode: made("theirs"))
     plan = Plan("g", "d", (), "measured", (), peers=(("default", 1.0),))
     steps = training.Steps(cast(Any, None), cast(Any, None), Untimed(WallStopwatch()), Silent())
     with pytest.raises(StopIteration):

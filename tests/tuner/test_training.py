@@ -1,14 +1,25 @@
 """A training step is run by our plans or by a peer, as a whole, and by what it takes in sum."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fusionplan.api import load, plans
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import whole_lowering
+from fusionplan.tuner import training
 from fusionplan.tuner.capture_model import capture_model
-from fusionplan.tuner.model_peers import in_order, step_of
-from fusionplan.tuner.training import peer_sums, settled
+from fusionplan.tuner.measure import Interleaved
+from fusionplan.tuner.model_peers import (
+    LARGE,
+    TRAINING_MODES,
+    in_order,
+    step_of,
+    training_modes_for,
+)
+from fusionplan.tuner.progress import Silent
+from fusionplan.tuner.training import Steps, peer_sums, settled
 from tuner_fakes import captured
 
 FORWARD = captured(lambda x: torch.exp(x) + 1, torch.randn(4)).graph
@@ -66,6 +77,48 @@ def test_nothing_is_decided_without_peers_that_ran_both():
     forward, backward = plan(FORWARD, 1.0, eager=0.1), plan(BACKWARD, 1.0, default=0.1)
     assert peer_sums((forward, backward)) == {}
     assert decide(forward, backward) == ((forward, backward), None)
+
+
+class Rounds:
+    """Ten rounds, in which each takes what it is said to take."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+
+    def interleaved(self, calls, budget_s) -> Interleaved:
+        return Interleaved({name: [self.seconds[call()]] * 10 for name, call in calls.items()})
+
+
+@pytest.mark.parametrize("known", [{}, {"default": 3.0, "max-autotune-no-cudagraphs": 2.0}])
+@pytest.mark.parametrize("theirs", [0.5, 2.0])
+def test_whole_steps_of_large_graphs_are_compared_with_both_modes(monkeypatch, known, theirs):
+    monkeypatch.setattr(training, "step_of", lambda model, origin: lambda: "ours")
+    monkeypatch.setattr(training, "step_by", lambda origin, mode: lambda: mode.replace("-", "_"))
+    timer = Rounds(ours=1.0, max_autotune=theirs, reduce_overhead=0.9 * theirs)
+    forward, backward = plan(FORWARD, 0.4, eager=1.0), plan(BACKWARD, 0.6, eager=3.0)
+    added = tuple(known.items())
+    planned = [
+        (replace(p, peers=p.peers + added), graph)
+        for p, graph in ((forward, FORWARD), (backward, BACKWARD))
+    ]
+    kept, name = Steps(None, None, timer, Silent()).settled(planned)
+    timed = ["max-autotune"] if known else ["reduce-overhead", "max-autotune"]
+    best = timed[0]
+    share = 0.5 if known else 0.25
+    assert [n for n, _ in kept[0].peers[1 + len(known) :]] == timed
+    assert dict(kept[0].peers)["max-autotune"] == pytest.approx(theirs * share)
+    assert name == (best if theirs < 1 else None)
+    assert (kept[0].groups == forward.groups) == (theirs > 1)
+
+
+def test_a_large_graph_of_training_has_no_peer_but_eager_by_itself():
+    def long(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(LARGE):
+            x = torch.sin(x)
+        return x
+
+    assert training_modes_for(FORWARD) == TRAINING_MODES
+    assert training_modes_for(captured(long, torch.randn(4)).graph) == ()
 
 
 def test_a_traced_graph_is_traced_again_into_the_same_graph() -> None:
