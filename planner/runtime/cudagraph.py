@@ -11,6 +11,7 @@ as copies instead: there a copy costs less than the launches.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class _Recorded:
     replay: Callable[[], None]
     outputs: tuple[Any, ...]
     shared: tuple[tuple[int, int], ...]  # storage of each large output, and its holders when idle
-    copied: tuple[bool, ...]
+    hands: tuple[Callable[[Any], Any] | None, ...]  # how each output is handed out; None: `.data`
     moved: tuple[tuple[int, torch.Tensor], ...]  # inputs by place, and where the graph reads them
     given: tuple[int | None, ...]  # of each output, the moved input that it is a view of
 
@@ -87,6 +88,8 @@ class GraphedExecutor:
         self._record = record or _CudaRecorder(executor.device)
         self._room, self._copies, self._patience = graphs, copies, patience
         self._missed, self._stale = 0, _STALE
+        nodes = executor.captured.graph.nodes
+        self._all_tensors = all(nodes[i].type is not None for i in executor.captured.graph.inputs)
         self._again = max(1, patience)
         self._recorded: dict[Key, list[_Recorded]] = {}
         self._moving: tuple[int, ...] = ()
@@ -110,7 +113,7 @@ class GraphedExecutor:
 
     def boxed(self, args: list[Any]) -> Sequence[Any]:
         """As `Executor.boxed`."""
-        key = tuple([a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args])
+        key = self._key(args)
         known = self._recorded.get(key)
         if known is None and self._moving:
             key = self._fixed(key)
@@ -124,6 +127,12 @@ class GraphedExecutor:
             self._capture(args, key)
         return self.executor.boxed(args)
 
+    def _key(self, args: Sequence[Any]) -> Key:
+        """Addresses of tensors, and what is none as it is."""
+        if self._all_tensors:
+            return tuple(map(_address, args))
+        return tuple([_address(a) if isinstance(a, torch.Tensor) else a for a in args])
+
     def _replayed(self, found: _Recorded, args: list[Any]) -> Sequence[Any]:
         own: dict[int, torch.Tensor] = {}
         for place, buffer in found.moved:
@@ -135,8 +144,8 @@ class GraphedExecutor:
         self._missed = 0
         found.replay()
         results = [
-            (o.clone() if copy else o.detach()) if isinstance(o, torch.Tensor) else o
-            for o, copy in zip(found.outputs, found.copied, strict=True)
+            o.data if hand is None else hand(o)
+            for o, hand in zip(found.outputs, found.hands, strict=True)
         ]
         if own:  # A view of an input is one of the caller's own.
             for number, source in enumerate(found.given):
@@ -229,9 +238,9 @@ class GraphedExecutor:
         inputs: Sequence[Any],
         moved: Sequence[tuple[int, torch.Tensor]],
     ) -> _Recorded:
-        own = set(_storages(inputs))
+        own, each = set(_storages(inputs)), Counter(_storages(outputs))
         buffers = {buffer.untyped_storage()._cdata: place for place, buffer in moved}
-        copied: list[bool] = []
+        hands: list[Callable[[Any], Any] | None] = []
         shared: list[tuple[int, int]] = []
         given_by: list[int | None] = []
         for number, value in enumerate(outputs):
@@ -241,12 +250,26 @@ class GraphedExecutor:
             given = not tensor or storage in own
             small = not given and value.untyped_storage().nbytes() <= SMALL
             small = small and (self._copies is None or number < self._copies)
-            copied.append(small and self._several)
             given_by.append(None if storage is None else buffers.get(storage))
-            if storage is not None and not given and not copied[-1]:
-                shared.append((storage, torch._C._storage_Use_Count(storage)))
+            if storage is None:
+                hands.append(_as_it_is)
+            elif small and self._several:
+                hands.append(torch.Tensor.clone)
+            else:
+                # What shares memory shares its version, too: autograd asks whether it was written.
+                is_alone = not given and each[storage] == 1
+                hands.append(None if is_alone else torch.Tensor.detach)
+                if not given:
+                    shared.append((storage, torch._C._storage_Use_Count(storage)))
         outputs, moved = tuple(outputs), tuple(moved)
-        return _Recorded(replay, outputs, tuple(shared), tuple(copied), moved, tuple(given_by))
+        return _Recorded(replay, outputs, tuple(shared), tuple(hands), moved, tuple(given_by))
+
+
+_address: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _same_view(view: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

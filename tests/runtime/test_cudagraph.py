@@ -142,6 +142,25 @@ def test_a_view_of_a_copied_input_is_one_of_the_callers_own(captured):
     assert (recorder.captures, run.replays) == (1, 3)
 
 
+def test_results_in_the_same_memory_share_their_version(captured):
+    """By which autograd notices that what it has saved was written."""
+
+    def function(x):
+        y = x * 2
+        return y, y[1:], x + 1
+
+    executor = Executor(captured(function, torch.randn(20)), Plan("", "", (), "modelled", ()), CPU)
+    run = GraphedExecutor(executor, record=Recorder(), copies=0)
+    x = torch.randn(20)
+    run(x), run(x)
+    whole, part, alone = run(x)
+    assert run.replays == 1
+    before = part._version, alone._version
+    whole.add_(1)
+    assert (part._version, alone._version) == (before[0] + 1, before[1])
+    torch.testing.assert_close(part, x[1:] * 2 + 1)
+
+
 def test_patience_is_had_before_inputs_are_copied(graphed):
     run, recorder, _ = graphed(100, patience=3)
     kept = [torch.randn(100) for _ in range(7)]
