@@ -11,15 +11,16 @@ from ..graph.graph import itemsize
 from ..nests.nest import Nest
 from ..nests.place import Loop, Store
 from ..values.values import Choice, Compute, Load
-from .staging import by_group
+from .staging import by_group, of_warp
 
 # Rounded from robust least squares over 310 kernels compiled for sm_90: 83% of those of attention
 # are within 15% or 8 registers, 65% of the others, with workloads left out 80% and 60%.
-_BASE, _COMPUTED, _STANDING, _PIECES = 27.0, 1.1, 0.7, 1.5
+_BASE, _COMPUTED, _STANDING, _PIECES = 27.0, 1.1, 0.85, 1.5
 # What is computed for a product outside of loops is all there at once, with the addresses of what
-# it is computed from. Rounded from 193 kernels of 19 groups that Triton 3.6 compiled for H200s: 64%
-# of those of attention are within 15% or 8 registers (53% without it), 52% of the others (9%), and
-# none is expected to spill that does not.
+# it is computed from, in each group of warps that works on its rows. Rounded from 174 kernels that
+# Triton 3.6 compiled for H200s: 63% of those of attention are within 15% or 8 registers, 69% of the
+# others (52% with rows counted once, and operands by what a tile of them has), and none is expected
+# to spill hopelessly that does not.
 _BEFORE = 1.5
 
 
@@ -44,7 +45,7 @@ def registers(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool) -> float:
                 words = counter.words(value)
                 alive += words
                 ends[max(last.get(value, -1), place + 1)] += words
-        most = max(most, alive)
+        most = max(most, alive + counter.standing(own))
     return _BASE + most + counter.left(ahead) + _PIECES * counter.pieces()
 
 
@@ -81,15 +82,34 @@ class _Counter:
             return self.each(value) * self._repeated(value)
         if isinstance(kind, Load):
             readers = [c for c in self.dots if value in nest.values[c].reads]
-            # Operands lie in shared memory; what stands outside of loops is kept by warps alone.
-            alone = any(not self._grouped(c) for c in readers)
-            part = (_STANDING * (alone and not self.depth[value])) if readers else 1.0
-            return part * self.each(value) * max(0.5, itemsize(kind.dtype) / 4)
+            # Operands lie in shared memory.
+            return 0.0 if readers else self.each(value) * max(0.5, itemsize(kind.dtype) / 4)
         if not isinstance(kind, (Compute, Choice)) or nest.values[value].dtype == "bool":
             return 0.0
         if value in self.before:
-            return _BEFORE * self.each(value)
+            return _BEFORE * self.each(value) * self._shared(value)
         return _COMPUTED * self.each(value) if self.depth[value] else 0.0
+
+    def _shared(self, value: int) -> float:
+        """How many groups of warps hold the same rows of a computed left operand."""
+        for product, dot in self.dots.items():
+            rows = self.tiles.blocks[dot.m]
+            is_left = dot.m in self.nest.values[value].axes and not self.depth[product]
+            if is_left and self._grouped(product):
+                return max(1.0, 16.0 * self.num_warps / rows)
+        return 1.0
+
+    def standing(self, product: int) -> float:
+        """Of a product outside of loops, the rows and columns that a warp without a group loads."""
+        if product not in self.dots or self.depth[product] or self._grouped(product):
+            return 0.0
+        dot, fold = self.dots[product], self.nest.fold(product)
+        m, n, k = (self.tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
+        assert fold.times is not None
+        values = self.nest.values
+        sides = zip((fold.source, fold.times), of_warp(m, n, self.num_warps), strict=True)
+        loaded = sum(size for v, size in sides if isinstance(values[v].kind, Load))
+        return _STANDING * loaded * k * itemsize(fold.operand) / 128
 
     def left(self, ahead: bool) -> float:
         """Computed left operands, which stay in registers while the next product runs beside them:

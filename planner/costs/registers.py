@@ -148,7 +148,7 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
     if staging.by_group(dot, tiles, num_warps):
         return wanted
-    rows, columns = _of_warp(m, n, num_warps)
+    rows, columns = staging.of_warp(m, n, num_warps)
     word = itemsize(fold.operand) / 128
     if next(own for item, own in nest.walk() if getattr(item, "value", None) == product):
         if not ahead:
@@ -165,17 +165,6 @@ def _by_threads(results: float, k: int) -> float:
     """Registers where each thread computes so many results, near a square, without tensor cores."""
     rows = 2.0 ** math.ceil(math.log2(max(1.0, results)) / 2)
     return _BASE + results + _OWN * (rows + results / rows) * k
-
-
-def _of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:
-    """Rows and columns of a tile of a product that each warp multiplies by itself."""
-    down = across = 1
-    while down * across < num_warps:
-        if m * across >= n * down and down * 16 < m:
-            down *= 2
-        else:
-            across *= 2
-    return max(16, m / down), max(8, n / across)
 
 
 def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:

@@ -129,3 +129,14 @@ def _behind(nest: Nest, value: int) -> set[int]:
 
 def _elements(nest: Nest, tiles: Tiles, value: int) -> int:
     return math.prod(tiles.blocks[a] for a in nest.live[value])
+
+
+def of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:
+    """Rows and columns of a tile of a product that each warp multiplies by itself."""
+    down = across = 1
+    while down * across < num_warps:
+        if m * across >= n * down and down * 16 < m:
+            down *= 2
+        else:
+            across *= 2
+    return max(16, m / down), max(8, n / across)
