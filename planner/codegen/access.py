@@ -48,6 +48,10 @@ ONES = LEAST_DOT
 """Columns of ones with which rows are multiplied to sum them."""
 
 
+GROUP = 4
+"""Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """The tile axes of a matrix product [m, k] x [k, n]."""
@@ -208,6 +212,34 @@ class Tiles:
         16-bit tiles and sums them along the same axis: they need not pass the registers then. Only
         of sums that are results, of 16 bits: tensor cores add less exactly than float32 does."""
         return fold in _by_ones(self)
+
+    def by_group(self, dot: Dot, num_warps: int) -> bool:
+        """Whether groups of four warps multiply a tile at once, straight from shared memory; else
+        each warp brings its part of the operands into registers first."""
+        return num_warps % GROUP == 0 and self.blocks[dot.m] % (16 * GROUP) == 0
+
+    def is_operand_only(self, load: int) -> bool:
+        """Whether a loaded value is only ever an operand of products in its own dtype, summed by
+        ones at most."""
+        kind = self.nest.values[load].kind
+        assert isinstance(kind, Load)
+        if any(out.value == load for out in self.nest.outputs):
+            return False
+        for value in self.nest.values:
+            if load in value.reads and not self.is_by_ones(value.id):
+                fold, product = value.kind, value.id in self.nest.contractions
+                same = isinstance(fold, Fold) and fold.operand == kind.dtype
+                if not (same and product and self.dot(value.id) is not None):
+                    return False
+        return True
+
+    def is_loaded_twice(self, load: int, num_warps: int) -> bool:
+        """Whether, in a loop that loads ahead, others than the products that a group of warps is at
+        need a tile of their own: in that of the products the next would be written too early (see
+        `runtime.races`)."""
+        dots = (self.dot(c) for c in self.nest.contractions if load in self.nest.values[c].reads)
+        groups = any(dot is not None and self.by_group(dot, num_warps) for dot in dots)
+        return groups and not self.is_operand_only(load)
 
     def tile(self, value: int) -> int:
         """Elements of the largest tile that evaluating a value takes."""

@@ -99,6 +99,7 @@ class _Emitter:
         self.nest = nest
         self.config = config
         self.around = around
+        self.staged = False  # Whether the loop that is being written loads ahead.
         self.scope = Scope(nest, config, interpreted)
         self.tiles = self.scope.tiles
         self.number = self.tiles.numbers.text
@@ -301,7 +302,7 @@ class _Emitter:
         dims = self.tiles.dims(access.axes)
         multiplied = any(value.id in self.nest.values[c].reads for c in scope.dots)
         text = self._loaded(load, access, dims, multiplied)
-        if scope.is_dot_operand_only(value.id):
+        if self.tiles.is_operand_only(value.id):
             scope.raw[value.id] = f"v{value.id}"
             block = scope.described("in", load.input, access, dims)
             if block is not None:
@@ -311,21 +312,28 @@ class _Emitter:
         elif multiplied:
             scope.assign(value.id, f"v{value.id}_raw", text, dims)
             scope.raw[value.id] = text = f"v{value.id}_raw"
+            if self.staged and self.tiles.is_loaded_twice(value.id, self.config.num_warps):
+                # One tile for the product and for others would be overwritten (see `races`). With
+                # a cache modifier, though it says what is so anyway, the two loads stay two.
+                text = self._loaded(load, access, dims, multiplied, ', cache_modifier=".ca"')
             text = convert(text, load.dtype, value.dtype)
         else:
             text = convert(text, load.dtype, value.dtype)
         scope.bind(value.id, text, dims)
 
-    def _loaded(self, load: Load, access: Access, dims: Dims, multiplied: bool) -> str:
-        """multiplied: what is padded must be 0, for a matrix product sums it up."""
-        options = ""
+    def _loaded(
+        self, load: Load, access: Access, dims: Dims, multiplied: bool, again: str = ""
+    ) -> str:
+        """multiplied: what is padded must be 0, for a matrix product sums it up. again: how it is
+        loaded for the second time."""
+        options = again
         masks = self.tiles.masks(access, dims)
         terms, inside = self.scope.places(access, dims)
         lost = bool(inside) and is_float(load.dtype)
         if masks or inside:
             other = 'float("nan")' if lost and not multiplied else "0"
             options += f", mask={_all([*masks, *inside])}, other={other}"
-        hint = self._hint(load.input, access)
+        hint = "" if again else self._hint(load.input, access)
         if hint and self.config.eviction in (hint, "both"):
             options += f', eviction_policy="evict_{hint}"'
         pointer = self.tiles.pointer(f"in{load.input}", access, dims, terms)
@@ -385,8 +393,8 @@ class _Emitter:
         carried.begin()
         self.loops[loop.axis] += 1
         innermost = not any(isinstance(item, Loop) for item in loop.body)
-        staged = innermost and self.config.num_stages > 1
-        stages = f", num_stages={self.config.num_stages}" if staged else ""
+        self.staged = innermost and self.config.num_stages > 1
+        stages = f", num_stages={self.config.num_stages}" if self.staged else ""
         stages += ", flatten=True" if not innermost and self.config.flatten else ""
         first, last = self._range(loop.axis)
         self.scope.line(f"for {counter} in tl.range({first}, {last}{stages}):")
@@ -397,6 +405,7 @@ class _Emitter:
             start = "" if first == "0" else f"{first} + "
             self._index(loop.axis, f"({start}{end} - {counter})" if back else counter)
             self._body(loop.body, carried)
+        self.staged = False
         carried.end()
 
     def _range(self, axis: int) -> tuple[str, str]:

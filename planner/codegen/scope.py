@@ -9,7 +9,7 @@ from ..config import Config
 from ..graph.graph import Ref, itemsize
 from ..nests.forms import Access
 from ..nests.nest import Nest
-from ..values.values import Compute, Fold, Load, Value, ancestors
+from ..values.values import Compute, Fold, Value, ancestors
 from .access import Dims, Tiles
 from .body import TRITON_DTYPE, convert
 from .descriptors import coordinates, described
@@ -123,19 +123,6 @@ class Scope:
         if not self.dims[value]:
             return f"tl.full({self.tiles.shape(dims)}, {text}, {TRITON_DTYPE[dtype]})"
         return f"tl.broadcast_to({text}, {self.tiles.shape(dims)})"
-
-    def is_dot_operand_only(self, load: int) -> bool:
-        """Whether a loaded value is only ever an operand of dots in its own dtype, summed by ones
-        at most."""
-        kind = self.nest.values[load].kind
-        assert isinstance(kind, Load)
-        readers = [v for v in self.nest.values if load in v.reads]
-        stored = any(out.value == load for out in self.nest.outputs)
-        return not stored and all(
-            v.id in self.by_ones
-            or (v.id in self.dots and isinstance(v.kind, Fold) and v.kind.operand == kind.dtype)
-            for v in readers
-        )
 
 
 def _cancelled(nest: Nest) -> frozenset[int]:

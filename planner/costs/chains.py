@@ -11,7 +11,7 @@ from ..graph.graph import itemsize
 from ..nests.nest import Nest
 from ..nests.place import Loop, Store
 from ..values.values import Choice, Compute, Load
-from .staging import by_group, of_warp
+from .staging import of_warp
 
 # Rounded from robust least squares over 310 kernels compiled for sm_90: 83% of those of attention
 # are within 15% or 8 registers, 65% of the others, with workloads left out 80% and 60%.
@@ -134,7 +134,7 @@ class _Counter:
         return max(sizes, default=0) * 16 / (64 * self.num_warps)
 
     def _grouped(self, product: int) -> bool:
-        return by_group(self.dots[product], self.tiles, self.num_warps)
+        return self.tiles.by_group(self.dots[product], self.num_warps)
 
     def _repeated(self, product: int) -> float:
         """How many warps hold the same part of a result (see `matrix`)."""

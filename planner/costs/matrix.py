@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.access import ONES, Dot, Tiles
+from ..codegen.access import GROUP, ONES, Dot, Tiles
 from ..codegen.descriptors import LONGEST
 from ..config import Config
 from ..graph.graph import Graph, Ref
@@ -16,7 +16,6 @@ from ..nests.place import Carry, Step, Store
 from ..values.values import Fold
 from .device import DeviceProfile
 from .judged import once
-from .staging import GROUP, by_group
 
 _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""
@@ -105,7 +104,7 @@ def _chain(
     for number, (value, dot, times) in enumerate(found):
         fold = nest.fold(value)
         m, n = tiles.blocks[dot.m], tiles.blocks[dot.n]
-        grouped, feeds = by_group(dot, tiles, config.num_warps), number < len(found) - 1
+        grouped, feeds = tiles.by_group(dot, config.num_warps), number < len(found) - 1
         rows = 16.0 * config.num_warps / m if feeds and (grouped or m >= n) else 1.0
         columns = 8.0 * config.num_warps / n if not grouped and m < n else 1.0
         repeated = max(1.0, rows, columns)

@@ -134,7 +134,7 @@ _OWN = 0.5
 
 
 def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
-    """Registers of a product, `wanted` if groups of warps multiply (see `staging.by_group`). Else
+    """Registers of a product, `wanted` if groups of warps multiply (see `Tiles.by_group`). Else
     each warp brings its rows and columns into registers. In a loop, where nothing is loaded ahead,
     that is all of the left operand, else columns of the right one, for the steps to come. Without a
     loop it is all of both where something is computed first, or where they are too long for bulk
@@ -146,7 +146,7 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
     m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
     if fold.operand == "float32" and fold.precision == "ieee":
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
-    if staging.by_group(dot, tiles, num_warps):
+    if tiles.by_group(dot, num_warps):
         return wanted
     rows, columns = staging.of_warp(m, n, num_warps)
     word = itemsize(fold.operand) / 128

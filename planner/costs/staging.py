@@ -6,33 +6,24 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ..codegen.access import ONES, Dot, Tiles
+from ..codegen.access import ONES, Tiles
 from ..graph.graph import itemsize
 from ..nests.nest import Nest
 from ..nests.place import Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Load
 from .judged import once
 
-GROUP = 4
-"""Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
-
-
-def by_group(dot: Dot, tiles: Tiles, num_warps: int) -> bool:
-    """Whether groups of four warps multiply a tile at once, straight from shared memory; else each
-    warp brings its part of the operands into registers first."""
-    return num_warps % GROUP == 0 and tiles.blocks[dot.m] % (16 * GROUP) == 0
-
 
 @once
-def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, groups: bool) -> int:
+def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, num_warps: int) -> int:
     """Shared memory for the operands of matrix products. What a loop loads ahead has a place for
     every stage (one less where warps read operands into registers first); what is loaded before a
-    loop lies there until it ends; what is not loaded ahead makes room for what comes after it.
-    groups: there are enough warps for one (see `by_group`)."""
+    loop lies there until it ends; what is not loaded ahead makes room for what comes after it."""
     if not nest.contractions:
         return 0
     steps = [(i, loops) for i, loops in nest.walk() if isinstance(i, (Step, Carry))]
-    within = {i.value: tuple(id(loop) for loop in loops) for i, loops in steps}
+    places = [(i.value, tuple(id(loop) for loop in loops)) for i, loops in steps]
+    within, known = dict(places), set(places)
     innermost = {
         id(loop): not any(isinstance(each, Loop) for each in loop.body)
         for _, loops in steps
@@ -49,14 +40,18 @@ def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, groups: bool) -> int
         dot = tiles.dot(item.value) if item.value in nest.contractions else None
         if dot is None:
             continue
-        grouped = groups and by_group(dot, tiles, GROUP)
+        grouped = tiles.by_group(dot, num_warps)
         here, now = within[item.value], 0
         for load, size in _loads(nest, tiles, item.value).items():
-            there = within[load]
+            # What several loops read is loaded in each of them.
+            there = here if (load, here) in known else within[load]
             if not there and here:
                 standing[load] = size
             elif num_stages > 1 and there == here and here and innermost[here[-1]]:
-                ahead[here[-1]][load] = size * max(1, num_stages - (not grouped))
+                count = max(1, num_stages - (not grouped))
+                if tiles.is_loaded_twice(load, num_warps):
+                    count += num_stages - 1
+                ahead[here[-1]][load] = size * count
             else:
                 now += size
         now += _copied(nest, tiles, item.value, within, grouped)

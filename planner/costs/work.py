@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..codegen.access import Tiles
+from ..codegen.access import GROUP, Tiles
 from ..config import Config
 from ..graph.graph import itemsize
 from ..memo import by_identity
@@ -272,8 +272,8 @@ def _folds(nest: Nest) -> int:
 def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
     tiles that a persistent kernel loads ahead."""
-    grouped = config.num_warps % staging.GROUP == 0
-    staged = staging.staged_bytes(nest, tiles, config.num_stages, grouped)
+    warps = GROUP if config.num_warps % GROUP == 0 else 1  # More of them change nothing.
+    staged = staging.staged_bytes(nest, tiles, config.num_stages, warps)
     if staged:
         staged = max(staged, staging.stored_bytes(nest, tiles, config.subtiles))
     return max(

@@ -27,6 +27,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..errors import FusionplanError
+from .races import overwritten
 
 _ELEMENT = {
     "bool": "i1",
@@ -209,6 +210,9 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+    wrong = overwritten(kernel.asm["ttgir"])
+    if wrong is not None:
+        raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
     return Compiled(source, kernel, wanted, aligned)
 
 

@@ -1,5 +1,6 @@
 """Run by test_compile.py with the real compiler; prints what it found as JSON."""
 
+import itertools
 import json
 import re
 import sys
@@ -14,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "planner"))
 from corpus import graph_of
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.config import Config
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
@@ -107,8 +110,70 @@ def meets(capability):
     return found
 
 
+# A product whose left operand is stored too, by the tile of the product or by one of its own.
+SHARED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mixed(a_ptr, b_ptr, out_ptr, copy_ptr):
+    m = tl.arange(0, 128)
+    total = tl.full([128, 128], 0.0, tl.float32)
+    for block in tl.range(0, 16, num_stages=STAGES):
+        place = m[:, None] * 1024 + (block * 64 + tl.arange(0, 64))[None, :]
+        a = tl.load(a_ptr + place)
+        total = tl.dot(a, tl.trans(tl.load(b_ptr + place)), total)
+        tl.store(copy_ptr + place, STORED)
+    tl.store(out_ptr + m[:, None] * 128 + m[None, :], total.to(tl.bfloat16))
+"""
+
+
+def mixed(stored, stages="3", warps=4):
+    buffers = [Buffer("in", n, "bfloat16") for n in (0, 1)]
+    buffers += [Buffer("out", n, "bfloat16") for n in (0, 1)]
+    text = SHARED.replace("STORED", stored).replace("STAGES", stages)
+    return KernelSource("mixed", text, tuple(buffers), 1, warps, 1)
+
+
+def operand_stored():
+    """The compiler's word on kernels of ours that store an operand of their product."""
+
+    def function(x, weight):
+        turned = x.transpose(0, 1).contiguous()
+        return turned, turned @ weight
+
+    inputs = [torch.empty(256, 1024, device="meta", dtype=torch.bfloat16) for _ in range(2)]
+    inputs[1] = torch.empty(256, 512, device="meta", dtype=torch.bfloat16)
+    graph = whole_group(graph_of(function, inputs)).graph
+    blocks = (("r0", 64), ("x0", 128), ("x1", 128))
+    found = []
+    for access, stages in itertools.product(("pointer", "descriptor"), (2, 3, 4)):
+        config = Config(blocks, 8, stages, reduction="loop", access=access)
+        program = lower(graph, config)
+        (kernel,) = program.kernels
+        judged = space_of(graph, builtin("h200")).judge(config)
+        loads = len(re.findall(r"tl\.load\(|\.load\(", kernel.text))
+        found.append([failure(kernel), loads, usage(kernel)["shared_bytes"] - judged.shared_bytes])
+    return found
+
+
+again = 'tl.load(a_ptr + place, cache_modifier=".ca")'
+
 json.dump(
     {
+        "spoilt": failure(mixed("a")),
+        "spoilt_deep": failure(mixed("a", stages="4", warps=8)),
+        "sound": [
+            failure(each)
+            for each in (
+                mixed(again),
+                mixed(again, stages="4", warps=8),
+                mixed("a", stages="1"),
+                mixed("a", warps=2),  # No group of warps: they read it before they go on.
+            )
+        ],
+        "operand_stored": operand_stored(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),

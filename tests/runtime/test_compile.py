@@ -42,6 +42,20 @@ def test_failures_say_what_is_wrong(found):
     assert "complex64" in found["dtype"]
 
 
+def test_a_tile_that_the_pipeline_would_write_over_is_found(found):
+    """Triton's fault, not the text's: without a GPU nothing else shows it."""
+    assert "pipeline would spoil it: 2 buffers" in found["spoilt"]
+    assert "3 buffers" in found["spoilt_deep"]
+    assert found["sound"] == [""] * 4
+
+
+def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
+    for reason, loads, beyond in found["operand_stored"]:
+        assert reason == ""
+        assert loads == 3
+        assert 0 <= beyond <= 1024  # of shared memory, barriers
+
+
 def test_launches_on_a_gpu(found):
     if found["gpu"] is None:
         pytest.skip("no GPU")
