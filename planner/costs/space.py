@@ -17,13 +17,13 @@ from ..graph.graph import Graph, itemsize
 from ..memo import by_identity
 from ..nests.forms import Role, TileAxis
 from ..nests.nest import Nest
-from ..nests.parts import SMALLEST
-from ..nests.schedule import Schedule, schedule_group
+from ..nests.schedule import Schedule
 from ..values.values import Fold
 from .cost import Cost, estimate, floor_s, total
 from .device import DeviceProfile
 from .judged import once, tiles_of
-from .points import WARPS, block_sizes, dot_sides, least_blocks, loose, points
+from .layouts import LARGEST_TILE, NATURAL, Layout, schedules_of
+from .points import WARPS, block_sizes, dot_sides, loose, points
 from .work import shared_bytes
 
 Value = str | int | bool
@@ -36,7 +36,6 @@ _GROUPS = (8, 1)
 _SUBTILES = (1, 2, 4)
 _WIDENED = (1, 2, 4)
 _EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
-_LARGEST_TILE = 1 << 16
 _MOST_PER_THREAD = 128
 MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
@@ -46,16 +45,11 @@ _RESIDENT = (1, 2)  # Programs of an SM that load ahead.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
 _VARIED = 3  # the best of them that are tried with the first kernel's
 _FIRST = 40  # first points.
-_NEIGHBOURS = 64  # Elements side by side that one program takes at least.
 _RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
 _AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
-_LONG = 1 << 16  # Elements of a row from which it may be held in parts,
-_PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
-# Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
-_CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +59,6 @@ class Dimension:
     name: str
     values: tuple[Value, ...]
     layouts: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What decides the nests: tiling, how reductions are walked, and their parts."""
-
-    tiling: Literal["natural", "flat"]
-    reduction: Literal["held", "loop", "nested"]
-    split: int = 1
-
-    @property
-    def name(self) -> str:
-        base = self.tiling if self.reduction == "held" else self.reduction
-        return base if self.split == 1 else f"{base}/{self.split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +117,7 @@ class Space:
     def choice(self, config: Config) -> dict[str, Value]:
         """The choice that gives a config; inverse of `config`."""
         return {
-            "layout": _layout(config).name,
+            "layout": Layout.of(config).name,
             **dict(config.blocks),
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
@@ -152,7 +132,7 @@ class Space:
 
     def judge(self, config: Config) -> Cost | Refusal:
         """The predicted cost, or why the config never reaches the compiler."""
-        layout = _layout(config)
+        layout = Layout.of(config)
         if layout not in self.schedules:
             known = self.refusals.get(layout)
             return known or Refusal("layout", f"the group has no layout {layout.name}")
@@ -223,7 +203,7 @@ class Space:
         classes: dict[object, list[tuple[Config, Cost]]] = {}
         for config, cost in self.ranked(_ENUMERATED):
             tiles = config.blocks if cost.flops else ()
-            classes.setdefault((_layout(config), config.num_warps, tiles), []).append(
+            classes.setdefault((Layout.of(config), config.num_warps, tiles), []).append(
                 (config, cost)
             )
         best = min((cost.seconds for _, cost in itertools.chain(*classes.values())), default=0.0)
@@ -345,18 +325,9 @@ def _by_seconds(judged: _Judged) -> tuple[float, str]:
 
 def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     """The space of a group, or why it cannot be one kernel."""
-    schedules: dict[Layout, Schedule] = {}
-    refusals: dict[Layout, Refusal] = {}
-    for layout in _layouts(group, device):
-        found = schedule_group(group, layout.tiling, layout.reduction, layout.split)
-        if not isinstance(found, Refusal):
-            found = _sensible(layout, found, schedules)
-        if isinstance(found, Refusal):
-            refusals[layout] = found
-        else:
-            schedules[layout] = found
+    schedules, refusals = schedules_of(group, device)
     if not schedules:
-        return refusals[_NATURAL]
+        return refusals[NATURAL]
     space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
     known: dict[Config, Cost | Refusal] = {}
     usual = space._quick(schedules, known)
@@ -368,64 +339,6 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     near = [layout for layout in usual if usual[layout].seconds <= limited.hopeless_s]
     again = limited._quick(near, known)
     return replace(limited, usual=min(again.values(), key=_seconds))
-
-
-_NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
-_LOOP, _NESTED = Layout("natural", "loop"), Layout("natural", "nested")
-
-
-def _layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
-    """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
-    found = [_NATURAL, _FLAT, _LOOP, _NESTED]
-    plain = schedule_group(group, "natural", "loop")
-    if isinstance(plain, Refusal):
-        return found
-    nest = plain.kernels[0].nest
-    sides = dot_sides(nest)
-    rows, length = 1, 1
-    for number, axis in enumerate(nest.axes):
-        if axis.role is not Role.GRID:
-            length *= axis.extent
-        elif sides.get(number):
-            rows *= -(-axis.extent // 128)
-        else:
-            rows *= -(-axis.extent // _NEIGHBOURS) if _is_adjacent(nest, number) else axis.extent
-    if rows < (device.sm_count if sides else 4 * device.sm_count) and length >= 2 * SMALLEST:
-        busy, shortest = _CUT_PRODUCTS if sides else _CUT_ROWS
-        least, most = busy * device.sm_count, 16 * device.sm_count
-        powers = (1 << e for e in range(1, 13))
-        wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
-        for parts in wanted:
-            found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
-            found += [Layout("natural", "nested", parts)] if sides else []
-    if length >= _LONG and not sides:
-        held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
-        found += [layout for layout in held if layout not in found]
-    return found
-
-
-def _is_adjacent(nest: Nest, axis: int) -> bool:
-    """Whether the elements of an axis lie side by side in the largest input: one program takes
-    many of them."""
-    largest = max(nest.loads.values(), key=lambda access: access.type.nbytes, default=None)
-    return largest is not None and any(
-        t.axis == axis and t.scale == 1 for t in largest.offset.terms
-    )
-
-
-def _sensible(
-    layout: Layout, found: Schedule, others: Mapping[Layout, Schedule]
-) -> Schedule | Refusal:
-    nest = found.kernels[0].nest
-    if layout == _FLAT and _NATURAL in others:
-        natural = others[_NATURAL].kernels[0].nest
-        if [a.extents for a in nest.axes] == [a.extents for a in natural.axes]:
-            return Refusal("flat", "the natural tiling is flat already")
-    for kernel in found.kernels:
-        held = kernel.nest.largest_tile(least_blocks(kernel.nest))
-        if held > _LARGEST_TILE:
-            return Refusal("held", f"a tile of {held} elements is too large")
-    return found
 
 
 def _dimensions(
@@ -475,10 +388,6 @@ def _powers(axis: TileAxis) -> tuple[int, ...]:
     return tuple(1 << p for p in range(most.bit_length()))
 
 
-def _layout(config: Config) -> Layout:
-    return Layout(config.tiling, config.reduction, config.split)
-
-
 def _tiled(schedule: Schedule) -> list[TileAxis]:
     return [a for kernel in schedule.kernels for a in loose(kernel.nest)]
 
@@ -499,8 +408,8 @@ def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | No
     if shared > device.shared_per_sm - _RESERVED:
         return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
     tile = _largest_tile(nest, tiles)
-    if tile > _LARGEST_TILE:
-        return Refusal("tile", f"a tile of {tile} elements is over {_LARGEST_TILE}")
+    if tile > LARGEST_TILE:
+        return Refusal("tile", f"a tile of {tile} elements is over {LARGEST_TILE}")
     each = tile / (32 * config.num_warps)
     if each > _MOST_PER_THREAD:
         return Refusal("tile", f"{each:.0f} elements a thread are over {_MOST_PER_THREAD}")

@@ -29,7 +29,8 @@ from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Layout, Space, space_of
+from fusionplan.planner.costs.layouts import Layout
+from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.groups.group import subgraph

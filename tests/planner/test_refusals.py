@@ -16,7 +16,8 @@ from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Layout, Space, space_of
+from fusionplan.planner.costs.layouts import Layout
+from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
