@@ -20,6 +20,7 @@ from .db.records import PlanRecord
 from .db.store import Store
 from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
+from .planner.graph.graph import Graph
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
@@ -80,7 +81,7 @@ class Tuned:
         runs the other."""
         steps: dict[str, list[tuple[Plan, Part]]] = {}
         for plan, part in zip(self.plans, self.captured.parts, strict=False):
-            steps.setdefault(part.forward or part.key, []).append((plan, part))
+            steps.setdefault(_step(part), []).append((plan, part))
         peers = ours = 0.0
         for step in steps.values():
             sums = peer_sums(tuple(plan for plan, _ in step))
@@ -228,8 +229,10 @@ class _Job:
             for number, part in enumerate(captured.parts):
                 left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
                 whole = (model, call) if captured.is_whole else None
+                step = [p.captured.graph for p in captured.parts if _step(p) == _step(part)]
+                title = self._title(captured, number)
                 try:
-                    found.append(self._tuned(part, self._title(captured, number), left, whole))
+                    found.append(self._tuned(part, title, left, whole, step))
                 except KeyboardInterrupt:
                     if not found:
                         raise
@@ -290,13 +293,14 @@ class _Job:
         title: str,
         seconds: float,
         whole: tuple[Callable[..., Any], Call] | None,
+        step: Sequence[Graph],
     ) -> PlanRecord:
         profile = self.place.profile
         limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
         session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
         if self.place.measured:
             modes = part.captured.device.type == "cuda"
-            peers = part_peers(part, modes)
+            peers = part_peers(part, modes, step)
             if whole and part.stage == "inference":
                 peers = model_peers(*whole, modes_for(part.captured.graph) if modes else ())
             with torch.set_grad_enabled(False):
@@ -313,6 +317,11 @@ class _Job:
 
     def _kept(self, part: Part) -> PlanRecord | None:
         return self.store.plan(part.key, self.place.profile.key, versions())
+
+
+def _step(part: Part) -> str:
+    """The key of the forward graph of its step; of a graph without one its own."""
+    return part.forward or part.key
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class Tasks:
         space = self._space(part)
         modelled, floor_s = None, 0.0
         if not isinstance(space, Refusal):
-            # Of a few hundred configs, unless it is ranked: that waits until the group is tuned.
+            # Of a few hundred configs; of thousands where workers have ranked them (see `begin`).
             best = space.top()
             modelled = best[1] if best else None
             floor_s = space.floor_s()

@@ -25,7 +25,8 @@ both are."""
 
 TRAINING_MODES = ("default", "max-autotune-no-cudagraphs")
 """Of a graph of training: without CUDA graphs, which reuse the memory that a backward pass run
-again still reads. A whole step is timed with them, too; of a large graph nothing but that."""
+again still reads. A whole step is timed with them, too; where one of its graphs is large nothing
+but that."""
 
 _STATISTICS = 1 << 20
 """Most bytes of a tensor of statistics that a model keeps while it learns."""
@@ -40,9 +41,10 @@ def modes_for(graph: Graph) -> tuple[str, ...]:
     return tuple(m for m in MODES if not (large and m == "max-autotune-no-cudagraphs"))
 
 
-def training_modes_for(graph: Graph) -> tuple[str, ...]:
-    """The modes of torch.compile that one graph of a training step is compared with by itself."""
-    return () if _is_large(graph) else TRAINING_MODES
+def training_modes_for(step: Sequence[Graph]) -> tuple[str, ...]:
+    """The modes of torch.compile that each graph of a training step is compared with by itself: a
+    mode counts only where it ran all of them."""
+    return () if any(map(_is_large, step)) else TRAINING_MODES
 
 
 def _is_large(graph: Graph) -> bool:
@@ -59,9 +61,9 @@ def model_peers(model: Model, call: Call, modes: Sequence[str]) -> dict[str, Run
     return {EAGER: run(model)} | {m: run(_compiled(model, m)) for m in modes}
 
 
-def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
+def part_peers(part: Part, modes: bool, step: Sequence[Graph] = ()) -> dict[str, Run] | None:
     """Calls of one graph of a model that has several: the graph as Dynamo took it from the model,
-    by itself. None where that is not at hand."""
+    by itself. step: the graphs of its training step. None where the model's is not at hand."""
     origin = part.origin
     if origin is None:
         return None
@@ -70,7 +72,7 @@ def part_peers(part: Part, modes: bool) -> dict[str, Run] | None:
         return model_peers(origin.gm, Call(origin.inputs), given)
     make = _forward if part.stage == "forward" else _backward
     peers = {EAGER: make(origin.gm, origin)}
-    names = training_modes_for(part.captured.graph) if modes else ()
+    names = training_modes_for(step) if modes else ()
     return peers | {m: make(_graph_compiled(origin, m), origin) for m in names}
 
 

@@ -86,7 +86,8 @@ class RankedSpace:
     def ranking(self) -> Ranking:
         """Waits for it, or makes it."""
         if self._ranking is None:
-            found = self._begun.result() if self._begun is not None else None
+            begun, self._begun = self._begun, None  # Interrupted, nobody waits for it again.
+            found = begun.result() if begun is not None else None
             self._ranking = found or Ranking.of(self.space)
         return self._ranking
 
@@ -113,7 +114,7 @@ class RankedSpace:
         return _first(self.ranking.seeds, limit, SEEDS, self.space.seeds)
 
     def top(self) -> Judged | None:
-        """The model's best; among the most usual, where no ranking was begun."""
+        """The model's best, which waits for a ranking that was begun; else among the most usual."""
         if self._ranking is None and self._begun is None:
             return self.space.top()
         return next(iter(self.ranking.best), None)

@@ -237,9 +237,16 @@ class Tiles:
         """Whether, in a loop that loads ahead, others than the products that a group of warps is at
         need a tile of their own: in that of the products the next would be written too early (see
         `runtime.races`)."""
-        dots = (self.dot(c) for c in self.nest.contractions if load in self.nest.values[c].reads)
-        groups = any(dot is not None and self.by_group(dot, num_warps) for dot in dots)
+        products = [c for c in self.nest.contractions if load in self.nest.values[c].reads]
+        groups = any(self._is_by_group(product, num_warps) for product in products)
         return groups and not self.is_operand_only(load)
+
+    def _is_by_group(self, product: int, num_warps: int) -> bool:
+        """Whether tensor cores compute it for a group of warps, be it written turned or not."""
+        dot, fold = self.dot(product), self.nest.fold(product)
+        if dot is None or (fold.operand == "float32" and fold.precision == "ieee"):
+            return False
+        return self.by_group(dot, num_warps)
 
     def tile(self, value: int) -> int:
         """Elements of the largest tile that evaluating a value takes."""

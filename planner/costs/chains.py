@@ -94,7 +94,7 @@ class _Counter:
         """How many groups of warps hold the same rows of a computed left operand."""
         for product, dot in self.dots.items():
             rows = self.tiles.blocks[dot.m]
-            is_left = dot.m in self.nest.values[value].axes and not self.depth[product]
+            is_left = dot.m in self.nest.live[value] and not self.depth[product]
             if is_left and self._grouped(product):
                 return max(1.0, 16.0 * self.num_warps / rows)
         return 1.0

@@ -210,7 +210,13 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
-    wrong = overwritten(kernel.asm["ttgir"])
+    made = kernel.asm.get("ttgir")
+    if made is None:
+        raise CompileFailed(
+            f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
+            "empty Triton's cache"
+        )
+    wrong = overwritten(made)
     if wrong is not None:
         raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
     return Compiled(source, kernel, wanted, aligned)

@@ -169,10 +169,12 @@ class GraphedExecutor:
         return self.executor.boxed(args)
 
     def _settled(self, args: list[Any], key: Key) -> None:
-        """Capture a graph for addresses that came twice. Of a few inputs that a graph there is has
-        elsewhere, it is not the last place either: they are copied."""
+        """Capture a graph for addresses that came twice. Of a few inputs that the graphs there are
+        have elsewhere, it is not the last place either: they are copied. With patience only from
+        the third place on."""
         places = self._strayed(key)
-        if places and self._may_copy(args, places):
+        known = len(self._recorded) > (self._again > 1)
+        if places and known and self._may_copy(args, places):
             self._copy_too(places, key)
         self._capture(args, self._seen)
 

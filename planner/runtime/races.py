@@ -65,7 +65,7 @@ def _loops(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     begun: list[tuple[int, int]] = []
     for place, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
-        if "scf.for" in line or "scf.while" in line:
+        if "scf.for" in line:
             begun.append((place, indent))
         elif begun and line.lstrip().startswith("}") and indent == begun[-1][1]:
             yield begun.pop()[0], place

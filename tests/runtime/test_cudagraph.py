@@ -215,6 +215,29 @@ def test_an_input_with_several_places_is_copied_when_the_second_is_met(graphed, 
     assert run.replays == 18 - 4  # two calls at each of the first two places
 
 
+def test_with_patience_inputs_that_moved_once_are_not_copied(captured):
+    function, places = captured(lambda x, y: x * 2 + y, *torch.randn(2, 100)), []
+    recorder = Recorder()
+    executor = Executor(function, Plan("", "", (), "modelled", ()), CPU)
+    run = GraphedExecutor(executor, record=recorder, patience=4)
+    for x, y in torch.randn(3, 2, 100):
+        places.append((x, y))
+        for _ in range(4):
+            assert torch.equal(run(x, y)[0], x * 2 + y)
+    assert recorder.captures == 3
+    assert run.replays == 12 - 6
+    x, y = torch.randn(2, 100)  # The third place was one too many: from then on they are copied.
+    assert torch.equal(run(x, y)[0], x * 2 + y)
+    assert (recorder.captures, run.replays) == (3, 7)
+    del places
+    stays = GraphedExecutor(executor, record=recorder, patience=4)
+    for x, y in torch.randn(2, 2, 100):
+        for _ in range(4):
+            stays(x, y)
+    assert stays.replays == 4
+    assert not stays._moving
+
+
 def test_graphs_that_nothing_fits_any_more_make_room(graphed):
     size = MOVED // 4 + 1  # too large to be copied for one kernel
     run, recorder, _ = graphed(size, graphs=2)

@@ -248,3 +248,14 @@ def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch)
         found = exact.bfloat16()
         found[-count:] = -math.inf
         assert (compare(wanted, found) is None) == passes
+
+
+def test_float64_is_not_judged_by_float32():
+    t = dense(6, 40, dtype="float64")
+    nodes = [Node(0, "x", "input", type=t)]
+    for i in (1, 2):
+        nodes.append(Node(i, f"m{i}", "aten.mul.Tensor", (Ref(i - 1), 1e20), type=t))
+    group = Graph(tuple(nodes), (2,))
+    assert judged(group, "random") is None
+    assert judged(group, "random", lambda out: out * math.nan) is not None
+    assert judged(group, "random", lambda out: out * math.inf) is not None

@@ -64,6 +64,21 @@ def test_what_did_not_come_is_ranked_here():
     assert ranked.top() == space.ranked(1)[0]
 
 
+def test_who_was_interrupted_waits_no_more():
+    class Interrupted(Elsewhere):
+        def result(self) -> Ranking | None:
+            super().result()
+            raise KeyboardInterrupt
+
+    space, elsewhere = space_of(softmax(), H200), Interrupted(None)
+    ranked = RankedSpace(space)
+    ranked.begin(lambda: elsewhere)
+    with pytest.raises(KeyboardInterrupt):
+        ranked.top()
+    assert ranked.top() == space.top()
+    assert elsewhere.asked == 1
+
+
 def test_more_than_is_kept_is_ranked_again():
     space = space_of(attention(16, 1024), H200)
     ranked = RankedSpace(space)
