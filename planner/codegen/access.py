@@ -216,7 +216,8 @@ class Tiles:
     def by_group(self, dot: Dot, num_warps: int) -> bool:
         """Whether groups of four warps multiply a tile at once, straight from shared memory; else
         each warp brings its part of the operands into registers first."""
-        return num_warps % GROUP == 0 and self.blocks[dot.m] % (16 * GROUP) == 0
+        rows = self.blocks[min(dot.m, dot.n)]  # Of a tile, dimensions go in the order of the axes.
+        return num_warps % GROUP == 0 and rows % (16 * GROUP) == 0
 
     def is_operand_only(self, load: int) -> bool:
         """Whether a loaded value is only ever an operand of products in its own dtype, summed by

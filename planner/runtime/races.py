@@ -54,9 +54,7 @@ def overwritten(ttgir: str) -> str | None:
             ahead = sum(c < begin for c in copies[name])
             needed = ahead + turns + (min(within, default=end) < place)
             if within and count < needed:
-                return (
-                    f"{count} buffers of {name.lstrip('%')}, which is read as {needed} are filled"
-                )
+                return f"{count} buffers of {name.lstrip('%')} where {needed} are needed"
     return None
 
 

@@ -145,11 +145,21 @@ def operand_stored():
 
     inputs = [torch.empty(256, 1024, device="meta", dtype=torch.bfloat16) for _ in range(2)]
     inputs[1] = torch.empty(256, 512, device="meta", dtype=torch.bfloat16)
-    graph = whole_group(graph_of(function, inputs)).graph
+
+    def other_way(x, weight):
+        turned, product = function(x, weight)
+        return turned, product.T.contiguous()
+
     blocks = (("r0", 64), ("x0", 128), ("x1", 128))
+    narrow = (("r0", 64), ("x0", 128), ("x1", 32))  # rows of tensor cores, and columns
+    cases = [
+        (function, Config(blocks, 8, stages, reduction="loop", access=access))
+        for access, stages in itertools.product(("pointer", "descriptor"), (2, 3, 4))
+    ]
+    cases += [(other_way, Config(narrow, 4, 3, reduction="loop"))]
     found = []
-    for access, stages in itertools.product(("pointer", "descriptor"), (2, 3, 4)):
-        config = Config(blocks, 8, stages, reduction="loop", access=access)
+    for each, config in cases:
+        graph = whole_group(graph_of(each, inputs)).graph
         program = lower(graph, config)
         (kernel,) = program.kernels
         judged = space_of(graph, builtin("h200")).judge(config)
