@@ -80,8 +80,6 @@ class Steps:
         plans = [plan for plan, _ in planned]
         sums = peer_sums(tuple(plans))
         timed = [mode for mode in WITH_GRAPHS if mode in sums]
-        if not sums:
-            return plans, None
         # Where their twins were timed the better one's; of large graphs neither was.
         like = min(timed, key=lambda name: sums[name]) if timed else EAGER
         names = [WITH_GRAPHS[like]] if timed else list(WITH_GRAPHS.values())
@@ -97,10 +95,10 @@ class Steps:
         told = [f"{s * 1e3:.4g} ms by {name}" for name, s in seconds.items()]
         self.progress.note(f"a whole step: {', '.join(told)}")
         # Of one step only the sum was measured: its graphs share it as they do without CUDA graphs.
-        parts = [dict(plan.peers).get(like, 1.0) / sums.get(like, len(plans)) for plan in plans]
+        shares = [dict(plan.peers)[like] / sums[like] if like in sums else 0.5 for plan in plans]
         plans = [
             replace(plan, peers=(*plan.peers, *((n, seconds[n] * part) for n in theirs.ready)))
-            for plan, part in zip(plans, parts, strict=True)
+            for plan, part in zip(plans, shares, strict=True)
         ]
         best = min(theirs.ready, key=lambda name: seconds[name])
         if not result.wins(best, OURS):

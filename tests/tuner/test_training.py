@@ -111,6 +111,16 @@ def test_whole_steps_of_large_graphs_are_compared_with_both_modes(monkeypatch, k
     assert (kept[0].groups == forward.groups) == (theirs > 1)
 
 
+def test_whole_steps_are_compared_though_no_graph_ran_as_eager(monkeypatch):
+    monkeypatch.setattr(training, "step_of", lambda model, origin: lambda: "ours")
+    monkeypatch.setattr(training, "step_by", lambda origin, mode: lambda: mode.replace("-", "_"))
+    timer = Rounds(ours=1.0, max_autotune=0.5, reduce_overhead=2.0)
+    planned = [(plan(FORWARD, 0.4), FORWARD), (plan(BACKWARD, 0.6), BACKWARD)]
+    kept, name = Steps(None, None, timer, Silent()).settled(planned)
+    assert name == "max-autotune"
+    assert [p.measured for p in kept] == [0.25, 0.25]
+
+
 def test_a_step_with_a_large_graph_has_no_peer_but_eager_graph_by_graph():
     def long(x: torch.Tensor) -> torch.Tensor:
         for _ in range(LARGE):
