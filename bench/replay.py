@@ -6,13 +6,12 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..db.records import KernelRecord, StudySummary, TrialRecord
 from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
-from ..planner.costs.space import Dimension, Space, space_of
+from ..planner.costs.space import space_of
 from ..planner.errors import FusionplanError, Refusal
 from ..tuner.config_search import Bench, Budget, tune_group
 from ..tuner.findings import Findings
@@ -20,6 +19,7 @@ from ..tuner.lab import Duel, Group, Pending
 from ..tuner.ledger import Ledger
 from ..tuner.outcome import Candidate, Failure, Miscompiled, Outcome, Rejected, Resources, Timed
 from ..tuner.progress import Silent
+from ..tuner.ranking import Ordered, SpaceLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +34,28 @@ class Trial:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Ordered):
     """A space of which nothing is known but these configs."""
 
-    inner: Space
-    configs: frozenset[Config]
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        return self.inner.dimensions
-
-    def config(self, choice: Mapping[str, Any]) -> Config:
-        return self.inner.config(choice)
-
-    def choice(self, config: Config) -> Mapping[str, Any]:
-        return self.inner.choice(config)
+    def __init__(self, space: SpaceLike, configs: frozenset[Config]) -> None:
+        super().__init__(space)
+        self.configs = configs
 
     def judge(self, config: Config) -> Cost | Refusal:
         if config not in self.configs:
             return Refusal("config", "it was not measured")
-        return self.inner.judge(config)
+        return super().judge(config)
 
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
-        found = [item for item in self.inner.ranked(1 << 20) if item[0] in self.configs]
+        found = [item for item in self.space.ranked(1 << 20) if item[0] in self.configs]
         return found[:limit]
 
     def top(self) -> tuple[Config, Cost] | None:
         return next(iter(self.ranked(1)), None)
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
-        found = [item for item in self.inner.seeds(1 << 20) if item[0] in self.configs]
+        found = [item for item in self.space.seeds(1 << 20) if item[0] in self.configs]
         return found[:limit]
-
-    def floor_s(self) -> float:
-        return self.inner.floor_s()
 
 
 @dataclass(frozen=True, slots=True)

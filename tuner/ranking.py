@@ -69,27 +69,11 @@ class Begun(Protocol):
     def result(self) -> Ranking | None: ...
 
 
-class RankedSpace:
-    """A space whose configs are ranked once. `begin` has it done elsewhere meanwhile."""
+class Ordered:
+    """A space in which others say in what order its configs come."""
 
     def __init__(self, space: SpaceLike) -> None:
         self.space = space
-        self._begun: Begun | None = None
-        self._ranking: Ranking | None = None
-
-    def begin(self, rank: Callable[[], Begun | None]) -> None:
-        """Have it ranked, unless it is or will be."""
-        if self._ranking is None and self._begun is None:
-            self._begun = rank()
-
-    @property
-    def ranking(self) -> Ranking:
-        """Waits for it, or makes it."""
-        if self._ranking is None:
-            begun, self._begun = self._begun, None  # Interrupted, nobody waits for it again.
-            found = begun.result() if begun is not None else None
-            self._ranking = found or Ranking.of(self.space)
-        return self._ranking
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -106,6 +90,29 @@ class RankedSpace:
 
     def floor_s(self) -> float:
         return self.space.floor_s()
+
+
+class RankedSpace(Ordered):
+    """A space whose configs are ranked once. `begin` has it done elsewhere meanwhile."""
+
+    def __init__(self, space: SpaceLike) -> None:
+        super().__init__(space)
+        self._begun: Begun | None = None
+        self._ranking: Ranking | None = None
+
+    def begin(self, rank: Callable[[], Begun | None]) -> None:
+        """Have it ranked, unless it is or will be."""
+        if self._ranking is None and self._begun is None:
+            self._begun = rank()
+
+    @property
+    def ranking(self) -> Ranking:
+        """Waits for it, or makes it."""
+        if self._ranking is None:
+            begun, self._begun = self._begun, None  # Interrupted, nobody waits for it again.
+            found = begun.result() if begun is not None else None
+            self._ranking = found or Ranking.of(self.space)
+        return self._ranking
 
     def ranked(self, limit: int) -> list[Judged]:
         return _first(self.ranking.best, limit, BEST, self.space.ranked)
