@@ -210,14 +210,25 @@ class Tiles:
     def is_by_ones(self, fold: int) -> bool:
         """Whether a sum is a product with ones, beside the matrix product that takes in the same
         16-bit tiles and sums them along the same axis: they need not pass the registers then. Only
-        of sums that are results, of 16 bits: tensor cores add less exactly than float32 does."""
+        of sums that are results, of 16 bits: tensor cores add less exactly than float32 does. Both
+        products are of groups of warps, or neither is: they read the same tile (see
+        `runtime.races`)."""
         return fold in _by_ones(self)
 
     def by_group(self, dot: Dot, num_warps: int) -> bool:
         """Whether groups of four warps multiply a tile at once, straight from shared memory; else
         each warp brings its part of the operands into registers first."""
-        rows = self.blocks[min(dot.m, dot.n)]  # Of a tile, dimensions go in the order of the axes.
-        return num_warps % GROUP == 0 and rows % (16 * GROUP) == 0
+        # Of a tile, dimensions go in the order of the axes.
+        return num_warps % GROUP == 0 and self._has_rows(min(dot.m, dot.n))
+
+    def _has_rows(self, axis: int) -> bool:
+        """Whether a group of warps can multiply rows along an axis."""
+        return self.blocks[axis] % (16 * GROUP) == 0
+
+    def sums_alike(self, fold: int, dot: Dot) -> bool:
+        """Whether the rows that a sum leaves suit a group of warps as those of a product do."""
+        left = self.dims(self.nest.live[fold])
+        return all(self._has_rows(a) == self._has_rows(min(dot.m, dot.n)) for a in left)
 
     def is_operand_only(self, load: int) -> bool:
         """Whether a loaded value is only ever an operand of products in its own dtype, summed by
@@ -300,6 +311,7 @@ def _by_ones(tiles: Tiles) -> frozenset[int]:
         and value.reads[0] in nest.values[product].reads
         and tiles.dims(nest.reduced(nest.fold(value.id))) == (dot.k,)
         and places[value.id] == places[product]
+        and tiles.sums_alike(value.id, dot)
     }
     shown = {out.value for out in nest.outputs}
     for load in nest.values[product].reads:

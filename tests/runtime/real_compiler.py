@@ -168,6 +168,24 @@ def operand_stored():
     return found
 
 
+def summed_beside():
+    """The compiler's word on products beside sums of both operands, by ones where they can be."""
+
+    def function(x, y):
+        return x.T @ y, x.sum(0), y.sum(0)
+
+    inputs = [torch.empty(512, 256, device="meta", dtype=torch.bfloat16) for _ in range(2)]
+    graph = whole_group(graph_of(function, inputs)).graph
+    found = []
+    for (rows, columns), access in itertools.product(
+        ((128, 64), (64, 32), (32, 64), (32, 32)), ("pointer", "descriptor")
+    ):
+        blocks = (("r0", 64), ("x0", rows), ("x1", columns))
+        (kernel,) = lower(graph, Config(blocks, 4, 3, reduction="loop", access=access)).kernels
+        found.append([failure(kernel), len(re.findall(r"_ones = ", kernel.text))])
+    return found
+
+
 again = 'tl.load(a_ptr + place, cache_modifier=".ca")'
 
 json.dump(
@@ -184,6 +202,7 @@ json.dump(
             )
         ],
         "operand_stored": operand_stored(),
+        "summed_beside": summed_beside(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),

@@ -56,6 +56,11 @@ def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
         assert 0 <= beyond <= 1024  # of shared memory, barriers
 
 
+def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
+    assert [reason for reason, _ in found["summed_beside"]] == [""] * 8
+    assert [ones for _, ones in found["summed_beside"]] == [2, 2, 1, 1, 1, 1, 2, 2]
+
+
 def test_launches_on_a_gpu(found):
     if found["gpu"] is None:
         pytest.skip("no GPU")
