@@ -44,7 +44,7 @@ SUMMED = {
     "both": (lambda x, y: (x.t() @ y, x.sum(0), y.sum(0)), (96, 40), (96, 48)),
     "rows": (lambda x, y: (x @ y, x.sum(1)), (40, 96), (96, 48)),
     "ragged": (lambda x, y: (x.t() @ y, x.sum(0)), (75, 33), (75, 51)),
-    "batches": (lambda x, y: (x.mT @ y, x.sum(1)), (3, 64, 32), (3, 64, 48)),
+    "batches": (lambda x, y: (x.mT @ y, x.sum(1)), (3, 96, 40), (3, 96, 48)),
     "and_behind": (lambda x, y: (torch.relu(x.t() @ y) * 2, x.sum(0)), (96, 40), (96, 48)),
 }
 
