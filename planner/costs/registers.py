@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..codegen.access import ONES, Tiles
+from ..codegen.access import ONES, Dot, Tiles
 from ..codegen.descriptors import LONGEST
 from ..codegen.subtiles import epilogue
 from ..graph.graph import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
 from ..nests.place import Loop, Step, Store
-from ..values.values import Compute, Fold, Load
+from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging
 from .judged import once
 
@@ -25,7 +25,7 @@ FEATURES = (
     "alive",  # values that earlier work left for this stretch or a later one
     "kept",  # values of this stretch that a later one reads
     "accumulators",  # of a loop that runs more than once
-    "streamed",  # loads that a fold consumes at once
+    "streamed",  # loads that a fold consumes at once, no more than STREAMED
     "streamed_in_loop",
     "in_flight",  # loads of a stretch that stores: all are under way together
     "widest",  # the widest computed value, for intermediate results
@@ -34,15 +34,16 @@ FEATURES = (
     "operands",  # the widest operand of one of those that is read once more after it
     "stored",
     "looping",  # 1 in a loop of more than two iterations
-    "dimensions",  # of the tiles, beyond the first
     "addresses",  # of loads and stores
+    "persistent",  # 1 where a program walks over several tiles
 )
-# Robust least squares over 1,875 kernels compiled for sm_90, 1,579 of them from groups that were
-# tuned: 75% of them within 15% or 8 registers, 71% to 75% with whole workloads held out.
+# By scripts/fit_registers.py, of 1,423 kernels that Triton 3.6 compiled in tunes of 34 graphs on
+# H200s and 292 drawn at random that 3.7 compiled: 82% and 80% of them within 15% or 8 registers.
 WEIGHTS = (
-    13.4, 0.64, 0.29, 1.09, 0.17, 0.46, 0.49, 0.02, 0.38, 0.52, 0.77, 0.65, 2.28, 0.77, 1.2
+    13.4, 0.64, 0.15, 1.2, 0.57, 0.3, 0.49, 0.04, 0.41, 0.52, 0.77, 0.65, 1.66, 1.2, 4.5
 )  # fmt: skip
-_LOADLESS = 7.0  # fewer where nothing is loaded: 20 kernels of masks and constants
+STREAMED = 32  # Words from which the compiler loads no more before it folds what is there.
+_LOADLESS = 4.9  # fewer where nothing is loaded
 FULL, NEAR, BELOW = 32, 40, 0.86
 """With 32 registers an SM holds all its warps: the compiler takes up to that for more loads under
 way, and where a little more is wanted it makes do."""
@@ -50,10 +51,16 @@ way, and where a little more is wanted it makes do."""
 
 @once
 def pressure(
-    nest: Nest, tiles: Tiles, num_warps: int, subtiles: int = 1, ahead: bool = False
+    nest: Nest,
+    tiles: Tiles,
+    num_warps: int,
+    subtiles: int = 1,
+    ahead: bool = False,
+    persistent: bool = False,
 ) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
-    which what follows the matrix products is done; ahead: loops load ahead for them."""
+    which what follows the matrix products is done; ahead: loops load ahead for them; persistent:
+    programs walk over several tiles."""
     limit = most(num_warps)
     products = sum(tiles.dot(c) is not None for c in nest.contractions)
     if products:
@@ -63,7 +70,7 @@ def pressure(
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
             wanted = _by_warps(nest, tiles, num_warps, ahead, wanted)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
-    stretches = features(nest, tiles, num_warps)
+    stretches = features(nest, tiles, num_warps, persistent)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted -= _LOADLESS * (not nest.loads)
     wanted = settled(max(wanted, free(stretches, num_warps)))
@@ -127,6 +134,10 @@ _PLAIN = 0.62
 # Rounded from 75 kernels of 31 groups, with a loop, that Triton 3.6 compiled for H200s: 68 of them
 # are within 15% or 8 registers, 29 without these.
 _LEFT, _COLUMN, _COLUMNS = 0.9, 0.72, 15.0
+# Of the left operand where the loop loads ahead: 89% of 174 kernels of 50 groups, 76% without.
+_COMPUTED_LEFT = 0.6
+# More where a group of warps multiplies with no loop: 79% of 90 kernels of 39 groups, 56% without.
+_AT_ONCE = 8.0
 
 # Of the rows and columns of float32 that a thread multiplies: nine kernels of one group, of which
 # those that spill 160 to 10,000 bytes are told from the others.
@@ -134,10 +145,11 @@ _OWN = 0.5
 
 
 def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
-    """Registers of a product, `wanted` if groups of warps multiply (see `Tiles.by_group`). Else
-    each warp brings its rows and columns into registers. In a loop, where nothing is loaded ahead,
-    that is all of the left operand, else columns of the right one, for the steps to come. Without a
-    loop it is all of both where something is computed first, or where they are too long for bulk
+    """Registers of a product, `wanted` and little more if groups of warps multiply (see
+    `Tiles.by_group`). Else each warp brings its rows and columns into registers. In a loop, where
+    nothing is loaded ahead, that is all of the left operand, else columns of the right one, for the
+    steps to come, and the left operand where it does not come as it is needed (`_staying`). Without
+    a loop it is all of both where something is computed first, or where they are too long for bulk
     copies. With a whole row of 512 in one tile the compiler spills thousands of bytes."""
     (product,) = (c for c in nest.contractions if tiles.dot(c))
     dot, fold = tiles.dot(product), nest.fold(product)
@@ -146,19 +158,45 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
     m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
     if fold.operand == "float32" and fold.precision == "ieee":
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
+    looped = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
     if tiles.by_group(dot, num_warps):
-        return wanted
+        whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, fold.source)
+        return wanted + _AT_ONCE * (not looped) + whole
     rows, columns = staging.of_warp(m, n, num_warps)
     word = itemsize(fold.operand) / 128
-    if next(own for item, own in nest.walk() if getattr(item, "value", None) == product):
-        if not ahead:
-            return wanted + _LEFT * rows * k * word
-        return wanted + max(0.0, _COLUMN * columns - _COLUMNS)
+    if looped and not ahead:
+        return wanted + _LEFT * rows * k * word
+    if looped:
+        written, _ = staging.of_warp(*((m, n) if dot.m < dot.n else (n, m)), num_warps)
+        left = _staying(nest, fold, dot) * written * k * word
+        return wanted + left + max(0.0, _COLUMN * columns - _COLUMNS)
     computed = any(not isinstance(nest.values[v].kind, Load) for v in (fold.source, fold.times))
     if not computed and k <= LONGEST:
         return wanted
     operands = (rows + columns) * k * word * (1.0 if computed else _PLAIN)
     return max(wanted, operands + max(m * n / (32 * num_warps), 16))
+
+
+def _is_costly(nest: Nest, value: int) -> bool:
+    """Whether a value takes more than multiplying and adding: its tile is worked on as a whole."""
+    kind = nest.values[value].kind
+    if not isinstance(kind, (Compute, Choice)):
+        return False
+    if isinstance(kind, Compute) and kind.cost in ("sfu", "div", "libdevice"):
+        return True
+    return any(_is_costly(nest, r) for r in nest.values[value].reads)
+
+
+def _staying(nest: Nest, fold: Fold, dot: Dot) -> float:
+    """How much of the left operand of a warp's product is in registers at once, in a loop that
+    loads ahead. A product is written with the rows of its result first."""
+    assert fold.times is not None
+    turned = dot.m > dot.n
+    first = fold.times if turned else fold.source
+    if first not in nest.loads:
+        return _COMPUTED_LEFT
+    inner = any(t.axis == dot.k and t.scale == 1 for t in nest.loads[first].offset.terms)
+    return _LEFT if inner == turned else 0.0
 
 
 def _by_threads(results: float, k: int) -> float:
@@ -171,7 +209,7 @@ def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:
     """Registers that the compiler takes to keep more loads under way because they cost no
     occupancy: an SM holds 64 warps of 32 registers, but at most 32 blocks."""
     looping, streamed = FEATURES.index("looping"), FEATURES.index("streamed")
-    if any(each[looping] or each[streamed] >= 32 for each in stretches):
+    if any(each[looping] or each[streamed] >= STREAMED for each in stretches):
         return 62 if num_warps == 1 else 32
     return 0
 
@@ -206,10 +244,12 @@ class _Needs:
     accesses: int
 
 
-def features(nest: Nest, tiles: Tiles, num_warps: int) -> list[tuple[float, ...]]:
+def features(
+    nest: Nest, tiles: Tiles, num_warps: int, persistent: bool = False
+) -> list[tuple[float, ...]]:
     """What registers are spent on in every stretch of a nest: FEATURES, where not said otherwise
     in 32-bit words per thread."""
-    counter = _Counter.of(nest, tiles, 32 * num_warps)
+    counter = _Counter.of(nest, tiles, 32 * num_warps, persistent)
     return [counter.features(each) for each in _needs(nest)]
 
 
@@ -291,9 +331,10 @@ class _Counter:
     nest: Nest
     tiles: Tiles
     elements: Sequence[float]
+    persistent: bool
 
     @staticmethod
-    def of(nest: Nest, tiles: Tiles, threads: int) -> _Counter:
+    def of(nest: Nest, tiles: Tiles, threads: int, persistent: bool) -> _Counter:
         """elements: of each value in every thread. Neighbouring threads lie along the last axis of
         the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
         blocks = tiles.blocks
@@ -309,7 +350,7 @@ class _Counter:
             else:
                 held = min(across, whole)
             found[axes] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
-        return _Counter(nest, tiles, [found[axes] for axes in nest.live])
+        return _Counter(nest, tiles, [found[axes] for axes in nest.live], persistent)
 
     def words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
@@ -333,7 +374,7 @@ class _Counter:
             sum(map(self.words, each.alive)),
             sum(map(self.words, each.kept)),
             sum(self.elements[s] for s in each.sources) if looped else 0.0,
-            0.0 if looped else streamed,
+            0.0 if looped else min(streamed, STREAMED),
             streamed if looped else 0.0,
             loaded - streamed,
             self._widest(each.computed),
@@ -342,8 +383,8 @@ class _Counter:
             self._widest(each.again),
             sum(map(self._stored, each.outputs)),
             float(trips > 2),
-            max(0.0, sum(b > 1 for b in self.tiles.blocks) - 1.0),
             float(each.accesses),
+            float(self.persistent),
         )
 
     def _widest(self, values: Sequence[int]) -> float:

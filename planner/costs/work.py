@@ -91,7 +91,8 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     tiles = tiles_of(nest, config)
     programs = _programs(nest, tiles)
     ahead = bool(nest.contractions) and config.num_stages > 1
-    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, ahead)
+    walks = config.programs > 0
+    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, ahead, walks)
     shared = shared_bytes(nest, tiles, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
     started = min(programs, config.programs or programs)

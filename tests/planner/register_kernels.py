@@ -141,13 +141,13 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
     assert not isinstance(schedule, Refusal)
     assert not isinstance(program, Refusal)
     for number, (kernel, source) in enumerate(zip(schedule.kernels, program.kernels, strict=True)):
-        tiles = Tiles.of(kernel.nest, config)
-        registers, spill = pressure(kernel.nest, tiles, config.num_warps)
+        tiles, walks = Tiles.of(kernel.nest, config), config.programs > 0
+        registers, spill = pressure(kernel.nest, tiles, config.num_warps, 1, False, walks)
         found = resources(compile_kernel(source, Target()))
         yield Kernel(
             f"{name}/{number}",
             config,
-            features(kernel.nest, tiles, config.num_warps),
+            features(kernel.nest, tiles, config.num_warps, walks),
             registers,
             spill,
             found.registers,
