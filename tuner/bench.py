@@ -82,6 +82,8 @@ class Bench:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             return to_json(Rejected(f"out of device memory: {_first_line(error)}"))
+        except IndexError as error:
+            return to_json(Rejected(f"no inputs could be made up: {_first_line(error)}"))
         raise TunerError(f"the measuring worker cannot do {request['do']!r}")
 
     def prepare(self, data: Mapping[str, Any]) -> Prepared:

@@ -26,6 +26,7 @@ import torch
 from ..planner.graph.graph import Graph
 from ..planner.graph.ops import Reduction, row
 from .evaluate import evaluate
+from .inputs import places
 
 FACTOR = 2.0
 CONDITION = 8.0
@@ -58,10 +59,14 @@ class Expected:
 def expected(
     graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device
 ) -> tuple[Expected, ...]:
-    """What the outputs of the group must come close to, for these inputs."""
-    eager = evaluate(graph, inputs, device)
+    """What the outputs of the group must come close to, for these inputs. Raises IndexError where
+    an index that is computed from them lies outside."""
+    eager = evaluate(graph, inputs, device, within=True)
     value = evaluate(graph, inputs, device, wide=torch.float64)
-    moved = evaluate(graph, [_disturbed(x) for x in inputs], device, wide=torch.float64)
+    named = places(graph)
+    pairs = zip(graph.inputs, inputs, strict=True)
+    disturbed = [x if node in named else _disturbed(x) for node, x in pairs]
+    moved = evaluate(graph, disturbed, device, wide=torch.float64)
     plain = eager
     doubles = any(n.type and n.type.dtype == "float64" for n in graph.nodes)
     if not doubles and any(map(_may_overflow, value, eager)):

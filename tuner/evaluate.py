@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..planner.errors import PlanError
-from ..planner.graph.graph import INPUT, Arg, Graph, Ref, Symbol
+from ..planner.graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, refs
+from ..planner.graph.ops import Lookup, bound, row
 from ..planner.values.calls import operator
 from .wide_attention import wide_attention
 
@@ -26,16 +27,23 @@ _BITCAST = "fusionplan.bitcast.default"
 
 class Evaluator:
     """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: a dtype that
-    every float has, and to which every cast to a float goes; integers and booleans stay.
+    every float has, and to which every cast to a float goes; integers and booleans stay. within:
+    look at every index first, and raise IndexError, as a device would end the process.
 
     Raises PlanError for a graph with something that is no operator, such as a constant of the
     user's model: a group reads those as inputs.
     """
 
     def __init__(
-        self, graph: Graph, device: torch.device, *, wide: torch.dtype | None = None
+        self,
+        graph: Graph,
+        device: torch.device,
+        *,
+        wide: torch.dtype | None = None,
+        within: bool = False,
     ) -> None:
         self.graph, self.device, self.wide = graph, device, wide
+        self._lookups = {n.id: n for n in graph.nodes if within and isinstance(row(n), Lookup)}
         self._steps = [
             (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
         ]
@@ -55,6 +63,8 @@ class Evaluator:
             values[node] = value.to(self.wide) if is_wide else value
         with torch.no_grad(), _default_dtype(self.wide):
             for node, function, args, kwargs in self._steps:
+                if node in self._lookups:
+                    _look(self._lookups[node], values)
                 values[node] = function(
                     *[_fill(a, values) for a in args],
                     **{k: _fill(v, values) for k, v in kwargs.items()},
@@ -108,9 +118,28 @@ def evaluate(
     device: torch.device,
     *,
     wide: torch.dtype | None = None,
+    within: bool = False,
 ) -> list[torch.Tensor]:
     """The outputs of the graph for these inputs (see `Evaluator`)."""
-    return Evaluator(graph, device, wide=wide)(*inputs)
+    return Evaluator(graph, device, wide=wide, within=within)(*inputs)
+
+
+def _look(node: Node, values: Sequence[Any]) -> None:
+    """Raises IndexError where an index of a lookup is outside of its source."""
+    kind = row(node)
+    assert isinstance(kind, Lookup)
+    named = bound(node)
+    (source,), index = refs(named[kind.source]), named[kind.index]
+    several, dim = isinstance(index, tuple), named.get("dim", 0)
+    for place, one in enumerate(index if isinstance(index, tuple) else (index,)):
+        for found in (values[r] for r in refs(one)):
+            size = values[source].shape[place if several else dim]
+            if found.dtype is torch.bool or not found.numel():
+                continue
+            least, most = int(found.min()), int(found.max())
+            if least < (-size if kind.wraps else 0) or most >= size:
+                outside = least if least < 0 else most
+                raise IndexError(f"{node.name} wants element {outside} of {size}")
 
 
 def _dtype(value: Arg) -> torch.dtype:

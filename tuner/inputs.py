@@ -70,19 +70,32 @@ def make(graph: Graph, data_set: str, device: torch.device, seed: int) -> list[t
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     fill = DATA_SETS[data_set]
-    places = _places(graph)
+    within = places(graph)
     positive = any(word in node.op for node in graph.nodes for word in _DIVIDES)
     made = []
     for node in graph.inputs:
         kind = graph.nodes[node].type
         if kind is None:
             raise ValueError(f"input {graph.nodes[node].name} is no single tensor")
-        low, high = places.get(node, (1 if positive else -8, 9))
-        made.append(_tensor(kind, fill, generator, low, high))
+        low, high = within.get(node, (1 if positive else -8, 9))
+        made.append(
+            _tensor(kind, _whole(low, high) if node in within else fill, generator, low, high)
+        )
     return made
 
 
-def _places(graph: Graph) -> dict[int, tuple[int, int]]:
+def _whole(low: int, high: int) -> Callable[[Sequence[int], torch.Generator], torch.Tensor]:
+    """Whole numbers for an input of floats."""
+
+    def fill(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+        return torch.randint(
+            low, high, shape, generator=generator, device=generator.device, dtype=torch.float32
+        )
+
+    return fill
+
+
+def places(graph: Graph) -> dict[int, tuple[int, int]]:
     """By input of which an index is computed, values that stay inside the tensor it is an index of,
     where little is added to them or taken off: the second quarter, shared by all such inputs."""
     found: dict[int, tuple[int, int]] = {}
@@ -95,7 +108,7 @@ def _places(graph: Graph) -> dict[int, tuple[int, int]]:
         several = isinstance(index, tuple)
         dim = named.get("dim", 0)
         for place, one in enumerate(index if isinstance(index, tuple) else (index,)):
-            inputs = _integers(graph, set(refs(one)))
+            inputs = _numbers(graph, set(refs(one)))
             shape = (t := graph.nodes[source].type) and t.shape
             size = shape[place if several else dim] if shape and isinstance(dim, int) else 1
             for each in inputs:
@@ -105,13 +118,15 @@ def _places(graph: Graph) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _integers(graph: Graph, nodes: set[int]) -> list[int]:
-    """The inputs of integers that the nodes are computed from."""
+def _numbers(graph: Graph, nodes: set[int]) -> list[int]:
+    """The inputs, but booleans, that the nodes are computed from. What a comparison or a place of
+    the largest was computed from does not count: it is inside whatever that was."""
     for node in reversed(graph.nodes):
-        if node.id in nodes:
+        numeric = node.type is not None and node.type.dtype != "bool"
+        if node.id in nodes and numeric and ".argm" not in node.op:
             nodes.update(node.inputs)
     inputs = (graph.nodes[n] for n in graph.inputs if n in nodes)
-    return [n.id for n in inputs if n.type is not None and "int" in n.type.dtype]
+    return [n.id for n in inputs if n.type is not None and n.type.dtype != "bool"]
 
 
 def empty(kind: TensorType, device: torch.device) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What passes for right, and what does not, whatever the kernel."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -231,18 +232,61 @@ def test_made_up_indices_lie_inside_what_they_are_indices_of():
         assert int(k.min()) >= -8  # no index, and any number
 
 
+def looked_up(op: str, kind: TensorType) -> Graph:
+    """Rows of a table of 40 at `op` of an input, as integers."""
+    places = dense(6, dtype="int64")
+    return Graph(
+        (
+            Node(0, "w", "input", type=dense(40, 8)),
+            Node(1, "x", "input", type=kind),
+            Node(2, "y", op, (Ref(1),), type=replace(places, dtype=kind.dtype)),
+            Node(
+                3,
+                "i",
+                "aten._to_copy.default",
+                (Ref(2),),
+                (("dtype", Symbol("dtype", "int64")),),
+                type=places,
+            ),
+            Node(4, "rows", "aten.embedding.default", (Ref(0), Ref(3)), type=dense(6, 8)),
+        ),
+        (4,),
+    )
+
+
+@pytest.mark.parametrize("data_set", DATA_SETS)
+def test_an_index_may_be_computed_from_floats(data_set: str):
+    group = looked_up("aten.abs.default", dense(6))
+    table, x = make(group, data_set, CPU, seed=0)
+    (wanted,) = expected(group, [table, x], CPU)
+    assert torch.equal(wanted.eager, table[x.long()])
+    # Had the numbers been disturbed, other rows would be near enough.
+    table[:] = torch.randn(40, 8)
+    (wanted,) = expected(group, [table, x], CPU)
+    assert compare(wanted, table[x.long() - 1]) is not None
+
+
+def test_an_index_outside_ends_no_process():
+    group = looked_up("aten.square.default", dense(6))
+    with pytest.raises(IndexError, match=r"rows wants element \d+ of 40"):
+        expected(group, make(group, "random", CPU, seed=0), CPU)
+
+
 def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch):
     """A tensor core's sum of a few products does not overflow halfway, one after the other does."""
     exact = torch.full((100,), 3e38, dtype=torch.float64)
     late = exact.float()
     late[:3] = math.inf
 
-    def evaluated(*_: object, wide: torch.dtype | None = None) -> list[torch.Tensor]:
+    def evaluated(
+        *_: object, wide: torch.dtype | None = None, within: bool = False
+    ) -> list[torch.Tensor]:
         by = {None: exact.bfloat16(), torch.float64: exact, torch.float32: late}
         return [by[wide]]
 
     monkeypatch.setattr("fusionplan.tuner.check.evaluate", evaluated)
-    (wanted,) = expected(pointwise(), [], CPU)
+    group = pointwise()
+    (wanted,) = expected(group, make(group, "random", CPU, seed=0), CPU)
     assert wanted.differing == 3
     for count, passes in ((6, True), (7, False)):
         found = exact.bfloat16()
