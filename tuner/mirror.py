@@ -6,15 +6,18 @@ They are written after the measuring: a trial in Optuna's tables costs 24 ms, in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.records import TrialRecord
+from ..planner.config import Config
 
+_HINTS = get_type_hints(Config)  # The choices of what has names, such as how a reduction is walked.
+_MOST = 1 << 31
 _STATES = {"timed": TrialState.COMPLETE, "rejected": TrialState.PRUNED}
 
 
@@ -24,7 +27,9 @@ def mirror(url: str, records: Sequence[TrialRecord]) -> str | None:
     studies: dict[str, list[TrialRecord]] = {}
     for record in records:
         if record.config.get("lowering") == "triton":
-            studies.setdefault(f"{record.study} {record.device_key[:8]}", []).append(record)
+            # Kernels of other text are another study.
+            name = f"{record.study} {record.device_key[:8]} {record.versions.get('codegen', '')}"
+            studies.setdefault(name.rstrip(), []).append(record)
     if not studies:
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -68,22 +73,14 @@ def _params(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distributions(params: Sequence[Mapping[str, Any]]) -> dict[str, BaseDistribution]:
-    # Every study of the name must have the same choices: powers of two, whatever was tried.
-    values: dict[str, set[Any]] = {}
-    for chosen in params:
-        for name, value in chosen.items():
-            values.setdefault(name, set()).add(value)
-    return {name: CategoricalDistribution(_choices(found)) for name, found in values.items()}
+    """The same in every tune, whatever was tried: Optuna refuses a study where they differ."""
+    named = {name: value for chosen in params for name, value in chosen.items()}
+    return {name: _distribution(name, value) for name, value in named.items()}
 
 
-def _choices(found: set[Any]) -> Sequence[Any]:
-    if all(isinstance(v, bool) for v in found):
-        return (False, True)
-    if all(isinstance(v, int) for v in found):
-        powers = {1 << p for p in range(16)}
-        return tuple(sorted(found | powers))
-    if found <= {"natural", "flat"}:
-        return ("natural", "flat")
-    if found <= {"held", "loop"}:
-        return ("held", "loop")
-    return tuple(sorted(found, key=str))
+def _distribution(name: str, value: Any) -> BaseDistribution:
+    if isinstance(value, bool):
+        return CategoricalDistribution((False, True))
+    if isinstance(value, int):
+        return IntDistribution(0, _MOST)
+    return CategoricalDistribution(get_args(_HINTS[name]))
