@@ -13,12 +13,16 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.errors import CompilationError
@@ -28,6 +32,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..errors import FusionplanError
 from .races import overwritten
+from .waits import awaited
 
 _ELEMENT = {
     "bool": "i1",
@@ -187,6 +192,26 @@ def compile_kernel(
 def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
+    kernel = _built(source, wanted, aligned)
+    made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx", "")
+    if made is None:
+        raise CompileFailed(
+            f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
+            "empty Triton's cache"
+        )
+    wrong = overwritten(made)
+    if wrong is None and _awaited(source, ptx) != ptx:
+        with _MENDING, _mended():
+            kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned)
+        if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
+            wrong = "registers that a product still reads are written"
+    if wrong is not None:
+        raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
+    return Compiled(source, kernel, wanted, aligned)
+
+
+def _built(source: KernelSource, wanted: Target, aligned: bool) -> Any:
+    """Triton's CompiledKernel."""
     function = jit_function(_independent(source) if wanted.capability < _DEPENDENT else source)
     names = function.arg_names
     if len(names) != len(source.buffers) + len(source.scalars):
@@ -200,7 +225,7 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     try:
-        kernel = triton.compile(
+        return triton.compile(
             ASTSource(function, signature, constexprs={}, attrs=divisible),
             target=gpu,
             options=options,
@@ -210,16 +235,46 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
-    made = kernel.asm.get("ttgir")
-    if made is None:
+
+
+_MENDING = threading.Lock()
+
+
+@contextmanager
+def _mended() -> Iterator[None]:
+    """Triton gives ptxas the text that `awaited` makes of its own."""
+    before = knobs.runtime.add_stages_inspection_hook
+    knobs.runtime.add_stages_inspection_hook = _mend
+    try:
+        yield
+    finally:
+        knobs.runtime.add_stages_inspection_hook = before
+
+
+def _mend(backend: object = None, stages: dict[str, Any] | None = None, *_: object) -> Any:
+    """Triton's hook. Without arguments it is asked what tells its kernels from others."""
+    if stages is None:
+        return _WAITING, hashlib.sha256(_WAITING.encode()).hexdigest()
+    assemble = stages["ptx"]
+    stages["ptx"] = lambda source, metadata: awaited(assemble(source, metadata))
+    return None
+
+
+_WAITING = "Waits for what its products read."
+
+
+def _marked(text: str) -> str:
+    """The same kernel by another key of Triton's cache, of which 3.6 does not ask the hook."""
+    return text.replace("):\n", f"):\n    {_WAITING!r}\n", 1)
+
+
+def _awaited(source: KernelSource, ptx: str) -> str:
+    try:
+        return awaited(ptx)
+    except ValueError as error:
         raise CompileFailed(
-            f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
-            "empty Triton's cache"
-        )
-    wrong = overwritten(made)
-    if wrong is not None:
-        raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
-    return Compiled(source, kernel, wanted, aligned)
+            f"kernel {source.name}: Triton's pipeline would spoil it: {error}"
+        ) from error
 
 
 def _independent(source: KernelSource) -> KernelSource:

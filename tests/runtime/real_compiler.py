@@ -3,7 +3,9 @@
 import itertools
 import json
 import re
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
     Target,
+    _cuobjdump,
     compile_kernel,
     interpreted,
     resources,
@@ -186,6 +189,45 @@ def summed_beside():
     return found
 
 
+def left_computed():
+    """Products whose left operand is computed in registers: how many there are in the machine code,
+    and what the last instruction that waits in their loop leaves under way."""
+
+    def function(x, weight):
+        return torch.relu(x) @ weight
+
+    shapes = ((256, 1024), (1024, 512))
+    inputs = [torch.empty(*shape, device="meta", dtype=torch.bfloat16) for shape in shapes]
+    graph = whole_group(graph_of(function, inputs)).graph
+    found = []
+    for warps, rows, access in ((4, 64, "descriptor"), (8, 128, "pointer")):
+        blocks = (("r0", 64), ("x0", rows), ("x1", 128))
+        (kernel,) = lower(graph, Config(blocks, warps, 3, reduction="loop", access=access)).kernels
+        found.append(left_under_way(machine_code(kernel)))
+    return found
+
+
+def machine_code(kernel):
+    """Address and text of each instruction."""
+    cubin = compile_kernel(kernel, Target()).kernel.asm["cubin"]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [_cuobjdump(), "-sass", file.name]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [(int(a, 16), b) for a, b in re.findall(r"/\*([0-9a-f]{4})\*/\s+(.*?);", listing)]
+
+
+def left_under_way(code):
+    products = [at for at, text in code if re.search(r"HGMMA\S* R\d+, R\d+, gdesc", text)]
+    back = [(int(m[1], 16), at) for at, text in code if (m := re.search(r"BRA 0x(\w+)", text))]
+    begin, end = next((a, b) for a, b in back if a < products[0] <= products[-1] < b)
+    waits = [
+        re.search(r"WARPGROUP.DEPBAR.LE gsb0, (0x\d+)", t) for at, t in code if begin < at < end
+    ]
+    return [len(products), [wait[1] for wait in waits if wait][-1]]
+
+
 again = 'tl.load(a_ptr + place, cache_modifier=".ca")'
 
 json.dump(
@@ -203,6 +245,7 @@ json.dump(
         ],
         "operand_stored": operand_stored(),
         "summed_beside": summed_beside(),
+        "left_computed": left_computed(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),

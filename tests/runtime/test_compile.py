@@ -61,6 +61,10 @@ def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
     assert [ones for _, ones in found["summed_beside"]] == [2, 2, 1, 1, 1, 1, 2, 2]
 
 
+def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
+    assert found["left_computed"] == [[4, "0x0"], [4, "0x0"]]
+
+
 def test_launches_on_a_gpu(found):
     if found["gpu"] is None:
         pytest.skip("no GPU")
