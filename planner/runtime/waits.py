@@ -17,8 +17,8 @@ _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
 _PRODUCT = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\}\s*,\s*\{([^}]*)\}")
 _COMMIT = "wgmma.commit_group"
 _WAIT = re.compile(r"(wgmma\.wait_group\S*\s+)(\d+)")
-_WRITTEN = re.compile(r"^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|%\w+)\s*,")
-_MOVED = re.compile(r"^\s*mov\.b32\s+%\w+\s*,\s*(%\w+)\s*;")
+_WRITTEN = re.compile(r"^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|%\w+)(?:\|%\w+)?\s*,")
+_MOVED = re.compile(r"^\s*mov\.\w+\s+%\w+\s*,\s*(%\w+)\s*;")
 _NAME = re.compile(r"%\w+")
 
 

@@ -43,6 +43,11 @@ def test_loads_of_several_registers_are_writes_too():
     assert waits(awaited(text)) == [0, 0]
 
 
+def test_what_comes_from_another_thread_is_written():
+    text = loop("shfl.sync.bfly.b32 %r1|%p5, %r8, 1, 31, -1;", left("%r1"), wait(1), NEXT)
+    assert waits(awaited(text)) == [0, 0]
+
+
 def test_a_copy_is_no_register_of_its_own():
     """ptxas may let a copy and what it copies be one register."""
     moved = ("add.s32 %r7, %r8, 1;", left("%r2"), wait(0), "mov.b32 %r1, %r7;", left("%r1"))
