@@ -6,7 +6,7 @@ Compiles KERNELS (400 when not given; two of them take about a second) generated
 H200, reads those that tunes compiled from stores, and prints the weights. Both kinds count alike,
 and a group of many kernels less for each of them. A kernel needs what its hungriest stretch needs,
 which is not smooth: weights are changed at random, a few at once, and kept where fewer kernels are
-off by more than the test allows (15% or 8 registers).
+off by more than the test allows (15% or 8 registers), or by as many by less.
 """
 
 import json
@@ -23,6 +23,7 @@ from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.judged import tiles_of
 from fusionplan.planner.costs.registers import FEATURES, WEIGHTS, features, free, most, settled
+from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import from_json
 from fusionplan.planner.nests.schedule import schedule_group
 from fusionplan.tuner.accuracy import samples_of
@@ -46,8 +47,8 @@ def tuned(path: str) -> Iterator[dict]:
             group = from_json(store.kernel(sample.kernel).payload["graph"])
             config = sample.config
             schedule = schedule_group(group, config.tiling, config.reduction, config.split)
-            nests = [kernel.nest for kernel in schedule.kernels]
-            if sample.registers is None or len(nests) > 1 or nests[0].contractions:
+            nests = [] if isinstance(schedule, Refusal) else [k.nest for k in schedule.kernels]
+            if sample.registers is None or len(nests) != 1 or nests[0].contractions:
                 continue
             tiles, walks = tiles_of(nests[0], config), config.programs > 0
             yield {

@@ -16,6 +16,7 @@ from ..planner.graph import graph as graphs
 from ..planner.graph.graph import Graph, itemsize
 from ..planner.runtime.compile import CompileFailed
 from .check import Expected, check, expected
+from .evaluate import Outside
 from .inputs import DATA_SETS, empty, make, poison
 from .measure import Timer, conditions, stopwatch_for
 from .outcome import (
@@ -82,7 +83,7 @@ class Bench:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             return to_json(Rejected(f"out of device memory: {_first_line(error)}"))
-        except IndexError as error:
+        except Outside as error:
             return to_json(Rejected(f"no inputs could be made up: {_first_line(error)}"))
         raise TunerError(f"the measuring worker cannot do {request['do']!r}")
 

@@ -59,18 +59,18 @@ class Expected:
 def expected(
     graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device
 ) -> tuple[Expected, ...]:
-    """What the outputs of the group must come close to, for these inputs. Raises IndexError where
-    an index that is computed from them lies outside."""
+    """What the outputs of the group must come close to, for these inputs. Raises Outside where an
+    index that is computed from them lies outside."""
     eager = evaluate(graph, inputs, device, within=True)
-    value = evaluate(graph, inputs, device, wide=torch.float64)
+    value = evaluate(graph, inputs, device, wide=torch.float64, within=True)
     named = places(graph)
     pairs = zip(graph.inputs, inputs, strict=True)
     disturbed = [x if node in named else _disturbed(x) for node, x in pairs]
-    moved = evaluate(graph, disturbed, device, wide=torch.float64)
+    moved = evaluate(graph, disturbed, device, wide=torch.float64, within=True)
     plain = eager
     doubles = any(n.type and n.type.dtype == "float64" for n in graph.nodes)
     if not doubles and any(map(_may_overflow, value, eager)):
-        plain = evaluate(graph, inputs, device, wide=torch.float32)
+        plain = evaluate(graph, inputs, device, wide=torch.float32, within=True)
     walk = math.sqrt(deepest(graph)) * _FLOAT32
     return tuple(_expected(*item, walk) for item in zip(value, eager, moved, plain, strict=True))
 

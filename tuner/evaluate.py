@@ -25,10 +25,14 @@ _SAME_VALUE = {"aten.view.default": "aten.reshape.default"}
 _BITCAST = "fusionplan.bitcast.default"
 
 
+class Outside(IndexError):
+    """An index that a group computes lies outside of what it is an index of."""
+
+
 class Evaluator:
     """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: a dtype that
     every float has, and to which every cast to a float goes; integers and booleans stay. within:
-    look at every index first, and raise IndexError, as a device would end the process.
+    look at every index first, and raise Outside, where a device would end the process.
 
     Raises PlanError for a graph with something that is no operator, such as a constant of the
     user's model: a group reads those as inputs.
@@ -125,21 +129,24 @@ def evaluate(
 
 
 def _look(node: Node, values: Sequence[Any]) -> None:
-    """Raises IndexError where an index of a lookup is outside of its source."""
+    """Raises Outside where an index of a lookup is outside of its source."""
     kind = row(node)
     assert isinstance(kind, Lookup)
     named = bound(node)
     (source,), index = refs(named[kind.source]), named[kind.index]
-    several, dim = isinstance(index, tuple), named.get("dim", 0)
-    for place, one in enumerate(index if isinstance(index, tuple) else (index,)):
-        for found in (values[r] for r in refs(one)):
-            size = values[source].shape[place if several else dim]
-            if found.dtype is torch.bool or not found.numel():
-                continue
+    several, place = isinstance(index, tuple), 0
+    for one in index if isinstance(index, tuple) else (index,):
+        found = next((values[r] for r in refs(one)), None)
+        if found is None or found.dtype is torch.bool:
+            place += 1 if found is None else found.ndim  # A mask stands for all its dimensions.
+            continue
+        size = values[source].shape[place if several else named.get("dim", 0)]
+        place += 1
+        if found.numel():
             least, most = int(found.min()), int(found.max())
             if least < (-size if kind.wraps else 0) or most >= size:
                 outside = least if least < 0 else most
-                raise IndexError(f"{node.name} wants element {outside} of {size}")
+                raise Outside(f"{node.name} wants element {outside} of {size}")
 
 
 def _dtype(value: Arg) -> torch.dtype:

@@ -105,12 +105,15 @@ def places(graph: Graph) -> dict[int, tuple[int, int]]:
             continue
         named = bound(node)
         (source,), index = refs(named[kind.source]), named[kind.index]
-        several = isinstance(index, tuple)
-        dim = named.get("dim", 0)
-        for place, one in enumerate(index if isinstance(index, tuple) else (index,)):
+        several, place = isinstance(index, tuple), 0
+        shape = (t := graph.nodes[source].type) and t.shape
+        for one in index if isinstance(index, tuple) else (index,):
+            dim = place if several else named.get("dim", 0)
+            size = shape[dim] if shape and isinstance(dim, int) else 1
+            kinds = [graph.nodes[r].type for r in refs(one)]
+            # A mask stands for all its dimensions.
+            place += next((len(t.shape) for t in kinds if t and t.dtype == "bool"), 1)
             inputs = _numbers(graph, set(refs(one)))
-            shape = (t := graph.nodes[source].type) and t.shape
-            size = shape[place if several else dim] if shape and isinstance(dim, int) else 1
             for each in inputs:
                 low = size // (4 * len(inputs))
                 high = max(low + 1, size // (2 * len(inputs)))
@@ -160,7 +163,9 @@ def _tensor(
     elif dtype is torch.bool:
         values = torch.randint(0, 2, distinct.shape, generator=generator, device=generator.device)
     else:
-        low = max(0, low) if dtype is torch.uint8 else low
+        limits = torch.iinfo(dtype)
+        high = min(high, limits.max + 1)
+        low = max(limits.min, min(low, high - 1))
         shape, device = distinct.shape, generator.device
         values = torch.randint(low, high, shape, generator=generator, device=device)
     distinct.copy_(values)

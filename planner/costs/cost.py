@@ -140,7 +140,7 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
     serial_s, started_s = work.waves * _chain_s(work, device), _started_s(work, device)
     longest = max(longest, serial_s, started_s)
     felt = _STARTED_FOLDING if work.folds else _STARTED
-    longest += felt * min(started_s, longest)
+    longest += felt * started_s
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
     apart = 0.12 + (0.4 / work.resident if work.folds and not work.ahead else 0.0)
     walked = _WALKED if work.turns else 1.0

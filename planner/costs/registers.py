@@ -161,7 +161,7 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
     looped = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
     if tiles.by_group(dot, num_warps):
-        whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, fold.source)
+        whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, _first(fold, dot))
         return wanted + _AT_ONCE * (not looped) + whole
     rows, columns = staging.of_warp(m, n, num_warps)
     word = itemsize(fold.operand) / 128
@@ -180,24 +180,32 @@ def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: flo
 
 def _is_costly(nest: Nest, value: int) -> bool:
     """Whether a value takes more than multiplying and adding: its tile is worked on as a whole."""
-    kind = nest.values[value].kind
-    if not isinstance(kind, (Compute, Choice)):
-        return False
-    if isinstance(kind, Compute) and kind.cost in ("sfu", "div", "libdevice"):
-        return True
-    return any(_is_costly(nest, r) for r in nest.values[value].reads)
+    left, seen = [value], {value}
+    while left:
+        read = nest.values[left.pop()]
+        if isinstance(read.kind, Compute) and read.kind.cost in ("sfu", "div", "libdevice"):
+            return True
+        if isinstance(read.kind, (Compute, Choice)):
+            new = set(read.reads) - seen
+            seen |= new
+            left += new
+    return False
 
 
 def _staying(nest: Nest, fold: Fold, dot: Dot) -> float:
     """How much of the left operand of a warp's product is in registers at once, in a loop that
-    loads ahead. A product is written with the rows of its result first."""
-    assert fold.times is not None
-    turned = dot.m > dot.n
-    first = fold.times if turned else fold.source
+    loads ahead."""
+    first = _first(fold, dot)
     if first not in nest.loads:
         return _COMPUTED_LEFT
     inner = any(t.axis == dot.k and t.scale == 1 for t in nest.loads[first].offset.terms)
-    return _LEFT if inner == turned else 0.0
+    return _LEFT if inner == (dot.m > dot.n) else 0.0
+
+
+def _first(fold: Fold, dot: Dot) -> int:
+    """The left operand of a product as it is written (see `folds`)."""
+    assert fold.times is not None
+    return fold.times if dot.m > dot.n else fold.source
 
 
 def _by_threads(results: float, k: int) -> float:

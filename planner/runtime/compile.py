@@ -193,14 +193,14 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
     kernel = _built(source, wanted, aligned)
-    made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx", "")
-    if made is None:
+    made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx")
+    if made is None or (ptx is None and wanted.backend == "cuda"):
         raise CompileFailed(
             f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
             "empty Triton's cache"
         )
     wrong = overwritten(made)
-    if wrong is None and _awaited(source, ptx) != ptx:
+    if wrong is None and ptx is not None and _awaited(source, ptx) != ptx:
         with _MENDING, _mended():
             kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned)
         if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
@@ -242,22 +242,30 @@ _MENDING = threading.Lock()
 
 @contextmanager
 def _mended() -> Iterator[None]:
-    """Triton gives ptxas the text that `awaited` makes of its own."""
-    before = knobs.runtime.add_stages_inspection_hook
-    knobs.runtime.add_stages_inspection_hook = _mend
+    """Triton gives ptxas the text that `awaited` makes of its own, in this thread."""
+    before, here = knobs.runtime.add_stages_inspection_hook, threading.get_ident()
+
+    def hook(*stages: Any) -> Any:
+        """Without arguments it is asked what tells its kernels from others."""
+        other = before(*stages) if before else None
+        if threading.get_ident() != here:
+            return other or ("", "")
+        if stages:
+            _mend(stages[1])
+            return None
+        key = (other or ("", ""))[0] + _WAITING
+        return key, hashlib.sha256(key.encode()).hexdigest()
+
+    knobs.runtime.add_stages_inspection_hook = hook
     try:
         yield
     finally:
         knobs.runtime.add_stages_inspection_hook = before
 
 
-def _mend(backend: object = None, stages: dict[str, Any] | None = None, *_: object) -> Any:
-    """Triton's hook. Without arguments it is asked what tells its kernels from others."""
-    if stages is None:
-        return _WAITING, hashlib.sha256(_WAITING.encode()).hexdigest()
+def _mend(stages: dict[str, Any]) -> None:
     assemble = stages["ptx"]
     stages["ptx"] = lambda source, metadata: awaited(assemble(source, metadata))
-    return None
 
 
 _WAITING = "Waits for what its products read."

@@ -73,6 +73,41 @@ def test_operands_in_shared_memory_are_no_matter_of_registers():
     assert awaited(text) == text
 
 
+def test_a_wait_that_is_jumped_over_is_none():
+    computed = "selp.b32 %r1, 0, %r8, %p3;"
+    text = loop(computed, left("%r1"), "@%p7 bra $L__BB0_2;", wait(0)).replace(
+        "\t@%p2", "$L__BB0_2:\n\t@%p2"
+    )
+    with pytest.raises(ValueError, match="nothing waits"):
+        awaited(text)
+
+
+def test_a_wait_before_the_products_group_is_none():
+    product = left("%r1").replace(COMMIT, f"{wait(0)}\n\t{COMMIT}")
+    with pytest.raises(ValueError, match="nothing waits"):
+        awaited(loop("add.s32 %r1, %r8, 1;", product, NEXT))
+
+
+def test_the_halves_of_a_register_are_followed():
+    halves = ("selp.b16 %rs1, 0, %rs5, %p3;", left("%r2"), wait(0), "mov.b32 %r1, {%rs1, %rs1};")
+    text = loop(*halves, left("%r1"), wait(1), NEXT)
+    assert waits(awaited(text)) == [0, 0, 0]
+
+
+def test_loops_in_loops():
+    """What the inner loop leaves under way, the outer one waits for before it begins again."""
+    inner = loop("add.s32 %r1, %r8, 1;", left("%r1"), wait(1)).replace("BB0_1", "BB0_3")
+    inner = inner.replace("\tret;\n", "")
+    text = loop(inner.replace(f"\t{wait(0)}\n", f"\t{wait(1)}\n"))
+    assert waits(text) == [1, 1, 0]
+    assert waits(awaited(text)) == [0, 1, 0]
+
+
+def test_a_branch_by_a_table_is_said():
+    with pytest.raises(ValueError, match="cannot be told"):
+        awaited(loop("add.s32 %r1, %r8, 1;", left("%r1"), wait(0), "brx.idx %r4, ts;"))
+
+
 def test_no_wait_at_all_is_said():
     with pytest.raises(ValueError, match="nothing waits"):
         awaited(loop("add.s32 %r1, %r8, 1;", left("%r1"), NEXT))

@@ -272,6 +272,33 @@ def test_an_index_outside_ends_no_process():
         expected(group, make(group, "random", CPU, seed=0), CPU)
 
 
+def test_a_mask_stands_for_all_its_dimensions():
+    """What follows it is an index of the dimension behind them."""
+    kinds = dense(4, 5, 30), dense(4, 5, dtype="bool"), dense(20, dtype="int64")
+    group = Graph(
+        (
+            Node(0, "x", "input", type=kinds[0]),
+            Node(1, "mask", "input", type=kinds[1]),
+            Node(2, "i", "input", type=kinds[2]),
+            Node(3, "y", "aten.index.Tensor", (Ref(0), (Ref(1), Ref(2))), type=dense(20)),
+        ),
+        (3,),
+    )
+    (*_, made) = make(group, "random", CPU, seed=0)
+    assert int(made.min()) >= 30 // 4  # a quarter of the last dimension, not of the second
+    inputs = [torch.randn(4, 5, 30), torch.ones(4, 5, dtype=torch.bool), torch.full((20,), 29)]
+    assert evaluate(group, inputs, CPU, within=True)[0].shape == (20,)
+    with pytest.raises(IndexError, match="element 30 of 30"):
+        evaluate(group, [*inputs[:2], inputs[2] + 1], CPU, within=True)
+
+
+def test_indices_of_few_bits_do_not_wrap():
+    group = looked_up("aten.abs.default", dense(6, dtype="int8"))
+    wide = replace(group, nodes=(replace(group.nodes[0], type=dense(1000, 8)), *group.nodes[1:]))
+    _, index = make(wide, "random", CPU, seed=0)
+    assert int(index.min()) >= 0
+
+
 def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch):
     """A tensor core's sum of a few products does not overflow halfway, one after the other does."""
     exact = torch.full((100,), 3e38, dtype=torch.float64)
