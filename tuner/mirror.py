@@ -28,8 +28,8 @@ def mirror(url: str, records: Sequence[TrialRecord]) -> str | None:
     for record in records:
         if record.config.get("lowering") == "triton":
             # Kernels of other text are another study.
-            name = f"{record.study} {record.device_key[:8]} {record.versions.get('codegen', '')}"
-            studies.setdefault(name.rstrip(), []).append(record)
+            name = f"{record.study} {record.device_key[:8]} {record.versions['codegen']}"
+            studies.setdefault(name, []).append(record)
     if not studies:
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,6 +1,7 @@
 """Compilation for an H200 with no GPU at hand. The real compiler needs a process of its own,
 because the interpreter is on in this one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,21 @@ import pytest
 from compiling import by_compiler
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
+    _mended,
     compile_kernel,
     interpreted,
     jit_function,
 )
+from fusionplan.planner.runtime.waits import awaited
+from triton import knobs
+
+HAZARD = """$L__BB0_1:
+\tselp.b32 %r1, 0, %r8, %p3;
+\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r90}, {%r1}, %rd1, %p1, 1, 1, 0;
+\twgmma.commit_group.sync.aligned;
+\twgmma.wait_group.sync.aligned 1;
+\t@%p2 bra $L__BB0_1;
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +75,23 @@ def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
 
 def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
     assert found["left_computed"] == [[4, "0x0"], [4, "0x0"]]
+
+
+def test_other_threads_compile_as_ever_meanwhile(monkeypatch):
+    """Triton has one hook for all."""
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *_: ("theirs", "1"))
+    with _mended(), ThreadPoolExecutor(1) as other:
+        hook = knobs.runtime.add_stages_inspection_hook
+        assert other.submit(hook).result() == ("theirs", "1")
+        ours = hook()[0]
+        stages, mended = {"ptx": lambda *_: HAZARD}, {"ptx": lambda *_: HAZARD}
+        other.submit(hook, None, stages).result()
+        hook(None, mended)
+    assert ours.startswith("theirs")
+    assert ours != "theirs"
+    assert stages["ptx"](None, None) == HAZARD
+    assert mended["ptx"](None, None) == awaited(HAZARD) != HAZARD
+    assert knobs.runtime.add_stages_inspection_hook() == ("theirs", "1")
 
 
 def test_launches_on_a_gpu(found):

@@ -9,7 +9,7 @@ from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
 from fusionplan.tuner.check import check, compare, deepest, expected
 from fusionplan.tuner.evaluate import evaluate
 from fusionplan.tuner.inputs import DATA_SETS, empty, is_poison, make, poison
-from tuner_graphs import dense, pointwise, softmax
+from tuner_graphs import dense, looked_up, pointwise, softmax
 
 CPU = torch.device("cpu")
 
@@ -232,28 +232,6 @@ def test_made_up_indices_lie_inside_what_they_are_indices_of():
         assert int(k.min()) >= -8  # no index, and any number
 
 
-def looked_up(op: str, kind: TensorType) -> Graph:
-    """Rows of a table of 40 at `op` of an input, as integers."""
-    places = dense(6, dtype="int64")
-    return Graph(
-        (
-            Node(0, "w", "input", type=dense(40, 8)),
-            Node(1, "x", "input", type=kind),
-            Node(2, "y", op, (Ref(1),), type=replace(places, dtype=kind.dtype)),
-            Node(
-                3,
-                "i",
-                "aten._to_copy.default",
-                (Ref(2),),
-                (("dtype", Symbol("dtype", "int64")),),
-                type=places,
-            ),
-            Node(4, "rows", "aten.embedding.default", (Ref(0), Ref(3)), type=dense(6, 8)),
-        ),
-        (4,),
-    )
-
-
 @pytest.mark.parametrize("data_set", DATA_SETS)
 def test_an_index_may_be_computed_from_floats(data_set: str):
     group = looked_up("aten.abs.default", dense(6))
@@ -266,7 +244,7 @@ def test_an_index_may_be_computed_from_floats(data_set: str):
     assert compare(wanted, table[x.long() - 1]) is not None
 
 
-def test_an_index_outside_ends_no_process():
+def test_an_index_outside_is_said():
     group = looked_up("aten.square.default", dense(6))
     with pytest.raises(IndexError, match=r"rows wants element \d+ of 40"):
         expected(group, make(group, "random", CPU, seed=0), CPU)

@@ -10,7 +10,7 @@ from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.lab import Group, WorkerLab
 from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
 from fusionplan.tuner.ranking import Ranking
-from tuner_graphs import attention, pointwise, softmax
+from tuner_graphs import attention, dense, looked_up, pointwise, softmax
 
 H200 = builtin("h200")
 
@@ -68,6 +68,15 @@ def test_a_config_that_does_not_fit_is_rejected_by_both(lab: WorkerLab):
     config = Config((("x0", 16),), reduction="loop")
     assert isinstance(lab.compile(group, config).result(), Rejected)
     assert isinstance(lab.measure(group, Candidate("triton", config)), Rejected)
+
+
+def test_an_index_outside_of_its_table_ends_no_worker(lab: WorkerLab):
+    """A square is beyond the table, whatever numbers are made up."""
+    group = Group.of(looked_up("aten.square.default", dense(6)), "g")
+    found = lab.measure(group, ATEN)
+    assert isinstance(found, Rejected)
+    assert "no inputs could be made up: rows wants element" in found.reason
+    assert isinstance(lab.measure(Group.of(pointwise(), "g"), ATEN), Timed)
 
 
 def test_a_large_group_is_checked_at_both_ends_of_its_grid(lab: WorkerLab):

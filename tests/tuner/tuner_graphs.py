@@ -1,6 +1,8 @@
 """Small groups to tune."""
 
-from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
+from dataclasses import replace
+
+from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
 
 
 def dense(*shape: int, dtype: str = "float32") -> TensorType:
@@ -71,4 +73,26 @@ def attention(heads: int = 4, length: int = 32, dtype: str = "float32") -> Graph
             Node(11, "out", "aten.bmm.default", (Ref(10), Ref(2)), type=t),
         ),
         (11,),
+    )
+
+
+def looked_up(op: str, kind: TensorType) -> Graph:
+    """Rows of a table of 40 at `op` of an input, as integers."""
+    places = dense(6, dtype="int64")
+    return Graph(
+        (
+            Node(0, "w", "input", type=dense(40, 8)),
+            Node(1, "x", "input", type=kind),
+            Node(2, "y", op, (Ref(1),), type=replace(places, dtype=kind.dtype)),
+            Node(
+                3,
+                "i",
+                "aten._to_copy.default",
+                (Ref(2),),
+                (("dtype", Symbol("dtype", "int64")),),
+                type=places,
+            ),
+            Node(4, "rows", "aten.embedding.default", (Ref(0), Ref(3)), type=dense(6, 8)),
+        ),
+        (4,),
     )
