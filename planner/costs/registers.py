@@ -66,7 +66,7 @@ def pressure(
     products = sum(tiles.dot(c) is not None for c in nest.contractions)
     if products:
         if products > 1:
-            wanted = chains.registers(nest, tiles, num_warps, ahead)
+            wanted = chains.registers(nest, tiles, num_warps, ahead, limit)
         else:
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
             wanted = _by_warps(nest, tiles, num_warps, ahead, wanted)

@@ -23,7 +23,9 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
     Target,
+    _built,
     _cuobjdump,
+    _resources,
     compile_kernel,
     interpreted,
     resources,
@@ -52,6 +54,20 @@ def usage(source, **options):
     found = resources(compiled)
     vector = "ld.global.v4" in compiled.kernel.asm["ptx"]
     return {**{n: getattr(found, n) for n in found.__dataclass_fields__}, "vector": vector}
+
+
+def given_up():
+    """[told nothing, as compiled] of a kernel that keeps more than a thread has registers for."""
+    text = TEXT.replace("16384", "8192").replace(
+        "tl.store(", "y, z = tl.load(x_ptr + 2**24 + i), tl.load(x_ptr + 2**25 + i)\n    tl.store("
+    )
+    text = text.replace("tl.exp(x)", "y * tl.sum(y * z, 0) * z")
+    source = replace(ROWS, text=text, num_warps=2, num_stages=1)
+    told_nothing = _resources(source, _built(source, Target(), True))
+    return [
+        [r.registers, r.spill_bytes]
+        for r in (told_nothing, resources(compile_kernel(source, Target())))
+    ]
 
 
 def failure(source):
@@ -251,6 +267,7 @@ json.dump(
         "interpreted": interpreted(),
         "rows": usage(ROWS),
         "unaligned": usage(ROWS, aligned=False),
+        "given_up": given_up(),
         "one_warp": usage(replace(ROWS, num_warps=1)),
         "not_a_power_of_2": failure(
             replace(ROWS, text=TEXT.replace("arange(0, 16384)", "arange(0, 9)"))
