@@ -88,7 +88,8 @@ install() { # level fingerprint
     fi
     say "installing packages into .venv (once; torch is large)"
     local pip=("$PYTHON" -m pip --disable-pip-version-check --no-input install --quiet
-        --constraint "$ROOT/constraints.txt")
+        --no-compile --constraint "$ROOT/constraints.txt")
+    # Modules are compiled when they are first imported: most of what is installed never is.
     # setuptools first and no isolated build: pip before 25.3 and after differ in how constraints
     # reach an isolated build, and this way the build needs no download of its own.
     "${pip[@]}" setuptools >&2 &&

@@ -72,12 +72,12 @@ class Search:
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
         program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
         best = self._improved(best, program)
-        least_s = 0.0
+        least_s = min(best.seconds, self.ground.candidate(self.region).floor_s)
         if complete:
             for group in groups:
                 for each in self.ground.variants(group):
                     self.all.setdefault((each.nodes, each.copies), each)
-            best, least_s = self._proven(best, program)
+            best, least_s = self._proven(best, program, least_s)
         proven = least_s >= best.seconds * (1 - _EQUAL)
         return Found(best.chosen, best.seconds, start_s, least_s, proven)
 
@@ -120,10 +120,9 @@ class Search:
 
     # --- a region of which every group is known ---
 
-    def _proven(self, best: Solution, program: Program) -> tuple[Solution, float]:
+    def _proven(self, best: Solution, program: Program, least_s: float) -> tuple[Solution, float]:
         """The best cover of all, and what none can beat; the two meet unless the model would have
-        to be asked too often."""
-        least_s = 0.0
+        to be asked too often. least_s: what none can beat in any case."""
         while True:
             usable = [c for name, c in self.all.items() if self.known.get(name, 0.0) is not None]
             prices = [self._least_s(c) for c in usable]

@@ -161,8 +161,9 @@ class _Searched:
             pieces=len(found),
             cuts=cuts,
         )
-        if cuts:  # Groups across a cut were not looked at.
-            self.chosen = replace(self.chosen, least_s=0.0, proven=False)
+        if cuts:  # Groups across a cut were not looked at: all of it as one kernel is the bound.
+            least_s = min(self.chosen.seconds, ground.candidate(ground.compute).floor_s)
+            self.chosen = replace(self.chosen, least_s=least_s, proven=False)
         self.best = self._cover([each.groups for each in results], self.chosen)
 
     def others(self, count: int) -> list[Cover]:

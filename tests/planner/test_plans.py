@@ -104,7 +104,7 @@ def test_every_group_of_a_plan_runs_as_the_plan_says(name: str) -> None:
         assert group.predicted > H200.launch_s
     assert plan.predicted == pytest.approx(sum(g.predicted or 0 for g in plan.groups))
     assert plan.chosen is not None
-    assert plan.chosen.least_s <= plan.chosen.seconds <= plan.chosen.greedy_s
+    assert 0 < plan.chosen.least_s <= plan.chosen.seconds <= plan.chosen.greedy_s
 
 
 def test_every_example_and_every_function_has_an_expectation() -> None:
