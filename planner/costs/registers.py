@@ -45,6 +45,7 @@ WEIGHTS = (
 )  # fmt: skip
 STREAMED = 32  # Words from which the compiler loads no more before it folds what is there.
 _LOADLESS = 4.6  # fewer where nothing is loaded
+_OF_ONE = 8  # of a kernel of one element
 FULL, NEAR, BELOW = 32, 40, 0.86
 """With 32 registers an SM holds all its warps: the compiler takes up to that for more loads under
 way, and where a little more is wanted it makes do."""
@@ -71,6 +72,8 @@ def pressure(
             wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
             wanted = _by_warps(nest, tiles, num_warps, ahead, wanted)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
+    if nest.largest_tile(tiles.blocks) == 1:
+        return _OF_ONE, 0
     stretches = features(nest, tiles, num_warps, persistent)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted -= _LOADLESS * (not nest.loads)
