@@ -55,9 +55,9 @@ class Products:
 class Chain:
     """Products of which each waits for the one before, in one program. tensor: operations at the
     rate of 16 bits, with those that several warps do alike; repeated: how many warps do the same of
-    what is computed besides; waits: turns of its loops for whose loads it waits, shared by those
-    under way at once; steps: products in all turns, those that each warp does for itself counted
-    for more."""
+    what is computed besides; waits: turns of its loops for whose loads it waits, fewer where more
+    are under way at once; steps: products in all turns, those that each warp does for itself
+    counted for more."""
 
     tensor: float
     repeated: float
@@ -130,12 +130,12 @@ def _chain(
         most = max(most, repeated)
         steps += times * (1.0 if grouped else _STEP_ALONE)
     loading = {
-        tuple(loop.axis for loop in loops)
+        tuple(map(id, loops)): loops
         for item, loops in nest.walk()
-        if isinstance(item, Step) and item.value in nest.loads
+        if loops and isinstance(item, Step) and item.value in nest.loads
     }
-    turns = sum(math.prod(map(tiles.turns, axes)) for axes in loading if axes)
-    waits = turns * (2.0 if config.num_stages == 1 else 1.0 / (config.num_stages - 1))
+    turns = sum(math.prod(tiles.turns(loop.axis) for loop in loops) for loops in loading.values())
+    waits = turns * (_AT_HAND if config.num_stages == 1 else 1.0 / (config.num_stages - 1))
     return Chain(tensor, most, waits, steps)
 
 
@@ -189,7 +189,7 @@ _IEEE = 0.0445  # Products in float32 without tensor cores, times the rate of 16
 # left out the mean regret of the model's choice falls from 59% to 14%.
 _CHAINED_S = 6.8e-6  # Of a launch, until the first products are under way.
 _STEP_S, _STEP_ALONE = 0.25e-6, 2.2  # Of each; times that where each warp does its own.
-_TURN_S = 0.21e-6
+_TURN_S, _AT_HAND = 0.21e-6, 2.0  # Of each turn; times that where nothing is loaded ahead.
 _CHAIN_SPILLED = 0.29  # For each 100 bytes a thread: as in exp of it.
 _NORM = (
     3.0  # With it configs that L2 binds are told apart: attention's mean regret is 14%, not 29%.

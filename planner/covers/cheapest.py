@@ -15,6 +15,7 @@ from ..bitsets import bits
 from .candidates import Candidate, Ground, enumerated
 from .exact import SOLVER_S, Cycle, Program, Solution
 from .nearby import Changed, Nearby
+from .pricing import SPARED
 
 Price = Callable[[Candidate], float | None]
 _BATCH = 12
@@ -72,13 +73,16 @@ class Search:
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
         program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
         best = self._improved(best, program)
-        least_s = min(best.seconds, self.ground.candidate(self.region).floor_s)
+        least_s = 0.0
         if complete:
             for group in groups:
                 for each in self.ground.variants(group):
                     self.all.setdefault((each.nodes, each.copies), each)
-            best, least_s = self._proven(best, program, least_s)
+            best, least_s = self._proven(best, program)
         proven = least_s >= best.seconds * (1 - _EQUAL)
+        # To say more than nothing of what is not proven: all of it as one kernel.
+        whole_s = self.ground.candidate(self.region).floor_s / SPARED
+        least_s = max(least_s, min(whole_s, best.seconds))
         return Found(best.chosen, best.seconds, start_s, least_s, proven)
 
     def others(self, found: Found, count: int) -> list[Found]:
@@ -120,9 +124,10 @@ class Search:
 
     # --- a region of which every group is known ---
 
-    def _proven(self, best: Solution, program: Program, least_s: float) -> tuple[Solution, float]:
+    def _proven(self, best: Solution, program: Program) -> tuple[Solution, float]:
         """The best cover of all, and what none can beat; the two meet unless the model would have
-        to be asked too often. least_s: what none can beat in any case."""
+        to be asked too often."""
+        least_s = 0.0
         while True:
             usable = [c for name, c in self.all.items() if self.known.get(name, 0.0) is not None]
             prices = [self._least_s(c) for c in usable]

@@ -162,7 +162,8 @@ class _Searched:
             cuts=cuts,
         )
         if cuts:  # Groups across a cut were not looked at: all of it as one kernel is the bound.
-            least_s = min(self.chosen.seconds, ground.candidate(ground.compute).floor_s)
+            whole_s = ground.candidate(ground.compute).floor_s / SPARED
+            least_s = min(self.chosen.seconds, whole_s)
             self.chosen = replace(self.chosen, least_s=least_s, proven=False)
         self.best = self._cover([each.groups for each in results], self.chosen)
 

@@ -7,9 +7,7 @@ through `inspect`, so each text is registered in `linecache` under a name made f
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import linecache
-import os
 import re
 import subprocess
 import tempfile
@@ -18,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import triton
@@ -30,6 +28,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.interpreter import InterpretedFunction
 
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
+from ..costs.registers import most
 from ..errors import FusionplanError
 from .races import overwritten
 from .waits import awaited
@@ -196,17 +195,17 @@ def compile_kernel(
 def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
-    kernel, registers = _built(source, wanted, aligned), None
-    if wanted.backend == "cuda" and _gave_up(source, kernel):
-        registers = _most_registers(source)
-        kernel = _built(source, wanted, aligned, registers)
+    kernel = _built(source, wanted, aligned)
     made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx")
     if made is None or (ptx is None and wanted.backend == "cuda"):
         raise CompileFailed(
             f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
             "empty Triton's cache"
         )
-    wrong = overwritten(made)
+    wrong, registers = overwritten(made), None
+    if wrong is None and wanted.backend == "cuda" and _gave_up(source, kernel):
+        kernel, registers = _told(source, kernel, wanted, aligned)
+        ptx = kernel.asm["ptx"]
     if wrong is None and ptx is not None and _awaited(source, ptx) != ptx:
         with _MENDING, _mended():
             kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
@@ -219,14 +218,26 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
 
 def _gave_up(source: KernelSource, kernel: Any) -> bool:
     """Whether ptxas spilled much though a thread could have had more registers: where all do not
-    fit, it may settle for a full SM (32 registers, and 10 KB in local memory). Told how many a
-    thread can have, it takes them, and spills a fraction."""
-    used = _resources(source, kernel)
-    return used.spill_bytes > _SPILLS and used.registers < 0.9 * _most_registers(source)
+    fit, it may settle for a full SM (32 registers, and 10 KB in local memory)."""
+    try:
+        used = _resources(source, kernel)
+    except CompileFailed:
+        return False  # It runs as it is: nobody has to be able to read what it uses.
+    return used.spill_bytes > _SPILLS and used.registers < 0.9 * most(source.num_warps)
 
 
-def _most_registers(source: KernelSource) -> int:
-    return min(255, 65536 // (32 * source.num_warps))
+def _told(
+    source: KernelSource, kernel: Any, wanted: Target, aligned: bool
+) -> tuple[Any, int | None]:
+    """The kernel by a ptxas that was told how many registers a thread can have, and how many;
+    the one that is there where that one spills no less."""
+    registers = most(source.num_warps)
+    try:
+        told = _built(source, wanted, aligned, registers)
+        spares = _resources(source, told).spill_bytes < _resources(source, kernel).spill_bytes
+    except CompileFailed:
+        return kernel, None
+    return (told, registers) if spares else (kernel, None)
 
 
 def _built(
@@ -337,21 +348,32 @@ def _resources(source: KernelSource, kernel: Any) -> Resources:
     return Resources(found["REG"], spill, shared, len(cubin))
 
 
-@cache
 def _cuobjdump() -> str:
-    tool = importlib.resources.files("triton.backends.nvidia") / "bin" / "cuobjdump"
-    return str(tool)
+    """Triton's own, or TRITON_CUOBJDUMP_PATH. Raises CompileFailed where there is none."""
+    try:
+        return str(knobs.nvidia.cuobjdump.path)
+    except RuntimeError as error:
+        raise CompileFailed(f"cuobjdump does not run: {error}") from error
+
+
+_USED: dict[bytes, str] = {}
 
 
 def _usage(cubin: bytes) -> str:
-    descriptor, path = tempfile.mkstemp(suffix=".cubin")
+    """What cuobjdump says of the same machine code, once in a process."""
+    digest = hashlib.sha256(cubin).digest()
+    if digest not in _USED:
+        _USED[digest] = _dumped(cubin)
+    return _USED[digest]
+
+
+def _dumped(cubin: bytes) -> str:
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
-        command = [_cuobjdump(), "--dump-resource-usage", path]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            file.flush()
+            command = [_cuobjdump(), "--dump-resource-usage", file.name]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileFailed(f"cuobjdump does not run: {error}") from error
-    finally:
-        os.unlink(path)
     return done.stdout

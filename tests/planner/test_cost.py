@@ -11,8 +11,10 @@ import torch
 from corpus import corpus_graph, graph_of, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
+from fusionplan.planner.costs import matrix
 from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
 from fusionplan.planner.costs.device import BUILTIN, CPU, H100, H200, builtin, profile_of
+from fusionplan.planner.costs.judged import tiles_of
 from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError, Refusal
@@ -403,3 +405,26 @@ def test_unknown_devices_are_refused_by_name() -> None:
     with pytest.raises(DeviceError, match="meta"):
         profile_of(torch.device("meta"))
     assert profile_of(torch.device("cpu")) is CPU
+
+
+@pytest.mark.parametrize("stages, waits", [(1, 8.0), (2, 4.0), (3, 2.0)])
+def test_several_products_wait_for_the_loads_of_every_loop(stages: int, waits: float) -> None:
+    """Two loops of two turns along one axis, both of which load; fewer waits with loads ahead."""
+    x, weight = (tensor(*shape, dtype=torch.bfloat16) for shape in ((512, 256), (256,)))
+    first, second = (tensor(n, 64, dtype=torch.bfloat16) for n in (256, 64))
+
+    def products(x, weight, first, second):
+        normed = torch.nn.functional.layer_norm(x, (256,), weight)
+        return torch.relu(normed @ first) @ second
+
+    part = group(products, x, weight, first, second)
+    config = Config(blocks(r0=128, x0=16), 4, stages, reduction="loop")
+    found = schedule_group(part, config.tiling, config.reduction, config.split)
+    assert not isinstance(found, Refusal), found
+    (kernel,) = found.kernels
+    made = matrix.products_of(kernel.nest, tiles_of(kernel.nest, config), config, 32)
+    assert made is not None
+    assert made.chain is not None
+    assert made.chain.waits == waits
+    quick = replace(config, blocks=blocks(r0=256, x0=16))
+    assert cost(part, quick).seconds < cost(part, config).seconds
