@@ -260,9 +260,9 @@ def test_a_region_of_200_nodes_is_solved_in_two_seconds(width: int) -> None:
         if ground.users[node] & ~region:
             stored |= 1 << node
     program = Program(region, stored, lambda c: waiting(ground, (), c))
-    began = time.monotonic()
+    began = time.process_time()
     found = program.solve([c for c, _ in known], [s for _, s in known])
-    assert time.monotonic() - began < SOLVER_S + 1.0  # what building its matrix takes
+    assert time.process_time() - began < SOLVER_S + 1.0  # what building its matrix takes
     assert found is not None
     assert len(known) > 1000
     alone = sum(s for c, s in known if c.nodes.bit_count() == 1)

@@ -41,7 +41,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
+def gone(pid: int, within_s: float = 30.0) -> bool:
     end = time.monotonic() + within_s
     while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.02)

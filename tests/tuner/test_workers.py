@@ -17,7 +17,8 @@ H200 = builtin("h200")
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[WorkerLab]:
-    with WorkerLab("cpu", 90, compilers=1, interpret=True, least=2, compile_limit_s=60) as opened:
+    limits = {"compile_limit_s": 60.0, "measure_limit_s": 120.0}
+    with WorkerLab("cpu", 90, compilers=1, interpret=True, least=2, **limits) as opened:
         yield opened
 
 
