@@ -21,7 +21,7 @@ from ..planner.regions.ways import REGIONAL
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
-from .evaluate import evaluate
+from .gate import Case, case, fault
 from .groups import Identity
 from .measure import TIE, Call, Interleaved, Timer
 from .peers import peer_plan
@@ -29,26 +29,6 @@ from .progress import Progress
 
 BUDGET_S = 0.25
 """Seconds of runs for each candidate."""
-
-_TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.float32: 2e-3,
-    torch.float16: 1e-2,
-    torch.bfloat16: 4e-2,
-}
-"""Root mean square of the difference from eager, relative. Each kernel was checked strictly by
-itself: this is to find a wire crossed between them, and float32 allows for TF32."""
-
-_TRUSTED = 0.3
-"""Eager's own error, relative: with more, what float64 computes is taken for something else. Means
-of what nearly cancels, which a norm saves for its gradient, stray by a tenth in deep models."""
-
-_ASIDE = 0.1
-"""What a plan may err more than eager: half as much is a wire crossed."""
-
-_VANISHING = 0.05
-"""Of the size of eager's result: truth below it is nothing to eager but rounding. Such is the
-gradient of a bias of keys, which no softmax sees."""
 
 _OWN_GRAPHS = ("max-autotune", "reduce-overhead")
 """Modes of torch.compile that capture CUDA graphs themselves, which cannot be within another."""
@@ -132,8 +112,7 @@ def _captured_anew(kept: Plan, mode: str, peer: Call, arena: Arena) -> Plan:
         return kept  # Every set of sizes would be compiled anew, while the model runs.
     try:
         executor = Executor(arena.captured, replace(kept, cudagraph=True), arena.captured.device)
-        expected = _eager(arena)
-        graphed = _graphed(mode, kept, executor, expected, arena)
+        graphed = _graphed(mode, kept, executor, case(arena.captured, arena.inputs), arena)
     except Exception as error:  # noqa: BLE001 - Inductor, on the graph as it was captured
         first = (str(error).strip().splitlines() or [""])[0]
         arena.progress.note(f"{mode} is not captured anew: {type(error).__name__}: {first}")
@@ -183,7 +162,7 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
     """The plans that build and compute the right thing; with a CUDA graph too where there is
     more than one launch to save, of kernels of ours or of libraries."""
     found: dict[str, Runner] = {}
-    expected: list[Any] | None = None
+    given: Case | None = None
     for number, plan in enumerate(plans):
         # A plan without a group of its own runs as eager or torch.compile does, and so is timed
         # as a peer. Not so a backward graph's: it has no code of the user's to fall back on.
@@ -192,18 +171,18 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
             continue
         try:
             executor = Executor(arena.captured, plan, arena.captured.device)
-            if expected is None:
-                expected = _eager(arena)
-            reason = _fault(executor, expected, arena)
+            if given is None:
+                given = case(arena.captured, arena.inputs)
+            reason = fault(executor, given)
         except FusionplanError as error:
             reason = str(error)
         if reason is not None:
             arena.progress.note(f"plan {number} is left out: {reason}")
             continue
-        assert expected is not None
+        assert given is not None
         found[str(number)] = Runner(plan, executor, executor.kernels_per_call)
         if _saves_launches(plan, arena):
-            found |= _graphs(str(number), plan, executor, expected, arena)
+            found |= _graphs(str(number), plan, executor, given, arena)
     return found
 
 
@@ -215,7 +194,7 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
 
 
 def _graphs(
-    name: str, plan: Plan, executor: Executor, expected: Sequence[Any], arena: Arena
+    name: str, plan: Plan, executor: Executor, given: Case, arena: Arena
 ) -> dict[str, Runner]:
     """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
     where this is the plan that the search likes best."""
@@ -228,22 +207,20 @@ def _graphs(
         overlapping = replace(plan, overlaps=True)
         try:
             other = Executor(arena.captured, overlapping, device)
-            graphed = _graphed(name, overlapping, other, expected, arena)
+            graphed = _graphed(name, overlapping, other, given, arena)
         except FusionplanError as error:
             arena.progress.note(f"plan {name} is not tried with launches that overlap: {error}")
             graphed = None
         if graphed is not None:
             found[f"{name} as a graph, overlapping"] = graphed
     if not found or name == "0":
-        graphed = _graphed(name, plan, executor, expected, arena)
+        graphed = _graphed(name, plan, executor, given, arena)
         if graphed is not None:
             found[f"{name} as a graph"] = graphed
     return found
 
 
-def _graphed(
-    name: str, plan: Plan, executor: Executor, expected: Sequence[Any], arena: Arena
-) -> Runner | None:
+def _graphed(name: str, plan: Plan, executor: Executor, given: Case, arena: Arena) -> Runner | None:
     """The plan as a CUDA graph; None where that cannot be, with a note."""
     run = GraphedExecutor(executor, copies=None if arena.stage == "inference" else 0)
     with warnings.catch_warnings(record=True) as caught:
@@ -252,7 +229,7 @@ def _graphed(
             # The second call with the same inputs captures, the third replays.
             for _ in range(2):
                 run(*arena.inputs)
-            reason = _fault(run, expected, arena)
+            reason = fault(run, given)
             torch.cuda.synchronize(arena.captured.device)
         except (FusionplanError, RuntimeError) as error:
             reason = str(error)
@@ -274,126 +251,6 @@ def launches(plan: Plan, graph: Graph) -> int:
     return apart + sum(g.kernels or 1 for g in plan.groups if g.lowering != "aten")
 
 
-def _fault(run: Run, expected: Sequence[Any], arena: Arena) -> str | None:
-    """Why a call does not compute what the graph does, or None. Where eager itself strays, a
-    result that is at least as near to float64 is right too."""
-    torch.manual_seed(0)
-    found = run(*arena.inputs)
-    graph = arena.captured.graph
-    states = _states(graph)
-    found, expected = [
-        [None if place in states else value for place, value in enumerate(values)]
-        for values in (found, expected)
-    ]
-    reason = differs(found, expected, _rounding(graph))
-    if reason is None or _is_nearer(found, expected, arena):
-        return None
-    return reason
-
-
-def _states(graph: Graph) -> set[int]:
-    """Outputs, by place, that are the state of an attention's random numbers: without dropout
-    nobody reads or writes them, and what lies in that memory is chance."""
-    found = set()
-    for place, output in enumerate(graph.outputs):
-        node = graph.nodes[output] if output is not None else None
-        if node is None or node.type is None or "float" in node.type.dtype or not node.inputs:
-            continue
-        if "getitem" in node.op and "attention" in graph.nodes[node.inputs[0]].op:
-            found.add(place)
-    return found
-
-
-def _is_nearer(found: Sequence[Any], eager: Sequence[Any], arena: Arena) -> bool:
-    graph = arena.captured.graph
-    try:
-        torch.manual_seed(0)
-        truth = evaluate(graph, arena.inputs, arena.captured.device, wide=torch.float64)
-    except (FusionplanError, RuntimeError):  # a constant of the model, or no memory for it
-        return False
-    places = [i for i, o in enumerate(graph.outputs) if o is not None]
-    least = _rounding(graph)
-    for place, exact in zip(places, truth, strict=True):
-        got, own = found[place], eager[place]
-        if differs([got], [own], least) is None:
-            continue
-        if not isinstance(own, torch.Tensor) or not own.dtype.is_floating_point:
-            return False
-        if got.dtype != own.dtype or not got.shape == own.shape == exact.shape:
-            return False
-        if not _is_as_near(got.double(), own.double(), exact, _TOLERANCE.get(own.dtype, 0.1)):
-            return False
-    return True
-
-
-def _is_as_near(
-    got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor, tolerance: float
-) -> bool:
-    """Whether a result is about as near to float64 as eager's own."""
-    size = float(own.norm())
-    if math.isfinite(size) and float(exact.norm()) <= _VANISHING * size:
-        return float((got - exact).norm()) <= 2 * float((own - exact).norm())
-    error = _error(own, exact)
-    limit = max(min(2 * error, error + _ASIDE), tolerance)
-    return error <= _TRUSTED and _error(got, exact) <= limit
-
-
-def _error(a: torch.Tensor, exact: torch.Tensor) -> float:
-    """Root mean square, relative; NaN where one of them is NaN or infinite."""
-    scale = max(float(exact.norm()), 1e-30)
-    return float((a - exact).norm()) / scale
-
-
 def _bound(runner: Runner, inputs: Sequence[Any]) -> Call:
     run = runner.run
     return lambda: run(*inputs)
-
-
-def _eager(arena: Arena) -> list[Any]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        return list(arena.captured.gm(*arena.inputs))
-
-
-def _rounding(graph: Graph) -> float:
-    """The tolerance of the shortest float in a graph: eager has rounded to it on its way even to an
-    output in float32, such as the row maxima of scores in bfloat16, where a kernel need not."""
-    found = {getattr(torch, node.type.dtype) for node in graph.nodes if node.type}
-    return max((_TOLERANCE[dtype] for dtype in found & _TOLERANCE.keys()), default=0.0)
-
-
-def differs(actual: Sequence[Any], wanted: Sequence[Any], least: float = 0.0) -> str | None:
-    """Why the outputs of a whole graph are not those of eager, or None. least: the tolerance that
-    every output has at least."""
-    if len(actual) != len(wanted):
-        return f"{len(actual)} outputs instead of {len(wanted)}"
-    for index, (got, want) in enumerate(zip(actual, wanted, strict=True)):
-        if not isinstance(want, torch.Tensor):
-            if got != want:
-                return f"output {index} is {got!r}, not {want!r}"
-            continue
-        reason = _differs(got, want, least)
-        if reason is not None:
-            return f"output {index}: {reason}"
-    return None
-
-
-def _differs(got: torch.Tensor, want: torch.Tensor, least: float) -> str | None:
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
-    if want.numel() == 0:
-        return None
-    if not want.dtype.is_floating_point:
-        share = float((got != want).double().mean())
-        # Which of two nearly equal numbers is the larger is a matter of rounding.
-        most = 1e-3 if least < _TOLERANCE[torch.float16] else 0.5
-        return f"{share:.2%} of its elements differ from eager's" if share > most else None
-    a, b = got.double(), want.double()
-    if bool((torch.isnan(a) & ~torch.isnan(b)).any()):
-        return "NaN where eager has none"
-    both = torch.isfinite(a) & torch.isfinite(b)
-    a, b = torch.where(both, a, 0.0), torch.where(both, b, 0.0)
-    scale = float(b.norm()) / math.sqrt(b.numel())
-    error = float((a - b).norm()) / math.sqrt(b.numel())
-    limit = max(least, _TOLERANCE.get(want.dtype, 0.1)) * max(scale, 1e-30)
-    return f"differs from eager by {error:.3g} of {scale:.3g}" if error > limit else None
