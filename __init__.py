@@ -7,22 +7,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .logs import configure
+
 if TYPE_CHECKING:
-    from .api import executors, load, plans
+    from .api import Options, executors, load, plans
+    from .db.errors import StoreError
+    from .planner.errors import DeviceError, FusionplanError, ModelError, PlanError
     from .planner.plan import Plan
+    from .planner.runtime.dispatch import FusionplanWarning
+    from .tuner.progress import Progress
     from .tuning import Tuned, tune
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Tuned", "__version__", "executors", "load", "plans", "tune"]
+__all__ = [
+    "DeviceError",
+    "FusionplanError",
+    "FusionplanWarning",
+    "ModelError",
+    "Options",
+    "Plan",
+    "PlanError",
+    "Progress",
+    "StoreError",
+    "Tuned",
+    "__version__",
+    "executors",
+    "load",
+    "plans",
+    "tune",
+]
 
 _HOME = {
+    "DeviceError": ".planner.errors",
+    "FusionplanError": ".planner.errors",
+    "FusionplanWarning": ".planner.runtime.dispatch",
+    "ModelError": ".planner.errors",
+    "Options": ".api",
     "Plan": ".planner.plan",
+    "PlanError": ".planner.errors",
+    "Progress": ".tuner.progress",
+    "StoreError": ".db.errors",
+    "Tuned": ".tuning",
     "executors": ".api",
     "load": ".api",
     "plans": ".api",
-    "Tuned": ".tuning",
     "tune": ".tuning",
 }
+
+configure()
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
 from .planner.versions import versions
+
+log = logging.getLogger(__name__)
 
 Accepted = Literal["measured", "any"]
 
@@ -177,15 +180,27 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
             if bucket is not None:
                 found += store.plans(bucket_key=bucket, device_key=device.key, versions=versions())
     except (StoreError, DeviceError) as error:
+        log.info("graph %s: no plan could be read: %s", graph_key[:12], error)
         return f"no plan could be read: {error}"
     if not found:
+        log.info("graph %s: no plan for %s", graph_key[:12], device.name)
         sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""
         return f"no plan is stored for it{sizes} on {device.name} with these versions"
     read = [_accepted(record, options) for record in found]
     plan = next((plan for plan in read if isinstance(plan, Plan)), read[0])
+    _log_found(found, read)
     if isinstance(plan, Plan) and plan.graph_key != graph_key:
         return replace(plan, graph_key=graph_key)
     return plan
+
+
+def _log_found(found: Sequence[PlanRecord], read: Sequence[Plan | str]) -> None:
+    for record, plan in zip(found, read, strict=True):
+        about = f"plan {record.key[:12]} ({record.name}) of graph {record.graph_key[:12]}"
+        if isinstance(plan, Plan):
+            log.info("runs by %s, %s", about, plan.evidence)
+            return
+        log.info("%s is left out: %s", about, plan)
 
 
 def _accepted(record: PlanRecord, options: Options) -> Plan | str:

@@ -27,11 +27,12 @@ from .planner.versions import versions
 from .tuner.busy import busy
 from .tuner.capture_model import Call, CapturedModel, Part, capture_model
 from .tuner.effort import Allowance, allowance
+from .tuner.live import reporting
 from .tuner.measure import Timer, stopwatch_for
 from .tuner.model_peers import in_order, model_peers, modes_for, part_peers
-from .tuner.progress import Progress, Silent
+from .tuner.progress import Progress
 from .tuner.refit import calibrated, refitted_after_tune
-from .tuner.session import Limits, Session, plan_record
+from .tuner.session import ABOUT, Limits, Session, plan_record
 from .tuner.training import Steps, peer_sums, settled
 
 DEFAULT_TARGET = "h200"
@@ -47,7 +48,7 @@ class Place:
     measured: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tuned:
     """What `tune` found. A call runs the model by its plans; with modelled plans of a device that
     is not at hand it runs the model as it is.
@@ -66,6 +67,15 @@ class Tuned:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        evidence = sorted({plan.evidence for plan in self.plans})
+        names = ", ".join(dict.fromkeys(record.name for record in self.records))
+        about = [*([names] if names else []), self.place.profile.name, *evidence]
+        about += [f"{self.speedup:.2f}x"] if self.speedup is not None else []
+        about += ["interrupted"] if self.interrupted else []
+        count = len(self.plans)
+        return f"<Tuned: {count} plan{'s' * (count != 1)}; {'; '.join(about)}>"
 
     @property
     def plan(self) -> Plan:
@@ -105,7 +115,7 @@ def tune(
     target: str | None = None,
     training: bool = False,
     dynamic: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     name: str | None = None,
 ) -> Tuned:
     """Tune every graph of the model for these inputs and keep the plans in the store.
@@ -120,7 +130,9 @@ def tune(
     must what is to run by the plan. dynamic: sizes of the inputs may vary, as with torch.compile's
     dynamic=True: the plans hold for all sizes of their bucket, which agree in every varying size
     rounded up to a power of two and in whether it is a multiple of 16. Sizes marked by
-    torch._dynamo.mark_dynamic vary in any case.
+    torch._dynamo.mark_dynamic vary in any case. progress: what is told of the work; None is a panel
+    with time and trials where stderr is a terminal, False nothing. Python's logging has it in any
+    case, under the name "fusionplan".
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """
@@ -128,17 +140,16 @@ def tune(
     allowed = allowance(effort, trials, seconds)
     place = place_of(device, target)
     call = Call.of(example_inputs)
-    told = progress or Silent()
-    if place.measured and (reason := busy(place.device)):
-        told.note(reason)
     # The store first: nobody should wait for a search whose result cannot be kept.
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, reporting(progress, allowed.seconds) as told:
+        if place.measured and (reason := busy(place.device)):
+            told.note(reason)
         place = replace(place, profile=calibrated(opened, place.profile))
         told.phase("capture", "running the model once")
         captured = capture_model(model, call, training=training, dynamic=dynamic)
         for note in captured.notes:
             told.note(note)
-        job = _Job(opened, place, name or _name_of(model), told, allowed)
+        job = _Job(opened, place, name or _name_of(model), told, allowed, str(call))
         found, interrupted = job.run(captured, model, call)
         if place.device.type == "cuda" and place.measured and not interrupted:
             _refitted(opened, place.profile, told)
@@ -215,6 +226,8 @@ class _Job:
     name: str
     progress: Progress
     allowed: Allowance
+    inputs: str
+    """Types and shapes of the call, for people."""
 
     def run(
         self, captured: CapturedModel, model: Callable[..., Any], call: Call
@@ -276,9 +289,11 @@ class _Job:
             name = found[places[-1]].name
             self.progress.note(f"{name}: {peer} is kept for the forward and the backward graph")
         for i, plan in zip(places, plans, strict=True):
-            under = found[i].payload.get("conditions")
             before = found[i]
-            record = plan_record(plan, before.device_key, before.name, under, before.bucket_key)
+            under, about = before.payload.get("conditions"), before.payload.get(ABOUT)
+            record = plan_record(
+                plan, before.device_key, before.name, under, before.bucket_key, about
+            )
             self.store.save_plan(record)
             found[i] = record
 
@@ -298,6 +313,7 @@ class _Job:
         profile = self.place.profile
         limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
         session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
+        session.about = {"stage": part.stage, "inputs": self.inputs}
         if self.place.measured:
             modes = part.captured.device.type == "cuda"
             peers = part_peers(part, modes, step)

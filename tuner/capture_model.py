@@ -54,7 +54,13 @@ class Call:
             return Call((inputs,))
         if isinstance(inputs, (tuple, list)):
             return Call(tuple(inputs))
-        if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+        if isinstance(inputs, Mapping):
+            odd = next((name for name in inputs if not isinstance(name, str)), None)
+            if odd is not None:
+                raise ModelError(
+                    f"the inputs are a dictionary with the key {odd!r} of type "
+                    f"{type(odd).__name__}: its keys must be the names of the model's arguments"
+                )
             return Call((), dict(inputs))
         raise ModelError(
             f"the inputs are of type {type(inputs).__name__}: give a tensor, a tuple or list of "

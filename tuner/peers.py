@@ -42,7 +42,8 @@ class Peers:
             return
         self._warmed = True
         with self.compiling():
-            for name, call in self.given.items():
+            for number, (name, call) in enumerate(self.given.items(), 1):
+                self.progress.phase("peers", f"compiling {name}, {number} of {len(self.given)}")
                 self._warm(name, call)
         if torch.cuda.is_available():
             # What compiling and tuning them took, the process that measures candidates needs.

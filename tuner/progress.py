@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..terminal import duration
 from .outcome import Candidate, Outcome
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,31 @@ class Recording:
 
     def of(self, kind: str) -> list[Any]:
         return [what for k, what in self.events if k == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Writes all that it is told to the log, and passes it on."""
+
+    progress: Progress
+
+    def phase(self, name: str, text: str) -> None:
+        log.info("%s: %s", name, text)
+        self.progress.phase(name, text)
+
+    def trial(self, done: TrialDone) -> None:
+        log.debug(
+            "%s trial %d of %d: %s, %s, predicted %s, best so far %s%s",
+            *(done.name, done.number, done.of, done.candidate, done.outcome),
+            *(duration(done.predicted_s), duration(done.best_s)),
+            ", known from the store" * done.reused,
+        )
+        self.progress.trial(done)
+
+    def group_done(self, group: str, best: Candidate, seconds: float) -> None:
+        log.info("group %s: %s, %s", group, best, duration(seconds))
+        self.progress.group_done(group, best, seconds)
+
+    def note(self, text: str) -> None:
+        log.info("note: %s", text)
+        self.progress.note(text)

@@ -55,6 +55,8 @@ REGIONAL, REGIONAL_LEAST = 0.6, 0.25
 """Of the search, for the other ways of the graph's regions where they take all of its time; at
 least that part of it for regions that take little."""
 
+ABOUT = "about"
+
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
 
@@ -133,6 +135,7 @@ class Session:
     name: str = ""
     compilers: int | None = None
     site: Site = field(default_factory=Site)
+    about: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     def measured(
@@ -283,7 +286,8 @@ class Session:
             self.progress.note("the store keeps its plan for this graph, which was measured")
             return
         bucket = bucket_key(self.captured.graph)
-        self.store.save_plan(plan_record(plan, profile.key, self.name, under, bucket))
+        record = plan_record(plan, profile.key, self.name, under, bucket, self.about)
+        self.store.save_plan(record)
 
 
 def unverified(plan: Plan) -> Plan:
@@ -299,11 +303,13 @@ def plan_record(
     name: str,
     under: Mapping[str, int] | None = None,
     bucket: str | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> PlanRecord:
     """The plan as the store keeps it; one for each graph, device and versions. under: the
     clocks and the temperature at its measurement; the payload has them beside the plan's fields
     as "conditions", which are evidence and no part of the plan. bucket: see `varying`."""
     current = dict(plan.versions)
+    beside = {"conditions": under, ABOUT: about}
     identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
     return PlanRecord(
         key=hashlib.sha256(identity.encode()).hexdigest()[:32],
@@ -312,7 +318,7 @@ def plan_record(
         versions=current,
         name=name or plan.graph_key[:12],
         evidence=plan.evidence,
-        payload=plan.to_json() | ({"conditions": dict(under)} if under else {}),
+        payload=plan.to_json() | {name: dict(data) for name, data in beside.items() if data},
         speedup=plan.speedup,
         bucket_key=bucket,
     )
