@@ -11,7 +11,7 @@ import typer
 from ..db import CalibrationRecord, DeviceRecord, Store
 from . import render
 from .errors import UsageError
-from .show import JsonOption, StoreOption
+from .options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from ..tuner.accuracy import Accuracy, Hopeless, Read
@@ -37,7 +37,7 @@ class _Found:
 
 def accuracy(
     store: StoreOption = None,
-    device: Annotated[
+    of: Annotated[
         str | None,
         typer.Option(
             "--of",
@@ -62,7 +62,7 @@ def accuracy(
     if undo and refit:
         raise UsageError("--undo and --refit contradict each other: give one of them")
     with Store.open(store, create=False, read_only=not (undo or refit)) as opened:
-        chosen = _device(opened, device)
+        chosen = _device(opened, of)
         if undo:
             _undone(opened, chosen, json)
             return
@@ -212,7 +212,7 @@ def _cells(a: Accuracy) -> list[str]:
 
 
 def _table(rows: Sequence[Accuracy]) -> Any:
-    made = render.table("family", *_FIGURES, right=_FIGURES)
+    made = render.table("family", *_FIGURES, right=_FIGURES, wide=("family",))
     for a in rows:
         made.add_row(*_cells(a))
     return made

@@ -11,8 +11,7 @@ import typer
 from ..db import Store
 from . import render
 from .errors import UsageError
-from .show import JsonOption, StoreOption
-from .tune import DeviceOption
+from .options import DeviceOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from ..tuner.calibrate import Calibration
@@ -21,8 +20,11 @@ if TYPE_CHECKING:
 def calibrate(
     store: StoreOption = None,
     device: DeviceOption = None,
-    seconds: Annotated[
-        float, typer.Option(help="After so many nothing more is begun; at most 60.")
+    within: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="S", help="After so many nothing more is begun; at most 60."
+        ),
     ] = 60.0,
     json: JsonOption = False,
 ) -> None:
@@ -31,10 +33,10 @@ def calibrate(
 
     Needs a CUDA device (else exit code 4); plans for an absent one go by `planner tune --target`.
     """
-    if not (0 < seconds <= 60.0 and math.isfinite(seconds)):
-        raise UsageError(f"--seconds {seconds:g}: give a number above zero, at most 60")
+    if not (0 < within <= 60.0 and math.isfinite(within)):
+        raise UsageError(f"--seconds {within:g}: give a number above zero, at most 60")
     with Store.open(store) as opened:
-        found = _measured(device, seconds)
+        found = _measured(device, within)
         from ..tuner.ledger import device_record
 
         if opened.device(found.profile.key) is None:

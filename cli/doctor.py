@@ -8,16 +8,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.text import Text
 
 from ..db import Store, StoreError, StoreUnavailable
 from ..db.location import resolve
 from . import render
 from .errors import DEVICE, INTERNAL, STORE
-from .show import JsonOption, StoreOption
+from .options import JsonOption, StoreOption
 
 Status = Literal["ok", "note", "broken"]
 
@@ -32,18 +31,30 @@ class Check:
     code: int = INTERNAL
 
 
-def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
+def doctor(
+    store: StoreOption = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Versions, driver and store alone: no torch, no compiler, no check of "
+            "every record.",
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Check versions, device, compiler and store; exits 0 when nothing essential is broken."""
-    checks = [check for examine in EXAMINATIONS for check in _examined(examine)]
-    checks += store_checks(store)
+    examinations = QUICK if quick else EXAMINATIONS
+    checks = [check for examine in examinations for check in _examined(examine)]
+    checks += store_checks(store, quick)
     broken = [check for check in checks if check.status == "broken"]
     if json:
         render.print_json({"ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
-        made = render.table("check", "", "found")
-        style = {"ok": "green", "note": "yellow", "broken": "bold red"}
+        made = render.table("check", "state", "found", wide=("found",))
+        made.styles = {"ok": "green", "note": "yellow", "broken": "bold red"}
         for check in checks:
-            made.add_row(check.name, Text(check.status, style[check.status]), Text(check.text))
+            made.add_row(check.name, check.status, check.text)
         render.out().print(made)
     if broken:
         names = ", ".join(check.name for check in broken)
@@ -96,19 +107,20 @@ def device() -> list[Check]:
             f"{profile.sm_count} SMs, {profile.memory_bytes / 2**30:.0f} GiB"
         )
         found.append(Check(f"cuda:{index}", "ok", text))
-    return [*found, _driver()]
+    return [*found, *driver()]
 
 
-def _driver() -> Check:
+def driver() -> list[Check]:
     """The driver's version by NVML, which also tells clocks and temperature."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 - NVML is a convenience: any failure is only told
-        return Check("driver", "note", f"NVML does not answer, clocks are not recorded: {error}")
+        text = f"NVML does not answer, clocks are not recorded: {error}"
+        return [Check("driver", "note", text)]
     try:
-        return Check("driver", "ok", str(pynvml.nvmlSystemGetDriverVersion()))
+        return [Check("driver", "ok", str(pynvml.nvmlSystemGetDriverVersion()))]
     finally:
         pynvml.nvmlShutdown()
 
@@ -147,10 +159,12 @@ def doctor(x, y):
 """
 
 EXAMINATIONS = (versions, device, compiler)
+QUICK = (versions, driver)
 
 
-def store_checks(location: str | None) -> list[Check]:
-    """The store: where it is, whether it can be used, and all that is wrong with it."""
+def store_checks(location: str | None, quick: bool = False) -> list[Check]:
+    """The store: where it is, whether it can be used, and, unless it is to be quick, all that is
+    wrong with it."""
     try:
         place = resolve(location)
     except StoreError as error:
@@ -159,6 +173,8 @@ def store_checks(location: str | None) -> list[Check]:
         return [_future(place.path)]
     try:
         with Store.open(location, create=False, read_only=True) as opened:
+            if quick:
+                return [Check("store", "ok", f"{opened.location}: it opens")]
             problems = opened.problems()
             counts = f"plans: {len(opened.plans())}, studies: {len(opened.studies())}"
             found = [Check("store", "ok", f"{opened.location}: {counts}")]

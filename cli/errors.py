@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json as encoder
 import os
 import sys
 import traceback
 
-from ..db.errors import PlanNotFound, StoreError
-from ..planner.errors import DeviceError, FusionplanError, ModelError, PlanError
+from ..planner.errors import FusionplanError
+from ..terminal import escaped
 
 OK = 0
 INTERNAL = 1
@@ -16,19 +17,26 @@ MODEL = 3
 DEVICE = 4
 PLAN = 5
 STORE = 6
+SLOWER = 7
 INTERRUPTED = 130
+PIPE = 141
 
-EXIT_CODES: tuple[tuple[int, str], ...] = (
-    (OK, "done"),
-    (INTERNAL, "an error inside planner (PLANNER_DEBUG=1 shows where): please report it"),
-    (USAGE, "usage: an unknown option, or a value that is not possible"),
-    (MODEL, "model: its file, its import, its inputs or its own run failed"),
-    (DEVICE, "device: no such device or target, or it cannot do what was asked"),
-    (PLAN, "plan: none is found, or it does not fit its graph"),
-    (STORE, "store: not writable, damaged, newer or out of reach; it was left as it was"),
-    (INTERRUPTED, "interrupted (Ctrl-C): the best so far is kept"),
+EXIT_CODES: tuple[tuple[int, str, str], ...] = (
+    (OK, "ok", "done"),
+    (INTERNAL, "internal", "an error inside planner (PLANNER_DEBUG=1 shows where): please report"),
+    (USAGE, "usage", "an unknown option, or a value that is not possible"),
+    (MODEL, "model", "its file, its import, its inputs or its own run failed"),
+    (DEVICE, "device", "no such device or target, or it cannot do what was asked"),
+    (PLAN, "plan", "none is found, or it does not fit its graph"),
+    (STORE, "store", "not writable, damaged, newer or out of reach; it was left as it was"),
+    (SLOWER, "slower", "the plan is slower than the fastest baseline by more than was allowed"),
+    (INTERRUPTED, "interrupted", "Ctrl-C; the best so far is kept"),
+    (PIPE, "pipe", "the program that read the output has ended"),
 )
-"""Every exit code of `planner` with its meaning."""
+"""Every exit code of `planner` with its name and meaning."""
+
+SCHEMA = 1
+"""Of the JSON documents on stdout. It counts up when a field changes its meaning or goes away."""
 
 
 class UsageError(FusionplanError):
@@ -37,32 +45,32 @@ class UsageError(FusionplanError):
     exit_code = USAGE
 
 
-_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (UsageError, USAGE),
-    (ModelError, MODEL),
-    (DeviceError, DEVICE),
-    (PlanError, PLAN),
-    (PlanNotFound, PLAN),
-    (StoreError, STORE),
-)
+class SlowerError(FusionplanError):
+    """The plan is slower than the fastest baseline by more than the user allows."""
+
+    exit_code = SLOWER
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code for an error that reached the top; the first kind that matches counts."""
+    """The exit code for an error that reached the top: its own where it has one."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if _is_parser_error(error):
-        return USAGE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)
+    code = getattr(error, "exit_code", INTERNAL)
+    return code if isinstance(code, int) else INTERNAL
 
 
-def report(error: BaseException) -> int:
-    """Tell the error in one line on stderr; with PLANNER_DEBUG=1 its traceback too. Gives the
-    exit code."""
+def report(error: BaseException, json: bool = False) -> int:
+    """Tell the error in one line on stderr; with PLANNER_DEBUG=1 its traceback too. json: also as
+    a document on stdout, for the program that waits for one. Gives the exit code."""
     code = exit_code(error)
     if os.environ.get("PLANNER_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(error)
-    print(f"planner: {message(error)}", file=sys.stderr)
+    text = message(error)
+    if json:
+        name = next((name for known, name, _ in EXIT_CODES if known == code), "internal")
+        told = {"code": code, "name": name, "message": text}
+        print(encoder.dumps({"schema": SCHEMA, "error": told}, indent=2))
+    print(f"planner: {text}", file=sys.stderr)
     return code
 
 
@@ -71,7 +79,8 @@ def message(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if _is_parser_error(error):
-        return f"{_one_line(error.format_message())} (see planner --help)"  # type: ignore[attr-defined]
+        text = _one_line(error.format_message())  # type: ignore[attr-defined]
+        return f"{text.rstrip('.')} (see planner --help)"
     if exit_code(error) != INTERNAL:
         return _one_line(str(error))
     text = _one_line(str(error)) or "no message"
@@ -84,7 +93,7 @@ def message(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return escaped(" ".join(text.split()))
 
 
 def _is_parser_error(error: BaseException) -> bool:

@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ..db import PlanRecord, Store
 from ..db.location import resolve
 from . import render, stored
 from .errors import UsageError
-from .show import JsonOption, StoreOption
-from .tune import DeviceOption, InputsOption, ModelArgument, TargetOption
+from .options import (
+    DeviceOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    StoreOption,
+    TargetOption,
+)
+from .table import Table
 
 if TYPE_CHECKING:
     from torch import fx
@@ -114,7 +120,7 @@ def explain(
         render.print_json(document)
         return
     for note in captured.notes:
-        print(f"note: {note}", file=sys.stderr)
+        render.err().print(f"note: {note}", soft_wrap=True)
     if not explained:
         render.out().print("nothing to fuse: the model runs as it is")
     for each in explained:
@@ -127,7 +133,7 @@ def _opened(location: str | None, stack: contextlib.ExitStack) -> Store | None:
     cannot be read."""
     place = resolve(location)
     if place.path is not None and not place.path.exists():
-        print(f"planner: there is no store {place.path} yet", file=sys.stderr)
+        render.err().print(f"planner: there is no store {place.path} yet", soft_wrap=True)
         return None
     return stack.enter_context(Store.open(location, create=False, read_only=True))
 
@@ -336,10 +342,11 @@ def _print_kernel(console: Console, kernel: Kernel) -> None:
 
 
 def _operations(group: GroupExplanation) -> Table:
-    made = render.table("node", "name", "operation", "value", "line", right=("node",))
+    columns = ("node", "name", "operation", "value", "line")
+    made = render.table(*columns, right=("node",), wide=("name", "operation", "value", "line"))
     for o in group.operations:
         copied = " (copied)" if o.copied else ""
-        made.add_row(f"%{o.node}", Text(o.name), o.op + copied, Text(o.type or "?"), Text(o.source))
+        made.add_row(f"%{o.node}", o.name, o.op + copied, o.type or "?", o.source)
     return made
 
 

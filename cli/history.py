@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from ..db import Outcome, Store, StudySummary, TrialRecord
 from . import render
 from .errors import UsageError
-from .show import JsonOption, StoreOption
+from .options import JsonOption, StoreOption
 
 OUTCOMES: tuple[Outcome, ...] = (
     "timed",
@@ -49,34 +48,56 @@ def history(
     filtered = best or any(value is not None for value in (kernel, graph, study, outcome))
     with Store.open(store, create=False, read_only=True) as opened:
         studies = _studies(opened, kernel, graph, study)
-        trials = _trials(opened, studies, word) if filtered or json else []
-        if best:
-            trials = improvements(trials)
-    trials = trials[-limit:]
+        trials = _trials(opened, studies) if filtered or json else []
+    # Of all trials, before any is left out: the best so far may be older than what is shown.
+    least = best_so_far(trials)
+    if best:
+        trials = improvements(trials)
+    trials = [t for t in trials if word in (None, t.outcome)][-limit:]
     if json:
         data = {
             "studies": [_summary(s) for s in studies[:limit]],
-            "trials": [_trial(t) for t in trials],
+            "trials": [_trial(t, least) for t in trials],
         }
         render.print_json(data)
     elif filtered:
-        _print_trials(trials)
+        _print_trials(trials, least)
     else:
         _print_studies(studies[:limit])
 
 
 def improvements(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Trials faster than all before them of the same subject on the same device."""
-    least: dict[tuple[str, str, str], float] = {}
     found = []
-    for trial in trials:
-        about = (trial.subject, trial.device_key, trial.timing)
-        if trial.measured_s is None or trial.outcome != "timed":
-            continue
-        if trial.measured_s < least.get(about, float("inf")):
-            least[about] = trial.measured_s
+    for trial, before in zip(trials, _bests(trials), strict=True):
+        seconds = _seconds(trial)
+        if seconds is not None and (before is None or seconds < before):
             found.append(trial)
     return found
+
+
+def best_so_far(trials: Sequence[TrialRecord]) -> dict[int, float | None]:
+    """By the trial's id: the least time of its subject on its device, up to and with it."""
+    found: dict[int, float | None] = {}
+    for trial, before in zip(trials, _bests(trials), strict=True):
+        known = [s for s in (before, _seconds(trial)) if s is not None]
+        found[trial.id or 0] = min(known, default=None)
+    return found
+
+
+def _bests(trials: Sequence[TrialRecord]) -> Iterator[float | None]:
+    """For each trial the least time before it, of the same subject timed in the same way."""
+    least: dict[tuple[str, str, str], float] = {}
+    for trial in trials:
+        about = (trial.subject, trial.device_key, trial.timing)
+        yield least.get(about)
+        seconds = _seconds(trial)
+        if seconds is not None:
+            least[about] = min(seconds, least.get(about, seconds))
+
+
+def _seconds(trial: TrialRecord) -> float | None:
+    return trial.measured_s if trial.outcome == "timed" else None
 
 
 def _outcome(word: str | None) -> Outcome | None:
@@ -111,16 +132,10 @@ def _graph_of(store: Store) -> Callable[[StudySummary], str]:
     return graph_of
 
 
-def _trials(
-    store: Store, studies: Sequence[StudySummary], outcome: Outcome | None
-) -> list[TrialRecord]:
+def _trials(store: Store, studies: Sequence[StudySummary]) -> list[TrialRecord]:
     """The trials of these studies, oldest first."""
     wanted = {(s.study, s.level, s.subject, s.device_key) for s in studies}
-    return [
-        t
-        for t in store.trials(outcome=outcome)
-        if (t.study, t.level, t.subject, t.device_key) in wanted
-    ]
+    return [t for t in store.trials() if (t.study, t.level, t.subject, t.device_key) in wanted]
 
 
 def _summary(study: StudySummary) -> dict[str, Any]:
@@ -130,8 +145,9 @@ def _summary(study: StudySummary) -> dict[str, Any]:
     }
 
 
-def _trial(trial: TrialRecord) -> dict[str, Any]:
-    return asdict(trial) | {"created_at": trial.created_at.isoformat()}
+def _trial(trial: TrialRecord, least: Mapping[int, float | None]) -> dict[str, Any]:
+    own = {"created_at": trial.created_at.isoformat(), "best_so_far_s": least[trial.id or 0]}
+    return asdict(trial) | own
 
 
 def _print_studies(studies: Sequence[StudySummary]) -> None:
@@ -139,40 +155,45 @@ def _print_studies(studies: Sequence[StudySummary]) -> None:
         render.out().print("no studies yet: planner tune makes them")
         return
     figures = ("trials", "failed", "best")
-    made = render.table("study", "level", "subject", *figures, "config", "finished", right=figures)
+    columns = ("study", "level", "subject", *figures, "config", "finished")
+    extra = ("subject", "finished", "level")
+    made = render.table(*columns, right=figures, wide=("study", "config"), extra=extra)
     for s in studies:
         made.add_row(
-            Text(s.study),
+            s.study,
             s.level,
             s.subject[: render.KEY],
             str(s.trials),
             str(s.failures),
             render.duration(s.best_s),
-            Text(render.candidate(s.best_config or {})),
+            render.candidate(s.best_config or {}),
             f"{s.finished:%Y-%m-%d %H:%M:%S}",
         )
     render.out().print(made)
 
 
-def _print_trials(trials: Sequence[TrialRecord]) -> None:
+def _print_trials(trials: Sequence[TrialRecord], least: Mapping[int, float | None]) -> None:
     if not trials:
         render.out().print("no trials match")
         return
     figures = ("predicted", "measured", "best so far", "registers")
-    made = render.table("trial", "study", "outcome", *figures, "config", "reason", right=figures)
-    least: dict[str, float] = {}
+    columns = ("trial", "study", "outcome", *figures, "config", "reason")
+    made = render.table(
+        *columns,
+        right=("trial", *figures),
+        wide=("study", "config", "reason"),
+        extra=("study", "registers", "predicted"),
+    )
     for t in trials:
-        if t.measured_s is not None and t.outcome == "timed":
-            least[t.subject] = min(t.measured_s, least.get(t.subject, t.measured_s))
         made.add_row(
             str(t.id),
-            Text(t.study),
+            t.study,
             t.outcome,
             render.duration(t.predicted_s),
             render.duration(t.measured_s),
-            render.duration(least.get(t.subject)),
+            render.duration(least[t.id or 0]),
             "-" if t.registers is None else str(t.registers),
-            Text(render.candidate(t.config)),
-            Text(t.reason or ""),
+            render.candidate(t.config),
+            t.reason or "",
         )
     render.out().print(made)

@@ -1,48 +1,91 @@
-"""The command `planner`: its options, its commands, and the one place where errors end."""
+"""The command `planner`: its commands, its help, and the one place where errors end.
+
+A command's module is imported when the command runs, and heavy libraries when they are needed:
+`planner --help` must not wait for torch.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
-from .accuracy import accuracy
-from .calibrate import calibrate
-from .doctor import doctor
-from .errors import EXIT_CODES, OK, report
-from .explain import explain
-from .history import history
+from .errors import EXIT_CODES, OK, PIPE, report
 from .settings import SETTINGS, defaults
-from .show import show
-from .tune import tune
 
+COMMANDS = {
+    "tune": "Search for the fastest way to run a model, and keep it.",
+    "show": "Show a plan: its groups, times and kernels.",
+    "plans": "List the plans in the store.",
+    "explain": "Explain a plan: loops, costs, and why neighbours are not one kernel.",
+    "history": "List what was tried, and what came of it.",
+    "accuracy": "Compare the cost model with what was measured.",
+    "calibrate": "Measure the device that the cost model counts with.",
+    "doctor": "Check versions, device, compiler and store.",
+}
+"""Every command with its line in the help. The module and its function have the command's name."""
+
+_SETTINGS = ", ".join(f"{s.name} ({s.variable})" for s in SETTINGS.values())
 _EPILOG = "\n\n".join(
     [
         "Settings: option, then variable, then planner.toml or [tool.planner] in pyproject.toml "
-        f"of the working folder: {', '.join(f'{s.name} ({s.variable})' for s in SETTINGS)}.",
-        "Exit codes:",
-        *(f"{code}: {meaning}" for code, meaning in EXIT_CODES),
+        f"of the working folder: {_SETTINGS}.",
+        "\b\nExit codes:\n" + "\n".join(f"  {c}: {name}: {text}" for c, name, text in EXIT_CODES),
+        "planner is the command of the Python package fusionplan.",
     ]
 )
 
+
+def command(name: str) -> Any:
+    """The command of this name, as typer makes it of the function in its module."""
+    own = name.replace("-", "_")
+    function = getattr(import_module(f".{own}", __package__), own)
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, short_help=COMMANDS[name])(function)
+    return typer.main.get_command(app)
+
+
+class Commands(TyperGroup):
+    """All commands; one is imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = command(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
 app = typer.Typer(
     name="planner",
+    cls=Commands,
     help="Decides which operations of a PyTorch model share a kernel, and remembers it.",
     epilog=_EPILOG,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(tune)
-app.command()(show)
-app.command()(explain)
-app.command()(history)
-app.command()(accuracy)
-app.command()(calibrate)
-app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -61,19 +104,25 @@ def settings(
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(OK)
-    context.default_map = defaults(Path.cwd())
+    context.default_map = defaults(Path.cwd(), COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and give its exit code. Every error is one
-    line on stderr; see `errors`."""
-    given = None if arguments is None else list(arguments)
+    line on stderr, with --json a document on stdout too; see `errors`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    json = "--json" in given
     try:
         code = app(args=given, prog_name="planner", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads any more. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE
     except KeyboardInterrupt as error:
-        return report(error)
+        return report(error, json)
     except Exception as error:  # noqa: BLE001 - the top of the program: it is told, not hidden
-        return report(error)
+        return report(error, json)
     return code if isinstance(code, int) else OK
 
 

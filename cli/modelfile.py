@@ -230,11 +230,17 @@ def _contents(module: ModuleType) -> str:
     own = [
         f"{name} ({_kind(value)})"
         for name, value in vars(module).items()
-        if not name.startswith("_")
-        and not inspect.ismodule(value)
-        and getattr(value, "__module__", module.__name__) == module.__name__
+        if not name.startswith("_") and _is_own(value, module)
     ]
     return ", ".join(own[:8]) + (", ..." if len(own) > 8 else "") if own else "nothing"
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Whether the file made it. Classes and functions say where they come from; what has no such
+    name of its own, such as an instance of a class of torch, was made where it is."""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return getattr(value, "__module__", None) == module.__name__
+    return not inspect.ismodule(value) and getattr(type(value), "__module__", "") != "__future__"
 
 
 def _kind(value: Any) -> str:

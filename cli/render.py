@@ -1,40 +1,50 @@
 """Plans, trials and checks as tables for people and as JSON for programs.
 
-Results go to stdout, all else to stderr, so that `--json` output can be piped as it is.
+Results go to stdout, all else to stderr, so that `--json` output can be piped as it is. Whatever is
+printed here is data: no markup is read in it, and its control characters are shown, not obeyed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..planner.graph.graph import INPUT, Graph
 from ..planner.plan import GroupPlan, Plan
-from ..planner.regions.ways import groups_within
+from ..terminal import data_console, duration, escaped
+from .errors import SCHEMA
+from .table import Table
+
+__all__ = ["duration", "escaped"]  # of ..terminal, for the commands
 
 KEY = 12
 """Characters of a key in a table."""
+
+PIPE_WIDTH = 200
+"""Columns where there is no terminal."""
 
 _SHOWN_OPERATIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
-    """A plan with its key and name; graph: None where the store does not have it."""
+    """A plan with its key and name; graph: None where the store does not have it. stage: of
+    training or inference; inputs: types and shapes of the example; both empty where unknown."""
 
     key: str
     name: str
     plan: Plan
     device: str
     graph: Graph | None = None
+    stage: str = ""
+    inputs: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints of a plan."""
@@ -47,44 +57,44 @@ class ShownPlan:
             "measured_s": self.plan.measured,
             "peers_s": dict(self.plan.peers),
             "speedup": self.plan.speedup,
+            "stage": self.stage,
+            "inputs": self.inputs,
             "plan": self.plan.to_json(),
         }
 
 
 def out() -> Console:
     """stdout for people. Wide when it is no terminal, so that a pipe gets whole lines."""
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200)
+    return data_console(sys.stdout, None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def err() -> Console:
-    return Console(file=sys.stderr, highlight=False)
+    return data_console(sys.stderr)
 
 
-def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False, default=str) + "\n")
+def print_json(data: Mapping[str, Any]) -> None:
+    """One JSON document on stdout, with the version of its schema."""
+    document = {"schema": SCHEMA, **data}
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False, default=str) + "\n")
 
 
-def duration(seconds: float | None) -> str:
-    """Three figures with a unit; a dash for what is not known."""
-    if seconds is None:
-        return "-"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+def print_text(text: str) -> None:
+    """Lines as they are, however wide; control characters are shown."""
+    sys.stdout.write(escaped(text.rstrip("\n")) + "\n")
 
 
 def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table in the house style."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+def table(
+    *columns: str,
+    right: Sequence[str] = (),
+    wide: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> Table:
+    """An empty table in the house style; see `Table`."""
+    return Table(columns, frozenset(right), frozenset(wide), extra)
 
 
 def plan_view(shown: ShownPlan) -> RenderableType:
@@ -95,7 +105,9 @@ def plan_view(shown: ShownPlan) -> RenderableType:
     head.append(f"  {shown.name}  {shown.device}  evidence: {plan.evidence}")
     if plan.cudagraph:
         head.append("  replayed as a CUDA graph" + ", launches overlapping" * plan.overlaps)
-    return Group(head, _groups(shown), *_peers(plan), Text(_verdict(plan)))
+    about = [Text(f"inputs {shown.inputs}", "dim")] if shown.inputs else []
+    apart = [Text(text) for text in _apart(shown)]
+    return Group(head, *about, _groups(shown), *apart, *_peers(plan), Text(_verdict(plan)))
 
 
 def operations(graph: Graph, nodes: Sequence[int]) -> str:
@@ -107,20 +119,19 @@ def operations(graph: Graph, nodes: Sequence[int]) -> str:
 
 
 def _groups(shown: ShownPlan) -> RenderableType:
-    plan, graph = shown.plan, shown.graph
+    plan = shown.plan
     if not plan.groups:
         return Text("no groups: the whole graph runs as eager does")
     figures = ("kernels", "predicted", "measured")
-    made = table("group", "operations", "lowering", "config", *figures, right=("group", *figures))
-    # Without its graph, what is within a region cannot be told.
-    known = groups_within(graph, plan) if graph else _outer(plan)
-    for number, own, group in known:
-        named = operations(own, group.nodes) if own else f"{len(group.nodes)} operations"
+    columns = ("group", "operations", "lowering", "config", *figures)
+    wide = ("operations", "config")
+    made = table(*columns, right=figures, wide=wide, extra=("kernels",))
+    for number, own, group in _numbered(shown):
         made.add_row(
             number,
-            Text(named),
+            operations(own, group.nodes) if own else f"{len(group.nodes)} operations",
             group.lowering,
-            Text(config_text(group)),
+            config_text(group),
             str(group.kernels),
             duration(group.predicted),
             duration(group.measured),
@@ -128,8 +139,40 @@ def _groups(shown: ShownPlan) -> RenderableType:
     return made
 
 
-def _outer(plan: Plan) -> list[tuple[str, None, GroupPlan]]:
-    return [(str(number), None, group) for number, group in enumerate(plan.groups)]
+def _numbered(shown: ShownPlan) -> list[tuple[str, Graph | None, GroupPlan]]:
+    """The groups with their numbers, and the graphs that their nodes are of."""
+    plan, graph = shown.plan, shown.graph
+    if graph is None or not any(group.bodies for group in plan.groups):
+        # Without its graph, what is within a region cannot be told.
+        return [(str(number), graph, group) for number, group in enumerate(plan.groups)]
+    # Imported here: it imports torch, and few plans have a region.
+    from ..planner.regions.ways import groups_within
+
+    return list(groups_within(graph, plan))
+
+
+def _apart(shown: ShownPlan) -> list[str]:
+    """The operations that no group has, and what the prediction leaves out."""
+    plan, graph = shown.plan, shown.graph
+    if graph is None or not plan.groups:
+        return []
+    within = {node for group in plan.groups for node in (*group.nodes, *group.copies)}
+    rest = [n.op for n in graph.nodes if n.op != INPUT and n.id not in within]
+    told = []
+    if rest:
+        names = Counter(op.removeprefix("aten.").partition(".")[0] for op in rest)
+        listed = ", ".join(name + f" x{n}" * (n > 1) for name, n in names.most_common(8))
+        told.append(
+            f"in no group: {listed}{', ...' * (len(names) > 8)}; views cost nothing, the "
+            "rest runs as ATen and is not in the predicted time"
+        )
+    unknown = sum(group.predicted is None for group in plan.groups)
+    if unknown and plan.predicted is not None:
+        told.append(
+            f"{unknown} of {len(plan.groups)} groups have no prediction, and are not in "
+            "the predicted time"
+        )
+    return told
 
 
 def config_text(group: GroupPlan) -> str:
@@ -140,9 +183,9 @@ def _peers(plan: Plan) -> list[RenderableType]:
     if plan.measured is None or not plan.peers:
         return []
     made = table("run as", "time", "against the plan", right=("time", "against the plan"))
-    made.add_row(Text("this plan", style="bold"), duration(plan.measured), ratio(1.0))
+    made.add_row("this plan", duration(plan.measured), ratio(1.0))
     for name, seconds in sorted(plan.peers, key=lambda peer: peer[1]):
-        made.add_row(Text(name), duration(seconds), ratio(seconds / plan.measured))
+        made.add_row(name, duration(seconds), ratio(seconds / plan.measured))
     return [made]
 
 

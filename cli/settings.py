@@ -1,60 +1,111 @@
 """Settings: option over PLANNER_* variable over configuration file.
 
-The file is planner.toml in the working folder, else [tool.planner] in its pyproject.toml. Typer
-reads options and variables; what the file says goes to it as defaults.
+One table says it all: each row makes the option of its name, its variable, its key in the file and
+its line in the documentation. The file is planner.toml in the working folder, else [tool.planner]
+in its pyproject.toml; what it says goes to the commands as the defaults of their options.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from ..tuner.effort import EFFORTS
 from .errors import UsageError
 
-_STORED = ("tune", "show", "history", "explain", "accuracy", "calibrate", "doctor")
+_EFFORTS = "; ".join(f"{name}: {a.trials} trials, {a.seconds:g} s" for name, a in EFFORTS.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """kinds: the types that TOML may give it. commands: those with the option of its name."""
+    """kinds: the types that TOML may give it. example: a value as TOML writes it. choices: all
+    values that it may have, where they are few. least: the smallest number allowed."""
 
     name: str
     kinds: tuple[type, ...]
-    what: str
-    commands: tuple[str, ...] = ("tune",)
+    metavar: str
+    example: str
+    help: str
+    choices: tuple[str, ...] = ()
+    least: int | None = None
 
     @property
     def variable(self) -> str:
         return f"PLANNER_{self.name.upper()}"
 
+    def option(self) -> Any:
+        """What typer makes the option of."""
+        return typer.Option(
+            f"--{self.name}",
+            envvar=self.variable,
+            metavar=self.metavar,
+            help=self.help,
+            min=self.least,
+            show_default=False,
+        )
 
-SETTINGS = (
-    Setting("store", (str,), "a path or database URL", _STORED),
-    Setting("trials", (int,), "a whole number"),
-    Setting("seconds", (int, float), "a number"),
-    Setting("device", (str,), 'a name such as "cuda:0"', ("tune", "calibrate")),
-    Setting("target", (str,), 'a name such as "h200"'),
-)
+    def check(self, value: Any) -> None:
+        """Raises UsageError for a value from the configuration file that is not possible."""
+        if not isinstance(value, self.kinds) or isinstance(value, bool):
+            raise UsageError(f"{self.name} = {value!r}: give a value like {self.example}")
+        if self.choices and value not in self.choices:
+            raise UsageError(f"{self.name} = {value!r}: give one of {', '.join(self.choices)}")
 
 
-def defaults(folder: Path) -> dict[str, dict[str, Any]]:
-    """The defaults of each command by option, from the folder's configuration file. Raises
-    UsageError for a file that is no TOML, an unknown name, or a value of the wrong type."""
-    known = {setting.name: setting for setting in SETTINGS}
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "store",
+            (str,),
+            "PATH",
+            '"plans.db"',
+            "Path or database URL of the store; by default in the user's cache folder.",
+        ),
+        Setting(
+            "trials", (int,), "N", "64", "Most kernels that are tried for each graph.", least=1
+        ),
+        Setting("seconds", (int, float), "S", "180", "Most seconds for all graphs together."),
+        Setting(
+            "effort",
+            (str,),
+            "NAME",
+            '"quick"',
+            f"How long to search ({_EFFORTS}); --trials and --seconds replace its own.",
+            tuple(EFFORTS),
+        ),
+        Setting("device", (str,), "NAME", '"cuda:0"', "The device: cuda, cuda:N or cpu."),
+        Setting(
+            "target",
+            (str,),
+            "GPU",
+            '"h200"',
+            "Plan by the cost model for this GPU, such as h200, h100 or a100; measure nothing.",
+        ),
+    )
+}
+
+
+def defaults(folder: Path, commands: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The defaults of each command by option, from the folder's configuration file; a command
+    leaves out what it has no option for. Raises UsageError for a file that is no TOML, an unknown
+    name, or a value that is not possible."""
     file, table = _table(folder)
-    found: dict[str, dict[str, Any]] = {}
     for name, value in table.items():
-        if name not in known:
-            raise UsageError(f"{file}: unknown setting {name!r}; settings are {', '.join(known)}")
-        setting = known[name]
-        if not isinstance(value, setting.kinds) or isinstance(value, bool):
-            raise UsageError(f"{file}: {name} = {value!r} is not {setting.what}")
-        for command in setting.commands:
-            found.setdefault(command, {})[name] = value
-    return found
+        if name not in SETTINGS:
+            raise UsageError(
+                f"{file}: unknown setting {name!r}; settings are {', '.join(SETTINGS)}"
+            )
+        try:
+            SETTINGS[name].check(value)
+        except UsageError as error:
+            raise UsageError(f"{file}: {error}") from error
+    return {command: dict(table) for command in commands} if table else {}
 
 
 def _table(folder: Path) -> tuple[Path, Mapping[str, Any]]:

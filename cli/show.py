@@ -10,25 +10,9 @@ from rich.text import Text
 from ..db import Store
 from ..planner.errors import PlanError
 from ..planner.graph.graph import Graph
-from ..planner.module import print_module
 from . import render, stored
+from .options import JsonOption, PlanArgument, StoreOption
 from .render import ShownPlan
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="PLANNER_STORE",
-        metavar="PATH",
-        help="Path or database URL of the store; by default in the user's cache.",
-        show_default=False,
-    ),
-]
-PlanArgument = Annotated[
-    str | None,
-    typer.Argument(help="Name, or start of the key; by default the newest.", show_default=False),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 def show(
@@ -57,7 +41,7 @@ def show(
     if extra:
         for text in extra.values():
             for part in text if isinstance(text, list) else [text]:
-                print(part.rstrip("\n"))
+                render.print_text(part)
         return
     render.out().print(render.plan_view(found))
     versions = render.pairs(dict(found.plan.versions))
@@ -94,4 +78,6 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
 
 def source_of(graph: Graph, found: ShownPlan) -> str:
     """The plan as a module that runs alone."""
+    from ..planner.module import print_module
+
     return print_module(graph, found.plan)

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from ..db import PlanNotFound, PlanRecord, Store, StoreCorrupt
 from ..planner.graph import graph as graphs
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
 from .render import ShownPlan
 
+ABOUT = "about"
+"""Of a plan's payload: what was tuned, for people. It is no part of the plan."""
+
 
 def find(store: Store, wanted: str | None) -> ShownPlan:
-    """The plan of that name or key prefix; None is the one saved last. Raises PlanNotFound, or
-    StoreCorrupt for a record that is no plan."""
+    """The plan of that name or key prefix, or of the file that was tuned; None is the one saved
+    last. Raises PlanNotFound, or StoreCorrupt for a record that is no plan."""
     if wanted is not None:
-        return shown(store, store.find_plan(wanted))
+        return shown(store, _record(store, wanted))
     newest = next(iter(store.plans()), None)
     if newest is None:
         raise PlanNotFound(f"There is no plan in {store.location}: tune something first.")
     return shown(store, newest)
+
+
+def _record(store: Store, wanted: str) -> PlanRecord:
+    """By name or key as it is given, else by the name that a tune of this file gives."""
+    try:
+        return store.find_plan(wanted)
+    except PlanNotFound:
+        named = title(wanted)
+        if named != wanted and store.plans(name=named):
+            return store.find_plan(named)
+        raise
+
+
+def title(model: str) -> str:
+    """What a tune calls `folder/file.py:object`: `file:object`."""
+    path, colon, name = model.partition(":")
+    return PurePath(path).name.removesuffix(".py") + colon + name
 
 
 def shown(store: Store, record: PlanRecord) -> ShownPlan:
@@ -30,7 +52,24 @@ def shown(store: Store, record: PlanRecord) -> ShownPlan:
         ) from error
     device = store.device(record.device_key)
     name = device.name if device is not None else record.device_key
-    return ShownPlan(record.key, record.name, plan, name, graph_of(store, record.graph_key))
+    graph = graph_of(store, record.graph_key)
+    stage, inputs = about(record, graph)
+    return ShownPlan(record.key, record.name, plan, name, graph, stage, inputs)
+
+
+def about(record: PlanRecord, graph: Graph | None) -> tuple[str, str]:
+    """The stage of a plan, and types and shapes of the call that was tuned; where the plan is older
+    than that record, those of the graph's first inputs."""
+    told = record.payload.get(ABOUT)
+    told = told if isinstance(told, dict) else {}
+    inputs = told.get("inputs")
+    if inputs is None and graph is not None:
+        types = [str(graph.nodes[i].type) for i in graph.inputs]
+        inputs = ", ".join(types[:_INPUTS]) + ", ..." * (len(types) > _INPUTS)
+    return str(told.get("stage", "")), str(inputs or "")
+
+
+_INPUTS = 3
 
 
 def graph_of(store: Store, key: str) -> Graph | None:

@@ -7,71 +7,37 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from ..db import Store
 from ..planner.plan import Plan
-from . import render
-from .errors import INTERRUPTED, UsageError
+from ..tuner.effort import allowance
+from . import render, stored
+from .errors import INTERRUPTED, SlowerError, UsageError
+from .options import (
+    DeviceOption,
+    DynamicOption,
+    EffortOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    SecondsOption,
+    ShareOption,
+    StoreOption,
+    TargetOption,
+    TrainingOption,
+    TrialsOption,
+    share_of,
+)
 from .render import ShownPlan
-from .show import JsonOption, StoreOption
+from .settings import SETTINGS
 
 if TYPE_CHECKING:
     from ..tuner.progress import Progress
     from ..tuning import Tuned
-
-
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL[.py][:OBJECT]",
-        help="A Python file with get_model() or model, or with a class Model; or one object in it: "
-        "an instance, a class without arguments, or a function.",
-        show_default=False,
-    ),
-]
-InputsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE.py:FUNCTION",
-        help="What gives the arguments of a call; by default get_inputs() or example_inputs of the "
-        "model's file.",
-    ),
-]
-TrialsOption = Annotated[
-    int | None,
-    typer.Option(min=1, envvar="PLANNER_TRIALS", help="Most kernels tried for each graph."),
-]
-SecondsOption = Annotated[
-    float | None, typer.Option(envvar="PLANNER_SECONDS", help="Most time for all graphs.")
-]
-EffortOption = Annotated[
-    str,
-    typer.Option(
-        envvar="PLANNER_EFFORT",
-        metavar="NAME",
-        help="quick (16 trials, 60 s), default (64, 180 s) or thorough (256, 900 s); --trials and "
-        "--seconds take the place of its own.",
-    ),
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(envvar="PLANNER_DEVICE", metavar="NAME", help="cuda, cuda:N or cpu."),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        envvar="PLANNER_TARGET",
-        metavar="GPU",
-        help="Plan by the cost model for this GPU: h200, h100 or a100.",
-    ),
-]
-
-
-EFFORTS = ("quick", "default", "thorough")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +65,9 @@ def tune(
     store: StoreOption = None,
     device: DeviceOption = None,
     target: TargetOption = None,
-    training: Annotated[bool, typer.Option("--training", help="The backward pass too.")] = False,
-    dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="For all sizes like those of the inputs.")
-    ] = False,
+    training: TrainingOption = False,
+    dynamic: DynamicOption = False,
+    fail_if_slower: ShareOption = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; one line a plan.")] = False,
 ) -> None:
@@ -112,24 +77,62 @@ def tune(
     """
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"--seconds {seconds:g}: give a number above zero")
-    if effort not in EFFORTS:
-        raise UsageError(f"--effort {effort}: give one of {', '.join(EFFORTS)}")
+    if effort not in SETTINGS["effort"].choices:
+        raise UsageError(f"--effort {effort}: give one of {', '.join(SETTINGS['effort'].choices)}")
+    allowed = share_of(fail_if_slower)
+    began = datetime.now(UTC)
     with Store.open(store) as opened:  # before torch is imported and the model is run
         location = opened.location
     request = _Request(
         model, inputs, trials, seconds, effort, store, device, target, training, dynamic
     )
+    limit = allowance(effort, trials, seconds).seconds
     try:
         # What the model's own code prints is no result of ours.
-        with contextlib.redirect_stdout(sys.stderr), _progress(json or quiet) as progress:
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            _progress(json or quiet, limit) as progress,
+        ):
             tuned = _searched(request, progress)
-    except KeyboardInterrupt:
-        print("planner: interrupted before there was a plan; trials are kept", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        told = _interrupted(store, began)
+        render.err().print(f"planner: {told}", soft_wrap=True)
+        if json:
+            render.print_json(
+                {"error": {"code": INTERRUPTED, "name": "interrupted", "message": told}}
+            )
+        raise typer.Exit(INTERRUPTED) from error
     _print(tuned, location, json=json, quiet=quiet)
     if tuned.interrupted:
         print("planner: interrupted; the best so far is in the store", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+    if allowed is not None:
+        _require(tuned.speedup, allowed)
+
+
+def _interrupted(store: str | None, began: datetime) -> str:
+    """What is left of a tune that was stopped: the store knows, not how far the call came."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        saved = [r for r in opened.plans() if r.updated_at >= began]
+    if not saved:
+        return "interrupted before there was a plan; the trials so far are in the store"
+    listed = ", ".join(f"{r.key[: render.KEY]} ({r.name}, {r.evidence})" for r in saved)
+    return f"interrupted; stored before that: {listed}"
+
+
+def _require(speedup: float | None, allowed: float) -> None:
+    """Raises SlowerError for a plan that is slower than its baselines by more than allowed, and
+    UsageError where nothing was measured."""
+    if speedup is None:
+        raise UsageError(
+            "--fail-if-slower: nothing was measured, so nothing can be compared; tune on a CUDA "
+            "device, without --target"
+        )
+    if speedup < 1 / (1 + allowed):
+        raise SlowerError(
+            f"the plan takes {1 / speedup - 1:.1%} longer than the fastest baseline; "
+            f"{allowed:.1%} is allowed"
+        )
 
 
 def _searched(request: _Request, progress: Progress) -> Tuned:
@@ -156,14 +159,14 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
 
 
 @contextlib.contextmanager
-def _progress(silent: bool) -> Iterator[Progress]:
+def _progress(silent: bool, seconds: float) -> Iterator[Progress]:
+    from ..tuner.live import LiveProgress
     from ..tuner.progress import Silent
-    from .live import LiveProgress
 
     if silent:
         yield Silent()
         return
-    with LiveProgress(render.err()) as progress:
+    with LiveProgress(render.err(), seconds) as progress:
         yield progress
 
 
@@ -175,7 +178,7 @@ def _print(tuned: Tuned, location: str, *, json: bool, quiet: bool) -> None:
     console = render.out()
     if quiet:
         for view in views:
-            console.print(Text(_line(view)))
+            console.print(_line(view), soft_wrap=True)
         return
     for view in views:
         console.print(render.plan_view(view))
@@ -185,9 +188,9 @@ def _print(tuned: Tuned, location: str, *, json: bool, quiet: bool) -> None:
     if not views:
         console.print("nothing to fuse: the model runs as it is")
     elif tuned.place.measured:
-        console.print(Text(_USE.format(store=location)))
+        console.print(_USE.format(store=location), soft_wrap=True)
     else:
-        console.print(Text(_MODELLED.format(device=tuned.place.profile.name)))
+        console.print(_MODELLED.format(device=tuned.place.profile.name))
 
 
 def shown_plans(tuned: Tuned) -> list[ShownPlan]:
@@ -195,7 +198,14 @@ def shown_plans(tuned: Tuned) -> list[ShownPlan]:
     device = tuned.place.profile.name
     found = zip(tuned.records, tuned.plans, tuned.captured.parts, strict=False)
     return [
-        ShownPlan(record.key, record.name, plan, device, part.captured.graph)
+        ShownPlan(
+            record.key,
+            record.name,
+            plan,
+            device,
+            part.captured.graph,
+            *stored.about(record, part.captured.graph),
+        )
         for record, plan, part in found
     ]
 

@@ -8,6 +8,8 @@ by `planner doctor` as an error, at run time as the one warning before a plan is
 class StoreError(Exception):
     """The store could not do what was asked; nothing was changed."""
 
+    exit_code = 6  # of the command line
+
 
 class StoreCorrupt(StoreError):
     """The store holds bytes that nobody wrote there: not SQLite, truncated, or a digest differs."""
@@ -31,3 +33,5 @@ class StoreRefused(StoreError):
 
 class PlanNotFound(StoreError):
     """No plan, or more than one, answers to the key prefix or name."""
+
+    exit_code = 5

@@ -90,7 +90,7 @@ def test_a_refit_is_kept_and_undone(place, capsys):
     assert main(["accuracy", "--store", place]) == OK
     assert "in use: the profile refitted" in capsys.readouterr().out
     undone = document(capsys, "accuracy", "--undo", "--store", place)
-    assert undone == {"undone": found["used"], "used": None}
+    assert undone == {"schema": 1, "undone": found["used"], "used": None}
     assert main(["accuracy", "--undo", "--store", place]) == USAGE
     assert "NVIDIA H200 has no calibration to undo" in capsys.readouterr().err
 

@@ -26,6 +26,8 @@ FILES = {
     "set.py": NET + "\n\nmodel = Net()\nexample_inputs = {1, 2}\n",
     "no_inputs.py": NET + "\n\nmodel = Net()\n",
     "bad_inputs.py": NET + "\n\nmodel = Net()\n\n\ndef get_inputs():\n    return 1 / 0\n",
+    "named.py": "import torch\n\nencoder = torch.nn.Linear(4, 4)\n",
+    "numbered.py": NET + "\n\nmodel = Net()\nexample_inputs = {0: torch.ones(3)}\n",
     "arguments.py": NET.replace(
         "    def forward", "    def __init__(self, width):\n        pass\n\n    def forward"
     ),
@@ -74,6 +76,8 @@ def assert_told(result, code, *words):
         ("number.py", ["int", "cannot be called"]),
         ("shapes.py", ["float32[3, 5]", "3x5", "7x7", "change the inputs or the model"]),
         ("set.py", ["set.py", "example_inputs", "of type set", "tuple"]),
+        ("named.py", ["encoder (Linear)", "named.py:NAME"]),
+        ("numbered.py", ["dictionary", "key 0 of type int", "names of the model's arguments"]),
         ("no_inputs.py", ["get_inputs()", "--inputs"]),
         ("bad_inputs.py", ["bad_inputs.py, line 13", "ZeroDivisionError"]),
         ("good.py:Missing", ["'Missing'", "Net (class)"]),
@@ -224,7 +228,7 @@ def test_internal_error(planner, monkeypatch):
     def fails(*arguments, **options):
         raise RuntimeError("a wheel came off\nand rolled away")
 
-    monkeypatch.setattr("fusionplan.cli.show.Store.open", fails)
+    monkeypatch.setattr("fusionplan.db.Store.open", fails)
     result = planner("show")
     assert_told(result, 1, "RuntimeError: a wheel came off and rolled away", "report")
     assert len(result.err.splitlines()) == 1

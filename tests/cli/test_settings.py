@@ -70,6 +70,7 @@ def test_store(planner, filled, write, monkeypatch, tmp_path):
         ('trials = "many"\n', "trials"),
         ("trials = true\n", "trials"),
         ("store = 3\n", "store"),
+        ('effort = "endless"\n', "quick, default, thorough"),
     ],
 )
 def test_faulty_file(planner, write, text, word):
@@ -84,3 +85,28 @@ def test_faulty_file(planner, write, text, word):
 def test_zero_in_the_file(planner, write):
     write("planner.toml", "trials = 0\n")
     assert planner("tune", "model.py").code == 2
+
+
+def test_every_setting_has_its_option_variable_and_key(asked, write, monkeypatch):
+    """What the documentation's table promises: one row, three ways."""
+    import tomllib
+
+    from fusionplan.cli.settings import SETTINGS
+
+    for name, setting in SETTINGS.items():
+        example = tomllib.loads(f"value = {setting.example}")["value"]
+        write("planner.toml", f"{name} = {setting.example}\n")
+        monkeypatch.delenv(setting.variable, raising=False)
+        assert getattr(asked(), name) == example, name
+        write("planner.toml", "")
+        monkeypatch.setenv(setting.variable, str(example))
+        assert getattr(asked(), name) == example, name
+        monkeypatch.delenv(setting.variable)
+        assert getattr(asked(f"--{name}", str(example)), name) == example, name
+
+
+def test_settings_do_not_reach_options_of_another_meaning(planner, filled, write):
+    """`accuracy --of` and `calibrate --seconds` are no settings."""
+    write("planner.toml", 'device = "cuda:0"\nseconds = 500\n')
+    assert "no device" not in planner("accuracy").err
+    assert "--seconds" not in planner("calibrate").err

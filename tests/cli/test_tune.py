@@ -238,6 +238,51 @@ def test_interrupted_without_a_plan(planner, quick, small, monkeypatch):
     assert "interrupted" in result.err.splitlines()[-1]
 
 
+def test_interrupted_when_a_plan_is_stored(planner, quick, small, monkeypatch):
+    """A second Ctrl-C reaches the command line; the store knows what there is."""
+
+    def stops(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fusionplan.tuning.load", stops)
+    result = planner("tune", small, "--json")
+    assert result.code == 130
+    stored = json.loads(planner("plans", "--json").out)["plans"][0]["key"]
+    assert f"stored before that: {stored[:12]} (small, measured)" in result.err
+    assert stored[:12] in json.loads(result.out)["error"]["message"]
+
+
+@pytest.mark.parametrize("baseline_s, code", [(2e-3, 0), (0.99e-3, 0), (0.97e-3, 7)])
+def test_fail_if_slower(planner, quick, small, monkeypatch, baseline_s, code):
+    """The plan of these tests takes 1 ms."""
+    from dataclasses import replace
+
+    from fusionplan.tuner.session import Session
+
+    measured = Session.measured
+
+    def slower(session, *given):
+        plan = replace(measured(session, *given), peers=(("eager", baseline_s),))
+        session._save(plan, given[0])
+        return plan
+
+    monkeypatch.setattr(Session, "measured", slower)
+    result = planner("tune", small, "--fail-if-slower", "2%")
+    assert result.code == code, result
+    assert ("3.1% longer" in result.err) == (code == 7)
+
+
+@pytest.mark.parametrize("share", ["-1%", "200%", "much", "2%3", "nan"])
+def test_impossible_share(planner, small, share):
+    assert planner("tune", small, "--fail-if-slower", share).code == 2
+
+
+def test_a_share_of_nothing_measured(planner, quick, small):
+    result = planner("tune", small, "--target", "h200", "--fail-if-slower", "0.02")
+    assert result.code == 2
+    assert "nothing was measured" in result.err
+
+
 def test_time_that_one_graph_took_for_its_peers_is_not_taken_from_the_next(monkeypatch, tmp_path):
     from fusionplan import tuning
     from fusionplan.tuner.session import Session
@@ -287,7 +332,35 @@ def test_python(quick, tmp_path):
     tuned = fusionplan.tuning.tune(model, torch.ones(4, 16), store=tmp_path / "own.db")
     assert tuned.plan.groups[0].lowering == "triton"
     assert tuned.speedup == pytest.approx(2.0)
+    assert repr(tuned) == f"<Tuned: 1 plan; model; {tuned.place.profile.name}; measured; 2.00x>"
     x = torch.randn(4, 16)
     torch.testing.assert_close(tuned(x), model(x))
     (live,) = fusionplan.plans(tuned._run)
     assert live == tuned.plan
+
+
+def test_python_tells_by_logging(quick, tmp_path):
+    """Nothing is drawn where stderr is no terminal; the log has it all."""
+    import logging
+
+    import fusionplan
+
+    lines = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record):
+            lines.append((record.name, record.getMessage()))
+
+    logger, handler = logging.getLogger("fusionplan"), Keeps()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        store, x = tmp_path / "own.db", torch.ones(4, 16)
+        tuned = fusionplan.tune(lambda x: torch.relu(x + 1), x, store=store, name="logged")
+        tuned(x)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert ("fusionplan.tuner.progress", "capture: running the model once") in lines
+    (hit,) = [text for name, text in lines if name == "fusionplan.api"]
+    assert tuned.records[0].key[:12] in hit
