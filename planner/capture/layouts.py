@@ -20,6 +20,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from .simplify_masks import simplify_masks
+
 __all__ = ["channels_last", "laid_out"]
 
 aten = torch.ops.aten
@@ -71,9 +73,10 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
-    """The graph as it is to be captured. One of training is in its order before it is cut in two
-    (see `saving.partition`), as what it saves must lie as the other expects it."""
-    return channels_last(gm) if stage == "inference" else gm
+    """The graph as it is to be captured: its masks derived, its images in their order. One of
+    training is so before it is cut in two (see `saving.partition`), as what it saves must lie as
+    the other expects it."""
+    return channels_last(simplify_masks(gm)) if stage == "inference" else gm
 
 
 def _is_product(node: fx.Node) -> bool:

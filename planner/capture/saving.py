@@ -41,6 +41,7 @@ from ..graph.ops import (
 from .capture import hint
 from .layouts import channels_last
 from .reassociate import reassociate
+from .simplify_masks import simplify_masks
 from .ties import compared, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]
@@ -103,7 +104,7 @@ def partition(
     partition, but for statistics. It is that partition, with one warning, where anything fails.
     """
     chosen = None
-    joint = channels_last(joint)
+    joint = channels_last(simplify_masks(joint))
     try:
         chosen = _cut(_copied(joint), joint_inputs, num_fwd_outputs, floor, more)
     except Exception as error:  # noqa: BLE001 - the user's model must run all the same

@@ -20,7 +20,7 @@ from ..values.axes import Factors
 from ..values.calls import Calls, is_one
 from ..values.rewriting import Rewriting, row_of
 from ..values.values import Compute, Fold, Value, Values
-from .operands import Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
+from .operands import DTYPES, Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
 
 LARGEST_HEAD = 256
 """Elements of a head; above it the vendor has no fused kernel."""
@@ -164,7 +164,7 @@ def _scores(work: Rewriting, value: int, scale: float) -> _Scores:
     if isinstance(own.kind, Compute):
         match own.kind.law:
             case "select":
-                rest, mask = _selected(work, dict(own.kind.operands))
+                rest, mask = _selected(work, dict(own.kind.operands), scale)
                 return _masked(_scores(work, rest, scale), scale, mask)
             case "add" | "sub" | "rsub" as law:
                 return _sum(work, dict(own.kind.operands), law, scale)
@@ -179,12 +179,15 @@ def _masked(scores: _Scores, scale: float, mask: tuple[int, bool]) -> _Scores:
     return replace(scores, mask=mask)
 
 
-def _selected(work: Rewriting, operands: Mapping[str, Arg]) -> tuple[int, tuple[int, bool]]:
-    """For where(c, u, -inf) or where(c, -inf, u): the id of u, and when it is kept."""
+def _selected(
+    work: Rewriting, operands: Mapping[str, Arg], scale: float
+) -> tuple[int, tuple[int, bool]]:
+    """For where(c, u, -inf) or where(c, -inf, u): the id of u, and when it is kept. The lowest
+    number of a dtype is as good as -inf, for a causal mask leaves every query a key."""
     condition = operands["condition"]
     for name, other, wanted in (("self", "other", True), ("other", "self", False)):
         rest = operands[name]
-        if work.constant(operands[other]) != -math.inf:
+        if not _hides(work.constant(operands[other]), scale):
             continue
         if isinstance(rest, Ref) and isinstance(condition, Ref):
             return rest.node, (condition.node, wanted)
@@ -202,24 +205,35 @@ def _sum(work: Rewriting, operands: Mapping[str, Arg], law: str, scale: float) -
     if len(moving) == 1:
         return _scores(work, *moving[0])
     for (added, factor), (rest, own) in (moving, moving[::-1]):
-        mask = _added(work, added)
+        mask = _added(work, added, factor)
         if mask is not None:
             return _masked(_scores(work, rest, own), factor, mask)
     raise Other("a sum of two values that vary over the keys")
 
 
-def _added(work: Rewriting, value: int) -> tuple[int, bool] | None:
+def _added(work: Rewriting, value: int, scale: float) -> tuple[int, bool] | None:
     """For a value that is 0 where a condition holds and -inf elsewhere, or the other way round:
     the condition, and its outcome where it is 0."""
     kind = uncopied(work, value).kind
     if not isinstance(kind, Compute) or kind.law != "select":
         return None
     named = dict(kind.operands)
-    pair = work.constant(named["self"]), work.constant(named["other"])
-    if pair not in ((0, -math.inf), (-math.inf, 0)):
+    own, other = (work.constant(named[name]) for name in ("self", "other"))
+    if not ((own == 0 and _hides(other, scale)) or (other == 0 and _hides(own, scale))):
         return None
     condition = named["condition"]
-    return (condition.node, pair[0] == 0) if isinstance(condition, Ref) else None
+    return (condition.node, own == 0) if isinstance(condition, Ref) else None
+
+
+def _hides(number: float | None, scale: float) -> bool:
+    """Whether a key with this number for a score has no weight beside one with another score."""
+    if number is None or scale <= 0:
+        return number == -math.inf
+    return number in _LOWEST and number * scale <= max(_LOWEST)
+
+
+_LOWEST = (-math.inf, *(torch.finfo(getattr(torch, d)).min for d in DTYPES))
+"""What masks put in place of a score."""
 
 
 # --- axes ---

@@ -11,7 +11,7 @@ from ..nests.forms import load_form
 from ..values.rewriting import FLOATS, Rewriting
 from ..values.values import Compute, Fold, Load, Value
 
-_DTYPES = ("float16", "bfloat16", "float32")
+DTYPES = ("float16", "bfloat16", "float32")
 
 
 class Other(Exception):
@@ -39,7 +39,7 @@ def operand(work: Rewriting, value: int, wanted: str, scale: float = 1.0) -> Ope
     if not isinstance(own.kind, Load):
         source, factor = scaled(work, own)
         return operand(work, source, wanted, scale * factor)
-    if own.kind.dtype not in _DTYPES:
+    if own.kind.dtype not in DTYPES:
         raise Other(f"{own.origin} is {own.kind.dtype}")
     if own.kind.at or any(d.limit is not None or d.step < 1 for d in own.kind.dims):
         raise Other(f"{own.origin} is no plain tensor")

@@ -171,6 +171,19 @@ def by_strict_where(q, k, v):
     return torch.softmax(scores * 0.25, -1).to(q.dtype) @ v
 
 
+def lowest_by_where(q, k, v):
+    i = indices(S, q)
+    scores = q @ k.mT * 0.25
+    return torch.softmax(torch.where(i[:, None] >= i, scores, torch.finfo(q.dtype).min), -1) @ v
+
+
+def lowest_added(q, k, v):
+    i = indices(S, q)
+    lowest = torch.finfo(q.dtype).min
+    mask = torch.zeros(S, S, dtype=q.dtype, device=q.device).masked_fill(i[:, None] < i, lowest)
+    return torch.softmax((q @ k.mT * 0.25 + mask).float(), -1).to(q.dtype) @ v
+
+
 def fewer_keys(q, k, v):
     mask = indices(S, q)[:, None] >= indices(10, q)
     return torch.softmax((q @ k.mT).masked_fill(~mask, -math.inf), -1) @ v
@@ -187,6 +200,8 @@ CAUSAL = {
     triu_added: QKV,
     by_where: QKV,
     by_strict_where: HALVES,
+    lowest_by_where: HALVES,
+    lowest_added: HALVES,
     fewer_keys: [normal(B, H, S, D), *several(2, B, H, 10, D)],
     grouped_causal: GROUPED,
 }
