@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -162,7 +161,7 @@ def _nll_loss(
     """Loss and total weight; log probabilities [C], [N, C] or [N, C, ...]. A target that is no
     class counts as one with a log probability of 0; eager raises for one."""
     dim = min(x.dim() - 1, 1)
-    if x.dim() == 0 or not x.numel() or target.dim() not in (x.dim() - 1, x.dim()):
+    if not _are_classes(x, target):
         return NotImplemented
     target = target if target.dim() == x.dim() else aten.unsqueeze.default(target, dim)
     zero = scalar(0, accumulator(x.dtype), x)
@@ -183,6 +182,12 @@ def _nll_loss(
     if reduction == _MEAN:
         loss = aten.div.Tensor(loss, total)
     return to(loss, x.dtype), to(total, x.dtype)
+
+
+def _are_classes(x: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether the target has one class for each row of x, in a type that the loss accepts."""
+    fits = x.dim() > 0 and bool(x.numel()) and target.dim() in (x.dim() - 1, x.dim())
+    return fits and target.dtype in (torch.int64, torch.uint8)
 
 
 def _of_class(x: torch.Tensor, target: torch.Tensor, valid: torch.Tensor, dim: int) -> torch.Tensor:
@@ -211,7 +216,7 @@ def _nll_loss_backward(
 ) -> Any:
     """-grad at the target, 0 elsewhere: nothing of x is read."""
     dim = min(x.dim() - 1, 1)
-    if x.dim() == 0 or not x.numel() or target.dim() not in (x.dim() - 1, x.dim()):
+    if not _are_classes(x, target):
         return NotImplemented
     target = target if target.dim() == x.dim() else aten.unsqueeze.default(target, dim)
     zero = scalar(0, x.dtype, x)
@@ -222,28 +227,16 @@ def _nll_loss_backward(
     grad = aten.where.self(aten.ne.Scalar(target, ignore_index), aten.neg.default(grad), zero)
     if weight is not None:
         grad = aten.mul.Tensor(grad, _by_class(weight, x.dim()))
-    result = aten.where.self(_picked(x, target, dim), grad, zero)
-    node = _node_of(result)
-    if weight is None and node is not None:
-        _ROW_SUMS[node] = grad
-    return result
-
-
-_ROW_SUMS: WeakKeyDictionary[fx.Node, torch.Tensor] = WeakKeyDictionary()
-"""Gradients of losses, in graphs under construction, whose sum over the classes is known: all of
-a row is at its target."""
+    return aten.where.self(_picked(x, target, dim), grad, zero)
 
 
 def _log_softmax_backward(
     grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> Any:
-    """grad - exp(output) * sum(grad), without a fold where the sum is known."""
+    """grad - exp(output) * sum(grad); the sum of a loss's gradient is one element (`picked.py`)."""
     wide = accumulator(output.dtype)
-    node = _node_of(grad)
-    total = None if node is None else _ROW_SUMS.get(node)
-    if total is None or total.dim() != grad.dim() or total.shape[dim] != 1:
-        total = aten.sum.dim_IntList(to(grad, wide), [dim], True)
-    share = aten.mul.Tensor(aten.exp.default(to(output, wide)), to(total, wide))
+    total = aten.sum.dim_IntList(to(grad, wide), [dim], True)
+    share = aten.mul.Tensor(aten.exp.default(to(output, wide)), total)
     result = aten.sub.Tensor(to(grad, wide), share)
     return to(result, input_dtype)
 

@@ -143,25 +143,27 @@ def _replace(node: fx.Node, left: fx.Node, product: fx.Node) -> None:
     wide = torch.float64 if value.dtype is torch.float64 else torch.float32
     if product.meta["val"].dtype != wide:
         with node.graph.inserting_after(product):
-            product = _call(product, aten._to_copy.default, (product,), dtype=wide)
+            product = called(product, aten._to_copy.default, (product,), dtype=wide)
             product.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     with node.graph.inserting_before(node):
         if left.meta["val"].dtype != wide:
-            left = _call(node, aten._to_copy.default, (left,), dtype=wide)
-        item = _call(node, aten.mul.Tensor, (left, product))
-        total = _call(node, aten.sum.dim_IntList, (item, [-1]))
-        shaped = _call(node, aten.view.default, (total, list(value.shape)))
+            left = called(node, aten._to_copy.default, (left,), dtype=wide)
+        item = called(node, aten.mul.Tensor, (left, product))
+        total = called(node, aten.sum.dim_IntList, (item, [-1]))
+        shaped = called(node, aten.view.default, (total, list(value.shape)))
         if value.dtype != wide:
-            shaped = _call(node, aten._to_copy.default, (shaped,), dtype=value.dtype)
+            shaped = called(node, aten._to_copy.default, (shaped,), dtype=value.dtype)
     node.replace_all_uses_with(shaped)
 
 
-def _call(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:
+def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:
+    """A new call at the graph's point of insertion, with the metadata of `beside` and a fake value
+    of its own."""
     made = beside.graph.call_function(target, args, named)
     made.meta = {k: v for k, v in beside.meta.items() if k not in ("val", "tensor_meta")}
     mode = beside.meta["val"].fake_mode
     with mode:
-        given = [a.meta["val"] if isinstance(a, fx.Node) else a for a in args]
+        given = fx.map_arg(args, lambda n: n.meta["val"])
         made.meta["val"] = target(*given, **named)
     return made
 

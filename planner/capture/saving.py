@@ -40,6 +40,7 @@ from ..graph.ops import (
 )
 from .capture import hint
 from .layouts import channels_last
+from .picked import drop_picked_sums
 from .reassociate import reassociate
 from .simplify_masks import simplify_masks
 from .ties import compared, settle
@@ -136,6 +137,7 @@ def _cut(
     more: dict[str, Any],
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     joint.graph.eliminate_dead_code()
+    drop_picked_sums(joint.graph)
     reassociate(joint.graph)
     results = _results(joint.graph)
     static = more.get("static_lifetime_input_indices") or ()
