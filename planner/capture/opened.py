@@ -251,6 +251,27 @@ def _diagonal_backward(
     return _diagonal_scatter(zeros, grad, offset, dim1, dim2)
 
 
+def _eye(
+    rows: int,
+    columns: int | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    """Ones where the row is the column. Counted in int64: torch's own formula counts in uint8 or
+    uint16, and CUDA has no `arange` of the latter."""
+    if layout not in (None, torch.strided) or pin_memory:
+        return NotImplemented
+    row, column = (
+        aten.arange.start_step(0, size, 1, dtype=torch.int64, device=device)
+        for size in (rows, rows if columns is None else columns)
+    )
+    here = aten.eq.Tensor(aten.unsqueeze.default(row, -1), column)
+    return to(here, dtype or torch.get_default_dtype())
+
+
 OPENED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.floor.default, aten.ceil.default, aten.trunc.default), _kept_whole),
     aten.round.default: _kept_whole,
@@ -276,6 +297,8 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.linalg_cross.default: _cross,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.diagonal_backward.default: _diagonal_backward,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     **dict.fromkeys((aten.replication_pad1d.default, aten.replication_pad2d.default), _replicated),
     aten.replication_pad3d.default: _replicated,
     aten.replication_pad1d_backward.default: _replicated_back,
