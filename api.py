@@ -124,8 +124,13 @@ def compile_graph(
     if mode:
         raise FusionplanError(f"backend planner has no mode {mode!r}; plans say how a graph runs")
     chosen = Options.of(options)
-    # What torch.compile made for one call of it; it lives as long as the compiled function does.
-    compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
+    try:
+        # What torch.compile made for one call of it; it lives as long as the compiled function.
+        compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
+    except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
+        from .planner.runtime.ahead import ahead
+
+        return ahead(gm, inputs, dispatcher_for(chosen))
     owner: Any = innermost_backend(compiler)
     dispatcher: Dispatcher | None = getattr(owner, _ATTRIBUTE, None)
     if dispatcher is None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import RestartAnalysis, ShortenTraceback, SkipFrame
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -106,6 +106,10 @@ class _Whole(Exception):
         self.lowering, self.mode = lowering, mode
 
 
+_DYNAMOS = (NoPlan, RestartAnalysis, SkipFrame)
+"""What Dynamo has to see: the error that the user asked for, and its own ways of control."""
+
+
 @dataclass(slots=True)
 class Dispatcher:
     """Compiles Dynamo graphs. `live` holds what runs, by graph key and stage, newest last."""
@@ -137,6 +141,10 @@ class Dispatcher:
             return compiled
         except _Whole as whole:
             mode, lowering = whole.mode, whole.lowering
+        except _DYNAMOS:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not stop the user's model
+            lowering, mode = self._failed(_device_of(inputs), error)
         if lowering == "aten":
             return gm.forward
         try:
@@ -148,20 +156,28 @@ class Dispatcher:
     def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
         given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
-            if is_dynamic(gm):
-                return _boxed(_Dynamic(self, gm, given))
             try:
+                if is_dynamic(gm):
+                    return _boxed(_Dynamic(self, gm, given))
                 return _boxed(self.static(capture(laid_out(gm, given.stage)), given))
-            except _Whole as whole:
+            except _DYNAMOS:
+                raise
+            except Exception as error:
                 if given.stage != "backward":
-                    raise
+                    raise  # `__call__` has the Dynamo graph, which is what runs then
+                whole = error if isinstance(error, _Whole) else None
+                whole = whole or _Whole(*self._failed(_device_of(given.fakes), error))
                 return _boxed(self.part(gm, given.fakes, whole))
 
     def static(self, captured: Captured, given: Given) -> Boxed:
         """What runs a static graph by a plan with groups of its own. Raises _Whole when there is
         none, or when it says to run the whole graph in one way."""
         graph_key, stage = key(captured.graph), given.stage
-        live = self._found(captured, given)
+        try:
+            live = self._found(captured, given)
+        except Exception as error:
+            log.debug("cannot look up the plan of graph %s", graph_key, exc_info=True)
+            live = f"looking up its plan failed: {_short(error)}"
         if isinstance(live, Live):
             self.live[graph_key, stage] = live
             if live.runner is not None:
@@ -249,6 +265,18 @@ class Dispatcher:
         about = bucket_key(captured.graph) or graph_key
         self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
 
+    def _failed(self, device: torch.device, error: Exception) -> tuple[Lowering, str]:
+        """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
+        when on_miss is "error"."""
+        log.debug("a graph cannot be planned", exc_info=error)
+        why = f"a graph cannot be planned: {_short(error)}"
+        if self.policy.on_miss == "error":
+            raise NoPlan(why) from error
+        whole = self._baseline(device)
+        how = "eager" if whole[0] == "aten" else "torch.compile (Inductor)"
+        self._warn(why, f"{why}; runs as {how}")
+        return whole
+
     def _warn(self, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
@@ -324,6 +352,17 @@ class _Dynamic:
         return _sizes(inputs) if self._symbolic is None else self._symbolic.sizes(inputs)
 
     def _specialised(self, given: Given, compiling: bool = False) -> _Run:
+        try:
+            return self._planned(given, compiling)
+        except _DYNAMOS:
+            raise
+        except Exception as error:
+            if compiling:
+                raise  # the dispatcher still has a choice of what runs instead
+            self._dispatcher._failed(_device_of(given.fakes), error)
+            return _Run(self._shared or _by_aten(self._gm), None, ("", self._stage))
+
+    def _planned(self, given: Given, compiling: bool) -> _Run:
         inputs = given.fakes
         if self._symbolic is not None:
             captured, numbers = self._symbolic.at(self._symbolic.sizes(inputs))
@@ -358,6 +397,12 @@ def _matching(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[torch.Tensor]
         for a, b in zip(tensors, wanted, strict=True)
     )
     return tensors if same else None
+
+
+def _device_of(inputs: Sequence[Any]) -> torch.device:
+    """Where the tensors are; CUDA where one of them is there."""
+    found = [x.device for x in inputs if isinstance(x, torch.Tensor)]
+    return next((d for d in found if d.type == "cuda"), torch.device("cpu"))
 
 
 def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:
