@@ -5,6 +5,7 @@ Plain records go in and come out; no torch, no planner, no tuner, no Optuna. Pay
 a SHA-256 beside each: nothing that a store holds is ever executed.
 """
 
+from .collect import Collected, Doomed
 from .errors import (
     PlanNotFound,
     StoreCorrupt,
@@ -30,7 +31,9 @@ from .store import Store
 
 __all__ = [
     "CalibrationRecord",
+    "Collected",
     "DeviceRecord",
+    "Doomed",
     "Evidence",
     "GraphRecord",
     "KernelRecord",

@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, insert, 
 from sqlalchemy.exc import IntegrityError
 
 from . import schema
+from .collect import Collected, Doomed, collect
 from .engine import writing
 from .errors import StoreError, StoreUnavailable
 from .faults import corrupt, translated
@@ -270,6 +271,12 @@ class Store:
             key = chosen_plan(connection, prefix, self.location)
             row = connection.execute(select(Plan.__table__).where(Plan.key == key)).mappings().one()
             return record(PlanRecord, row, self.location)
+
+    def collect(self, doomed: Doomed, *, dry_run: bool = False) -> Collected:
+        """Take plans and trials out, with the graphs and kernels that only they named; with dry_run
+        say how many there are, and leave them."""
+        with self._writing() as connection:
+            return collect(connection, doomed, dry_run)
 
     # Health
 

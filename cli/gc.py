@@ -1,0 +1,90 @@
+"""`planner gc`: take out of the store what nobody needs any more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from ..db import Doomed, Store
+from . import render
+from .errors import UsageError
+from .options import JsonOption, StoreOption
+
+_AGE = re.compile(r"(\d+)([hdwy])")
+_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_UNITS["y"] = timedelta(days=365)
+
+
+def gc(
+    store: StoreOption = None,
+    older: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Last saved longer ago than this: 12h, 30d, 8w or 1y."),
+    ] = None,
+    other_versions: Annotated[
+        bool,
+        typer.Option(
+            "--other-versions",
+            help="Made with other versions of torch, Triton, CUDA or fusionplan than those here.",
+        ),
+    ] = False,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", metavar="NAME", help="Of this device, by name or start of its key."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Take plans and trials out of the store, with the graphs and kernels that only they named.
+
+    What goes matches all options that are given; at least one is needed. Profiles of devices, and
+    Optuna's own copy of the trials, stay.
+    """
+    if older is None and of is None and not other_versions:
+        raise UsageError("give at least one of --older, --other-versions and --of")
+    before = None if older is None else datetime.now(UTC) - age(older)
+    with Store.open(store, create=False) as opened:
+        doomed = Doomed(before, _device(opened, of), _versions() if other_versions else None)
+        gone = opened.collect(doomed, dry_run=dry_run)
+        location = opened.location
+    if json:
+        render.print_json({"store": location, "dry_run": dry_run, "gone": asdict(gone)})
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in asdict(gone).items())
+    word = "would go from" if dry_run else "gone from"
+    render.out().print(f"{counts} {word} {location}", soft_wrap=True)
+
+
+def age(text: str) -> timedelta:
+    """`30d` as 30 days. Raises UsageError for anything else."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"--older {text}: give a number with h, d, w or y, such as 30d")
+    try:
+        return int(found[1]) * _UNITS[found[2]]
+    except OverflowError as error:
+        raise UsageError(f"--older {text}: there is no such time") from error
+
+
+def _device(store: Store, wanted: str | None) -> str | None:
+    if wanted is None:
+        return None
+    known = store.devices()
+    found = [d for d in known if wanted in (d.name, d.key)]
+    found = found or [d for d in known if wanted and d.key.startswith(wanted)]
+    if len(found) != 1:
+        names = ", ".join(f"{d.name} ({d.key})" for d in found or known) or "none"
+        raise UsageError(f"--of {wanted}: give one device of the store: {names}")
+    return found[0].key
+
+
+def _versions() -> dict[str, str]:
+    from ..planner.versions import versions
+
+    return versions()

@@ -1,0 +1,65 @@
+"""planner gc: what goes, what stays, and that a dry run changes nothing."""
+
+import json
+
+import pytest
+
+
+def gone(planner, *arguments):
+    result = planner("gc", *arguments, "--json")
+    assert result.code == 0, result
+    return json.loads(result.out)["gone"]
+
+
+def counts(store):
+    graphs = sum(store.graph(p.graph_key) is not None for p in store.plans())
+    return len(store.plans()), len(store.trials()), graphs
+
+
+ALL = {"plans": 2, "trials": 5, "kernels": 1, "graphs": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--older", "1d"], ["--of", "NVIDIA H200"], ["--other-versions"]]
+)
+def test_everything(planner, filled, arguments):
+    """All of it is old, of one device, and made with versions that are not these."""
+    assert gone(planner, *arguments, "--dry-run") == ALL
+    assert counts(filled) == (2, 5, 2)
+    assert gone(planner, *arguments) == ALL
+    assert counts(filled) == (0, 0, 0)
+    assert [d.name for d in filled.devices()] == ["NVIDIA H200"]
+    assert filled.problems() == []
+
+
+def test_all_conditions_count(planner, filled):
+    assert gone(planner, "--of", "NVIDIA H200", "--older", "900y")["plans"] == 0
+    assert counts(filled) == (2, 5, 2)
+
+
+def test_what_a_plan_needs_stays(planner, filled, monkeypatch):
+    """The plan of these versions stays, and with it its graph and its kernel."""
+    (current,) = [p.versions for p in filled.plans() if p.name == "chain"]
+    monkeypatch.setattr("fusionplan.cli.gc._versions", lambda: current)
+    assert gone(planner, "--other-versions") == {"plans": 1, "trials": 0, "kernels": 0, "graphs": 0}
+    assert counts(filled) == (1, 5, 1)
+    assert planner("show", "chain", "--nest").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        ([], "--older"),
+        (["--older", "soon"], "30d"),
+        (["--older", "99999999999y"], "no such time"),
+        (["--of", "abacus"], "NVIDIA H200"),
+    ],
+)
+def test_usage(planner, filled, arguments, word):
+    result = planner("gc", *arguments)
+    assert result.code == 2
+    assert word in result.err
+
+
+def test_no_store(planner):
+    assert planner("gc", "--older", "1d").code == 6
