@@ -22,12 +22,18 @@ from .settings import SETTINGS, defaults
 
 COMMANDS = {
     "tune": "Search for the fastest way to run a model, and keep it.",
+    "bench": "Measure a model by its stored plan, beside eager and torch.compile.",
+    "check": "Fail where a stored plan is slower than today's baselines.",
     "show": "Show a plan: its groups, times and kernels.",
     "plans": "List the plans in the store.",
     "explain": "Explain a plan: loops, costs, and why neighbours are not one kernel.",
+    "diff": "Compare two plans: which groups changed, and their times.",
+    "why-miss": "Say why no stored plan fits a model, and what to do.",
+    "repro": "Write a script that runs one kernel of a plan alone.",
     "history": "List what was tried, and what came of it.",
     "accuracy": "Compare the cost model with what was measured.",
     "calibrate": "Measure the device that the cost model counts with.",
+    "gc": "Take old plans and trials out of the store.",
     "doctor": "Check versions, device, compiler and store.",
 }
 """Every command with its line in the help. The module and its function have the command's name."""

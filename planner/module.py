@@ -20,10 +20,10 @@ if __name__ == "__main__":
 """
 
 
-def print_module(graph: Graph, plan: Plan) -> str:
+def print_module(graph: Graph, plan: Plan, main: str = _MAIN) -> str:
     """Python text: for every generated group its kernels and a function that launches them, and
-    a main part that runs each on random inputs. Raises PlanError when the plan is of another
-    graph or of another version of the code."""
+    a main part, which by default runs each on random inputs. Raises PlanError when the plan is of
+    another graph or of another version of the code."""
     imports = {"import torch", "import triton", "import triton.language as tl"}
     sections, examples = [], []
     for found in groups_within(graph, plan):
@@ -45,7 +45,7 @@ def print_module(graph: Graph, plan: Plan) -> str:
         examples.append(f"    ({_function(number)}, lambda: [{inputs}]),")
     listed = "EXAMPLES = [\n" + "\n".join(examples) + "\n]" if examples else "EXAMPLES = []"
     header = f'"""Plan of graph {plan.graph_key}; evidence: {plan.evidence}."""\n\n'
-    return header + "\n".join(sorted(imports)) + "\n\n" + "\n\n".join([*sections, listed]) + _MAIN
+    return header + "\n".join(sorted(imports)) + "\n\n" + "\n\n".join([*sections, listed]) + main
 
 
 def _plain(number: str) -> str:

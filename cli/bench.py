@@ -1,0 +1,54 @@
+"""`planner bench`: a model by its stored plan, measured now beside eager and torch.compile."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import render
+from .beside import beside, verdict, view
+from .errors import UsageError
+from .options import (
+    DeviceOption,
+    DynamicOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    StoreOption,
+)
+
+WithinOption = Annotated[
+    float,
+    typer.Option("--seconds", metavar="S", help="How long to measure, after all is compiled."),
+]
+
+
+def bench(
+    model: ModelArgument,
+    inputs: InputsOption = None,
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    dynamic: DynamicOption = False,
+    within: WithinOption = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """Measure a model by its stored plans, beside eager and every mode of torch.compile.
+
+    All run the same inputs, in turn, with a cold cache, under torch.no_grad(), each through
+    torch.compile's own entrance. Nothing is tuned, and the store is not changed; without a plan
+    the exit code is 5.
+    """
+    within_limits(within)
+    found = beside(model, inputs, store, device, dynamic, within)
+    if json:
+        render.print_json(found.to_json())
+        return
+    render.out().print(view(found))
+    render.out().print(verdict(found))
+
+
+def within_limits(seconds: float) -> None:
+    """Raises UsageError for a time in which nothing can be measured."""
+    if not 0 < seconds <= 3600:
+        raise UsageError(f"--seconds {seconds:g}: give a number above zero, at most 3600")

@@ -1,0 +1,61 @@
+"""`planner check`: whether a stored plan still holds against today's baselines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import render
+from .bench import WithinOption, within_limits
+from .beside import Beside, beside, verdict
+from .errors import SlowerError
+from .options import (
+    DeviceOption,
+    DynamicOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    StoreOption,
+    share_of,
+)
+
+
+def check(
+    model: ModelArgument,
+    inputs: InputsOption = None,
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    dynamic: DynamicOption = False,
+    fail_if_slower: Annotated[
+        str,
+        typer.Option(
+            "--fail-if-slower", metavar="SHARE", help="How much longer the plan may take."
+        ),
+    ] = "2%",
+    within: WithinOption = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """Measure as `planner bench` does, and fail where the plan no longer holds: for CI.
+
+    Exit code 0: it holds; 7: above noise it takes longer than the fastest baseline by more than
+    --fail-if-slower allows; 5: a graph of the model has no stored plan.
+    """
+    allowed = share_of(fail_if_slower) or 0.0
+    within_limits(within)
+    found = beside(model, inputs, store, device, dynamic, within)
+    is_slower = slower(found, allowed)
+    if json:
+        render.print_json(found.to_json() | {"allowed": allowed, "holds": not is_slower})
+    else:
+        render.out().print(verdict(found))
+    if is_slower:
+        # Not by an exception: with --json the document is on stdout already.
+        text = f"the plan takes {found.slowdown.median - 1:.1%} longer than {found.best}"
+        render.err().print(f"planner: {text}; {allowed:.1%} is allowed", soft_wrap=True)
+        raise typer.Exit(SlowerError.exit_code)
+
+
+def slower(found: Beside, allowed: float) -> bool:
+    """By more than is allowed, and above noise."""
+    return found.slowdown.median > 1 + allowed and found.slowdown.low > 1

@@ -1,0 +1,202 @@
+"""planner diff, planner why-miss and planner repro."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from fusionplan.db import Store
+from fusionplan.planner.plan import Plan
+
+NET = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x, b):
+        return torch.log(torch.relu(x + b) + 1)
+
+
+model = Net()
+
+
+def of(*shape, dtype=torch.float32):
+    return lambda: [torch.randn(*shape, dtype=dtype), torch.randn(shape[-1], dtype=dtype)]
+
+
+same, wider = of(8, 32), of(8, 64)
+half = of(8, 32, dtype=torch.float16)
+
+
+def turned():
+    return [torch.randn(32, 8).T, torch.randn(32)]
+
+
+other = torch.nn.Sequential(torch.nn.Linear(32, 4), torch.nn.GELU())
+
+
+def single():
+    return torch.randn(8, 32)
+"""
+
+
+def document(planner, *arguments, code=0):
+    result = planner(*arguments, "--json")
+    assert result.code == code, result
+    return json.loads(result.out)
+
+
+@pytest.fixture
+def stored_net(planner, quick, write):
+    path = write("net.py", NET)
+    assert planner("tune", path, "--inputs", f"{path}:same").code == 0
+    return path
+
+
+# why-miss
+
+
+def missed(planner, path, inputs, *more):
+    torch._dynamo.reset()
+    model = f"{path}:other" if inputs == "single" else path
+    (found,) = document(planner, "why-miss", model, "--inputs", f"{path}:{inputs}", *more)["graphs"]
+    return found
+
+
+def test_a_hit(planner, stored_net):
+    found = missed(planner, stored_net, "same")
+    assert (found["hit"], found["plan"], found["differences"]) == (True, "net", [])
+
+
+@pytest.mark.parametrize(
+    "inputs, field, stored, now",
+    [
+        ("wider", "shape", "[8, 32]", "[8, 64]"),
+        ("half", "dtype", "float32", "float16"),
+        ("turned", "stride", "(32, 1)", "(1, 8)"),
+        ("single", "operations", "nodes", "nodes"),
+    ],
+)
+def test_one_field(planner, stored_net, inputs, field, stored, now):
+    found = missed(planner, stored_net, inputs)
+    assert not found["hit"]
+    first = found["differences"][0]
+    assert first["field"] == field
+    assert stored in first["stored"]
+    assert now in first["now"] or field == "operations"
+    assert first["cure"]
+
+
+def test_device(planner, stored_net):
+    found = missed(planner, stored_net, "same", "--target", "h200")
+    (difference,) = found["differences"]
+    assert (difference["field"], difference["now"]) == ("device", "NVIDIA H200")
+
+
+def test_the_nearest_is_taken(planner, stored_net, tmp_path):
+    """Of two plans, the one that differs in its version alone."""
+    with Store.open(tmp_path / "plans.db") as store:
+        (record,) = store.plans()
+    elsewhere = tmp_path / "elsewhere.db"
+    with Store.open(tmp_path / "plans.db") as store, Store.open(elsewhere) as target:
+        target.put_device(store.device(record.device_key))
+        target.put_graph(store.graph(record.graph_key))
+        for key, versions in (("near", {"torch": "2.0"}), ("far", {"torch": "2.0", "cuda": "9"})):
+            target.save_plan(replace(record, key=key, versions=record.versions | versions))
+    found = missed(planner, stored_net, "same", "--store", elsewhere)
+    assert found["key"] == "near"
+    (difference,) = found["differences"]
+    assert (difference["field"], difference["stored"]) == ("torch", "2.0")
+    assert difference["now"] == record.versions["torch"]
+
+
+def test_a_miss_in_words(planner, stored_net):
+    result = planner("why-miss", stored_net, "--inputs", f"{stored_net}:wider")
+    assert result.code == 0
+    for word in ("no plan fits", "shape", "[8, 32]", "[8, 64]", "--dynamic"):
+        assert word in result.out, result.out
+
+
+# diff
+
+
+def test_diff(planner, filled):
+    data = document(planner, "diff", "old", "chain")
+    assert data["differences"]["evidence"] == ["modelled", "measured"]
+    (group,) = data["groups"]
+    assert (group["a"], group["b"], group["what"]) == (0, 0, "same")
+    record = filled.find_plan("chain")
+    plan = Plan.from_json(record.payload)
+    (group,) = plan.groups
+    faster = replace(group, config=replace(group.config, num_warps=8), measured=3e-6)
+    alone = replace(group, nodes=(3,), kernel_key="n" * 32)
+    for key, groups in (("cccc", (faster,)), ("dddd", (alone,))):
+        versions = record.versions | {"codegen": key}
+        changed = replace(plan, groups=groups, versions=tuple(versions.items()))
+        payload = changed.to_json()
+        filled.save_plan(replace(record, key=key, name=key, payload=payload, versions=versions))
+    told = planner("diff", "chain", "cccc")
+    for word in ("config: x0=2 x1=128 warps=4", "now x0=2", "-2 us", "1 of 1 groups differ"):
+        assert word in told.out, told.out
+    data = document(planner, "diff", "chain", "dddd")
+    assert data["differences"] == {"codegen": ["1", "dddd"]}
+    assert [g["what"] for g in data["groups"]] == ["only in A", "only in B"]
+
+
+def test_diff_of_two_stores(planner, filled, tmp_path):
+    other = tmp_path / "other.db"
+    Store.open(other).close()
+    assert planner("diff", "chain", "chain", "--other-store", other).code == 5
+    assert document(planner, "diff", "chain", "chain")["differences"] == {}
+
+
+# repro
+
+
+def test_repro_runs_alone(planner, stored_net, tmp_path):
+    """Without fusionplan on the path, in Triton's interpreter; and it fails for a wrong kernel."""
+    script = tmp_path / "alone.py"
+    result = planner("repro", "net", "-o", script)
+    assert result.code == 0, result
+    assert "fusionplan" not in script.read_text()
+
+    def run():
+        return subprocess.run(
+            [sys.executable, "-I", script],
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run()
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
+    text = script.read_text()
+    assert text.count("tl.where(") == 1
+    script.write_text(text.replace("tl.where(", "1.01 * tl.where("))
+    assert run().returncode == 1
+
+
+@pytest.mark.parametrize("arguments, code", [(["--group", "7"], 2), (["nothing"], 5)])
+def test_repro_of_what_is_not_there(planner, filled, arguments, code):
+    assert planner("repro", *arguments).code == code
+
+
+def test_repro_of_a_hostile_graph(filled):
+    """A stored name never becomes code."""
+    from fusionplan.cli.stored import find
+    from fusionplan.planner.errors import PlanError
+    from fusionplan.planner.graph.graph import Graph
+    from fusionplan.planner.standalone import _eager
+
+    graph = find(filled, "chain").graph
+    for changed in (
+        {"op": "aten.add.Tensor(0); import os; os.system.x"},
+        {"kwargs": (("alpha=__import__('os')", 1),)},
+    ):
+        nodes = (*graph.nodes[:3], replace(graph.nodes[3], **changed))
+        with pytest.raises(PlanError):
+            _eager(Graph(nodes, graph.outputs))
