@@ -37,7 +37,9 @@ def history(
     outcome: Annotated[
         str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(OUTCOMES)}.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows; the newest count.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most rows; the newest count.")
+    ] = 50,
     best: Annotated[
         bool, typer.Option("--best", help="Only trials that were the best of their subject so far.")
     ] = False,

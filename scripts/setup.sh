@@ -95,6 +95,10 @@ install() { # level fingerprint
     "${pip[@]}" setuptools >&2 &&
         "${pip[@]}" --no-build-isolation --editable "$target" >&2 ||
         { say "installation failed; see pip's message above"; return 1; }
+    # pip's editable install finds the package by a hook at import time, into which type checkers do
+    # not look; they do read path files.
+    printf '%s\n' "$IMPORT_DIR" >"$("$PYTHON" -c 'import sysconfig
+print(sysconfig.get_path("purelib"))')/fusionplan.pth"
     printf '%s\n' "$2" >"$ROOT/.venv/.stamp-$1"
 }
 

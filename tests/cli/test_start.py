@@ -96,3 +96,13 @@ def test_a_reader_that_leaves(filled):
     command = f"{sys.executable} -P -m fusionplan history --kernel k --json | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_the_reference_is_of_this_code():
+    """Renew it: python -m fusionplan.cli.reference > docs/commands.md"""
+    from pathlib import Path
+
+    from fusionplan.cli.reference import reference
+
+    written = Path(__file__).parents[2] / "docs" / "commands.md"
+    assert written.read_text() == reference()

@@ -1,0 +1,107 @@
+"""docs/commands.md, made from the commands themselves.
+
+python -m fusionplan.cli.reference > docs/commands.md
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from ..logs import AREAS
+from .errors import EXIT_CODES, SCHEMA
+from .main import COMMANDS, command
+from .settings import SETTINGS
+
+_HEAD = f"""\
+# Commands
+
+Made from the code by `python -m fusionplan.cli.reference > docs/commands.md`; do not edit.
+
+`planner` and `python -m fusionplan` are the same. `planner COMMAND -h` prints what stands here.
+`planner --install-completion` has the shell complete commands and options.
+
+Results go to stdout, all else to stderr. `--json` prints one document on stdout; its field
+`schema` is {SCHEMA}, and counts up when a field changes its meaning or goes away. An error is one
+line on stderr; with `--json` it is a document on stdout too, with the field `error` that has
+`code`, `name` and `message`.
+
+Tables fit the terminal: prose is wrapped, words and keys stay whole, and where a table is too wide
+for that, each row is printed as a card. `NO_COLOR=1` prints without colours."""
+
+_SETTINGS = """\
+## Settings
+
+An option wins over a variable, a variable over the configuration file: `planner.toml` in the
+working folder, else `[tool.planner]` in its `pyproject.toml`.
+
+| option | variable | in the file | meaning |
+|---|---|---|---|
+{rows}
+
+`PLANNER_DEBUG=1` adds the traceback to an error."""
+
+_LOGS = """\
+## Logs
+
+The library speaks by Python's `logging`, under the name `fusionplan`. `PLANNER_LOGS` turns it on
+without a line of code: `PLANNER_LOGS=tune,plans` tells what is done, `+tune` in detail, `-tune`
+errors alone. Areas: {areas}."""
+
+
+def reference() -> str:
+    """The whole document."""
+    sections = [_HEAD, _settings(), _logs(), _exit_codes(), *map(_command, COMMANDS)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _settings() -> str:
+    rows = (
+        f"| `--{s.name}` | `{s.variable}` | `{s.name} = {s.example}` | {_cell(s.help)} |"
+        for s in SETTINGS.values()
+    )
+    return _SETTINGS.format(rows="\n".join(rows))
+
+
+def _logs() -> str:
+    return _LOGS.format(areas=", ".join(f"`{area}` (`{name}`)" for area, name in AREAS.items()))
+
+
+def _exit_codes() -> str:
+    rows = [f"| {code} | {name} | {meaning} |" for code, name, meaning in EXIT_CODES]
+    return "\n".join(["## Exit codes", "", "| code | name | meaning |", "|---|---|---|", *rows])
+
+
+def _command(name: str) -> str:
+    made = command(name)
+    rows = [f"| `{left}` | {_cell(right)} |" for left, right in _parameters(made)]
+    about = inspect.cleandoc(made.help or "")
+    usage = " ".join(["planner", name, *_arguments(made)])
+    lines = [f"## planner {name}", "", f"`{usage}`", "", about, "", "| | |", "|---|---|", *rows]
+    return "\n".join(lines)
+
+
+def _arguments(made: Any) -> Iterator[str]:
+    for p in made.params:
+        if p.param_type_name == "argument":
+            yield p.metavar if p.required else f"[{p.metavar}]"
+
+
+def _parameters(made: Any) -> Iterator[tuple[str, str]]:
+    for p in made.params:
+        if p.param_type_name == "argument":
+            yield p.metavar, p.help or ""
+            continue
+        names = ", ".join(p.opts)
+        value = "" if p.is_flag else f" {p.metavar or 'VALUE'}"
+        default = "" if p.is_flag or p.default in (None, "default") else f" Default: {p.default}."
+        yield names + value, (p.help or "") + default
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
