@@ -12,7 +12,12 @@ from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Lowering = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked"]
-Evidence = Literal["measured", "modelled"]
+Evidence = Literal["measured", "searched", "modelled"]
+"""measured: the plan was compared with eager and torch.compile. searched: its kernels were
+measured, the plan was not compared. modelled: all figures are the cost model's."""
+
+RANK: Mapping[Evidence, int] = {"modelled": 0, "searched": 1, "measured": 2}
+"""Better evidence has the higher number, and is never replaced by worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,47 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Contestant:
+    """One way to run the model. cold_s: median seconds of a call by itself, after the second-level
+    cache was overwritten. busy_s: median seconds of a call among others, one after the other, the
+    host's time included. behind, low, high: its time over that of the fastest, in whichever of the
+    two it does worse, and the ends of its 99.7% interval. rounds: that it took part in."""
+
+    name: str
+    cold_s: Seconds
+    busy_s: Seconds
+    behind: Seconds
+    low: Seconds
+    high: Seconds
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """How a plan was compared. contestants: in the order of preference among equals. winner: the
+    one whose way the plan is. inputs: different sets of inputs, taken in turn. graphs: of the model
+    that ran in each call. decided: whether the intervals tell the winner from all others, or call
+    them equal. left_out: names with the reason. conditions: clocks in MHz and temperature in
+    degrees."""
+
+    contestants: tuple[Contestant, ...]
+    winner: str
+    inputs: int
+    graphs: int = 1
+    decided: bool = True
+    left_out: tuple[tuple[str, str], ...] = ()
+    conditions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The cover of a whole graph. Nodes in no group run as `aten`, one by one.
 
     graph_key: `graph.key` of the graph. device: the key of its profile; with the versions it is
     what the figures and the generated code depend on. No group: the graph runs as the user's own
-    eager code, not opened into ATen operations. measured: seconds of the whole plan, re-measured
-    beside its `peers` ("eager", "default", "max-autotune", ...) in one interleaved run.
+    eager code, not opened into ATen operations; with `frame` the function that it was traced from
+    is left alone altogether. measured: seconds of the whole plan, re-measured beside its `peers`
+    ("eager", "default", "max-autotune", ...); contest: how.
     cudagraph: runs as a captured graph. overlaps: each kernel of ours is launched while the one
     before it ends, for which it waits itself. chosen: of the model's groups.
     """
@@ -79,6 +118,8 @@ class Plan:
     cudagraph: bool = False
     overlaps: bool = False
     chosen: Chosen | None = None
+    frame: bool = False
+    contest: Contest | None = None
     format: Literal[1] = 1
 
     @property

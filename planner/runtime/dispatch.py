@@ -2,7 +2,8 @@
 
 A plan with no group of its own means "as eager", and one whose only group is the whole graph by
 `inductor` means "as torch.compile": then the graph that Dynamo captured runs in exactly that way,
-not the opened ATen graph, which eager and Inductor would run slower.
+not the opened ATen graph, which eager and Inductor would run slower. Where the plan says that the
+whole frame is best left alone, the user's own function runs, as if torch.compile were not there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ..plan import GroupPlan, Plan
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor
+from .frames import leave_frame_alone
 from .inductor import Boxed, compile_part, compile_whole
 
 log = logging.getLogger(__name__)
@@ -68,13 +70,13 @@ class Policy:
 class Given:
     """What a graph is compiled with. fakes: its inputs as AOTAutograd has them. real: those of
     the call that led to it, where they are at hand; of a backward graph they never are. eager:
-    runs the user's code behind the graph on the real inputs. results: of a forward graph, how many
+    runs the user's code behind the graph on such tensors. results: of a forward graph, how many
     outputs are the user's; the others are saved for its backward graph."""
 
     fakes: Sequence[Any]
     stage: Stage
     real: Sequence[torch.Tensor] | None = None
-    eager: Callable[[], Any] | None = None
+    eager: Callable[[Sequence[Any]], Any] | None = None
     results: int = 0
 
 
@@ -99,11 +101,12 @@ class Live:
 
 
 class _Whole(Exception):
-    """Leaves AOTAutograd: the whole graph runs as eager, or in a mode of torch.compile."""
+    """Leaves AOTAutograd: the whole graph runs as eager, or in a mode of torch.compile. frame: so
+    does all of the function that it was traced from."""
 
-    def __init__(self, lowering: Lowering, mode: str) -> None:
+    def __init__(self, lowering: Lowering, mode: str, frame: bool = False) -> None:
         super().__init__(lowering, mode)
-        self.lowering, self.mode = lowering, mode
+        self.lowering, self.mode, self.frame = lowering, mode, frame
 
 
 _DYNAMOS = (NoPlan, RestartAnalysis, SkipFrame)
@@ -126,7 +129,7 @@ class Dispatcher:
 
         def given(fakes: Sequence[Any], stage: Stage) -> Given:
             real = _matching(inputs, fakes)
-            return Given(fakes, stage, real, None if real is None else lambda: gm(*inputs))
+            return Given(fakes, stage, real, None if real is None else _with_tensors(gm, inputs))
 
         compiler = aot_autograd(
             fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
@@ -140,12 +143,14 @@ class Dispatcher:
             compiled: Callable[..., Any] = compiler(gm, inputs)
             return compiled
         except _Whole as whole:
-            mode, lowering = whole.mode, whole.lowering
+            mode, lowering, frame = whole.mode, whole.lowering, whole.frame
         except _DYNAMOS:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours must not stop the user's model
-            lowering, mode = self._failed(_device_of(inputs), error)
+            (lowering, mode), frame = self._failed(_device_of(inputs), error), False
         if lowering == "aten":
+            if frame:
+                leave_frame_alone()
             return gm.forward
         try:
             return compile_whole(gm, inputs, mode)
@@ -182,7 +187,8 @@ class Dispatcher:
             self.live[graph_key, stage] = live
             if live.runner is not None:
                 return live.runner.boxed
-            raise _Whole(*(whole_lowering(live.plan, captured.graph) or ("aten", "")))
+            whole = whole_lowering(live.plan, captured.graph) or ("aten", "")
+            raise _Whole(*whole, frame=live.plan.frame)
         why = live
         if any(map(is_compute, captured.graph.nodes)):
             self._refuse(graph_key, captured, why)
@@ -403,6 +409,20 @@ def _device_of(inputs: Sequence[Any]) -> torch.device:
     """Where the tensors are; CUDA where one of them is there."""
     found = [x.device for x in inputs if isinstance(x, torch.Tensor)]
     return next((d for d in found if d.type == "cuda"), torch.device("cpu"))
+
+
+def _with_tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Runs the user's graph on other tensors in the place of its own."""
+    numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
+    places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+
+    def run(tensors: Sequence[Any]) -> Any:
+        given = list(numbers)
+        for place, tensor in zip(places, tensors, strict=True):
+            given[place] = tensor
+        return gm(*given)
+
+    return run
 
 
 def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,0 +1,117 @@
+"""Leaves a frame of the user's code as it is, under torch.compile.
+
+Where a plan says that the user's own eager code is fastest, that code has to run: the graph that
+Dynamo traced may compute more (a mask that eager never makes), and is launched from other code.
+Dynamo itself can only skip a code object for ever, for all models and all shapes that share it. So
+its guards stay, those that tell shapes apart, and behind them stands a stub in place of the code
+that Dynamo made: it calls the original code with Dynamo switched off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.convert_frame import register_bytecode_hook
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._guards import TracingContext
+
+_left: dict[CodeType, str] = {}
+"""Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
+
+
+def leave_frame_alone() -> bool:
+    """To be called by a back end while Dynamo compiles a frame: under the guards of this
+    compilation the frame runs as if torch.compile were not there. False where that cannot be: the
+    frame has been split by a graph break, or holds names that no function can have."""
+    output: Any = InstructionTranslator.current_tx().output
+    code: CodeType = output.root_tx.f_code
+    scope: dict[str, Any] = output.root_tx.f_globals
+    if not _can_be_written(code):
+        return False
+    _left[code] = output.install_global("__fusionplan_eager", _original(code, scope))
+    _keep_guards_of_inputs()
+    return True
+
+
+def _original(code: CodeType, scope: dict[str, Any]) -> Any:
+    """Runs the code with Dynamo off. Code with free variables is given its cells first."""
+    off: Any = torch._dynamo.disable
+    if not code.co_freevars:
+        return off(types.FunctionType(code, scope, code.co_name))
+
+    def run(cells: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        return types.FunctionType(code, scope, code.co_name, None, cells)(*args, **kwargs)
+
+    return off(run)
+
+
+def _keep_guards_of_inputs() -> None:
+    """Eager code is right whatever the other guards (weights, modules, globals) would say; only the
+    inputs' shapes decide whether it is the fastest. Guards cost the host time in each call."""
+    context = TracingContext.try_get()
+    if context is not None:
+        guards: Any = context.guards_context.dynamo_guards
+        guards.inner = {guard for guard in guards.inner if _is_of_an_input(guard)}
+
+
+def _is_of_an_input(guard: Any) -> bool:
+    name: str = guard.name
+    return not name or (name.startswith("L[") and "MODULE" not in str(guard.source))
+
+
+def _stub(code: CodeType, runner: str) -> CodeType:
+    """Code of the same signature and variables that passes everything on to the runner."""
+    positional = list(code.co_varnames[: code.co_argcount])
+    end = code.co_argcount + code.co_kwonlyargcount
+    named = list(code.co_varnames[code.co_argcount : end])
+    rest = list(code.co_varnames[end:])
+    star = f"*{rest.pop(0)}" if code.co_flags & inspect.CO_VARARGS else ""
+    stars = f"**{rest.pop(0)}" if code.co_flags & inspect.CO_VARKEYWORDS else ""
+    only = code.co_posonlyargcount
+    signature = [
+        *positional[:only],
+        *(["/"] if only else []),
+        *positional[only:],
+        *([star or "*"] if star or named else []),
+        *named,
+        *([stars] if stars else []),
+    ]
+    free, cells = list(code.co_freevars), list(code.co_cellvars)
+    arguments = {*positional, *named, star[1:], stars[2:]}
+    passed = [*positional, *([star] if star else []), *(f"{n}={n}" for n in named)]
+    passed += [stars] if stars else []
+    if free:
+        passed.insert(0, f"(lambda: ({', '.join(free)},)).__closure__")
+    lines = ["def outer():", *(f" {name} = None" for name in free)]
+    lines += [f" def stub({', '.join(signature)}):"]
+    lines += [f"  if 0: {name} = None" for name in cells if name not in arguments]
+    lines += [f"  lambda: ({', '.join(cells)},)"] if cells else []
+    lines += [f"  return {runner}({', '.join(passed)})", " return stub"]
+    space: dict[str, Any] = {}
+    exec(compile("\n".join(lines), code.co_filename, "exec"), space)
+    made: CodeType = space["outer"]().__code__
+    return made.replace(co_name=code.co_name, co_firstlineno=code.co_firstlineno)
+
+
+def _can_be_written(code: CodeType) -> bool:
+    """Whether a stub has the code's very variables; Dynamo's own code after a break may not."""
+    names = (*code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    if "torch_dynamo_resume_in" in code.co_name or not all(map(str.isidentifier, names)):
+        return False
+    try:
+        made = _stub(code, "runner")
+    except SyntaxError:
+        return False
+    return (made.co_freevars, made.co_cellvars) == (code.co_freevars, code.co_cellvars)
+
+
+def _replaced(code: CodeType, new_code: CodeType) -> CodeType | None:
+    runner = _left.pop(code, None)
+    return None if runner is None else _stub(code, runner)
+
+
+register_bytecode_hook(_replaced)
