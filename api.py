@@ -101,6 +101,20 @@ def load(
     return compiled
 
 
+def pinned(
+    model: Callable[..., Any], plans: Mapping[str, Plan], *, dynamic: bool | None = None
+) -> Any:
+    """The model as `load` runs it, by these plans, by graph key, in place of a store's. A graph
+    that has none of them runs as `load` runs it on a miss."""
+
+    def find(captured: Captured) -> Plan | str:
+        return plans.get(key(captured.graph), "no plan is given for it")
+
+    dispatcher = Dispatcher(Policy(), Sources(find, device_key=lambda d: profile_of(d).key))
+    compiled: Any = torch.compile(model, backend=dispatcher, dynamic=dynamic)
+    return compiled
+
+
 def plans(compiled: Any) -> list[Plan]:
     """The plans that a loaded or compiled model or function runs by at present: one for each
     graph and shape that it has met. A fall-back to the baseline is a plan without kernels."""
@@ -161,15 +175,26 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     """Search now: on the inputs of the call where they are at hand, else on made-up ones. Eager
     is the user's own code where we have it."""
     # Imported here: who only loads plans does not wait for Optuna.
-    from .tuner.peers import EAGER, peers_of, real_inputs
+    from .tuner.baselines import EAGER, graph_baselines, real_inputs
+    from .tuner.contest import TurnCall
     from .tuner.session import tune_captured
+    from .tuner.turns import Turns
+    from .tuner.undisturbed import settings_kept
+
+    def baselines(turns: Turns) -> Mapping[str, TurnCall]:
+        calls = graph_baselines(captured, turns)
+        run = given.eager
+        if run is not None:
+            inputs = [call.args for call in turns.calls]
+            calls[EAGER] = lambda turn: run(inputs[turn % len(inputs)])
+        return calls
 
     inputs = given.fakes if given.real is None else given.real
     inputs = real_inputs(captured, inputs, 0)
-    peers = peers_of(captured, inputs)
-    if given.eager is not None:
-        peers[EAGER] = given.eager
-    return tune_captured(captured, inputs, store=options.store, peers=peers, stage=given.stage)
+    with settings_kept():
+        return tune_captured(
+            captured, inputs, store=options.store, baselines=baselines, stage=given.stage
+        )
 
 
 def _stored_plan(captured: Captured, options: Options) -> Plan | str:

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,26 +14,27 @@ from typing import Any
 
 import torch
 
-from .api import load
+from .api import load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
 from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
-from .planner.graph.graph import Graph
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
+from .tuner.baselines import MODES, Baselines, model_baselines
 from .tuner.busy import busy
-from .tuner.capture_model import Call, CapturedModel, Part, capture_model
+from .tuner.capture_model import Call, CapturedModel, capture_model, check_runs
+from .tuner.contest import Ring
+from .tuner.decide import Decision, Entrant
 from .tuner.effort import Allowance, allowance
 from .tuner.live import reporting
-from .tuner.measure import Timer, stopwatch_for
-from .tuner.model_peers import in_order, model_peers, modes_for, part_peers
 from .tuner.progress import Progress
 from .tuner.refit import calibrated, refitted_after_tune
-from .tuner.session import ABOUT, Limits, Session, plan_record
-from .tuner.training import Steps, peer_sums, settled
+from .tuner.session import Limits, Searched, Session
+from .tuner.turns import Turns
+from .tuner.undisturbed import undisturbed
 
 DEFAULT_TARGET = "h200"
 
@@ -53,9 +54,9 @@ class Tuned:
     """What `tune` found. A call runs the model by its plans; with modelled plans of a device that
     is not at hand it runs the model as it is.
 
-    plans: one for each different graph with something to fuse, in the order of
-    `captured.parts`; records: the same as the store has them. interrupted: Ctrl-C ended the
-    search; the plans are the best until then, and graphs not yet begun have none.
+    plans: one for each different graph, in the order of `captured.parts`; records: the same as the
+    store has them. interrupted: Ctrl-C ended the search; the plans are the best until then, and
+    graphs not yet begun have none.
     """
 
     plans: tuple[Plan, ...]
@@ -81,26 +82,23 @@ class Tuned:
     def plan(self) -> Plan:
         """The plan of the graph that takes most time. Raises PlanError where there is none."""
         if not self.plans:
-            raise PlanError("the model has nothing to fuse, so it has no plan: run it as it is")
+            raise PlanError("torch.compile took no graph from the model: there is nothing to plan")
         return max(self.plans, key=lambda p: p.measured or p.predicted or 0.0)
 
     @property
     def speedup(self) -> float | None:
-        """Time of the best peer of every graph over ours, each as often as it runs; None where
-        it was not measured. A forward and its backward graph have one peer: what runs the one
-        runs the other."""
-        steps: dict[str, list[tuple[Plan, Part]]] = {}
-        for plan, part in zip(self.plans, self.captured.parts, strict=False):
-            steps.setdefault(_step(part), []).append((plan, part))
-        peers = ours = 0.0
-        for step in steps.values():
-            sums = peer_sums(tuple(plan for plan, _ in step))
-            if not sums or not all(plan.measured for plan, _ in step):
+        """Time of the best baseline over ours, of all graphs together; None where it was not
+        measured."""
+        times = [part.times for part in self.captured.parts]
+        baselines: dict[str, float] = {}
+        ours = 0.0
+        for plan, count in zip(self.plans, times, strict=False):
+            if plan.measured is None or not plan.peers:
                 return None
-            best = min(sums, key=lambda name: sums[name])
-            peers += sum(part.times * dict(plan.peers)[best] for plan, part in step)
-            ours += sum(part.times * (plan.measured or 0.0) for plan, part in step)
-        return peers / ours if ours else None
+            ours += plan.measured * count
+            for name, seconds in plan.peers:
+                baselines[name] = baselines.get(name, 0.0) + seconds * count
+        return min(baselines.values()) / ours if ours else None
 
 
 def tune(
@@ -141,16 +139,25 @@ def tune(
     place = place_of(device, target)
     call = Call.of(example_inputs)
     # The store first: nobody should wait for a search whose result cannot be kept.
-    with Store.open(store) as opened, reporting(progress, allowed.seconds) as told:
+    with (
+        Store.open(store) as opened,
+        reporting(progress, allowed.seconds) as told,
+        undisturbed(model),
+    ):
         if place.measured and (reason := busy(place.device)):
             told.note(reason)
         place = replace(place, profile=calibrated(opened, place.profile))
         told.phase("capture", "running the model once")
-        captured = capture_model(model, call, training=training, dynamic=dynamic)
+        turns = Turns.of(call, _addresses(model))
+        turns.watch(lambda: check_runs(model, turns.calls[0], training))
+        turns.restore(0)
+        captured = capture_model(model, turns.calls[0], training=training, dynamic=dynamic)
+        turns.restore(0)
         for note in captured.notes:
             told.note(note)
-        job = _Job(opened, place, name or _name_of(model), told, allowed, str(call))
-        found, interrupted = job.run(captured, model, call)
+        title = name or _name_of(model)
+        job = _Job(opened, place, title, told, allowed, str(call), model, turns, training, dynamic)
+        found, interrupted = job.run(captured)
         if place.device.type == "cuda" and place.measured and not interrupted:
             _refitted(opened, place.profile, told)
     return Tuned(
@@ -219,7 +226,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One tune of a captured model, graph by graph."""
+    """One tune of a captured model: a search for each graph, then one contest for all of it."""
 
     store: Store
     place: Place
@@ -228,116 +235,129 @@ class _Job:
     allowed: Allowance
     inputs: str
     """Types and shapes of the call, for people."""
+    model: Callable[..., Any]
+    turns: Turns
+    training: bool
+    dynamic: bool
 
-    def run(
-        self, captured: CapturedModel, model: Callable[..., Any], call: Call
-    ) -> tuple[list[PlanRecord], bool]:
+    def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
         it did so before there was any plan."""
-        found: list[PlanRecord] = []
+        if not self.place.measured:
+            return self._modelled(captured), False
+        baselines = self._baselines()
+        found: list[tuple[Session, Searched]] = []
         until = time.monotonic() + self.allowed.seconds
-        # What compiling the peers of one graph took is not taken from the others.
+        # What compiling the baselines took is not taken from the graphs.
         least = self.allowed.seconds / max(1, len(captured.parts))
         with _interruption() as interrupted:
             for number, part in enumerate(captured.parts):
                 left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
-                whole = (model, call) if captured.is_whole else None
-                step = [p.captured.graph for p in captured.parts if _step(p) == _step(part)]
-                title = self._title(captured, number)
+                session = self._session(captured, number, left)
                 try:
-                    found.append(self._tuned(part, title, left, whole, step))
+                    with torch.set_grad_enabled(False):
+                        searched = session.searched(self.place.profile, baselines, part.stage)
                 except KeyboardInterrupt:
                     if not found:
                         raise
-                    return found, True
-                if part.stage == "backward" and self.place.measured:
-                    self._settle(found, captured)
+                    break
+                found.append((session, searched))
                 if interrupted.is_set():
-                    return found, True
-        return found, False
+                    break
+            stopped = interrupted.is_set()
+            plans = self._decided(captured, found, baselines, stopped)
+        return self._kept(captured, found, plans), stopped or interrupted.is_set()
 
-    def _settle(self, found: list[PlanRecord], captured: CapturedModel) -> None:
-        """The last of the plans, a backward graph's, and its forward graph's, decided together."""
-        last = len(found) - 1
-        known = [(part.key, part.stage) for part in captured.parts]
-        pair = [known.index((captured.parts[last].forward or "", "forward")), last]
-        plans = [Plan.from_json(found[i].payload) for i in pair]
-        forward, backward = [
-            (plan, captured.parts[i].captured.graph) for i, plan in zip(pair, plans, strict=True)
-        ]
-        kept, peer = settled(forward, backward)
-        if peer is not None:
-            self._keep(found, pair, kept, peer)
-        origin = captured.parts[last].origin
-        if origin is None or self.place.device.type != "cuda":
-            return
-        ours = load(in_order(origin.gm), store=self.store.url, dynamic=False)
-        timer = Timer(stopwatch_for(self.place.device, self.place.profile.l2_bytes))
-        graphs = (forward[1], backward[1])
-        with_graphs = Steps(origin, ours, timer, self.progress)
-        self._keep(found, pair, *with_graphs.settled(list(zip(kept, graphs, strict=True))))
+    def _baselines(self) -> Baselines:
+        modes = MODES if self.place.device.type == "cuda" else ()
+        given = model_baselines(self.model, self.turns, modes, self.training)
+        return Baselines(given, self.progress)
 
-    def _keep(
-        self,
-        found: list[PlanRecord],
-        places: Sequence[int],
-        plans: Sequence[Plan],
-        peer: str | None,
-    ) -> None:
-        """Plans in the place of those found, in the store too. peer: what they run as, if so."""
-        if peer is not None:
-            name = found[places[-1]].name
-            self.progress.note(f"{name}: {peer} is kept for the forward and the backward graph")
-        for i, plan in zip(places, plans, strict=True):
-            before = found[i]
-            under, about = before.payload.get("conditions"), before.payload.get(ABOUT)
-            record = plan_record(
-                plan, before.device_key, before.name, under, before.bucket_key, about
-            )
-            self.store.save_plan(record)
-            found[i] = record
+    def _session(self, captured: CapturedModel, number: int, seconds: float) -> Session:
+        part = captured.parts[number]
+        limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
+        title = self._title(captured, number)
+        static = _addresses(self.model)
+        about = {"stage": part.stage, "inputs": self.inputs}
+        return Session(
+            *(part.captured, part.inputs, self.store, limits, self.progress, title),
+            static=static,
+            about=about,
+        )
 
     def _title(self, captured: CapturedModel, number: int) -> str:
         if len(captured.parts) == 1:
             return self.name
         return f"{self.name} {number} {captured.parts[number].stage}"
 
-    def _tuned(
+    def _decided(
         self,
-        part: Part,
-        title: str,
-        seconds: float,
-        whole: tuple[Callable[..., Any], Call] | None,
-        step: Sequence[Graph],
-    ) -> PlanRecord:
-        profile = self.place.profile
-        limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
-        session = Session(part.captured, part.inputs, self.store, limits, self.progress, title)
-        session.about = {"stage": part.stage, "inputs": self.inputs}
-        if self.place.measured:
-            modes = part.captured.device.type == "cuda"
-            peers = part_peers(part, modes, step)
-            if whole and part.stage == "inference":
-                peers = model_peers(*whole, modes_for(part.captured.graph) if modes else ())
-            with torch.set_grad_enabled(False):
-                session.measured(profile, peers, part.stage)
-        elif (kept := self._kept(part)) is not None and kept.evidence == "measured":
-            self.progress.note(f"{title}: the store has a measured plan for it, which is kept")
-            return kept
-        else:
-            session.modelled(profile)
-        record = self._kept(part)
+        captured: CapturedModel,
+        found: Sequence[tuple[Session, Searched]],
+        baselines: Baselines,
+        stopped: bool,
+    ) -> list[Plan]:
+        """The plans after the contest; as the search left them where Ctrl-C ended that."""
+        if not found or (stopped and len(found) < len(captured.parts)):
+            return [session.uncompared(searched) for session, searched in found]
+        entrants = [
+            Entrant(part, searched.finalists, searched.identity)
+            for part, (_, searched) in zip(captured.parts, found, strict=True)
+        ]
+        first = found[0][0]
+        decision = Decision(
+            entrants,
+            baselines,
+            self._door,
+            Ring(first.stopwatch(self.place.profile), self.turns, first.rules),
+            self.progress,
+            self.training,
+            conditions=first.conditions,
+        )
+        try:
+            return decision.plans()
+        except KeyboardInterrupt:
+            return [session.uncompared(searched) for session, searched in found]
+
+    def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
+        run: Callable[..., Any] = pinned(self.model, plans, dynamic=self.dynamic or None)
+        return run
+
+    def _kept(
+        self,
+        captured: CapturedModel,
+        found: Sequence[tuple[Session, Searched]],
+        plans: Sequence[Plan],
+    ) -> list[PlanRecord]:
+        """The records that the store has after the plans are saved."""
+        records = []
+        for number, ((session, _), plan) in enumerate(zip(found, plans, strict=True)):
+            session.save(plan, self.place.profile)
+            records.append(self._record(captured, number))
+        return records
+
+    def _modelled(self, captured: CapturedModel) -> list[PlanRecord]:
+        """The cost model's plans; what was measured is not replaced by them."""
+        records = []
+        for number in range(len(captured.parts)):
+            self._session(captured, number, self.allowed.seconds).modelled(self.place.profile)
+            records.append(self._record(captured, number))
+        return records
+
+    def _record(self, captured: CapturedModel, number: int) -> PlanRecord:
+        key = captured.parts[number].key
+        record = self.store.plan(key, self.place.profile.key, versions())
         if record is None:
+            title = self._title(captured, number)
             raise PlanError(f"the plan of {title} is not in {self.store.location}: tune it again")
         return record
 
-    def _kept(self, part: Part) -> PlanRecord | None:
-        return self.store.plan(part.key, self.place.profile.key, versions())
 
-
-def _step(part: Part) -> str:
-    """The key of the forward graph of its step; of a graph without one its own."""
-    return part.forward or part.key
+def _addresses(model: Callable[..., Any]) -> frozenset[int]:
+    """Where the tensors of a model lie that are the same ones in every call."""
+    if not isinstance(model, torch.nn.Module):
+        return frozenset()
+    return frozenset(t.data_ptr() for t in (*model.parameters(), *model.buffers()))
 
 
 @contextmanager

@@ -17,11 +17,12 @@ from ..planner.graph.graph import INPUT
 from ..planner.graph.ops import is_free
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
+from ..tuner.baselines import MODES, Baselines, model_baselines, through
 from ..tuner.capture_model import Call as Arguments
+from ..tuner.contest import TurnCall
 from ..tuner.measure import Call, Interleaved, Timer, conditions, stopwatch_for
-from ..tuner.model_peers import MODES, model_peers
-from ..tuner.peers import Peers
 from ..tuner.progress import Silent
+from ..tuner.turns import Turns
 from .result import (
     EAGER,
     OURS,
@@ -66,9 +67,8 @@ def measure(
     seconds of each of the two passes."""
     model, arguments = make(workload, str(device), **scale)
     fast = load(model, store=store, on_miss=on_miss)
-
-    def ours() -> object:
-        return arguments.run(fast)
+    turns = Turns.of(arguments)
+    ours = turns.one_after_another(through(fast, turns))
 
     notes = Notes()
     with torch.no_grad():
@@ -80,10 +80,10 @@ def measure(
         # Before the peers too: some hold on to memory that the model in float64 needs.
         accuracy = accuracy_of(model, arguments, ours)
         _give_back(device)
-        given = model_peers(model, arguments, MODES if device.type == "cuda" else ())
+        given = model_baselines(model, turns, MODES if device.type == "cuda" else ())
         if workload.rewritten and device.type == "cuda":
-            given[REWRITTEN] = rewritten_peer(workload, arguments, device)
-        peers = ready_peers(given, model, arguments, notes)
+            given[REWRITTEN] = rewritten(workload, turns, device)
+        peers = ready_baselines(given, turns, model, arguments, notes)
         _give_back(device)
         # A graph holds its memory between calls; the first call runs without.
         graphed = any(plan.cudagraph for plan in live)
@@ -107,28 +107,32 @@ def measure(
     )
 
 
-def ready_peers(
-    given: Mapping[str, Call], model: Callable[..., Any], arguments: Arguments, notes: Notes
+def ready_baselines(
+    given: Mapping[str, TurnCall],
+    turns: Turns,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    notes: Notes,
 ) -> dict[str, Call]:
     """Those that run, compiled; with a note where what is rewritten by hand is not the same
     computation."""
-    peers = Peers(given, notes)
-    peers.warm()
-    if REWRITTEN in peers.ready:
+    baselines = Baselines(given, notes)
+    baselines.warm()
+    ready = {name: turns.one_after_another(call) for name, call in baselines.ready.items()}
+    if REWRITTEN in ready:
         try:
-            problem = accuracy_of(model, arguments, peers.ready[REWRITTEN]).problem
+            problem = accuracy_of(model, arguments, ready[REWRITTEN]).problem
         except torch.OutOfMemoryError as error:
             problem = f"not checked: {first_line(error)}"
         if problem:
             notes.note(f"{REWRITTEN}: {problem}")
-    return peers.ready
+    return ready
 
 
-def rewritten_peer(workload: Workload, arguments: Arguments, device: torch.device) -> Call:
+def rewritten(workload: Workload, turns: Turns, device: torch.device) -> TurnCall:
     """What a person rewrote by hand, in torch.compile's best mode for it."""
     model = make_rewritten(workload, str(device))
-    compiled = torch.compile(model, mode=REWRITTEN_MODE, dynamic=False)
-    return lambda: arguments.run(compiled)
+    return through(torch.compile(model, mode=REWRITTEN_MODE, dynamic=False), turns)
 
 
 class _PeerFailed(Exception):

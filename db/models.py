@@ -176,7 +176,7 @@ class Plan(Base):
 
     __table_args__ = (
         UniqueConstraint("graph_key", "device_key", "versions_sha256", name="uq_plan_identity"),
-        CheckConstraint("evidence IN ('measured', 'modelled')", name="evidence"),
+        CheckConstraint("evidence IN ('measured', 'searched', 'modelled')", name="evidence"),
         Index("ix_plan_updated_at", "updated_at"),
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 Level = Literal["kernel", "partition"]
 Outcome = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
-Evidence = Literal["measured", "modelled"]
+Evidence = Literal["measured", "searched", "modelled"]
 CalibrationSource = Literal["measured", "refitted"]
 
 

@@ -83,43 +83,38 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The Dynamo graph that an ATen graph came from, with its own inputs: what peers run.
-    compiled: by mode of torch.compile, for the forward and the backward graph alike."""
-
-    gm: fx.GraphModule
-    inputs: tuple[Any, ...]
-    compiled: dict[str, Model] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """One graph of the model. inputs: the tensors it was run with, weights included, in order.
-    times: how often this very graph ran in the call. origin: None where it was not seen. forward:
-    of a backward graph, the key of the forward graph that it belongs to."""
+    times: how often this very graph ran in the call. forward: of a backward graph, the key of the
+    forward graph that it belongs to."""
 
     key: str
     captured: Captured
     inputs: tuple[Any, ...]
     stage: Stage
     times: int = 1
-    origin: Origin | None = None
     forward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedModel:
-    """parts: the different graphs with something to fuse, in order of first use. graphs: how
-    many graphs ran in all, the others included. notes: for the user."""
+    """parts: the different graphs, in order of first use. graphs: how many graphs ran in all,
+    those that cannot be planned included. notes: for the user."""
 
     parts: tuple[Part, ...]
     graphs: int
     notes: tuple[str, ...] = ()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the whole model is one graph, run once."""
-        return self.graphs == 1 and len(self.parts) == 1 and self.parts[0].times == 1
+
+def check_runs(model: Model, call: Call, training: bool = False) -> None:
+    """Run the model as it is. Raises ModelError when it fails."""
+    try:
+        _run(model, call, training)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(_NO_MEMORY) from error
+    except Exception as error:
+        told = f"the model fails on these inputs ({call}): {describe(error)}"
+        raise ModelError(f"{told}; change the inputs or the model") from error
 
 
 def capture_model(
@@ -132,13 +127,7 @@ def capture_model(
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
     call = Call.of(inputs)
-    try:
-        _run(model, call, training)
-    except torch.OutOfMemoryError as error:
-        raise ModelError(_NO_MEMORY) from error
-    except Exception as error:
-        told = f"the model fails on these inputs ({call}): {describe(error)}"
-        raise ModelError(f"{told}; change the inputs or the model") from error
+    check_runs(model, call, training)
     collector = _Collector()
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
@@ -165,17 +154,24 @@ def describe(error: BaseException) -> str:
 
 
 def _run(model: Model, call: Call, training: bool) -> None:
-    if not training:
-        with torch.no_grad():
-            call.run(model)
+    if training:
+        run_step(model, call)
         return
+    with torch.no_grad():
+        call.run(model)
+
+
+def run_step(model: Model, call: Call) -> tuple[torch.Tensor | None, ...]:
+    """A forward pass and the gradients of the sum of its float outputs, by every parameter and
+    input that asks for one. Raises PlanError where nothing does."""
     with torch.enable_grad():
         losses = [t.float().sum() for t in _floats(call.run(model)) if t.requires_grad]
         if not losses:
             raise PlanError("no output depends on anything that requires a gradient")
         # Not .backward(): the user's own gradients stay as they are.
         leaves = _leaves(model, call)
-        torch.autograd.grad(sum(losses[1:], losses[0]), leaves, allow_unused=True)
+        total = sum(losses[1:], losses[0])
+        return torch.autograd.grad(total, leaves, allow_unused=True)
 
 
 def _leaves(model: Model, call: Call) -> list[torch.Tensor]:
@@ -208,9 +204,8 @@ _NO_MEMORY = (
 
 @dataclass(slots=True)
 class _Source:
-    """Of one Dynamo graph, what its last run was: its origin and the key of its forward graph."""
+    """Of one Dynamo graph, the key of the forward graph of its last run."""
 
-    origin: Origin | None = None
     forward: str | None = None
 
 
@@ -234,12 +229,7 @@ class _Collector:
             decompositions=decompositions(),
         )
         compiled: Callable[..., Any] = compiler(gm, inputs)
-
-        def run(*args: Any) -> Any:
-            source.origin = Origin(gm, args)
-            return compiled(*args)
-
-        return run
+        return compiled
 
     def result(self) -> CapturedModel:
         notes = list(self._notes)
@@ -290,7 +280,8 @@ class _Collector:
         if not any(is_compute(node) for node in captured.graph.nodes):
             count = sum(n.op == "call_function" for n in captured.fx_nodes)
             self._notes[f"a {stage} graph of {count} operations has nothing to fuse"] = None
-            return None
+            if not count:
+                return None
         return key(captured.graph), captured
 
     def _keep(
@@ -306,7 +297,7 @@ class _Collector:
         known = self._parts.get((graph_key, stage))
         if known is None:
             forward = source.forward if stage == "backward" else None
-            part = Part(graph_key, captured, inputs, stage, 1, source.origin, forward)
+            part = Part(graph_key, captured, inputs, stage, 1, forward)
             self._parts[graph_key, stage] = part
         else:
             self._parts[graph_key, stage] = replace(known, times=known.times + 1)

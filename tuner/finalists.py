@@ -1,8 +1,11 @@
-"""The last word: the best plans end to end, beside the peers, in one interleaved run."""
+"""The plans of one graph that go into the contest: right ones, the fastest of their kind.
+
+They are compared among themselves as bare executors, which all enter through the same door. Whether
+one of them is kept is decided beside eager and torch.compile, by the whole call (see `decide`).
+"""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,32 +18,20 @@ from ..planner.covers.pricing import SPARED
 from ..planner.errors import FusionplanError
 from ..planner.graph.graph import Graph
 from ..planner.graph.ops import is_compute
-from ..planner.graph.varying import is_varying
-from ..planner.plan import Plan
+from ..planner.plan import Contest, Plan
 from ..planner.regions.ways import REGIONAL
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
+from .baselines import OWN_GRAPHS
+from .contest import Ring, TurnCall
 from .gate import Case, case, fault
 from .groups import Identity
-from .measure import TIE, Call, Interleaved, Timer
-from .peers import peer_plan
+from .measure import TIE
 from .progress import Progress
-
-BUDGET_S = 0.25
-"""Seconds of runs for each candidate."""
-
-_OWN_GRAPHS = ("max-autotune", "reduce-overhead")
-"""Modes of torch.compile that capture CUDA graphs themselves, which cannot be within another."""
-
-_ANEW = "captured anew"
 
 OVERLAPPING = (9, 0)
 """The compute capability from which a kernel can be launched while the one before it ends."""
-
-_STEADY = 1.02
-"""Times another mode's seconds, on a host that has nothing else to do, that one with CUDA graphs
-may take."""
 
 Run = Callable[..., list[Any]]
 
@@ -56,106 +47,62 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """What all contestants share. stage: of a graph of training no peer's way is kept, unless we
-    have none: whether the peers win is decided for the forward and the backward graph together
-    (see `training`)."""
+    """What all plans of a graph share. ring: holds copies of `inputs`, of which those that change
+    from call to call are different tensors in each turn."""
 
     captured: Captured
     inputs: Sequence[Any]
     identity: Identity
-    timer: Timer
+    ring: Ring
     progress: Progress
     stage: Stage = "inference"
 
 
-def contest(plans: Sequence[Plan], peers: Mapping[str, Call], arena: Arena) -> Plan:
-    """The plan to keep, with its measured seconds and the peers'. When a peer is faster than
-    ours above noise, that is the peer's own way of running the whole graph (but see `Arena`)."""
+@dataclass(frozen=True, slots=True)
+class Finalists:
+    """The plans of a graph that go on. best: the fastest. plain, graphed: the fastest without and
+    with a CUDA graph. sparing: one that spares a region's large values for little more time.
+    measured: seconds of each call, by bare executors."""
+
+    best: Runner | None = None
+    plain: Runner | None = None
+    graphed: Runner | None = None
+    sparing: Runner | None = None
+
+
+def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
+    """Of plans in the order of the search's preference."""
     runners = _runners(plans, arena)
-    if not runners and not peers:
-        return arena.identity.plan((), "measured")
-    calls: dict[str, Call] = {
-        f"plan {name}": _bound(runner, arena.inputs) for name, runner in runners.items()
-    }
-    calls |= peers
+    if not runners:
+        return Finalists()
     with torch.no_grad():
-        result = arena.timer.interleaved(calls, budget_s=BUDGET_S * len(calls))
-    seconds = {name: result.timing(name).seconds for name in calls}
-    own = {f"plan {n}": r.plan for n, r in runners.items()}
-    figures = tuple((name, seconds[name]) for name in peers)
-    rivals = list(peers) if arena.stage == "inference" or not own else []
-    ours = _sparing(own, seconds)
-    if ours is None or _beaten_by(ours, rivals, result) is not None:
-        ours = _winner(own, seconds)
-    beaten_by = _beaten_by(ours, rivals, result)
-    if beaten_by is not None:
-        if ours is not None:
-            arena.progress.note(
-                f"{beaten_by} is faster than our plan ({seconds[beaten_by] * 1e3:.4g} ms against "
-                f"{seconds[ours] * 1e3:.4g} ms): it is kept as the plan"
-            )
-        plan = peer_plan(beaten_by, seconds[beaten_by], arena.captured.graph, arena.identity)
-        plan = replace(plan, measured=seconds[beaten_by], peers=figures)
-        return _captured_anew(plan, beaten_by, peers[beaten_by], arena)
-    assert ours is not None
-    plan = runners[ours.removeprefix("plan ")].plan
-    return replace(plan, measured=seconds[ours], peers=figures)
+        told = arena.ring.contest({n: _bound(r, arena) for n, r in runners.items()})
+    timed = {c.name: c.busy_s for c in told.contestants}
+    runners = {n: replace(r, plan=replace(r.plan, measured=timed[n])) for n, r in runners.items()}
+    best = runners[told.winner]
+    return Finalists(
+        best,
+        _first(runners, told, lambda plan: not plan.cudagraph),
+        _first(runners, told, lambda plan: plan.cudagraph),
+        None if _spares(best.plan) else _first(runners, told, _spares, SPARED),
+    )
 
 
-def _captured_anew(kept: Plan, mode: str, peer: Call, arena: Arena) -> Plan:
-    """The kernels of a mode with CUDA graphs in a graph of ours, whose replay costs the host less;
-    the mode's own way where that is faster, or cannot be."""
-    on_gpu = arena.captured.device.type == "cuda"
-    if mode not in _OWN_GRAPHS or arena.stage != "inference" or not on_gpu:
-        return kept
-    if is_varying(arena.captured.graph):
-        return kept  # Every set of sizes would be compiled anew, while the model runs.
-    try:
-        executor = Executor(arena.captured, replace(kept, cudagraph=True), arena.captured.device)
-        graphed = _graphed(mode, kept, executor, case(arena.captured, arena.inputs), arena)
-    except Exception as error:  # noqa: BLE001 - Inductor, on the graph as it was captured
-        first = (str(error).strip().splitlines() or [""])[0]
-        arena.progress.note(f"{mode} is not captured anew: {type(error).__name__}: {first}")
-        return kept
-    if graphed is None:
-        return kept
-    calls = {_ANEW: _bound(graphed, arena.inputs), mode: peer}
-    with torch.no_grad():
-        result = arena.timer.interleaved(calls, budget_s=BUDGET_S * len(calls))
-    if result.wins(mode, _ANEW):
-        return kept
-    arena.progress.note(f"the kernels of {mode} are replayed by a CUDA graph of fusionplan's")
-    found, own = (result.timing(name).seconds for name in calls)
-    figures = tuple((name, own if name == mode else s) for name, s in kept.peers)
-    return replace(graphed.plan, measured=found, peers=figures)
+def _spares(plan: Plan) -> bool:
+    return any(group.lowering in REGIONAL for group in plan.groups)
 
 
-def _winner(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | None:
-    """The fastest of ours; of equals the first."""
-    if not plans:
-        return None
-    least = min(seconds[name] for name in plans)
-    return next(name for name in plans if seconds[name] <= least * (1 + TIE))
-
-
-def _sparing(plans: Mapping[str, Plan], seconds: Mapping[str, float]) -> str | None:
-    """The fastest of ours that spares a region's large values, where that costs little time."""
-    found = {n: p for n, p in plans.items() if any(g.lowering in REGIONAL for g in p.groups)}
-    name = _winner(found, seconds)
-    if name is None or seconds[name] > min(seconds[n] for n in plans) * SPARED:
-        return None
-    return name
-
-
-def _beaten_by(ours: str | None, peers: Sequence[str], result: Interleaved) -> str | None:
-    """The fastest of the peers that win over ours; of all of them when we have nothing. One with
-    CUDA graphs before one that is hardly faster: it does not wait for a host that is slow or
-    busy."""
-    winners = [name for name in peers if ours is None or result.wins(name, ours)]
-    seconds = {name: result.timing(name).seconds for name in winners}
-    least = min(seconds.values(), default=0.0)
-    near = [name for name in _OWN_GRAPHS if seconds.get(name, math.inf) <= least * _STEADY]
-    return min(near or winners, key=lambda name: seconds[name], default=None)
+def _first(
+    runners: Mapping[str, Runner],
+    told: Contest,
+    wanted: Callable[[Plan], bool],
+    most: float = float("inf"),
+) -> Runner | None:
+    """The least behind of the wanted ones, the first of equals."""
+    behind = {c.name: c.behind for c in told.contestants if wanted(runners[c.name].plan)}
+    behind = {name: b for name, b in behind.items() if b <= most}
+    least = min(behind.values(), default=0.0)
+    return next((runners[n] for n, b in behind.items() if b <= least * (1 + TIE)), None)
 
 
 def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
@@ -190,7 +137,7 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
     """Whether a CUDA graph is worth trying."""
     if arena.captured.device.type != "cuda" or launches(plan, arena.captured.graph) < 2:
         return False
-    return not any(g.lowering == "inductor" and g.options in _OWN_GRAPHS for g in plan.groups)
+    return not any(g.lowering == "inductor" and g.options in OWN_GRAPHS for g in plan.groups)
 
 
 def _graphs(
@@ -251,6 +198,10 @@ def launches(plan: Plan, graph: Graph) -> int:
     return apart + sum(g.kernels or 1 for g in plan.groups if g.lowering != "aten")
 
 
-def _bound(runner: Runner, inputs: Sequence[Any]) -> Call:
-    run = runner.run
-    return lambda: run(*inputs)
+def _bound(runner: Runner, arena: Arena) -> TurnCall:
+    run, turns = runner.run, arena.ring.turns.calls
+
+    def call(turn: int) -> object:
+        return run(*turns[turn % len(turns)].args)
+
+    return call

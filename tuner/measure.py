@@ -37,6 +37,11 @@ class Stopwatch(Protocol):
 
     def laps(self, calls: Sequence[Call]) -> list[float]: ...
 
+    def burst(self, calls: Sequence[Call]) -> float:
+        """The seconds of all calls together, one after the other, with whatever cache there is and
+        the host's time."""
+        ...
+
 
 class CudaStopwatch:
     """CUDA events around each call, on the current stream."""
@@ -62,6 +67,19 @@ class CudaStopwatch:
             cuda.synchronize()
         return [start.elapsed_time(end) / 1e3 for start, end in events]
 
+    def burst(self, calls: Sequence[Call]) -> float:
+        cuda = self._torch.cuda
+        with cuda.device(self._device):
+            start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            cuda.synchronize()
+            start.record()
+            for call in calls:
+                call()
+            end.record()
+            cuda.synchronize()
+        seconds: float = start.elapsed_time(end) / 1e3
+        return seconds
+
 
 class WallStopwatch:
     """Seconds on the wall, for what runs on the CPU."""
@@ -73,6 +91,9 @@ class WallStopwatch:
             call()
             found.append(time.perf_counter() - start)
         return found
+
+    def burst(self, calls: Sequence[Call]) -> float:
+        return sum(self.laps(calls))
 
 
 def stopwatch_for(device: Any, l2_bytes: int = 0) -> Stopwatch:
@@ -173,14 +194,15 @@ class Interleaved:
         return next(name for name, s in medians.items() if s <= least * (1 + TIE))
 
 
-def ratio(ratios: Sequence[float]) -> Ratio:
+def ratio(ratios: Sequence[float], z: float = 1.96) -> Ratio:
     """The median with the interval between the order statistics that the sign test leaves: it
-    asks nothing of the distribution, and runs on a GPU have a long tail."""
+    asks nothing of the distribution, and runs on a GPU have a long tail. z: of the interval, in
+    standard deviations; 1.96 is 95%."""
     ordered = sorted(ratios)
     n = len(ordered)
     # P(the true median lies below the k-th of n) is binomial; the normal approximation is within
     # one rank from n = 6 on. Below that no interval is sure: take the whole range.
-    k = int((n - 1.96 * math.sqrt(n)) / 2) if n >= 6 else 0
+    k = max(0, int((n - z * math.sqrt(n)) / 2)) if n >= 6 else 0
     return Ratio(statistics.median(ordered), ordered[max(0, k)], ordered[min(n - 1, n - 1 - k)])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,31 @@ from ..planner.costs.device import DeviceProfile, builtin, profile_of
 from ..planner.errors import Refusal
 from ..planner.graph.graph import key as graph_key
 from ..planner.graph.varying import bucket_key
-from ..planner.plan import Plan
+from ..planner.plan import RANK, Plan
 from ..planner.runtime.compile import interpreted
 from ..planner.versions import versions
+from .baselines import Baselines, graph_baselines, real_inputs
+from .capture_model import Call as ModelCall
+from .capture_model import Part
 from .config_search import Bench, Budget
+from .contest import Ring, Rules, TurnCall
+from .decide import Decision, Entrant, by_executor
 from .effort import EFFORTS
-from .final import Arena, contest
+from .finalists import Arena, Finalists, finalists
 from .findings import Findings
 from .groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
 from .lab import Duel, Group, Lab, Pending, WorkerLab
 from .ledger import Ledger, device_record, graph_record
-from .measure import Call, Stopwatch, Timer, conditions, stopwatch_for
+from .measure import Stopwatch, conditions, stopwatch_for
 from .mirror import mirror
 from .offline import plan_offline
 from .outcome import Candidate, Outcome
 from .partition_search import PartitionSearch
-from .peers import Peers, peers_of, real_inputs
 from .progress import Progress, Silent
 from .ranking import Begun
 from .refit import calibrated
 from .regional import RegionSearch
+from .turns import TURNS, Turns
 
 RUNNERS_UP, WITHIN = 3, 1.04
 FINAL_SHARE = 0.2
@@ -59,6 +65,8 @@ ABOUT = "about"
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
+
+RULES_ON_CPU = Rules(least=1, most=1, budget_s=0.0, warm_up=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ def tune_captured(
     trials: int = EFFORTS["default"].trials,
     seconds: float = EFFORTS["default"].seconds,
     progress: Progress | None = None,
-    peers: Mapping[str, Call] | None = None,
+    baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
     name: str = "",
     seed: int = 0,
     compilers: int | None = None,
@@ -96,10 +104,9 @@ def tune_captured(
 
     On a CUDA device (and in Triton's interpreter, as a rehearsal) candidates are measured. Else
     the plan is the model's for `profile` (default: H200): compiled, checked in the interpreter,
-    evidence "modelled". inputs: of the graph; fake ones are made up. peers: calls without
-    arguments that run the user's model as "eager" and as torch.compile with the mode that names
-    them; None: eager and Inductor on the captured graph. stage: of a graph of training the peers
-    are timed and never kept (see `training`). compilers: processes that compile.
+    evidence "modelled". inputs: of the graph; fake ones are made up. baselines: "eager", and modes
+    of torch.compile, on the inputs of a turn; None: eager and Inductor on the captured graph.
+    compilers: processes that compile.
 
     Ctrl-C ends the search and keeps the best so far; without any finding it is raised again.
     """
@@ -109,7 +116,7 @@ def tune_captured(
         session = Session(captured, inputs, opened, limits, told, name, compilers)
         if captured.device.type == "cuda" or interpreted():
             found = profile or calibrated(opened, profile_of(captured.device))
-            return session.measured(found, peers, stage)
+            return session.measured(found, baselines, stage)
         return session.modelled(profile or builtin("h200"))
 
 
@@ -123,9 +130,19 @@ class Site:
     cover: Cover = field(default_factory=Cover)
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the search leaves: the plans that go into the contest, and all that it liked."""
+
+    identity: Identity
+    finalists: Finalists
+    plans: tuple[Plan, ...]
+
+
 @dataclass(slots=True)
 class Session:
-    """One tune."""
+    """One tune of one graph. static: addresses of inputs that stay in place from call to call,
+    such as weights."""
 
     captured: Captured
     inputs: Sequence[Any]
@@ -134,6 +151,7 @@ class Session:
     progress: Progress
     name: str = ""
     compilers: int | None = None
+    static: Collection[int] = ()
     site: Site = field(default_factory=Site)
     about: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -141,28 +159,52 @@ class Session:
     def measured(
         self,
         profile: DeviceProfile,
-        peers: Mapping[str, Call] | None,
+        baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
         stage: Stage = "inference",
     ) -> Plan:
-        """Search on the device, then the last measurement beside the peers."""
+        """Search on the device, then the contest, of this graph by itself; for a caller that has
+        no model at hand. baselines: calls on the inputs of a turn; None: eager and Inductor on the
+        captured graph. Of a graph of training a baseline is timed, but kept only where there is
+        nothing of ours: what runs the forward graph runs the backward graph too."""
+        self.inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
+        turns = Turns.of(ModelCall(tuple(self.inputs)))
+        make = baselines or partial(graph_baselines, self.captured)
+        contestants = Baselines(make(turns), self.progress)
+        found = self.searched(profile, contestants, stage)
+        part = Part(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
+        decision = Decision(
+            [Entrant(part, found.finalists, found.identity)],
+            contestants,
+            partial(by_executor, self.captured),
+            Ring(self.stopwatch(profile), turns, self.rules),
+            self.progress,
+            conditions=self.conditions,
+            ours_only=stage != "inference",
+        )
+        try:
+            (plan,) = decision.plans()
+        except KeyboardInterrupt:
+            plan = self.uncompared(found)
+        self.save(plan, profile)
+        return plan
+
+    def searched(
+        self, profile: DeviceProfile, baselines: Baselines, stage: Stage = "inference"
+    ) -> Searched:
+        """Search on the device, and the best plans by themselves. The baselines are compiled while
+        the first kernels are."""
         identity = self._record(profile)
-        inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
-        given = peers_of(self.captured, inputs) if peers is None else peers
-        contestants = Peers(given, self.progress)
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
             tasks.begin(tasks.first, lab)
             least_s = self._least_s(tasks)
-            gated = GatedLab(lab, contestants, self.progress, self._until, least_s)
+            gated = GatedLab(lab, baselines, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
             regional = RegionSearch(tasks, bench, identity)
             partitions = self._search(tasks, bench, regional, gated)
-        self.progress.phase("verify", "measuring the best plans beside eager and torch.compile")
         if not gated.open:  # nothing was to be measured, and nothing interrupted
-            contestants.warm()
-        timer = self._timer(profile)
-        arena = Arena(self.captured, inputs, identity, timer, self.progress, stage)
+            baselines.warm()
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
             plans = [
@@ -171,20 +213,54 @@ class Session:
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
         self._tell_what_was_not_tried(tasks, findings, partitions)
-        try:
-            plan = contest(plans, contestants.ready, arena)
-        except KeyboardInterrupt:
-            if not plans:
-                raise
-            self.progress.note("interrupted: the best so far is kept, not compared with its peers")
-            plan = unverified(plans[0])
-        ledger.add_plan(plan, self.name)
-        under = {} if self._on_cpu else conditions(self.captured.device.index or 0)
-        self._save(plan, profile, under)
+        best = self._finalists(plans, profile, identity, stage)
+        if best.best is not None:
+            ledger.add_plan(best.best.plan, self.name)
         reason = mirror(self.store.url, ledger.written)
         if reason is not None:
             self.progress.note(reason)
-        return plan
+        return Searched(identity, best, tuple(plans))
+
+    def _finalists(
+        self, plans: Sequence[Plan], profile: DeviceProfile, identity: Identity, stage: Stage
+    ) -> Finalists:
+        """Of the plans that the search found, and the one that the store has."""
+        self.progress.phase("verify", "checking and timing the best plans")
+        # What a forward graph saves stays in place for its backward graph, as in a training loop.
+        count = TURNS if stage != "backward" else 1
+        turns = Turns.of(ModelCall(tuple(self.inputs)), self.static, count)
+        ring = Ring(self.stopwatch(profile), turns, self.rules)
+        arena = Arena(self.captured, self.inputs, identity, ring, self.progress, stage)
+        known = self._known(profile)
+        try:
+            return finalists([*([known] if known else []), *plans], arena)
+        except KeyboardInterrupt:
+            if not plans:
+                raise
+            self.progress.note("interrupted: the best plan of the search was not compared")
+            return Finalists()
+
+    def uncompared(self, found: Searched) -> Plan:
+        """What is kept when Ctrl-C ended the contest. Raises KeyboardInterrupt where nothing is."""
+        if found.finalists.best is None and not found.plans:
+            raise KeyboardInterrupt
+        self.progress.note("interrupted: the plan was not compared with eager and torch.compile")
+        if found.finalists.best is not None:
+            return replace(found.finalists.best.plan, evidence="searched")
+        return unverified(found.plans[0])
+
+    def _known(self, profile: DeviceProfile) -> Plan | None:
+        """The plan of the store, which a new one has to beat."""
+        record = self.store.plan(graph_key(self.captured.graph), profile.key, versions())
+        if record is None or record.evidence != "measured":
+            return None
+        try:
+            return Plan.from_json(record.payload)
+        except ValueError:
+            return None
+
+    def conditions(self) -> dict[str, int]:
+        return {} if self._on_cpu else conditions(self.captured.device.index or 0)
 
     def _least_s(self, tasks: Tasks) -> float:
         """Seconds of the search: one group that was not tried can make the plan a slow one."""
@@ -230,18 +306,19 @@ class Session:
             least=_LEAST_ON_CPU,
         )
 
-    def _timer(self, profile: DeviceProfile) -> Timer:
-        stopwatch = self.site.stopwatch(self.captured.device, profile.l2_bytes)
-        if not self._on_cpu:
-            return Timer(stopwatch)
-        return Timer(stopwatch, least=_LEAST_ON_CPU, most=_LEAST_ON_CPU, overhead_s=0.0)
+    def stopwatch(self, profile: DeviceProfile) -> Stopwatch:
+        return self.site.stopwatch(self.captured.device, profile.l2_bytes)
+
+    @property
+    def rules(self) -> Rules:
+        return RULES_ON_CPU if self._on_cpu else Rules()
 
     def modelled(self, profile: DeviceProfile) -> Plan:
         """The model's plan: compiled for the target, checked in the interpreter, not measured."""
         identity = self._record(profile)
         tasks = Tasks(self.captured.graph, profile, self.site.cover)
         plan = plan_offline(tasks, identity, self.progress, self.compilers, self.limits.seed)
-        self._save(plan, profile)
+        self.save(plan, profile)
         return plan
 
     def _search(
@@ -276,17 +353,15 @@ class Session:
         self.store.put_graph(graph_record(self.captured.graph, key, self.name or key[:12]))
         return Identity(key, profile.key, versions())
 
-    def _save(
-        self, plan: Plan, profile: DeviceProfile, under: Mapping[str, int] | None = None
-    ) -> None:
-        """A plan that was measured is not replaced by one that was not."""
+    def save(self, plan: Plan, profile: DeviceProfile) -> None:
+        """A plan with better evidence is not replaced by one with worse."""
         self.progress.phase("store", self.store.location)
         known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
-        if known is not None and known.evidence == "measured" and plan.evidence == "modelled":
-            self.progress.note("the store keeps its plan for this graph, which was measured")
+        if known is not None and RANK.get(known.evidence, 0) > RANK[plan.evidence]:
+            self.progress.note(f"the store keeps its plan for this graph: it is {known.evidence}")
             return
         bucket = bucket_key(self.captured.graph)
-        record = plan_record(plan, profile.key, self.name, under, bucket, self.about)
+        record = plan_record(plan, profile.key, self.name, bucket, self.about)
         self.store.save_plan(record)
 
 
@@ -294,22 +369,20 @@ def unverified(plan: Plan) -> Plan:
     """A plan as the search left it: its seconds are the sum of its groups'."""
     known = [group.measured for group in plan.groups if group.measured is not None]
     complete = len(known) == len(plan.groups)
-    return replace(plan, measured=sum(known) if complete and known else None)
+    total = sum(known) if complete and known else None
+    return replace(plan, evidence="searched", measured=total)
 
 
 def plan_record(
     plan: Plan,
     device_key: str,
     name: str,
-    under: Mapping[str, int] | None = None,
     bucket: str | None = None,
     about: Mapping[str, str] | None = None,
 ) -> PlanRecord:
-    """The plan as the store keeps it; one for each graph, device and versions. under: the
-    clocks and the temperature at its measurement; the payload has them beside the plan's fields
-    as "conditions", which are evidence and no part of the plan. bucket: see `varying`."""
+    """The plan as the store keeps it; one for each graph, device and versions. bucket: see
+    `varying`. about: what was tuned, for people."""
     current = dict(plan.versions)
-    beside = {"conditions": under, ABOUT: about}
     identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
     return PlanRecord(
         key=hashlib.sha256(identity.encode()).hexdigest()[:32],
@@ -318,7 +391,7 @@ def plan_record(
         versions=current,
         name=name or plan.graph_key[:12],
         evidence=plan.evidence,
-        payload=plan.to_json() | {name: dict(data) for name, data in beside.items() if data},
+        payload=plan.to_json() | ({ABOUT: dict(about)} if about else {}),
         speedup=plan.speedup,
         bucket_key=bucket,
     )
@@ -332,7 +405,7 @@ class GatedLab:
     `clock`, which stands still until least_s of it are left."""
 
     lab: Lab
-    peers: Peers
+    baselines: Baselines
     progress: Progress
     until: float
     least_s: float
@@ -378,11 +451,10 @@ class GatedLab:
         return self.lab.duel(group, candidates)
 
     def warm(self) -> None:
-        """Compile the peers, once."""
+        """Compile the baselines, once."""
         if not self.open:
             self.open = True
-            self.progress.phase("peers", ", ".join(self.peers.given) or "none")
-            self.peers.warm()
+            self.baselines.warm()
             self.beyond_s = max(0.0, self.least_s - (self.until - time.monotonic()))
 
 

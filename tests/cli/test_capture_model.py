@@ -4,8 +4,7 @@ import pytest
 import torch
 from fusionplan.planner.errors import ModelError
 from fusionplan.planner.graph.varying import bucket_key, bucket_name
-from fusionplan.tuner.capture_model import capture_model
-from fusionplan.tuner.model_peers import model_peers, part_peers
+from fusionplan.tuner.capture_model import Call, capture_model, run_step
 from torch import nn
 
 
@@ -40,29 +39,16 @@ def test_one_graph():
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU())
     x = torch.randn(4, 8)
     found = capture_model(model, x)
-    assert found.is_whole
     (part,) = found.parts
     assert part.stage == "inference"
     assert len(part.inputs) == len(part.captured.graph.inputs) == 3
     torch.testing.assert_close(run(part)[0], model(x))
-    peers = model_peers(model, part_call(x), modes=())
-    torch.testing.assert_close(peers["eager"](), model(x))
-
-
-def part_call(*args):
-    from fusionplan.tuner.capture_model import Call
-
-    return Call(args)
 
 
 def test_equal_graphs_are_one_part():
     found = capture_model(Layers(), [torch.randn(4, 16)])
     assert found.graphs == 3
     assert [part.times for part in found.parts] == [3]
-    assert not found.is_whole
-    (part,) = found.parts
-    peers = part_peers(part, modes=False)
-    torch.testing.assert_close(peers["eager"]()[0], run(part)[0])
 
 
 def test_training():
@@ -73,30 +59,18 @@ def test_training():
     assert all(p.grad is None for p in model.parameters())
     forward, backward = found.parts
     ours = [g for g in run(backward) if g is not None]
-    theirs = [g for g in part_peers(backward, modes=False)["eager"]() if g is not None]
+    theirs = [g for g in run_step(model, Call((x,))) if g is not None]
+    assert len(theirs) == 2
     for gradient in theirs:
         assert any(
             g.shape == gradient.shape and torch.allclose(g, gradient, atol=1e-5) for g in ours
         )
-    torch.testing.assert_close(part_peers(forward, modes=False)["eager"]()[0], run(forward)[0])
-
-
-def test_a_backward_pass_is_run_again_after_other_forward_passes():
-    """Each forward pass of a batch norm writes its statistics, which autograd watches."""
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)).train()
-    parts = capture_model(model, torch.randn(4, 8), training=True).parts
-    forward, backward = (part_peers(part, modes=False) for part in parts)
-    # Inductor's forward pass tells autograd of what it writes, eager's does not.
-    compiled = torch.compile(parts[0].origin.gm, backend="aot_eager")
-    backward["eager"]()
-    compiled(*parts[0].origin.inputs)
-    forward["eager"]()
-    assert any(g is not None for g in backward["eager"]())
+    assert run(forward)[0].shape == (4, 16)
 
 
 def test_nothing_to_fuse_is_noted():
     found = capture_model(lambda x: x.cumsum(0), [torch.ones(4, 4)])
-    assert found.parts == ()
+    assert len(found.parts) == 1  # it is compared with the modes of torch.compile
     assert found.graphs == 1
     assert "nothing to fuse" in found.notes[0]
 

@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
-from fusionplan.planner.plan import Plan
-from fusionplan.tuner import lab, training
+from fusionplan.tuner import lab
 from fusionplan.tuner.assembler import as_in_workers, chosen
-from fusionplan.tuner.measure import Timer, WallStopwatch
-from fusionplan.tuner.peers import Peers
+from fusionplan.tuner.baselines import Baselines
 from fusionplan.tuner.pool import Role
 from fusionplan.tuner.progress import Silent
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
@@ -86,33 +83,12 @@ def test_kernels_of_plans_are_compiled_outside(of_torch: Path) -> None:
     """Else those of a whole step would be compiled again, under other keys."""
     seen: dict[str, bool] = {}
 
-    def call(name: str) -> Callable[[], None]:
-        return lambda: seen.update({name: SETTING in os.environ})
+    def call(name: str) -> Callable[[int], None]:
+        return lambda turn: seen.update({name: SETTING in os.environ})
 
-    Peers({"default": call("default")}, Silent()).warm()
-    Peers({"ours": call("ours")}, Silent(), nullcontext).warm()
+    Baselines({"default": call("default")}, Silent()).warm()
+    Baselines({"ours": call("ours")}, Silent(), nullcontext).warm()
     assert seen == {"default": True, "ours": False}
-
-
-def test_a_whole_step_of_ours_is_compiled_outside(
-    of_torch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[str, bool] = {}
-
-    def made(name: str) -> Callable[[], None]:
-        return lambda: seen.update({name: SETTING in os.environ})
-
-    class Untimed(Timer):
-        def interleaved(self, calls: Any, **_: Any) -> Any:
-            raise StopIteration
-
-    monkeypatch.setattr(training, "step_of", lambda model, origin: made("ours"))
-    monkeypatch.setattr(training, "step_by", lambda origin, mode: made("theirs"))
-    plan = Plan("g", "d", (), "measured", (), peers=(("default", 1.0),))
-    steps = training.Steps(cast(Any, None), cast(Any, None), Untimed(WallStopwatch()), Silent())
-    with pytest.raises(StopIteration):
-        steps.settled([(plan, cast(Any, None))])
-    assert seen == {"ours": False, "theirs": True}
 
 
 def test_a_worker_that_is_started_again_keeps_tritons(

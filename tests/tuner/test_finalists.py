@@ -1,6 +1,5 @@
 """The last word: which plans are tried as CUDA graphs."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +10,9 @@ from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
-from fusionplan.planner.runtime.dispatch import whole_lowering
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.tuner import final
+from fusionplan.tuner import finalists
 from fusionplan.tuner.gate import case
-from fusionplan.tuner.measure import Timer
 from fusionplan.tuner.progress import Recording
 from tuner_fakes import captured
 
@@ -55,26 +52,28 @@ def graphs(monkeypatch):
         def made(executor, copies):
             return GraphedExecutor(executor, copies=copies, record=record)
 
-        monkeypatch.setattr(final, "GraphedExecutor", made)
+        monkeypatch.setattr(finalists, "GraphedExecutor", made)
 
     return use
 
 
 def graphed(given, made, where):
     executor = Executor(given, made, torch.device("cpu"))
-    if not final._saves_launches(made, where):
+    if not finalists._saves_launches(made, where):
         return None
-    return final._graphs("0", made, executor, case(given, where.inputs), where).get("0 as a graph")
+    return finalists._graphs("0", made, executor, case(given, where.inputs), where).get(
+        "0 as a graph"
+    )
 
 
 def test_launches_of_groups_and_of_what_stands_apart():
     given = captured(lambda x: torch.exp(torch.mm(x, x) + 1), X)
     work = [n.id for n in given.graph.nodes if is_compute(n)]
-    assert final.launches(plan(given), given.graph) == 3
+    assert finalists.launches(plan(given), given.graph) == 3
     two = GroupPlan(tuple(work[1:]), "triton", "", kernels=2)
-    assert final.launches(plan(given, two), given.graph) == 3
+    assert finalists.launches(plan(given, two), given.graph) == 3
     one = GroupPlan(tuple(work), "vendor", "", options="some")
-    assert final.launches(plan(given, one), given.graph) == 1
+    assert finalists.launches(plan(given, one), given.graph) == 1
 
 
 def test_calls_of_libraries_are_captured_too(graphs):
@@ -118,7 +117,7 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     where = SimpleNamespace(captured=given, inputs=(X,), stage="inference", progress=Recording())
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
-    found = final._graphs(name, made, executor, case(given, (X,)), where)
+    found = finalists._graphs(name, made, executor, case(given, (X,)), where)
     plain, overlapping = f"{name} as a graph", f"{name} as a graph, overlapping"
     wanted = [overlapping] * (capability >= (9, 0)) + [plain] * (name == "0" or capability < (9, 0))
     assert list(found) == wanted
@@ -130,57 +129,6 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     assert dependent == [{n == overlapping} for n in wanted]
     for runner in found.values():
         torch.testing.assert_close(runner.run(X)[0], executor(X)[0])
-
-
-@pytest.mark.parametrize(
-    "mode, theirs_s, anew",
-    [
-        ("max-autotune", 1.0, True),
-        ("reduce-overhead", 1.005, True),
-        ("max-autotune", 0.9, False),
-        ("default", 2.0, False),  # it has no CUDA graph of its own
-    ],
-)
-def test_the_kernels_of_a_mode_are_replayed_by_a_graph_of_ours(
-    graphs, monkeypatch, mode, theirs_s, anew
-):
-    graphs(replayed)
-    made = []
-
-    def executor(captured, given, device):
-        made.append(given)
-        return Executor(PRODUCTS, plan(PRODUCTS), torch.device("cpu"))
-
-    class Watch:
-        def laps(self, calls):
-            return [theirs_s if call is peer else 1.0 for call in calls]
-
-    def peer():
-        return None
-
-    monkeypatch.setattr(final, "Executor", executor)
-    where = arena(PRODUCTS)
-    where.captured.gm, where.timer = PRODUCTS.gm, Timer(Watch(), least=10, most=10)
-    work = tuple(n.id for n in PRODUCTS.graph.nodes if is_compute(n))
-    kept = plan(PRODUCTS, GroupPlan(work, "inductor", "", options=mode))
-    kept = replace(kept, measured=theirs_s, peers=(("eager", 3.0), (mode, theirs_s)))
-    found = final._captured_anew(kept, mode, peer, where)
-    assert whole_lowering(kept, PRODUCTS.graph) == ("inductor", mode)
-    if not anew:
-        assert found == kept
-        return
-    assert found == replace(kept, cudagraph=True, measured=1.0)
-    assert whole_lowering(found, PRODUCTS.graph) is None
-    assert [given.groups for given in made] == [kept.groups]
-
-
-def test_a_mode_that_cannot_be_captured_anew_is_kept_as_it_is(graphs):
-    graphs(replayed)
-    where = arena(PRODUCTS)
-    work = tuple(n.id for n in PRODUCTS.graph.nodes if is_compute(n))
-    kept = plan(PRODUCTS, GroupPlan(work, "inductor", "", options="max-autotune"))
-    assert final._captured_anew(kept, "max-autotune", lambda: None, where) == kept
-    assert where.progress.of("note")[0].startswith("max-autotune is not captured anew: ")
 
 
 def test_a_capture_that_fails_is_a_note(graphs):

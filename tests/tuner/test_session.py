@@ -1,6 +1,6 @@
 """A whole tune: plans that are kept, peers that win, interruptions, and no GPU at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,15 +12,17 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import Plan
+from fusionplan.planner.runtime.dispatch import whole_lowering
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.versions import versions
 from fusionplan.tuner import session as session_module
 from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.decide import Decision
 from fusionplan.tuner.lab import Group
 from fusionplan.tuner.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.session import Limits, Session, Site, plan_record
-from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
+from fusionplan.tuner.session import Limits, Session, Site
+from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 H200 = builtin("h200")
 X, B = torch.randn(4, 32), torch.randn(32)
@@ -64,7 +66,7 @@ def test_a_plan_for_a_bucket_is_stored_with_it(store: Store, graph: Captured):
     dynamic = varying(softmax_of_sum, X.clone(), B)
     assert key(dynamic.graph) == key(graph.graph)
     for one in (graph, dynamic):
-        session(store, one, FakeLab(wide)).measured(H200, {"eager": lambda: 3.0})
+        session(store, one, FakeLab(wide)).measured(H200, baselines(eager=3.0))
     bucket = bucket_key(dynamic.graph)
     (record,) = store.plans(bucket_key=bucket)
     assert record.graph_key == key(graph.graph)
@@ -85,7 +87,7 @@ def stored(store: Store, graph: Captured) -> Plan:
 
 def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
     tuning = session(store, graph, FakeLab(wide))
-    plan = tuning.measured(H200, {"eager": lambda: 3.0, "default": lambda: 2.0})
+    plan = tuning.measured(H200, baselines(eager=3.0, default=2.0))
     assert plan == stored(store, graph)
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert plan.evidence == "measured"
@@ -97,31 +99,67 @@ def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
     torch.testing.assert_close(executor(X, B)[0], softmax_of_sum(X, B))
     assert [t.measured_s for t in store.trials(level="partition")] == [1.0]
     phases = tuning.progress.of("phase")
-    assert phases == ["search", "peers", "verify", "store"]
+    assert phases == ["search", *["baselines"] * 2, "verify", "plans", "contest", "store"]
 
 
 @pytest.mark.parametrize(
-    "peers, groups",
-    [
-        ({"eager": 0.5, "default": 2.0}, []),
-        ({"eager": 2.0, "max-autotune": 0.5}, [("inductor", "max-autotune")]),
-    ],
+    "baseline, groups", [("eager", []), ("max-autotune", [("inductor", "max-autotune")])]
 )
-def test_a_faster_peer_becomes_the_plan(
-    store: Store, graph: Captured, peers: dict[str, float], groups: list[tuple[str, str]]
+def test_a_faster_baseline_becomes_the_plan_and_is_timed_as_it_will_run(
+    store: Store,
+    graph: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    baseline: str,
+    groups: list[tuple[str, str]],
 ):
-    calls = {name: lambda s=s: s for name, s in peers.items()}
+    door = {True: 1.0, False: 0.6}  # seconds of our plan, and of the baseline's by its plan
+
+    def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
+        (plan,) = plans.values()
+        return lambda *inputs: door[whole_lowering(plan, captured.graph) is None]
+
+    monkeypatch.setattr(session_module, "by_executor", by_executor)
+    calls = {"eager": 2.0} | {baseline.replace("-", "_"): 0.5}
     tuning = session(store, graph, FakeLab(wide))
-    plan = tuning.measured(H200, calls)
+    plan = tuning.measured(H200, baselines(**calls))
     assert [(g.lowering, g.options) for g in plan.groups] == groups
-    assert plan.measured == 0.5
-    assert dict(plan.peers) == peers
-    assert any("faster than our plan" in note for note in tuning.progress.of("note"))
+    assert plan.frame == (baseline == "eager")
+    assert plan.measured == 0.6
+    assert dict(plan.peers)[baseline] == 0.5
+    assert plan.contest is not None
+    assert plan.contest.winner == "as kept"
+    assert any(f"{baseline} is the fastest" in note for note in tuning.progress.of("note"))
 
 
-def test_a_peer_within_one_percent_does_not_replace_ours(store: Store, graph: Captured):
-    plan = session(store, graph, FakeLab(wide)).measured(H200, {"eager": lambda: 0.995})
+def test_a_baseline_that_is_slow_as_a_plan_is_not_kept(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    """What is timed is what runs: the baseline by itself is faster than ours, its plan is not."""
+
+    def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
+        (plan,) = plans.values()
+        return lambda *inputs: 1.0 if whole_lowering(plan, captured.graph) is None else 4.0
+
+    monkeypatch.setattr(session_module, "by_executor", by_executor)
+    plan = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=0.8))
     assert [g.lowering for g in plan.groups] == ["triton"]
+    assert plan.measured == 1.0
+    assert plan.speedup == 0.8
+
+
+@pytest.mark.parametrize("eager_s, kept", [(0.998, "eager"), (1.002, "eager"), (1.01, "ours")])
+def test_of_equals_the_simpler_is_kept(store: Store, graph: Captured, eager_s: float, kept: str):
+    plan = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=eager_s))
+    assert bool(plan.groups) == (kept == "ours")
+
+
+def test_a_stored_plan_has_to_be_beaten(store: Store, graph: Captured):
+    """A later tune without trials keeps what an earlier one found."""
+    first = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=3.0))
+    second = session(store, graph, FakeLab(lambda group, candidate: Wrong("all of them")))
+    plan = second.measured(H200, baselines(eager=3.0))
+    assert plan.groups == first.groups
+    assert stored(store, graph).groups == first.groups
 
 
 def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
@@ -129,7 +167,7 @@ def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
         raise RuntimeError("no such backend")
 
     tuning = session(store, graph, FakeLab(wide))
-    plan = tuning.measured(H200, {"eager": lambda: 3.0, "default": broken})
+    plan = tuning.measured(H200, baselines(eager=3.0, default=broken))
     assert dict(plan.peers) == {"eager": 3.0}
     assert any("no such backend" in note for note in tuning.progress.of("note"))
 
@@ -149,7 +187,7 @@ def test_peers_that_compile_for_long_leave_the_search_its_share(
     tuning = Session(
         graph, (X, B), store, Limits(8, 40.0), Recording(), "m", site=site, started=0.0
     )
-    plan = tuning.measured(H200, {"eager": slow})
+    plan = tuning.measured(H200, baselines(eager=slow))
     assert now[0] >= 2 * each_s
     assert [group.lowering for group in plan.groups] == ["triton"]
 
@@ -160,7 +198,7 @@ def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
     order: list[str] = []
     lab = FakeLab(lambda g, c: order.append("measure") or wide(g, c))
     lab.refuse = lambda config: order.append("compile")
-    session(store, graph, lab).measured(H200, {"eager": lambda: order.append("peer") or 3.0})
+    session(store, graph, lab).measured(H200, baselines(eager=lambda: order.append("peer") or 3.0))
     assert order.index("compile") < order.index("peer") < order.index("measure")
 
 
@@ -175,7 +213,7 @@ def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
     site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
     limits = Limits(16, 600.0)
     tuning = Session(given, (X,), store, limits, Recording(), "m", site=site)
-    tuning.measured(H200, {"eager": lambda: counts.append(set(begun)) or 3.0})
+    tuning.measured(H200, baselines(eager=lambda: counts.append(set(begun)) or 3.0))
     assert len(counts[0]) == 2
     kept = [(key, config) for key, config in zip(begun, lab.compiled, strict=True)]
     assert len(kept) == len(set(kept))  # what was begun is not begun again
@@ -184,7 +222,7 @@ def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
 def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):
     lab = FakeLab(wide, interrupt_at=4)
     tuning = session(store, graph, lab)
-    plan = tuning.measured(H200, {"eager": lambda: 3.0})
+    plan = tuning.measured(H200, baselines(eager=3.0))
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert stored(store, graph) == plan
     assert any("interrupted" in note for note in tuning.progress.of("note"))
@@ -192,7 +230,7 @@ def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):
 
 def test_ctrl_c_before_any_finding_is_raised(store: Store, graph: Captured):
     with pytest.raises(KeyboardInterrupt):
-        session(store, graph, FakeLab(wide, interrupt_at=0)).measured(H200, {})
+        session(store, graph, FakeLab(wide, interrupt_at=0)).measured(H200, baselines())
     assert store.plans() == []
 
 
@@ -200,16 +238,16 @@ def test_when_every_kernel_is_wrong_the_graph_runs_as_eager(store: Store, graph:
     def formula(group: Group, candidate: Candidate) -> float | Failure:
         return Wrong("output 0 ...") if candidate.config else 10.0
 
-    plan = session(store, graph, FakeLab(formula)).measured(H200, {"eager": lambda: 0.9})
+    plan = session(store, graph, FakeLab(formula)).measured(H200, baselines(eager=0.9))
     assert plan.groups == ()
-    assert plan.measured == 0.9  # the peer's: our executor would run the opened graph
+    assert plan.frame
+    assert dict(plan.peers) == {"eager": 0.9}
 
 
 def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
     graph = captured(lambda x, b: x.cumsum(0), X, B)
     lab = FakeLab(wide)
-    calls = {"eager": lambda: 2.0, "default": lambda: 1.0}
-    plan = session(store, graph, lab).measured(H200, calls)
+    plan = session(store, graph, lab).measured(H200, baselines(eager=2.0, default=1.0))
     assert not lab.measured
     assert plan.groups == () or plan.groups[0].options == "default"
 
@@ -229,24 +267,31 @@ def test_without_a_gpu_the_model_plans_and_the_interpreter_checks(store: Store, 
 
 
 def test_a_modelled_plan_does_not_replace_a_measured_one(store: Store, graph: Captured):
-    measured = session(store, graph, FakeLab(wide)).measured(H200, {"eager": lambda: 3.0})
+    measured = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=3.0))
     tuning = session(store, graph, FakeLab(wide))
-    tuning._save(Plan(key(graph.graph), H200.key, tuple(versions().items()), "modelled", ()), H200)
-    assert stored(store, graph) == measured
+    for evidence in ("modelled", "searched"):
+        other = Plan(key(graph.graph), H200.key, tuple(versions().items()), evidence, ())
+        tuning.save(other, H200)
+        assert stored(store, graph) == measured
 
 
 def test_in_training_a_faster_peer_is_left_to_the_decision_on_both_graphs(
     store: Store, graph: Captured
 ):
     tuning = session(store, graph, FakeLab(wide))
-    plan = tuning.measured(H200, {"eager": lambda: 0.5}, "forward")
+    plan = tuning.measured(H200, baselines(eager=0.5), "forward")
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert (plan.measured, plan.peers) == (1.0, (("eager", 0.5),))
 
 
-def test_clocks_and_temperature_are_kept_beside_the_plan():
-    plan = Plan("graph", H200.key, (("torch", "2"),), "measured", (), measured=1.0)
-    record = plan_record(plan, H200.key, "m", {"sm_mhz": 1980, "temperature_c": 40})
-    assert record.payload["conditions"] == {"sm_mhz": 1980, "temperature_c": 40}
-    assert Plan.from_json(record.payload) == plan
-    assert "conditions" not in plan_record(plan, H200.key, "m").payload
+def test_ctrl_c_in_the_contest_keeps_a_plan_that_says_it_was_not_compared(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    def pressed(self: Decision) -> list[Plan]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Decision, "plans", pressed)
+    plan = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=3.0))
+    assert plan.evidence == stored(store, graph).evidence == "searched"
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert plan.measured == 1.0

@@ -105,6 +105,19 @@ class FakeStopwatch:
         results = [call() for call in calls]
         return [r if isinstance(r, float) else 1.0 for r in results]
 
+    def burst(self, calls: Sequence[Callable[[], object]]) -> float:
+        return sum(self.laps(calls))
+
+
+def baselines(**seconds: float | Callable[[], object]) -> Callable[[object], dict[str, object]]:
+    """Baselines by name that take so long, or call something; `_` stands for `-`."""
+
+    def call(given: float | Callable[[], object]) -> Callable[[int], object]:
+        return lambda turn: given() if callable(given) else given
+
+    made = {name.replace("_", "-"): call(given) for name, given in seconds.items()}
+    return lambda turns: made
+
 
 def captured(function: Callable[..., object], *inputs: torch.Tensor) -> Captured:
     """The graph of a function of tensors that gives one tensor or a tuple of them."""

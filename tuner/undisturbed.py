@@ -1,0 +1,98 @@
+"""A tune leaves the user's process as it found it.
+
+What a forward pass writes to a model (running statistics, counters), the state of random number
+generators and the settings of libraries are put back; code objects lose the versions that
+torch.compile made of them for the contestants, which would count towards its limit for each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType
+from typing import Any
+
+import numpy
+import optuna
+import torch
+from torch._dynamo.convert_frame import register_bytecode_hook
+
+RECOMPILATIONS = 1 << 16
+"""Versions of one code object while a model is tuned: each contestant has one of its own. Beyond
+its limit torch.compile silently runs eager."""
+
+
+@contextmanager
+def undisturbed(model: Callable[..., Any]) -> Iterator[None]:
+    """Around a tune of the model."""
+    with ExitStack() as stack:
+        stack.enter_context(settings_kept())
+        stack.enter_context(_statistics(model))
+        stack.enter_context(_compiled_code())
+        yield
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Around a tune of a graph while its model runs: what belongs to the process, not the model."""
+    with _random_numbers(), _optuna_verbosity():
+        yield
+
+
+@contextmanager
+def _random_numbers() -> Iterator[None]:
+    states = random.getstate(), numpy.random.get_state()
+    cuda: Any = torch.cuda
+    devices = range(cuda.device_count()) if cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            numpy.random.set_state(states[1])
+
+
+@contextmanager
+def _statistics(model: Callable[..., Any]) -> Iterator[None]:
+    """Buffers are what a forward pass writes to. Parameters are too large to copy for the rare
+    model that writes to one."""
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+
+@contextmanager
+def _optuna_verbosity() -> Iterator[None]:
+    before = optuna.logging.get_verbosity()
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@contextmanager
+def _compiled_code() -> Iterator[None]:
+    seen: dict[CodeType, None] = {}
+
+    def see(code: CodeType, new_code: CodeType) -> None:
+        seen[code] = None
+
+    handle = register_bytecode_hook(see)
+    limits = {
+        "recompile_limit": RECOMPILATIONS,
+        "accumulated_recompile_limit": RECOMPILATIONS,
+    }
+    try:
+        with torch._dynamo.config.patch(limits):
+            yield
+    finally:
+        handle.remove()
+        for code in seen:
+            torch._C._dynamo.eval_frame.reset_code(code)
