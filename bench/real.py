@@ -1,0 +1,275 @@
+"""`python -m fusionplan.bench.real`: models and functions that fill a GPU, as their users run them.
+
+Each is tuned by `fusionplan.tune` in one process and measured in another, which only loads the
+stored plan: the model itself, every mode of torch.compile and `fusionplan.load`, in turn, with
+inputs that are other tensors in every call, by the rule of `tuner.contest`. One process at a time
+for each GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import torch
+
+from ..api import executors, load, plans
+from ..tuner.baselines import EAGER, MODES, Baselines, model_baselines, through
+from ..tuner.capture_model import Call
+from ..tuner.contest import Ring, Rules
+from ..tuner.measure import stopwatch_for
+from ..tuner.turns import Turns
+from .measure import Notes, machine
+from .real_models import FUNCTIONS, REAL, Case
+from .run import commit
+
+OURS = "fusionplan"
+DTYPE = torch.bfloat16
+
+
+@dataclass(slots=True)
+class Real:
+    """One case. seconds: cold and busy, by way. behind: of ours, beside the best of the others.
+    error: of ours and of the worst of the others from eager, relative root mean square."""
+
+    name: str
+    tune_s: float = 0.0
+    seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    kept: str = ""
+    kernels: int = 0
+    errors: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """Best baseline's time over ours, cold and busy; NaN where one is missing."""
+        others = [s for way, s in self.seconds.items() if way != OURS]
+        if OURS not in self.seconds or not others:
+            return math.nan, math.nan
+        ours = self.seconds[OURS]
+        return min(o[0] for o in others) / ours[0], min(o[1] for o in others) / ours[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 1: a case failed; 2: usage."""
+    options = _parser().parse_args(arguments)
+    if options.tune or options.measure:
+        _child(options)
+        return 0
+    names = [n for n in (*REAL, *FUNCTIONS) if _is_asked(n, options)]
+    until = time.monotonic() + options.limit
+    gpus: Queue[int] = Queue()
+    for gpu in range(options.gpus):
+        gpus.put(gpu)
+    found: list[Real] = []
+
+    def run(name: str) -> None:
+        gpu = gpus.get()
+        try:
+            if time.monotonic() < until:
+                found.append(_apart(name, gpu, options, until))
+                print(row(found[-1]), file=sys.stderr, flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps(_document(found), indent=1))
+        finally:
+            gpus.put(gpu)
+
+    with ThreadPoolExecutor(options.gpus) as pool:
+        list(pool.map(run, names))
+    print(markdown(found))
+    return int(any(each.problem for each in found))
+
+
+def _is_asked(name: str, options: argparse.Namespace) -> bool:
+    if options.names:
+        return any(part in name for part in options.names)
+    return name in (FUNCTIONS if options.functions else REAL)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("names", nargs="*", help="parts of names; all models where none is given")
+    add("--functions", action="store_true", help="functions of one to five operations")
+    add("--effort", default="default")
+    add("--seconds", type=float, default=None, help="of each tune, in place of the effort's")
+    add("--budget", type=float, default=4.0, help="seconds of each measurement")
+    add("--gpus", type=int, default=max(1, torch.cuda.device_count()))
+    add("--limit", type=float, default=math.inf, help="seconds after which nothing is begun")
+    add("--store", default=None, help="folder of the stores; else a temporary one")
+    add("--json", type=Path, default=None, help="write the figures there")
+    add("--tune", metavar="NAME", help=argparse.SUPPRESS)
+    add("--measure", metavar="NAME", help=argparse.SUPPRESS)
+    add("--into", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _apart(name: str, gpu: int, options: argparse.Namespace, until: float) -> Real:
+    """Tuned and measured, each in a process of its own."""
+    folder = Path(options.store or tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    into = folder / f"{name.replace(' ', '_').replace(',', '')}.json"
+    real = Real(name)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    for step in ("--tune", "--measure"):
+        command = [sys.executable, "-m", "fusionplan.bench.real", step, name, "--into", str(into)]
+        command += ["--store", str(folder / f"store{gpu}.db"), "--budget", str(options.budget)]
+        command += ["--effort", options.effort]
+        command += ["--seconds", str(options.seconds)] if options.seconds else []
+        left = max(1.0, until - time.monotonic()) if math.isfinite(until) else None
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=left, check=False
+            )
+        except subprocess.TimeoutExpired:
+            real.problem = f"{step[2:]}: no time was left"
+            return real
+        if into.exists():
+            real = Real(**json.loads(into.read_text()))
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            real.problem = f"{step[2:]}: {lines[-1][:200]}"
+            return real
+    return real
+
+
+def _child(options: argparse.Namespace) -> None:
+    name = options.tune or options.measure
+    real = Real(name)
+    if options.into.exists():
+        real = Real(**json.loads(options.into.read_text()))
+    model, inputs = _made((REAL | FUNCTIONS)[name]())
+    if options.tune:
+        _tune(real, model, inputs, options)
+    else:
+        _measure(real, model, inputs, options)
+    options.into.write_text(json.dumps(asdict(real)))
+
+
+def _made(case: Case) -> tuple[torch.nn.Module, dict[str, Any]]:
+    torch.manual_seed(0)
+    model, inputs = case
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    moved = {
+        name: x.to(device, DTYPE if x.is_floating_point() else x.dtype)
+        for name, x in inputs.items()
+    }
+    return model.eval().to(device, DTYPE), moved
+
+
+def _tune(
+    real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
+) -> None:
+    from ..tuning import tune
+
+    notes = Notes()
+    start = time.monotonic()
+    tuned = tune(
+        *(model, inputs),
+        effort=options.effort,
+        seconds=options.seconds,
+        store=options.store,
+        progress=notes,
+        name=real.name,
+    )
+    real.tune_s = time.monotonic() - start
+    real.notes = notes.kept
+    for plan in tuned.plans[:1]:
+        if plan.contest is not None:
+            real.notes.append(json.dumps(asdict(plan.contest)))
+
+
+def _measure(
+    real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
+) -> None:
+    static = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
+    turns = Turns.of(Call((), inputs), static)
+    device = next(iter(inputs.values())).device
+    fast = load(model, store=options.store)
+    given = model_baselines(model, turns, MODES)
+    baselines = Baselines(given, notes := Notes())
+    ours = Baselines({OURS: through(fast, turns)}, notes)
+    ours.warm()
+    baselines.warm()
+    calls = {**ours.ready, **baselines.ready}
+    real.errors = _errors(calls)
+    told = Ring(stopwatch_for(device), turns, Rules(budget_s=options.budget)).contest(calls)
+    real.seconds = {c.name: (c.cold_s, c.busy_s) for c in told.contestants}
+    running = plans(fast)
+    kinds = {g.lowering for plan in running for g in plan.groups}
+    modes = {g.options for plan in running for g in plan.groups if g.lowering == "inductor"}
+    real.kept = ", ".join(sorted(kinds | modes - {""})) or EAGER
+    real.kept += ", CUDA graph" * any(plan.cudagraph for plan in running)
+    real.kernels = sum(runner.kernels_per_call for runner in executors(fast))
+    real.notes += [*notes.kept, str(machine(device))]
+
+
+def _errors(calls: dict[str, Any]) -> dict[str, float]:
+    """Of each way's results from eager's, relative root mean square; the largest of all outputs."""
+    from torch.utils._pytree import tree_leaves
+
+    def results(way: str) -> list[torch.Tensor]:
+        leaves = tree_leaves(calls[way](0))
+        return [t.detach().double().clone() for t in leaves if isinstance(t, torch.Tensor)]
+
+    wanted = results(EAGER)
+    found = {}
+    for way in calls:
+        pairs = zip(results(way), wanted, strict=True)
+        errors = [float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs]
+        found[way] = max(errors, default=0.0)
+    return found
+
+
+def _document(found: Sequence[Real]) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "cases": [asdict(real) for real in found],
+    }
+
+
+WAYS = (EAGER, *MODES, OURS)
+
+
+def row(real: Real) -> str:
+    """Microseconds of a call by each way, cold / busy; the ratios; what is kept."""
+    times = []
+    for way in WAYS:
+        cold, busy = real.seconds.get(way, (math.nan, math.nan))
+        times.append(f"{cold * 1e6:.1f} / {busy * 1e6:.1f}" if cold == cold else "-")
+    cold, busy = real.ratios
+    error = f"{real.errors.get(OURS, math.nan):.1e}"
+    cells = [real.name, *times, f"{cold:.3f} / {busy:.3f}", f"{real.tune_s:.0f}", real.kept]
+    return f"| {' | '.join([*cells, str(real.kernels), error, real.problem])} |"
+
+
+def markdown(found: Sequence[Real]) -> str:
+    """The table, and the geometric means of the ratios."""
+    head = ["case", *WAYS, "best / ours", "tune s", "kept", "kernels", "error", ""]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *map(row, found)]
+    ratios = [r for real in found if not math.isnan((r := real.ratios)[0])]
+    for name, which in (("cold", 0), ("busy", 1)):
+        if ratios:
+            mean = math.exp(sum(math.log(r[which]) for r in ratios) / len(ratios))
+            least = min(r[which] for r in ratios)
+            lines.append(f"{name}: geometric mean {mean:.3f}, least {least:.3f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
