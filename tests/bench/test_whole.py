@@ -17,7 +17,10 @@ from fusionplan.bench.whole_one import Asked, Whole, measure
 from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.tuner.session import Session
+from fusionplan.planner.plan import Plan
+from fusionplan.tuner.decide import Decision
+from fusionplan.tuner.finalists import Finalists, Runner
+from fusionplan.tuner.session import Searched, Session
 from torch import nn
 
 CPU = torch.device("cpu")
@@ -47,14 +50,19 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages of the graphs that were tuned, by the cost model and called measured."""
     stages: list[str] = []
 
-    def measured(session: Session, profile: DeviceProfile, _: object, stage: str) -> None:
+    def searched(session: Session, profile: DeviceProfile, _: object, stage: str) -> Searched:
         stages.append(stage)
-        session._record(profile)
         plan = modelled_plan(session.captured.graph, profile)
-        plan = replace(plan, device=profile.key, evidence="measured", measured=1e-3)
-        session._save(plan, profile)
+        plan = replace(plan, device=profile.key, measured=1e-3)
+        best = Finalists(Runner(plan, lambda *inputs: [], 1))
+        return Searched(session._record(profile), best, (plan,))
 
-    monkeypatch.setattr(Session, "measured", measured)
+    def plans(decision: Decision) -> list[Plan]:
+        best = [entrant.finalists.best for entrant in decision.entrants]
+        return [replace(r.plan, evidence="measured") for r in best if r is not None]
+
+    monkeypatch.setattr(Session, "searched", searched)
+    monkeypatch.setattr(Decision, "plans", plans)
     return stages
 
 

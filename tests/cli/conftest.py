@@ -174,25 +174,33 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans by the model alone, without the compiler and the interpreter in other processes."""
     from fusionplan.planner.costs.device import DeviceProfile
     from fusionplan.planner.covers.cover import modelled_plan
-    from fusionplan.tuner.session import Session
+    from fusionplan.tuner.decide import Decision
+    from fusionplan.tuner.finalists import Finalists, Runner
+    from fusionplan.tuner.session import Searched, Session
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:
         session._record(profile)
         plan = replace(modelled_plan(session.captured.graph, profile), device=profile.key)
-        session._save(plan, profile)
+        session.save(plan, profile)
         return plan
 
-    def measured(session: Session, profile: DeviceProfile, *_: object) -> Plan:
-        session._record(profile)
+    def searched(session: Session, profile: DeviceProfile, *_: object) -> Searched:
         plan = modelled_plan(session.captured.graph, profile)
-        plan = replace(
-            plan, device=profile.key, evidence="measured", measured=1e-3, peers=(("eager", 2e-3),)
-        )
-        session._save(plan, profile)
-        return plan
+        plan = replace(plan, device=profile.key, evidence="searched", measured=1e-3)
+        best = Finalists(Runner(plan, lambda *inputs: [], 1))
+        return Searched(session._record(profile), best, (plan,))
+
+    def plans(decision: Decision) -> list[Plan]:
+        best = [entrant.finalists.best for entrant in decision.entrants]
+        return [
+            replace(runner.plan, evidence="measured", peers=(("eager", 2e-3),))
+            for runner in best
+            if runner is not None
+        ]
 
     monkeypatch.setattr(Session, "modelled", modelled)
-    monkeypatch.setattr(Session, "measured", measured)
+    monkeypatch.setattr(Session, "searched", searched)
+    monkeypatch.setattr(Decision, "plans", plans)
 
 
 MODEL = """\

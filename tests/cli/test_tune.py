@@ -257,16 +257,14 @@ def test_fail_if_slower(planner, quick, small, monkeypatch, baseline_s, code):
     """The plan of these tests takes 1 ms."""
     from dataclasses import replace
 
-    from fusionplan.tuner.session import Session
+    from fusionplan.tuner.decide import Decision
 
-    measured = Session.measured
+    plans = Decision.plans
 
-    def slower(session, *given):
-        plan = replace(measured(session, *given), peers=(("eager", baseline_s),))
-        session._save(plan, given[0])
-        return plan
+    def slower(decision):
+        return [replace(plan, peers=(("eager", baseline_s),)) for plan in plans(decision)]
 
-    monkeypatch.setattr(Session, "measured", slower)
+    monkeypatch.setattr(Decision, "plans", slower)
     result = planner("tune", small, "--fail-if-slower", "2%")
     assert result.code == code, result
     assert ("3.1% longer" in result.err) == (code == 7)
