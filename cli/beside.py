@@ -73,10 +73,10 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
     import torch
 
     from ..api import executors, load, plans
+    from ..tuner.baselines import MODES, Baselines, model_baselines, through
     from ..tuner.live import reporting
     from ..tuner.measure import Timer, stopwatch_for
-    from ..tuner.model_peers import MODES, model_peers
-    from ..tuner.peers import Peers
+    from ..tuner.turns import Turns
 
     on_gpu = place.device.type == "cuda"
     ours = load(named.model, store=store, on_miss="error", dynamic=dynamic or None)
@@ -85,15 +85,19 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
         timer = Timer(timer.stopwatch, least=2, most=2, overhead_s=0.0)
     with torch.no_grad(), reporting(True, seconds) as told:
         told.phase("plan", "building what the store has")
-        for _ in range(3):  # the third call replays what the second captured
-            named.call.run(ours)
-        peers = Peers(model_peers(named.model, named.call, MODES if on_gpu else ()), told)
-        peers.warm()
+        turns = Turns.of(named.call)
+        call = turns.one_after_another(through(ours, turns))
+        for _ in range(3):
+            call()
+        given = model_baselines(named.model, turns, MODES if on_gpu else ())
+        baselines = Baselines(given, told)
+        baselines.warm()
         told.phase("measure", f"in turn, {seconds:g} s")
-        calls = {PLAN: lambda: named.call.run(ours), **peers.ready}
+        others = {n: turns.one_after_another(c) for n, c in baselines.ready.items()}
+        calls = {PLAN: call, **others}
         result = timer.interleaved(calls, budget_s=seconds)
     timings = {name: result.timing(name) for name in calls}
-    best = min(peers.ready, key=lambda name: timings[name].seconds)
+    best = min(others, key=lambda name: timings[name].seconds)
     return Beside(
         named.name,
         place.profile.name,
