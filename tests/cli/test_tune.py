@@ -180,7 +180,7 @@ def test_nothing_to_fuse(planner, quick, write):
     )
     result = planner("tune", file, "--target", "h200")
     assert result.code == 0, result
-    assert "nothing to fuse" in result.out
+    assert "no groups: the whole graph runs as eager" in result.out.replace("\n", " ")
 
 
 def test_measured_plan_is_shown_with_its_peers(planner, quick, small):
