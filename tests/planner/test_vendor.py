@@ -419,6 +419,81 @@ def gelu(x, w, b):
     return F.gelu(F.linear(x, w, b))
 
 
+def gelu_tanh(x, w, b):
+    return F.gelu(F.linear(x, w, b), approximate="tanh")
+
+
+def gelu_by_hand(x, w, b):
+    y = x @ w.t() + b
+    return 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * y**3)))
+
+
+def gelu_by_erf(x, w, b):
+    y = (x @ w.t()).float() + b
+    return (y * 0.5 * torch.erfc(-y * 0.5**0.5)).to(x.dtype)
+
+
+@pytest.mark.parametrize("function", [gelu, gelu_by_erf], ids=lambda f: f.__name__)
+def test_a_linear_layer_with_gelu_is_found(function: Function) -> None:
+    """On a CPU the call's GELU is this one, on a GPU it is the tanh form."""
+    inputs = [normal(3, 5, 16), normal(24, 16), normal(24)]
+    graph = compared(function, inputs, "linear_gelu")
+    assert the_call(graph, "_addmm_activation").kwarg("use_gelu") is True
+
+
+@pytest.mark.parametrize("function", [gelu_tanh, gelu_by_hand], ids=lambda f: f.__name__)
+def test_the_other_gelu_is_tried_and_its_numbers_judged(function: Function) -> None:
+    whole, given = captured(function, [normal(64, 16), normal(24, 16), normal(24)])
+    part = whole_group(whole.graph)
+    (only,) = equals(part.graph)
+    assert only.name == "linear_gelu"
+    tensors = [given[whole.graph.inputs.index(i)] for i in part.inputs]
+    actual, wanted = evaluate(only.graph, tensors, CPU), expected(part.graph, tensors, CPU)
+    torch.testing.assert_close(actual[0].double(), wanted[0].value.double(), rtol=0, atol=1e-3)
+    assert check(wanted, actual, "given") is not None  # in float32 it is too far
+
+
+def residual(x, w, y):
+    return y + x @ w.t()
+
+
+def residual_scaled(x, w, y):
+    return 2 * y - (x @ w.t()) * 0.5
+
+
+def residual_by_parts(x, w, y):
+    return torch.add(y, (w @ x.mT).mT, alpha=0.25)
+
+
+@pytest.mark.parametrize(
+    "function", [residual, residual_scaled, residual_by_parts], ids=lambda f: f.__name__
+)
+def test_a_matrix_that_is_added_is_the_products_third_operand(function: Function) -> None:
+    inputs = [normal(15, 16), normal(24, 16), normal(15, 24)]
+    graph = compared(function, inputs, "linear_sum")
+    assert the_call(graph, "addmm")
+
+
+def product(x, w):
+    return x @ w.t()
+
+
+def linear(x, w, b):
+    return F.linear(x, w, b)
+
+
+@pytest.mark.parametrize("function", [product, linear], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_would_not_start_aligned_are_written_wider(function, dtype):
+    bias, width = function is linear, 28 if dtype == torch.float32 else 32
+    inputs = [normal(15, 16), normal(width - 3, 16), normal(width - 3)][: 2 + bias]
+    graph = compared(function, [x.to(dtype) for x in inputs], "linear_padded")
+    call = the_call(graph, "addmm" if bias else "mm")
+    assert call.type is not None
+    assert call.type.shape == (15, width)
+    assert found(function, [normal(15, 16), normal(24, 16), normal(24)][: 2 + bias])[1] == ()
+
+
 def full_bias(x, w, b):
     return F.relu(x @ w.t() + b[:, None] + b)
 
@@ -440,8 +515,36 @@ def two_results(x, w, b):
     return F.relu(total), total
 
 
-@pytest.mark.parametrize(
-    "function", [gelu, full_bias, negative_part, scaled_bias, capped, two_results]
-)
+def quick_gelu(x, w, b):
+    y = F.linear(x, w, b)
+    return y * torch.sigmoid(1.702 * y)
+
+
+def bias_after(x, w, b):
+    return F.relu(x @ w.t()) + b
+
+
+def leaky(x, w, b):
+    return F.leaky_relu(F.linear(x, w, b), 1e-4)
+
+
+def by_column(x, w, b):
+    y = F.linear(x, w, b)
+    return torch.where(torch.arange(24, device=x.device) > 3, F.relu(y), y)
+
+
+def twice(x, w, b):
+    return F.relu(x @ w.t() + b + x)
+
+
+OTHER_LAYERS = [full_bias, negative_part, scaled_bias, capped, two_results, quick_gelu, bias_after]
+OTHER_LAYERS += [leaky, by_column]
+
+
+@pytest.mark.parametrize("function", OTHER_LAYERS, ids=lambda f: f.__name__)
 def test_other_linear_layers_have_no_equal(function: Function) -> None:
     assert found(function, [normal(24, 16), normal(24, 16), normal(24)])[1] == ()
+
+
+def test_a_matrix_that_is_multiplied_and_added_is_no_third_operand() -> None:
+    assert found(twice, [normal(24, 24), normal(24, 24), normal(24)])[1] == ()
