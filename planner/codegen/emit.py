@@ -249,8 +249,10 @@ class _Emitter:
         if block > 1:
             lanes = f"tl.arange(0, {block})"
             text = lanes if start == "0" else f"{start} + {lanes}"
-        if self.tiles.wide and tile.role is not Role.GRID and text != "0":
-            text = self._wide(text)  # Those of the grid come from a wide program id.
+        # Those of the grid come from a wide program id, but where one block holds all of the axis.
+        of_program = tile.role is Role.GRID and self.tiles.count(axis) > 1
+        if text != "0" and not of_program:
+            text = self._wide(text)
         self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
             self.scope.line(f"{tile.name}_in = {tile.name} < {self.number(tile.extent)}")
