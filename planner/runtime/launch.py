@@ -11,6 +11,7 @@ to read the arguments, and the pointers as one tuple. An unknown layout goes the
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -293,6 +294,11 @@ def _reordered(call: Launch, order: Sequence[int]) -> Launch:
     return reordered
 
 
+_INTERPRETER = threading.Lock()
+"""Triton's interpreter puts its own functions in place of Triton's while a kernel runs: one at a
+time, whatever threads there are."""
+
+
 def _interpret(source: KernelSource) -> Launch:
     kernel = jit_function(source)[(source.grid,)]
     described = [i for i, b in enumerate(source.buffers) if b.descriptor]
@@ -301,6 +307,7 @@ def _interpret(source: KernelSource) -> Launch:
         if any(tensors[i].data_ptr() % 16 for i in described):
             plain, order = _plain(source)
             return _reordered(_interpret(plain), order or ())(_stream, *tensors)
-        kernel(*arguments(source, tensors))
+        with _INTERPRETER:
+            kernel(*arguments(source, tensors))
 
     return call
