@@ -1,0 +1,20 @@
+"""All cases by name."""
+
+from __future__ import annotations
+
+from hostile import arithmetic, learning, lookups, memory, programs, special
+from hostile.cases import Case
+from hostile.scenarios import SCENARIOS, Scenario
+
+FAMILIES = (
+    *arithmetic.FAMILIES,
+    *special.FAMILIES,
+    *memory.FAMILIES,
+    *lookups.FAMILIES,
+    *learning.FAMILIES,
+    *programs.FAMILIES,
+)
+ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
+ALL += SCENARIOS
+CASES = {str(case): case for case in ALL}
+assert len(CASES) == len(ALL), "two cases of one name"
