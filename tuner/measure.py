@@ -50,8 +50,13 @@ class CudaStopwatch:
         import torch
 
         self._torch, self._device = torch, device
-        size = max(FLUSH_BYTES, 2 * l2_bytes)
-        self._buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+        elements = self.flushed(l2_bytes) // 4
+        self._buffer = torch.empty(elements, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def flushed(l2_bytes: int) -> int:
+        """Bytes that are written to empty a cache of so many."""
+        return max(FLUSH_BYTES, 2 * l2_bytes)
 
     def laps(self, calls: Sequence[Call]) -> list[float]:
         cuda = self._torch.cuda

@@ -1,0 +1,1 @@
+"""Important lines, each broken once, and the tests that are to notice."""

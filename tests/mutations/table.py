@@ -1,0 +1,224 @@
+"""The lines. Each entry is a name, a file, a text that is there once, what it is changed to, and
+the tests that are to fail then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS: list[Mutation] = []
+
+
+def of(file: str, *tests: str) -> None:
+    """The file of the next entries, and the tests that look at it."""
+    _AT[:] = [file, *(f"tests/{test}" for test in tests)]
+
+
+def change(name: str, old: str, new: str, *tests: str) -> None:
+    file, *usual = _AT
+    named = tuple(f"tests/{test}" for test in tests) or tuple(usual)
+    MUTATIONS.append(Mutation(name, file, old, new, named))
+
+
+_AT: list[str] = []
+
+# --- measuring and judging ---
+
+of("tuner/measure.py", "tuner/test_measure.py", "tuner/test_wins.py")
+change("the interval in a win", "self.high < 1.0 and self.median", "self.median")
+change("the margin in a win", "self.median < 1.0 - MARGIN", "self.median < 1.0")
+change("the flush of the L2 cache", "                self._buffer.zero_()\n", "")
+change("more is flushed than the cache holds", "max(FLUSH_BYTES, 2 * l2_bytes)", "FLUSH_BYTES")
+change("the order is rotated", "names[(i + r) % len(names)]", "names[i]")
+change("what is slow is given up", "quick > SLOW * incumbent_s", "quick > 1e9 * incumbent_s")
+change("of equals the first", "s <= least * (1 + TIE)", "s <= least")
+change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
+
+of("tuner/compiled.py", "tuner/test_compiled.py")
+change("what spilled says nothing of registers", "if k.spill_bytes <= MOST_SPILLED}", "}")
+change("only what is alike spills alike", "near[0] > LIKE or ", "")
+
+of("planner/costs/space.py", "planner/test_cost.py")
+change("the limit of spills", "if cost.spill_bytes > MOST_SPILLED:", "if False:")
+change("the limit of time", "if cost.seconds > self.hopeless_s:", "if False:")
+of("planner/costs/registers.py", "tuner/test_wins.py")
+change("the register limit of a program", "min(MOST, 65536 // (32 * num_warps))", "MOST")
+
+# --- what a plan is for ---
+
+of("planner/versions.py", "tuner/test_wins.py")
+change("Triton's version in the key", '        ("triton", str(triton.__version__)),\n', "")
+change("torch's version in the key", '        ("torch", str(torch.__version__)),\n', "")
+change("the code generation in the key", '        ("codegen", CODEGEN),\n', "")
+of("planner/graph/graph.py", "planner/test_plans.py")
+change("strides in the key", "_arg_to_json(of.stride, varying)", "None")
+change(
+    "dtypes in the key",
+    "_arg_to_json(of.stride, varying), of.dtype]",
+    "_arg_to_json(of.stride, varying)]",
+)
+change("no name in the key", 'replace(n, name=f"v{n.id}")', "n")
+of("api.py", "runtime/test_api.py")
+change("a plan for another graph", "if plan.graph_key != record.graph_key:", "if False:")
+change(
+    "a modelled plan is not measured",
+    'plan.evidence != "measured" and accepted',
+    "False and accepted",
+)
+of("db/store.py", "db/test_contract.py")
+change(
+    "a plan of other versions",
+    "            Plan.versions_sha256 == digest(canonical(versions)),\n",
+    "",
+)
+change("a store opened to be read", "        if self._read_only:\n", "        if False:\n")
+of("db/rows.py", "db/test_contract.py")
+change("a payload's digest", 'digest(text) != row[f"{name}_sha256"]', "False")
+change("only finite numbers are stored", "not math.isfinite(value)", "False")
+of("db/opening.py", "db/test_migrations.py")
+change("a newer store", "elif revision not in schema.revisions():", "elif False:")
+of("planner/graph/sizes.py", "planner/test_sizes.py")
+change("buckets tell multiples of 16", "int(int(b) % ALIGNED == 0)", "0")
+change("a sum's divisor", "min(divisor_of(left), divisor_of(right))", "divisor_of(left)")
+of("planner/graph/varying.py", "planner/test_sizes.py")
+change("buckets tell what varies with what", '{"varies": list(number.probes)}', '{"varies": 0}')
+
+# --- capture ---
+
+of("planner/capture/duplicates.py", "runtime/test_capture.py", "planner/test_passes.py")
+change("random numbers stay apart", "torch.Tag.nondeterministic_seeded not in target.tags", "True")
+change("1 and True are not the same", "return type(value), repr(value)", "return value")
+change("two results are two tensors", " and kept.isdisjoint(_storages([node]))", "")
+of("planner/capture/capture.py", "runtime/test_capture.py")
+change(
+    "outputs stay aliases",
+    'delete_user_cb=lambda user: user.op != "output"',
+    "delete_user_cb=lambda user: True",
+)
+change("an index that is read", "if plain is None or any(", "if plain is None or False and any(")
+change("a conjugate is no plain tensor", "if value.is_conj() or value.is_neg():", "if False:")
+
+# --- groups ---
+
+of("planner/groups/legality.py", "planner/test_refusals.py", "planner/test_plans.py")
+change("a path that comes back", "if comes_back(dependences, home, merged):", "if False:")
+change("the size of a group", "if merged.bit_count() > LARGEST_GROUP:", "if False:")
+change(
+    "the buffers of a kernel",
+    "if len(group.inputs) + len(group.outputs) > MOST_BUFFERS:",
+    "if False:",
+)
+of("planner/values/axes.py", "planner/test_axes.py")
+change(
+    "an axis that does not split",
+    "        if extent % inner:\n",
+    "        if False:\n",
+    "planner/test_refusals.py",
+)
+of("planner/values/lookups.py", "planner/test_lookups.py")
+change("an index counts from the end", "        if row.wraps:\n", "        if False:\n")
+change(
+    "only integers are indices",
+    "if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):",
+    "if False:",
+    "planner/test_refusals.py",
+)
+
+# --- generated code ---
+
+of("planner/codegen/emit.py", "planner/test_lookups.py")
+change("NaN for an index outside", '\'float("nan")\' if lost and not multiplied else "0"', '"0"')
+change(
+    "a grid axis of one block in 64 bits",
+    "Role.GRID and self.tiles.count(axis) > 1",
+    "Role.GRID",
+    "hostile/test_extremes.py",
+)
+of("planner/codegen/access.py", "hostile/test_extremes.py")
+change("offsets of 64 bits", "_span(access.type) > INT32_LIMIT", "_span(access.type) > 2**62")
+change(
+    "a ragged axis is masked",
+    "return step > 1 if varies(extent) else extent % step != 0",
+    "return False",
+    "planner/test_source.py",
+)
+change(
+    "a guard below",
+    '[f"({text} >= 0)"] * (least < 0) + ',
+    "",
+    "planner/test_copies.py",
+    "planner/test_random_graphs.py",
+)
+of("planner/codegen/scope.py", "planner/test_lookups.py")
+change("an index is looked at", "            if at.checked:\n", "            if False:\n")
+change(
+    "a product that cancels is rounded",
+    '(law == "sub" and made) or ',
+    "",
+    "planner/test_numerics.py",
+)
+of("planner/codegen/folds.py", "planner/test_online.py")
+change(
+    "an extremum that is still the identity",
+    "_guarded(state, neutral), self._dims",
+    "state, self._dims",
+)
+change(
+    "a state follows its extremum",
+    'before = f"{state} * {scope.tiles.spread(scale, dims, self._dims(fold))}"',
+    "before = state",
+)
+
+# --- at run time ---
+
+of("planner/runtime/emit.py", "runtime/test_executor.py")
+change("other strides are copied", "if v{node}.stride() != {stride}:", "if False:")
+change("buffers that are not aligned", "& 15 else", "& 0 else")
+change(
+    "results are not freed",
+    "sorted(last.keys() - set(self.captured.graph.outputs))",
+    "sorted(last.keys())",
+)
+of("planner/runtime/executor.py", "runtime/test_executor.py")
+change(
+    "a plan that names other nodes", "if not group.nodes or max(group.nodes) >= size:", "if False:"
+)
+change("a group without a config", "    if group.config is None:\n", "    if False:\n")
+of("planner/runtime/cudagraph.py", "runtime/test_cudagraph.py")
+change(
+    "what is still held is not written",
+    "            if not found.is_held:\n",
+    "            if True:\n",
+)
+change("moving inputs are copied", "            buffer.copy_(args[place])\n", "            pass\n")
+change("small results are copies", "hands.append(torch.Tensor.clone)", "hands.append(None)")
+of("planner/runtime/dispatch.py", "runtime/test_dispatch.py")
+change("a miss is an error", "            raise NoPlan(\n", "            str(\n")
+change(
+    "a graph that fails is a miss",
+    "raise NoPlan(why) from error",
+    "pass",
+    "runtime/test_failures.py",
+)
+of("planner/runtime/waits.py", "runtime/test_waits.py")
+change(
+    "a product is waited for",
+    r'_WAIT.sub(r"\g<1>0", lines[min(short)])',
+    "lines[min(short)]; break",
+)
+of("planner/runtime/races.py", "runtime/test_descriptors.py")
+change(
+    "tiles that are written over",
+    "needed = ahead + turns + ",
+    "needed = ahead + ",
+    "planner/test_cubin.py",
+)
