@@ -243,7 +243,7 @@ def _accepted(record: PlanRecord, options: Options) -> Plan | str:
         return "its stored plan is damaged: it is for another graph"
     accepted = options.evidence or ("any" if interpreted() else "measured")
     if plan.evidence != "measured" and accepted == "measured":
-        return 'its stored plan is only modelled (evidence="any" runs it)'
+        return f'its stored plan is only {plan.evidence} (evidence="any" runs it)'
     return plan
 
 

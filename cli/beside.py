@@ -1,4 +1,7 @@
-"""A model by its stored plans, measured now, in turn with eager and all modes of torch.compile."""
+"""A model by its stored plans, measured now, in turn with eager and all modes of torch.compile.
+
+By the rules of the contest at the end of a tune, so that both say the same of the same plan.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import render
-from .table import Table
 
 if TYPE_CHECKING:
-    from ..planner.plan import Plan
-    from ..tuner.measure import Ratio
-    from ..tuner.outcome import Timed
+    from ..planner.plan import Contest, Contestant, Plan
     from ..tuning import Place
 
 PLAN = "plan"
@@ -21,30 +21,37 @@ PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """timings: of the plan and of each baseline that runs, by name. best: the fastest baseline.
-    slowdown: the plan's time over its, round by round. plans: one for each graph of the model;
-    kernels: of ours in one call."""
+    """plans: one for each graph of the model; kernels: of ours in one call. contest: of the plan
+    and each baseline that runs."""
 
     name: str
     device: str
     plans: list[Plan]
     kernels: int
-    timings: dict[str, Timed]
-    best: str
-    slowdown: Ratio
+    contest: Contest
+
+    @property
+    def own(self) -> Contestant:
+        """The model by its stored plans."""
+        return next(each for each in self.contest.contestants if each.name == PLAN)
+
+    def gains(self) -> tuple[float, float]:
+        """The fastest baseline's time over the plan's: of a cold call, and of a busy one."""
+        others = [each for each in self.contest.contestants if each.name != PLAN]
+        cold, busy = min(o.cold_s for o in others), min(o.busy_s for o in others)
+        return cold / self.own.cold_s, busy / self.own.busy_s
 
     def to_json(self) -> dict[str, Any]:
+        cold, busy = self.gains()
         return {
             "name": self.name,
             "device": self.device,
             "graphs": [plan.graph_key for plan in self.plans],
             "evidence": sorted({plan.evidence for plan in self.plans}),
             "kernels": self.kernels,
-            "seconds": {name: timed.seconds for name, timed in self.timings.items()},
-            "spread_s": {name: timed.spread_s for name, timed in self.timings.items()},
-            "rounds": self.timings[PLAN].laps,
-            "best": self.best,
-            "slowdown": asdict(self.slowdown),
+            "gain_cold": cold,
+            "gain_busy": busy,
+            "contest": asdict(self.contest),
         }
 
 
@@ -74,39 +81,30 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
 
     from ..api import executors, load, plans
     from ..tuner.baselines import MODES, Baselines, model_baselines, through
+    from ..tuner.contest import Ring, Rules
     from ..tuner.live import reporting
-    from ..tuner.measure import Timer, stopwatch_for
+    from ..tuner.measure import stopwatch_for
+    from ..tuner.session import RULES_ON_CPU
     from ..tuner.turns import Turns
 
     on_gpu = place.device.type == "cuda"
     ours = load(named.model, store=store, on_miss="error", dynamic=dynamic or None)
-    timer = Timer(stopwatch_for(place.device, place.profile.l2_bytes))
-    if not on_gpu:  # the interpreter, where speed means nothing
-        timer = Timer(timer.stopwatch, least=2, most=2, overhead_s=0.0)
+    # In the interpreter speed means nothing.
+    rules = Rules(budget_s=seconds) if on_gpu else RULES_ON_CPU
     with torch.no_grad(), reporting(True, seconds) as told:
         told.phase("plan", "building what the store has")
         turns = Turns.of(named.call)
-        call = turns.one_after_another(through(ours, turns))
-        for _ in range(3):
-            call()
+        calls = {PLAN: through(ours, turns)}
+        for turn in range(2):
+            calls[PLAN](turn)
         given = model_baselines(named.model, turns, MODES if on_gpu else ())
         baselines = Baselines(given, told)
         baselines.warm()
-        told.phase("measure", f"in turn, {seconds:g} s")
-        others = {n: turns.one_after_another(c) for n, c in baselines.ready.items()}
-        calls = {PLAN: call, **others}
-        result = timer.interleaved(calls, budget_s=seconds)
-    timings = {name: result.timing(name) for name in calls}
-    best = min(others, key=lambda name: timings[name].seconds)
-    return Beside(
-        named.name,
-        place.profile.name,
-        plans(ours),
-        sum(runner.kernels_per_call for runner in executors(ours)),
-        timings,
-        best,
-        result.ratio(PLAN, best),
-    )
+        told.phase("measure", f"in turn, at most {seconds:g} s")
+        ring = Ring(stopwatch_for(place.device, place.profile.l2_bytes), turns, rules)
+        contest = ring.contest(calls | baselines.ready)
+    kernels = sum(runner.kernels_per_call for runner in executors(ours))
+    return Beside(named.name, place.profile.name, plans(ours), kernels, contest)
 
 
 def _require_a_device(place: Place) -> None:
@@ -116,26 +114,10 @@ def _require_a_device(place: Place) -> None:
         raise DeviceError("there is no CUDA device to measure on: run this where one is")
 
 
-def view(found: Beside) -> Table:
-    """The timings as a table, the fastest first."""
-    figures = ("time", "spread", "against the plan")
-    made = render.table("run as", *figures, right=figures, extra=("spread",))
-    own = found.timings[PLAN].seconds
-    for name, timed in sorted(found.timings.items(), key=lambda item: item[1].seconds):
-        made.add_row(
-            name,
-            render.duration(timed.seconds),
-            render.duration(timed.spread_s),
-            render.ratio(timed.seconds / own),
-        )
-    return made
-
-
 def verdict(found: Beside) -> str:
-    """One sentence: the plan against the fastest baseline, with its interval."""
-    r = found.slowdown
+    """One sentence: the plan against the fastest baseline, cold and busy."""
+    cold, busy = found.gains()
     return (
-        f"{found.name} on {found.device}: {found.kernels} kernels of fusionplan's; "
-        f"{render.ratio(1 / r.median)} ({1 / r.high:.3f} to {1 / r.low:.3f}) times as fast as "
-        f"{found.best}, the fastest baseline; {found.timings[PLAN].laps} rounds"
+        f"{found.name} on {found.device}, {found.kernels} kernels of fusionplan's: of a cold call "
+        f"{render.ratio(cold)}, of busy ones {render.ratio(busy)} as fast as the fastest baseline"
     )

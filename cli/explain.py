@@ -372,7 +372,7 @@ def _figures(group: GroupExplanation) -> Table:
         ("bound by", cost.limit, None),
         ("time", seconds, render.duration(known.seconds)),
     )
-    made = render.table("", "predicted", "measured", right=("predicted", "measured"))
+    made = render.table("figure", "predicted", "measured", right=("predicted", "measured"))
     for name, predicted, measured in rows:
         made.add_row(name, predicted, "-" if measured is None else str(measured))
     return made

@@ -10,7 +10,7 @@ from rich.text import Text
 from ..db import Store
 from ..planner.errors import PlanError
 from ..planner.graph.graph import Graph
-from . import render, stored
+from . import contested, render, stored
 from .options import JsonOption, PlanArgument, StoreOption
 from .render import ShownPlan
 
@@ -23,6 +23,9 @@ def show(
     ] = False,
     graph: Annotated[bool, typer.Option("--graph", help="The captured graph.")] = False,
     nest: Annotated[bool, typer.Option("--nest", help="The loop nest of every group.")] = False,
+    contest: Annotated[
+        bool, typer.Option("--contest", help="How it was compared with eager and torch.compile.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Show a plan: its groups, lowering, config, predicted and measured time, and its peers."""
@@ -37,6 +40,11 @@ def show(
         extra["source"] = source_of(_graph(found), found)
     if json:
         render.print_json(found.to_json() | extra)
+        return
+    if contest:
+        if found.plan.contest is None:
+            raise PlanError(f"plan {found.key} has no record of a contest: tune the model again")
+        render.out().print(contested.view(found.plan.contest))
         return
     if extra:
         for text in extra.values():

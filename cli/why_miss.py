@@ -32,7 +32,7 @@ CURES = {
     "dtype": "convert model and inputs as they were when it was tuned, or tune in this dtype",
     "operations": "the model's code, its train or eval mode, or an argument is another: tune it",
     "device": "a plan is for one kind of GPU: tune on this one",
-    "evidence": 'nothing was measured: tune on the device, or run with evidence="any"',
+    "evidence": 'it was not compared: tune it on the device, or run it with evidence="any"',
     "sizes": "the sizes are of another bucket: tune with --dynamic at these",
 }
 _VERSION = "tune again with these versions, or install those the plan was made with"
@@ -156,8 +156,8 @@ def _differences(record: PlanRecord, part: Part, place: Place, shelf: _Shelf) ->
         old, new = record.versions.get(name, "-"), current.get(name, "-")
         if old != new:
             found.append(Difference(name, old, new, _VERSION))
-    if record.evidence == "modelled" and place.measured:
-        found.append(Difference("evidence", "modelled", "measured", CURES["evidence"]))
+    if record.evidence != "measured" and place.measured:
+        found.append(Difference("evidence", record.evidence, "measured", CURES["evidence"]))
     return found
 
 

@@ -27,9 +27,10 @@ _BAR = 24
 @contextmanager
 def reporting(progress: Progress | bool | None, seconds: float) -> Iterator[Progress]:
     """Where a tune of so many seconds tells what it does: to the log, and to `progress`. None is a
-    panel where stderr is a terminal, True a panel or lines in any case, False nothing more."""
+    panel where stderr is a terminal and lines in a notebook, True either in any case, False nothing
+    more."""
     if progress is None:
-        progress = sys.stderr.isatty()
+        progress = sys.stderr.isatty() or "ipykernel" in sys.modules
     if progress is True:
         with LiveProgress(data_console(sys.stderr), seconds) as live:
             yield Logged(live)
