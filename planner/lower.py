@@ -29,6 +29,7 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
             later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
             around = Around(number > 0, later)
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
+            source = replace(source, contracts=group.numerics == "fast")
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
@@ -54,5 +55,5 @@ def _rewired(source: KernelSource, kernel: KernelNest) -> KernelSource:
     for buffer in source.buffers:
         own = origin[buffer.index] if buffer.kind == "in" else kernel.outputs[buffer.index]
         buffers.append(Buffer(own.kind, own.index, buffer.dtype, buffer.descriptor))
-    plain = source.plain and _rewired(source.plain, kernel)
+    plain = source.plain and _rewired(replace(source.plain, contracts=source.contracts), kernel)
     return replace(source, buffers=tuple(buffers), plain=plain)

@@ -27,7 +27,7 @@ from ..planner.capture.layouts import laid_out
 from ..planner.capture.saving import partition
 from ..planner.capture.symbolic import Symbolic, symbolic
 from ..planner.errors import ModelError, PlanError
-from ..planner.graph.graph import key
+from ..planner.graph.graph import Numerics, key
 from ..planner.graph.ops import is_compute
 
 Model = Callable[..., Any]
@@ -118,17 +118,23 @@ def check_runs(model: Model, call: Call, training: bool = False) -> None:
 
 
 def capture_model(
-    model: Model, inputs: Any, *, training: bool = False, dynamic: bool = False
+    model: Model,
+    inputs: Any,
+    *,
+    training: bool = False,
+    dynamic: bool = False,
+    numerics: Numerics = "fast",
 ) -> CapturedModel:
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
     dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks.
+    numerics: see `Graph`.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
     call = Call.of(inputs)
     check_runs(model, call, training)
-    collector = _Collector()
+    collector = _Collector(numerics)
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
     try:
@@ -212,7 +218,8 @@ class _Source:
 class _Collector:
     """A torch.compile back end that runs every graph as it is, and remembers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, numerics: Numerics) -> None:
+        self._numerics = numerics
         self._parts: dict[tuple[str, Stage], Part] = {}
         self._notes: dict[str, None] = {}
         self._graphs = 0
@@ -252,9 +259,9 @@ class _Collector:
         self, gm: fx.GraphModule, stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
         dynamic = is_dynamic(gm)
-        static = None if dynamic else self._captured(lambda: capture(laid_out(gm, stage)), stage)
+        static = None if dynamic else self._static(gm, stage)
         with _disable_current_modes():
-            varying = symbolic(gm) if dynamic else None
+            varying = symbolic(gm, self._numerics) if dynamic else None
 
         def run(args: list[Any]) -> Any:
             inputs = tuple(args)
@@ -268,6 +275,9 @@ class _Collector:
 
         run._boxed_call = True  # type: ignore[attr-defined]  # as AOTAutograd wants it
         return run
+
+    def _static(self, gm: fx.GraphModule, stage: Stage) -> tuple[str, Captured] | None:
+        return self._captured(lambda: capture(laid_out(gm, stage), self._numerics), stage)
 
     def _captured(self, make: Callable[[], Captured], stage: Stage) -> tuple[str, Captured] | None:
         """The graph with its key, or None, with a note why it is left out."""
@@ -313,7 +323,7 @@ class _Collector:
         def make() -> Captured:
             if varying is not None:
                 return varying.at(varying.sizes(inputs))[0]
-            return capture(specialise(gm, inputs).gm)
+            return capture(specialise(gm, inputs).gm, self._numerics)
 
         found = self._captured(make, stage)
         if found is not None:

@@ -113,7 +113,7 @@ def _cut(group: Graph, extent: int, small: int) -> Graph | None:
     for node in group.nodes:
         kind = node.type and _smaller(node.type, extent, small)
         nodes.append(replace(node, args=tuple(map(size, node.args)), type=kind))
-    candidate = Graph(tuple(nodes), group.outputs)
+    candidate = replace(group, nodes=tuple(nodes))
     meta = torch.device("meta")
     inputs = [empty(t, meta) for i in candidate.inputs if (t := candidate.nodes[i].type)]
     try:
@@ -122,7 +122,7 @@ def _cut(group: Graph, extent: int, small: int) -> Graph | None:
         return None
     checked = [_retyped(n, v) for n, v in zip(candidate.nodes, values, strict=True)]
     good = [n for n in checked if n is not None]
-    return Graph(tuple(good), group.outputs) if len(good) == len(checked) else None
+    return replace(group, nodes=tuple(good)) if len(good) == len(checked) else None
 
 
 def _retyped(node: Node, value: Any) -> Node | None:

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import PlanError
-from ..graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType
+from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
 from .decompose import decompositions
 from .duplicates import drop_duplicates
 
@@ -64,7 +64,7 @@ def literal(value: Any) -> Any:
     return value
 
 
-def capture(gm: fx.GraphModule) -> Captured:
+def capture(gm: fx.GraphModule, numerics: Numerics = "fast") -> Captured:
     """The graph of a static, functional FX graph with fake values in its metadata.
 
     `gm` is left as it is. Raises PlanError when the graph holds symbolic sizes (`specialise` it
@@ -79,7 +79,7 @@ def capture(gm: fx.GraphModule) -> Captured:
     refs: dict[fx.Node, Arg] = {node: Ref(i) for node, i in number.items()}
     nodes = tuple(node_of(tidy, i, n, refs, device) for n, i in number.items())
     outputs = tuple(None if o is None else number[o] for o in outputs_of(tidy.graph))
-    return Captured(tidy, Graph(nodes, outputs), device, fx_nodes)
+    return Captured(tidy, Graph(nodes, outputs, numerics), device, fx_nodes)
 
 
 def is_dynamic(gm: fx.GraphModule) -> bool:

@@ -7,9 +7,10 @@ What a vendor library does in one call and nothing here can beat by opening it i
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -67,13 +68,40 @@ _WHOLE = (
 )
 
 
-@cache
+@functools.cache
 def _table() -> Decompositions:
     core = core_aten_decompositions()
     table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
     table.update(get_decompositions(_OPENED))
     table.update(_OWN)
-    return table
+    return {op: _inside(function) for op, function in table.items()}
+
+
+_depth = threading.local()
+
+
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition that knows whether it runs inside of another one."""
+
+    @functools.wraps(function)
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        _depth.of = getattr(_depth, "of", 0) + 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _depth.of -= 1
+
+    return opened
+
+
+def _cast(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Any:
+    """A rounding to 16 bits that another decomposition makes, or autograd, is no operation of the
+    user's: eager makes it inside of one kernel, or between two. It goes by another name (see
+    `values.precision.rounds`)."""
+    users = _depth.of == 1 and torch._C._current_autograd_node() is None
+    if users or dtype not in (torch.float16, torch.bfloat16) or any(others.values()):
+        return NotImplemented
+    return torch.ops.prims.convert_element_type.default(x, dtype)
 
 
 def decompositions() -> Decompositions:
@@ -219,6 +247,7 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
 
 
 _OWN: Decompositions = {
+    aten._to_copy.default: _cast,
     aten.mean.default: _mean_of_all,
     aten.mean.dim: _mean,
     aten.var.correction: _var,

@@ -21,6 +21,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
 
+_CAST = torch.ops.prims.convert_element_type.default
+"""A cast that the user did not write."""
+
 _PRODUCTS = (aten.mm.default, aten.bmm.default)
 _SUMS = (aten.sum.dim_IntList,)
 _SAME_ORDER = (
@@ -28,6 +31,7 @@ _SAME_ORDER = (
     aten._unsafe_view.default,
     aten.reshape.default,
     aten._to_copy.default,
+    _CAST,
     aten.clone.default,
     aten.alias.default,
     aten.detach.default,
@@ -143,16 +147,16 @@ def _replace(node: fx.Node, left: fx.Node, product: fx.Node) -> None:
     wide = torch.float64 if value.dtype is torch.float64 else torch.float32
     if product.meta["val"].dtype != wide:
         with node.graph.inserting_after(product):
-            product = called(product, aten._to_copy.default, (product,), dtype=wide)
+            product = called(product, _CAST, (product, wide))
             product.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     with node.graph.inserting_before(node):
         if left.meta["val"].dtype != wide:
-            left = called(node, aten._to_copy.default, (left,), dtype=wide)
+            left = called(node, _CAST, (left, wide))
         item = called(node, aten.mul.Tensor, (left, product))
         total = called(node, aten.sum.dim_IntList, (item, [-1]))
         shaped = called(node, aten.view.default, (total, list(value.shape)))
         if value.dtype != wide:
-            shaped = called(node, aten._to_copy.default, (shaped,), dtype=value.dtype)
+            shaped = called(node, _CAST, (shaped, value.dtype))
     node.replace_all_uses_with(shaped)
 
 

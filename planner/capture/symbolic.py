@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import _lazy_graph_module
 
 from ..errors import PlanError
-from ..graph.graph import INPUT, Arg, Graph, Ref
+from ..graph.graph import INPUT, Arg, Graph, Numerics, Ref
 from ..graph.sizes import ALIGNED, Amount, Size, bases, factored, size
 from ..graph.varying import mapped
 from .capture import Captured, device_of, hint, is_symbolic, node_of, outputs_of, tidied
@@ -39,11 +39,11 @@ _NAMED: dict[Any, Any] = {torch.ops.aten.true_divide.Tensor: torch.ops.aten.div.
 _GraphModule: Any = getattr(_lazy_graph_module, "_LazyGraphModule", fx.GraphModule)
 
 
-def symbolic(gm: fx.GraphModule) -> Symbolic | None:
+def symbolic(gm: fx.GraphModule, numerics: Numerics = "fast") -> Symbolic | None:
     """The graph as one that `at` evaluates; None where that cannot be, and tracing it again for
     each set of sizes (`capture.specialise`) is what is left."""
     try:
-        return Symbolic(gm)
+        return Symbolic(gm, numerics)
     except PlanError as error:
         log.debug("a graph with symbolic sizes is traced again for each: %s", error)
         return None
@@ -56,7 +56,8 @@ class Symbolic:
     the inputs do not tell all its sizes.
     """
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, numerics: Numerics = "fast") -> None:
+        self._numerics = numerics
         inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         self.tensors = tuple(i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor))
         self._places = _places(inputs)
@@ -138,7 +139,8 @@ class Symbolic:
         )
         number = {node: i for i, node in enumerate(self._nodes)}
         outputs = outputs_of(self._gm.graph)
-        return Graph(nodes, tuple(None if o is None else number[o] for o in outputs))
+        chosen = tuple(None if o is None else number[o] for o in outputs)
+        return Graph(nodes, chosen, self._numerics)
 
     def _refuse(self) -> None:
         if len(self._places) > len(_PRIMES[0]):

@@ -22,6 +22,8 @@ from ..values.values import Fold, Load, Value
 from .numbers import Numbers
 
 INT32_LIMIT = 2**31 - 1
+MOST_LANES = 2**20
+"""Elements of a tile; Triton takes no more."""
 
 
 def power_of_two(n: int) -> int:
@@ -289,9 +291,13 @@ class Tiles:
 
 @by_identity(256)
 def _is_wide(nest: Nest) -> bool:
-    """Whether some offset of the nest does not fit 32 bits."""
+    """Whether some offset or index of the nest does not fit 32 bits."""
     accesses = [*nest.loads.values(), *nest.stores.values()]
-    return any(_span(access.type) > INT32_LIMIT for access in accesses)
+    if any(_span(access.type) > INT32_LIMIT for access in accesses):
+        return True
+    # What is broadcast may have many elements though no tensor has: the last block of an axis
+    # reaches past its end.
+    return any(axis.extent > INT32_LIMIT - MOST_LANES for axis in nest.axes)
 
 
 @by_identity(64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..graph.graph import Arg, Ref
+from ..graph.graph import Arg, Ref, itemsize
+from ..graph.numbers import BOUNDS, single, wrapped
 from ..graph.sizes import Amount, varies
 from ..values.values import Compute
 from .numbers import Numbers
@@ -20,13 +21,6 @@ TRITON_DTYPE = {
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
     "float64": "tl.float64",
-}
-_BOUNDS = {
-    "uint8": (0, 255),
-    "int8": (-128, 127),
-    "int16": (-(2**15), 2**15 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
 }
 
 
@@ -55,13 +49,32 @@ def literal(number: Arg, dtype: str | None, numbers: Numbers) -> str:
     if varies(number) and (text := _argument(number, dtype, numbers)):
         return text
     if dtype is not None and is_float(dtype):
-        value = float(number)
-        if math.isfinite(value):
-            return repr(value)
-        return f'float("{value}")'
+        return _float(float(number), dtype)
     if dtype == "bool":
         return str(bool(number))
-    return str(int(number)) if not isinstance(number, float) else repr(number)
+    if isinstance(number, float):
+        return repr(number)
+    if dtype in BOUNDS:
+        number = wrapped(int(number), dtype)
+        # Beside an element of fewer than 32 bits Triton takes a plain number for 32.
+        return _typed(str(number), dtype) if itemsize(dtype) < 4 else str(number)
+    return str(int(number))
+
+
+def _float(number: float, dtype: str) -> str:
+    """Triton takes a plain number for float32 if that has it, and any 0 for the positive one."""
+    if number == 0.0 and math.copysign(1.0, number) < 0:
+        bits = "int64" if dtype == "float64" else "int32"
+        return f"tl.cast({_typed(str(BOUNDS[bits][0]), bits)}, {TRITON_DTYPE[dtype]}, bitcast=True)"
+    if dtype == "float32":
+        number = number if number == 0.0 else single(number)
+    text = repr(number) if math.isfinite(number) else f'float("{number}")'
+    is_plain = number == 0.0 or (dtype != "float64" and not abs(number) < _LEAST_NORMAL)
+    return text if is_plain else _typed(text, dtype)
+
+
+def _typed(number: str, dtype: str) -> str:
+    return f"tl.full([], {number}, {TRITON_DTYPE[dtype]})"
 
 
 def _argument(number: float, dtype: str | None, numbers: Numbers) -> str:
@@ -73,6 +86,9 @@ def _argument(number: float, dtype: str | None, numbers: Numbers) -> str:
     return f"{numbers.text(number)}.to({TRITON_DTYPE[dtype]})"
 
 
+_LEAST_NORMAL = 2.0**-126  # of float32
+
+
 def expression(
     compute: Compute, names: dict[int, str], dtypes: dict[int, str], numbers: Numbers
 ) -> str:
@@ -81,6 +97,10 @@ def expression(
     for name, operand in compute.operands:
         if not isinstance(operand, Ref):
             fields[name] = literal(operand, compute.working, numbers)
+            is_first = name == "self" and isinstance(operand, int) and not varies(operand)
+            if is_first and compute.working in ("int32", "int64"):
+                # Functions ask for the type of their first operand.
+                fields[name] = _typed(fields[name], compute.working)
             continue
         text = names[operand.node]
         if name == "condition":
@@ -95,5 +115,5 @@ def expression(
 def identity(identities: dict[str, str], dtype: str) -> str:
     """The neutral element of a monoid for a register dtype."""
     kind = "float" if is_float(dtype) else "int" if "int" in identities else "bool"
-    low, high = _BOUNDS.get(dtype, (0, 1))
+    low, high = BOUNDS.get(dtype, (0, 1))
     return identities[kind].format(lowest=low, highest=high)

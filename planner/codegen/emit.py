@@ -15,7 +15,7 @@ from ..nests.nest import Nest
 from ..nests.place import Body, Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds, siblings
-from .access import Dims
+from .access import INT32_LIMIT, Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
 from .scope import ROUNDED_PRODUCT, Scope
@@ -238,6 +238,8 @@ class _Emitter:
 
     def _index(self, axis: int, block_index: str) -> None:
         """The index along an axis, as a scalar or as a vector."""
+        if self.nest.axes[axis].role is not Role.GRID and block_index:
+            block_index = self._wide(block_index)  # Those of the grid come from a wide program id.
         start = f"{block_index} * {self.tiles.blocks[axis]}" if block_index else "0"
         self._lanes(axis, start, block_index or start)
 
@@ -249,9 +251,9 @@ class _Emitter:
         if block > 1:
             lanes = f"tl.arange(0, {block})"
             text = lanes if start == "0" else f"{start} + {lanes}"
-        # Those of the grid come from a wide program id, but where one block holds all of the axis.
-        of_program = tile.role is Role.GRID and self.tiles.count(axis) > 1
-        if text != "0" and not of_program:
+        # Loops begin with a wide block, and so do axes of the grid, but where one block holds all.
+        whole = tile.role is Role.GRID and self.tiles.count(axis) == 1
+        if text != "0" and (whole or tile.role is Role.HELD):
             text = self._wide(text)
         self.scope.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.tiles.is_ragged(axis):
@@ -286,7 +288,10 @@ class _Emitter:
             case Index(start=start, step=step):
                 dims = self.tiles.dims(self.nest.forms[value.id].axes)
                 form = self.tiles.affine(self.nest.forms[value.id], dims)
-                text = f"({form})" + (f" * {self.number(step)}" if step != 1 else "")
+                text = f"({form})"
+                if _is_long(value.kind, self._extent(value.id)):
+                    text = f"tl.cast({form}, tl.int64)"
+                text += f" * {self.number(step)}" if step != 1 else ""
                 text += f" + {self.number(start)}" if start != 0 else ""
                 if dims:
                     text = f"({text}).to({TRITON_DTYPE[value.dtype]})"
@@ -298,6 +303,10 @@ class _Emitter:
                 dims = self.tiles.dims([*pieces, *index])
                 text = self._choice(value, choice, dims)
         scope.bind(value.id, text, dims)
+
+    def _extent(self, value: int) -> int:
+        """Elements of the axes that an index runs over."""
+        return math.prod(self.nest.axes[a].extent for a in self.nest.forms[value].axes)
 
     def _load(self, value: Value, load: Load) -> None:
         access, scope = self.nest.loads[value.id], self.scope
@@ -467,6 +476,12 @@ class _Emitter:
         """Whether every block of the grid writes a place of its own."""
         grid = (a for a in self.nest.with_role(Role.GRID) if self.tiles.count(a) > 1)
         return all(a in access.axes for a in grid) and set(dims) <= access.axes
+
+
+def _is_long(index: Index, size: int) -> bool:
+    """Whether an index takes more than 32 bits."""
+    last = index.start + index.step * (size - 1)
+    return max(abs(index.start), abs(last), abs(index.step)) > INT32_LIMIT
 
 
 def _all(masks: list[str]) -> str:

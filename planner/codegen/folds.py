@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..graph.sizes import varies
+from ..graph.ops import SUM
+from ..graph.sizes import nominal, varies
 from ..nests.online import Correction
 from ..nests.place import Loop
 from ..values.values import Compute, Fold, Load, Value
@@ -14,6 +15,9 @@ from .access import ONES, Dims
 from .body import TRITON_DTYPE, convert, identity, literal
 from .scope import Scope
 from .siblings import MOST, may_join
+
+MANY_TURNS = 128
+"""Turns of a loop from which on a sum carries what it loses."""
 
 
 def step(scope: Scope, value: Value, fold: Fold) -> None:
@@ -103,6 +107,9 @@ class Carried:
             self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
             if kind.about is not None:
                 spreads.begin(self.scope, value, dims)
+            if self._is_long(fold):
+                zeros = f"tl.full({shape}, 0.0, {TRITON_DTYPE[dtype]})"
+                self.scope.line(f"v{fold}_lost = {zeros}", "what rounding has added so far")
 
     def take(self, fold: int) -> None:
         """In the loop: this turn's tile goes into the state."""
@@ -128,6 +135,9 @@ class Carried:
         text, over = _item(scope, value, kind)
         if not self.loop.by_lane:
             text = _reduced(scope, value, kind, text, over)
+        if self._is_long(fold):
+            self._add(fold, text)
+            return
         text = kind.monoid.combine.format(a=before, b=text)
         if not self._is_followed(fold):
             scope.line(f"{state} = {text}")
@@ -175,6 +185,26 @@ class Carried:
             for c, x in correction.exponent
         ]
         return f"{text} * {_power(correction.base, terms, _form(scope, scope.nest.fold(fold)))}"
+
+    def _is_long(self, fold: int) -> bool:
+        """Whether a sum has so many turns that their rounding errors, one after the other, would be
+        far above eager's, who adds in more places at once."""
+        kind, value = self.scope.nest.fold(fold), self.scope.nest.values[fold]
+        plain = kind.monoid == SUM and kind.about is None and value.dtype == "float32"
+        matrix = fold in self.scope.dots or fold in self.scope.by_ones
+        if not plain or matrix or self._correction(fold) is not None:
+            return False
+        return nominal(self.scope.tiles.count(self.loop.axis)) > MANY_TURNS
+
+    def _add(self, fold: int, text: str) -> None:
+        """A turn of a sum that carries what its additions lose (Kahan, 1965). Nothing is lost of
+        an infinity."""
+        name, line = f"v{fold}", self.scope.line
+        line(f"{name}_item = {text} - {name}_lost")
+        line(f"{name}_next = {name}_sofar + {name}_item")
+        line(f"{name}_lost = ({name}_next - {name}_sofar) - {name}_item")
+        line(f'{name}_lost = tl.where(tl.abs({name}_next) < float("inf"), {name}_lost, 0.0)')
+        line(f"{name}_sofar = {name}_next", self.scope.nest.values[fold].origin)
 
     def _correction(self, fold: int) -> Correction | None:
         """How a fold follows the extrema that are under way in this loop; those of an earlier one
@@ -249,8 +279,7 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
     if fold.times is None:
         text = scope.full(fold.source, dims, working)
     else:
-        left = convert(scope.at(fold.source, dims), scope.dtypes[fold.source], working)
-        right = convert(scope.at(fold.times, dims), scope.dtypes[fold.times], working)
+        left, right = (_factor(scope, fold, v, dims, working) for v in sources)
         text = f"{left} * {right}"
         if scope.union(sources) != dims:
             text = f"tl.broadcast_to({text}, {scope.tiles.shape(dims)})"
@@ -259,6 +288,15 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
         neutral = identity(dict(fold.monoid.identity), working)
         text = f"tl.where({' & '.join(masks)}, {text}, {neutral})"
     return text, dims
+
+
+def _factor(scope: Scope, fold: Fold, value: int, dims: Dims, working: str) -> str:
+    """A factor of a product that is summed in registers: at the precision of its operands."""
+    text = convert(scope.at(value, dims), scope.dtypes[value], working)
+    kind = scope.nest.values[value].kind
+    is_exact = isinstance(kind, Load) and kind.dtype == fold.operand
+    narrow = fold.operand in ("float16", "bfloat16")
+    return f"as_{fold.operand}({text})" if narrow and not is_exact else text
 
 
 def _without(dims: Dims, scope: Scope, fold: Fold) -> Dims:

@@ -12,6 +12,9 @@ STAND_INS = (
     "fast_log",
     "fast_sigmoid",
     "fast_tanh",
+    "fmax",
+    "fmin",
+    "invert",
     "max_nan",
     "min_nan",
     "prod",
@@ -273,17 +276,30 @@ def signbit(x):
     "fmax": '''
 @triton.jit
 def fmax(x, y):
-    """The greater of two numbers; a NaN counts as none."""
-    greater = tl.where(x > y, x, y)
-    return tl.where(x != x, y, tl.where(y != y, x, greater))
+    """The greater of two numbers; a NaN counts as none, and 0.0 as greater than -0.0."""
+    return tl.maximum(x, y)
 ''',
     "fmin": '''
 @triton.jit
 def fmin(x, y):
-    """The lesser of two numbers; a NaN counts as none."""
-    lesser = tl.where(x < y, x, y)
-    return tl.where(x != x, y, tl.where(y != y, x, lesser))
+    """The lesser of two numbers; a NaN counts as none, and -0.0 as less than 0.0."""
+    return tl.minimum(x, y)
 ''',
+    "negative": '''
+@triton.jit
+def negative(x):
+    """-x; Triton's own is 0 - x, which loses the sign of a zero."""
+    if x.dtype.is_floating():
+        result = x * -1.0
+    else:
+        result = -x
+    return result
+''',
+    "invert": """
+@triton.jit
+def invert(x):
+    return ~x
+""",
     "max_nan": '''
 @triton.jit
 def _max_nan(a, b):

@@ -109,7 +109,8 @@ class Scope:
             if at.checked:
                 inside += [f"({text} >= 0)", f"({text} < {number(at.size)})"]
             text = convert(text, self.dtypes[at.value], target)
-            terms += [f"{text} * {number(at.stride)}" if at.stride != 1 else text] * bool(at.stride)
+            # Along an expanded dimension too: the address needs the shape of the mask.
+            terms.append(f"{text} * {number(at.stride)}" if at.stride != 1 else text)
         return terms, inside
 
     def union(self, values: tuple[int, ...]) -> Dims:

@@ -59,7 +59,8 @@ class KernelSource:
     order: every other number is a literal in the text. The grid is one-dimensional. plain: the
     same kernel by pointers only, for buffers that no descriptor can describe because they are not
     aligned; its buffers are among ours, in an order of its own. dependent: launched while the
-    kernel before it ends, for which each waits itself."""
+    kernel before it ends, for which each waits itself. contracts: a product and a sum may be one
+    instruction, which does not round the product."""
 
     name: str
     text: str
@@ -70,6 +71,7 @@ class KernelSource:
     plain: KernelSource | None = None
     scalars: tuple[Scalar, ...] = ()
     dependent: bool = False
+    contracts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from ..memo import by_identity
 from .sizes import Amount, Size, plain
@@ -81,6 +81,9 @@ class Symbol:
     name: str
 
 
+Numerics: TypeAlias = Literal["fast", "eager"]
+"""Which roundings a generated kernel makes (see docs/numerics.md)."""
+
 Arg: TypeAlias = "Ref | Symbol | bool | int | float | str | tuple[Arg, ...] | None"
 
 
@@ -129,10 +132,14 @@ def map_refs(value: Arg, renumber: Mapping[int, int]) -> Arg:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in topological order (`nodes[i].id == i`); `outputs` may repeat and may hold None."""
+    """Nodes in topological order (`nodes[i].id == i`); `outputs` may repeat and may hold None.
+
+    numerics: "fast" may keep what lies between operations of 16-bit floats in float32; "eager"
+    rounds the result of each operation as eager stores it, in its own type."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[int | None, ...]
+    numerics: Numerics = "fast"
     _users: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +163,7 @@ class Graph:
 
     def __str__(self) -> str:
         lines = [_line(node) for node in self.nodes]
+        lines += ["numerics: eager"] * (self.numerics == "eager")
         return "\n".join([*lines, f"return {', '.join(_name(self, o) for o in self.outputs)}"])
 
 
@@ -227,7 +235,7 @@ def varying_to_json(number: Size | Amount) -> Any:
 def to_json(graph: Graph, varying: Varying = plain) -> dict[str, Any]:
     """Plain JSON data that `from_json` turns back into an equal graph. varying: what a number
     that varies is written as: the number, or `varying_to_json` to keep what it is elsewhere."""
-    return {
+    data: dict[str, Any] = {
         "nodes": [
             {
                 "name": n.name,
@@ -240,6 +248,9 @@ def to_json(graph: Graph, varying: Varying = plain) -> dict[str, Any]:
         ],
         "outputs": list(graph.outputs),
     }
+    if graph.numerics != "fast":
+        data["numerics"] = graph.numerics
+    return data
 
 
 def _type_to_json(of: TensorType | None, varying: Varying) -> Any:
@@ -257,7 +268,10 @@ def from_json(data: Mapping[str, Any]) -> Graph:
         kwargs = tuple((k, _arg_from_json(v)) for k, v in item["kwargs"].items())
         args = tuple(_arg_from_json(a) for a in item["args"])
         nodes.append(Node(position, item["name"], item["op"], args, kwargs, tensor))
-    return Graph(tuple(nodes), tuple(data["outputs"]))
+    numerics = data.get("numerics", "fast")
+    if numerics not in get_args(Numerics):
+        raise ValueError(f"{numerics!r} is no numerics of a graph")
+    return Graph(tuple(nodes), tuple(data["outputs"]), numerics)
 
 
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:

@@ -87,7 +87,14 @@ ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
 
-_DECOMPOSED_POW = {2.0: "{x} * {x}", 3.0: "{x} * {x} * {x}", 0.5: "tl.sqrt_rn({x})"}
+# As eager computes them; at -0.0 and infinities the general function gives other results.
+_DECOMPOSED_POW = {
+    2.0: "{x} * {x}",
+    3.0: "{x} * {x} * {x}",
+    0.5: "tl.sqrt_rn({x})",
+    -0.5: "tl.rsqrt({x})",
+    -1.0: "tl.div_rn(1.0, {x})",
+}
 
 _VIEWS: dict[str, View] = {
     "view.default": View("reshape"),
@@ -194,6 +201,8 @@ def row(node: Node) -> Row | None:
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
+    if isinstance(found, Iota) and not _is_whole(node):
+        return None
     if found is POW and node.type.dtype not in _FLOATS:
         return None  # libdevice's is of floats, which do not hold every integer
     if node.op == "aten.as_strided.default" and bound(node)["storage_offset"] is not None:
@@ -228,6 +237,13 @@ DTYPES = frozenset(
 )
 
 
+def _is_whole(node: Node) -> bool:
+    """Whether an `arange` counts in integers."""
+    return all(
+        isinstance(a, int) for a in (*node.args, *(v for k, v in node.kwargs if k == "step"))
+    )
+
+
 def _divided(node: Node) -> Pointwise | None:
     """Division with a rounding mode."""
     mode = bound(node)["rounding_mode"]
@@ -240,9 +256,10 @@ def _power(node: Node) -> Pointwise:
     exponent = node.args[1]
     if isinstance(exponent, (int, float)) and float(exponent) in _DECOMPOSED_POW:
         text = _DECOMPOSED_POW[float(exponent)].replace("{x}", "{self}")
-        promotion: Promotion = "default" if float(exponent).is_integer() else "float"
-        wide = text.replace("sqrt_rn", "sqrt")
-        cost: CostClass = "fma" if promotion == "default" else "div"
+        whole = float(exponent).is_integer() and exponent > 0
+        promotion: Promotion = "default" if whole else "float"
+        wide = text.replace("sqrt_rn", "sqrt").replace("tl.div_rn(1.0, {self})", "1.0 / {self}")
+        cost: CostClass = "fma" if whole else "div"
         return Pointwise(text, cost, promotion, wide=wide)
     return POW
 

@@ -33,7 +33,12 @@ _LAWS: dict[str, Law] = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
 def _compare(sign: str) -> Pointwise:
-    return Pointwise("{self} " + sign + " {other}", promotion="bool", law=_LAWS.get(sign, ""))
+    return Pointwise(
+        "{self} " + sign + " {other}",
+        promotion="bool",
+        law=_LAWS.get(sign, ""),
+        rounds_numbers=True,
+    )
 
 
 _ADD = Pointwise("{self} + {other} * {alpha}", on_bool="{self} | {other} & {alpha}", law="add")
@@ -59,8 +64,8 @@ _AND = Pointwise("{self} & {other}", law="and")
 _OR = Pointwise("{self} | {other}", law="or")
 _XOR = Pointwise("{self} ^ {other}")
 _CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
-_REMAINDER = Pointwise("remainder({self}, {other})", "div")
-_FMOD = Pointwise("fmod({self}, {other})", "div")
+_REMAINDER = Pointwise("remainder({self}, {other})", "div", rounds_numbers=True)
+_FMOD = Pointwise("fmod({self}, {other})", "div", rounds_numbers=True)
 
 FLUSHING_EXP = "fast_exp({self})"
 INVERSE = "1.0 / {self}"
@@ -150,7 +155,7 @@ POINTWISE: dict[str, Pointwise] = {
     },
     "special_bessel_y0.default": _float("libdevice.y0({self})"),
     "special_bessel_y1.default": _float("libdevice.y1({self})"),
-    "neg.default": Pointwise("-{self}", law="neg"),
+    "neg.default": Pointwise("negative({self})", law="neg"),
     "abs.default": Pointwise("tl.abs({self})"),
     "relu.default": Pointwise("tl.where({self} < 0, 0, {self})", law="rising"),
     "sign.default": Pointwise(
@@ -164,7 +169,7 @@ POINTWISE: dict[str, Pointwise] = {
     "isnan.default": Pointwise("{self} != {self}", promotion="bool"),
     "isinf.default": Pointwise('tl.abs({self}) == float("inf")', promotion="bool"),
     "logical_not.default": Pointwise("{self} == 0", promotion="bool", law="not"),
-    "bitwise_not.default": Pointwise("~{self}", on_bool="{self} == 0", law="not"),
+    "bitwise_not.default": Pointwise("invert({self})", on_bool="{self} == 0", law="not"),
     "add.Tensor": _ADD,
     "add.Scalar": _ADD,
     "sub.Tensor": _SUB,

@@ -47,7 +47,8 @@ class Pointwise:
     the operands are bool. wide: used for float64, where a correctly rounded function takes only
     float32. flushing: used instead of either where it is no matter that what is below 2**-126
     becomes 0. summed: used in float32 where only sums of thousands of results are seen, in
-    which its rounding errors, small or random, are lost.
+    which its rounding errors, small or random, are lost. rounds_numbers: a number beside a 16-bit
+    float is rounded to that before it is used.
     """
 
     expr: str
@@ -61,6 +62,7 @@ class Pointwise:
     quick_cost: CostClass = "sfu"
     flushing: str | None = None
     summed: str | None = None
+    rounds_numbers: bool = False
 
     def form(self, dtype: str) -> str:
         """The expression for operands of a floating dtype, as exact as it gets."""

@@ -31,7 +31,7 @@ def mapped(graph: Graph, number: Callable[[Size], Any]) -> Graph:
             kind = TensorType(of(kind.shape), of(kind.stride), kind.dtype)
         kwargs = tuple((k, of(v)) for k, v in node.kwargs)
         nodes.append(replace(node, args=of(node.args), kwargs=kwargs, type=kind))
-    return Graph(tuple(nodes), graph.outputs)
+    return Graph(tuple(nodes), graph.outputs, graph.numerics)
 
 
 def _bases(graph: Graph) -> tuple[Size, ...]:

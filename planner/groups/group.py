@@ -110,7 +110,8 @@ def subgraph(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ())
         kwargs = tuple((k, map_refs(v, renumber)) for k, v in source.kwargs)
         inner.append(replace(source, id=renumber[old], args=args, kwargs=kwargs))
     outputs = around.stored(nodes, copies)
-    return Subgraph(Graph(tuple(inner), tuple(renumber[o] for o in outputs)), inputs, outputs)
+    own = Graph(tuple(inner), tuple(renumber[o] for o in outputs), graph.numerics)
+    return Subgraph(own, inputs, outputs)
 
 
 def copies_in(graph: Graph, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -309,7 +309,8 @@ class _Walker:
             renumber[old] = len(nodes)
             kept = _type(nodes[before[old]])
             nodes.append(Node(len(nodes), f"add_{old}", "aten.add.Tensor", both, (), kept))
-        return Graph(tuple(nodes), tuple(renumber[o] for o in outputs))
+        chosen = tuple(renumber[o] for o in outputs)
+        return Graph(tuple(nodes), chosen, group.numerics)
 
     def _chunk(self, node: int, steps: Mapping[int, int]) -> TensorType:
         """A part of a value that lies in memory as a whole: with the strides of the whole."""

@@ -50,7 +50,7 @@ class _Copier:
                 own: dict[int, int] = {}
                 self._made[node.id] = self._copy(node, own)
         outputs = tuple(None if o is None else self._made[o] for o in self.group.outputs)
-        return Graph(tuple(self.nodes), outputs)
+        return Graph(tuple(self.nodes), outputs, self.group.numerics)
 
     def _is_again(self, node: Node) -> bool:
         """Whether each reader has a value for itself: large ones, and views of those."""

@@ -181,7 +181,7 @@ def compile_kernel(
     blocks = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
     types = blocks, tuple((s.kind, s.aligned) for s in source.scalars)
     text = _COMMENT.sub("", source.text)
-    same = (text, types, source.num_warps, source.num_stages, wanted, aligned)
+    same = (text, types, source.num_warps, source.num_stages, source.contracts, wanted, aligned)
     found = _KEPT.pop(same, None)
     if found is None:
         found = _compiled(source, wanted, aligned)
@@ -255,7 +255,9 @@ def _built(
         raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
     divisible = _divisible(source, aligned)
     gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
-    options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    options: dict[str, Any] = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    if not source.contracts:
+        options["enable_fp_fusion"] = False
     if registers is not None:
         options["maxnreg"] = registers
     try:

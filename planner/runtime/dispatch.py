@@ -27,7 +27,7 @@ from ..capture.layouts import laid_out
 from ..capture.saving import RESULTS, partition
 from ..capture.symbolic import symbolic
 from ..errors import PlanError
-from ..graph.graph import Graph, key
+from ..graph.graph import Graph, Numerics, key
 from ..graph.ops import is_compute, is_free
 from ..graph.varying import bucket_key
 from ..plan import GroupPlan, Plan
@@ -59,11 +59,13 @@ class NoPlan(PlanError, ShortenTraceback):
 @dataclass(frozen=True, slots=True)
 class Policy:
     """on_miss: what a graph without a plan does. baseline: how it then runs ("auto": Inductor on
-    CUDA, else eager). cudagraph: replay inference graphs even where the plan does not say so."""
+    CUDA, else eager). cudagraph: replay inference graphs even where the plan does not say so.
+    numerics: see `Graph`."""
 
     on_miss: OnMiss = "baseline"
     baseline: Baseline = "auto"
     cudagraph: bool = False
+    numerics: Numerics = "fast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,8 @@ class Dispatcher:
             try:
                 if is_dynamic(gm):
                     return _boxed(_Dynamic(self, gm, given))
-                return _boxed(self.static(capture(laid_out(gm, given.stage)), given))
+                captured = capture(laid_out(gm, given.stage), self.policy.numerics)
+                return _boxed(self.static(captured, given))
             except _DYNAMOS:
                 raise
             except Exception as error:
@@ -291,7 +294,8 @@ class Dispatcher:
     def _baseline(self, device: torch.device) -> tuple[Lowering, str]:
         eager = self.policy.baseline == "eager"
         if self.policy.baseline == "auto":
-            eager = device.type != "cuda"
+            # Inductor keeps none of eager's roundings.
+            eager = device.type != "cuda" or self.policy.numerics == "eager"
         return ("aten" if eager else "inductor"), ""
 
     def _whole_plan(self, captured: Captured, whole: tuple[Lowering, str]) -> Plan:
@@ -326,7 +330,7 @@ class _Dynamic:
 
     def __init__(self, dispatcher: Dispatcher, gm: fx.GraphModule, given: Given) -> None:
         self._dispatcher, self._gm, self._stage = dispatcher, gm, given.stage
-        self._symbolic = symbolic(gm)
+        self._symbolic = symbolic(gm, dispatcher.policy.numerics)
         self._tensors = [i for i, x in enumerate(given.fakes) if isinstance(x, torch.Tensor)]
         self._shared: Boxed | None = None
         self._runs: OrderedDict[Any, _Run] = OrderedDict()
@@ -374,7 +378,8 @@ class _Dynamic:
             captured, numbers = self._symbolic.at(self._symbolic.sizes(inputs))
         else:
             static = specialise(self._gm, inputs)
-            captured, numbers = capture(static.gm), static.numbers
+            numerics = self._dispatcher.policy.numerics
+            captured, numbers = capture(static.gm, numerics), static.numbers
         fakes = [captured.fx_nodes[i].meta["val"] for i in captured.graph.inputs]
         live = key(captured.graph), self._stage
         try:

@@ -41,17 +41,24 @@ def compile_whole(gm: fx.GraphModule, inputs: Sequence[Any], mode: str) -> Calla
 
 
 def compile_part(
-    gm: fx.GraphModule, inputs: Sequence[Any], mode: str, *, entire: bool = False
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    mode: str,
+    *,
+    entire: bool = False,
+    rounds: bool = False,
 ) -> Boxed:
     """An ATen graph, with fake or symbolic inputs, that stands between other work: as
     `compile_whole`, but without CUDA graphs, which would copy its inputs. entire: it is all that
-    AOTAutograd asked for."""
+    AOTAutograd asked for. rounds: it rounds what eager rounds between operations."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
     options = {**mode_options(mode), "triton.cudagraphs": False}
+    if rounds:
+        options["emulate_precision_casts"] = True
     fake_mode = next((m for x in inputs if (m := _fake_mode(x)) is not None), FakeTensorMode())
     context = TracingContext.try_get()
     if not entire or context is None or context.fake_mode is not fake_mode:
@@ -75,7 +82,7 @@ def compile_group(
     they read from outside, in order of their ids."""
     gm = _cut(captured, nodes, outputs)
     fakes = [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
-    return compile_part(gm, fakes, mode)
+    return compile_part(gm, fakes, mode, rounds=captured.graph.numerics == "eager")
 
 
 def _fake_mode(value: Any) -> FakeTensorMode | None:

@@ -66,7 +66,7 @@ class Forms:
         form = Form(expr, operands, operation.cost, operation.law)
         if operation.wide and working == "float64":
             return Form(operation.wide, operands, operation.cost, operation.law)
-        if node.id in self._exact:
+        if node.id in self._exact or self._group.numerics == "eager":
             return form
         if operation.relaxed and _is_rounded_to_bfloat16(self._group, node):
             form = Form(operation.relaxed, operands, "sfu", operation.law)

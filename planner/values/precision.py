@@ -10,7 +10,8 @@ from torch._prims_common import elementwise_dtypes
 
 from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref
-from ..graph.ops import Cast, Pointwise, View, bound, row
+from ..graph.numbers import BOUNDS, stored
+from ..graph.ops import Cast, Contraction, Law, Pointwise, Reduction, View, bound, row
 from ..graph.sizes import plain
 from .values import register_dtype
 
@@ -55,9 +56,56 @@ def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str 
     return name, "bool" if operation.promotion == "bool" else name
 
 
+def number_of(group: Graph, node: Node, operation: Pointwise, number: Arg) -> Arg:
+    """A number beside tensors, as eager takes it: arithmetic on 16-bit floats keeps all of it, but
+    what compares them, or takes a remainder, first makes it one of them."""
+    if not isinstance(number, (bool, int, float)) or not operation.rounds_numbers:
+        return number
+    types = [group.nodes[i].type for i in node.inputs]
+    narrow = {t.dtype for t in types if t is not None and t.dtype in NARROW}
+    alone = len(narrow) == 1 and len(types) == 1
+    return stored(number, narrow.pop()) if alone else number
+
+
 def dtype_of(node: Node) -> str:
     assert node.type is not None
     return node.type.dtype
+
+
+_INTEGERS = ("int32", "int64")
+
+
+def cast_law(source: str, target: str) -> Law:
+    """What algebra may assume of a conversion between dtypes of registers."""
+    if target == source or source == "bool":
+        return "copy"
+    if target in ("float32", "float64") or (source in BOUNDS and target in _INTEGERS):
+        return "copy"
+    return "rising" if source in ("float32", "float64") and target in _INTEGERS else ""
+
+
+USER_CAST = "aten._to_copy.default"
+"""A cast that the user wrote. One that a decomposition makes is `prims.convert_element_type`."""
+
+
+def rounds(group: Graph, node: Node) -> bool:
+    """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
+    wrote does, but where it is only stored, or an operand of products of matrices, for there it is
+    rounded in any case; with the numerics of eager the result of every operation does."""
+    if node.type is None or node.type.dtype not in NARROW:
+        return False
+    users = list(group.users(node.id))
+    if group.numerics == "eager":
+        return bool(users) and isinstance(row(node), (Pointwise, Cast, Reduction, Contraction))
+    if node.op != USER_CAST:
+        return False
+    while users:
+        user = group.nodes[users.pop()]
+        if isinstance(row(user), View):
+            users += group.users(user.id)
+        elif not isinstance(row(user), Contraction):
+            return True
+    return False
 
 
 def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str, str]:
@@ -71,7 +119,8 @@ def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str
         return sides[0], "ieee"
     if dict(node.kwargs).get("precision") == "tf32":
         return own, "tf32"
-    shown = own == "float32" and any(sides) and _is_rounded_at_once(group, node)
+    loose = own == "float32" and any(sides) and group.numerics == "fast"
+    shown = loose and _is_rounded_at_once(group, node)
     return own, "tf32" if shown else "ieee"
 
 

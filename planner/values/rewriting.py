@@ -8,7 +8,19 @@ from dataclasses import replace
 
 from ..graph.graph import Arg, Ref
 from ..graph.ops import MAX, MIN, OPS, Pointwise
-from .values import Choice, Compute, Dims, Fold, Index, Literal, Load, Value, ValueKind, Values
+from .values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Literal,
+    Load,
+    Value,
+    ValueKind,
+    Values,
+    written,
+)
 
 FLOATS = ("float32", "float64")
 INDICES = ("int32", "int64")
@@ -36,7 +48,7 @@ class Rewriting:
 
     @staticmethod
     def _identity(kind: ValueKind, dims: Dims, dtype: str) -> object:
-        return kind, frozenset(f for dim in dims for f in dim), dtype
+        return kind, written(kind), frozenset(f for dim in dims for f in dim), dtype
 
     def add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
         """A new value, or the one there is of this kind."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref, TensorType
+from ..graph.numbers import converted, stored
 from ..graph.ops import (
+    ALL,
+    ANY,
     DTYPES,
     SUM,
     Cast,
@@ -26,12 +30,21 @@ from ..graph.ops import (
     row,
 )
 from ..graph.pointwise import INVERSE
+from ..graph.sizes import varies
 from ..memo import by_identity
 from .axes import Factors, FactorSpace
 from .exactness import Forms
 from .lookups import lookup
 from .narrow import narrowed
-from .precision import NARROW, expression, product_dtypes, working_dtypes
+from .precision import (
+    NARROW,
+    cast_law,
+    expression,
+    number_of,
+    product_dtypes,
+    rounds,
+    working_dtypes,
+)
 from .selected import read_by_index
 from .values import (
     Choice,
@@ -48,6 +61,7 @@ from .values import (
     Window,
     Windows,
     register_dtype,
+    written,
 )
 from .views import Found, Reading, load_dims, view
 from .windows import dims_of
@@ -128,6 +142,12 @@ class Tracer:
         return found
 
     def _trace(self, node: Node, windows: Windows) -> Reading:
+        value, dims = yield from self._evaluated(node, windows)
+        if rounds(self.group, node) and not self._has(value, _type(node).dtype):
+            value = self._rounded(value, node)
+        return value, dims
+
+    def _evaluated(self, node: Node, windows: Windows) -> Reading:
         if is_input(node):
             return self._load(node, windows)
         match row(node):
@@ -195,7 +215,7 @@ class Tracer:
             if "{" + name + "}" not in expr:
                 continue
             if not isinstance(argument, Ref):
-                operands.append((name, argument))
+                operands.append((name, number_of(self.group, node, operation, argument)))
                 continue
             value, own = yield from self.operand(argument.node, shape, windows)
             if node.op in ("aten.eq.Tensor", "aten.ne.Tensor"):
@@ -223,17 +243,41 @@ class Tracer:
     def _as_stored(self, value: int, node: Node) -> int:
         """A 16-bit float at the precision of its dtype: registers keep more, and a maximum would
         no longer equal the element it came of, or what was stored of it."""
-        kept = self.values[value]
-        if _type(node).dtype not in NARROW or isinstance(kept.kind, Load):
+        if _type(node).dtype not in NARROW or isinstance(self.values[value].kind, Load):
             return value
-        expr = f"as_{_type(node).dtype}({{x}})"
-        kind = Compute(expr, (("x", Ref(value)),), kept.dtype, kept.dtype, "fma")
-        return self.add(kind, kept.dims, kept.dtype, node)[0]
+        return self._rounded(value, node)
+
+    def _rounded(self, value: int, node: Node) -> int:
+        """A value at the precision of a node's 16-bit dtype."""
+        dtype, kept = _type(node).dtype, self.values[value]
+        expr = f"as_{dtype}({{x}})"
+        if isinstance(kept.kind, Compute) and kept.kind.expr == expr:
+            return value
+        kind = Compute(expr, (("x", Ref(value)),), "float32", "float32", "fma", "rising")
+        return self.add(kind, kept.dims, dtype, node)[0]
 
     def _cast(self, node: Node, windows: Windows) -> Reading:
         value, dims = yield _source(node), windows
-        kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move", "copy")
-        return self.add(kind, dims, _type(node).dtype, node)
+        match self.values[value].kind:
+            case Literal(number=number) if not varies(number):
+                source = _type(self.group.nodes[_source(node)]).dtype
+                own = converted(number, source, _type(node).dtype)
+                return self.add(Literal(own), dims, _type(node).dtype, node)
+        source, target = self.values[value].dtype, _type(node).dtype
+        law = cast_law(source, register_dtype(target))
+        kind = Compute("{x}", (("x", Ref(value)),), None, source, "move", law)
+        return self.add(kind, dims, target, node)
+
+    def _has(self, value: int, dtype: str) -> bool:
+        """Whether a 16-bit dtype has every number that a value can be."""
+        match self.values[value].kind:
+            case Load(dtype=stored):
+                pass
+            case Literal():
+                return True
+            case _:
+                stored = self.values[value].dtype
+        return stored in (dtype, "bool", "uint8", "int8")
 
     def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> Reading:
         if any(windows):
@@ -246,7 +290,8 @@ class Tracer:
         over = dims_of(named.get("dim"), len(shape))
         if reduction.monoid.name in ("max", "min") and 0 in shape:
             raise Refused("empty", f"{node.name} reduces an empty tensor")
-        if _type(node).dtype == "bool" and self.values[value].dtype != "bool":
+        logical = reduction.monoid in (ANY, ALL)
+        if logical and self.values[value].dtype != "bool":
             # What is not 0 is true: an int32, in which bools are folded, would lose a fraction.
             kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
             value, _ = self.add(kind, dims, "bool", node)
@@ -254,8 +299,31 @@ class Tracer:
         if named.get("keepdim"):
             kept = tuple(() if i in over else d for i, d in enumerate(dims))
         reduced = tuple(f for i in sorted(over) for f in dims[i])
+        if reduction.monoid == SUM and not reduction.mean:
+            return self._sum(node, value, reduced, kept)
         fold = Fold(reduction.monoid, value, reduced, reduction.mean)
-        return self.add(fold, kept, _type(node).dtype, node)
+        if not logical:
+            return self.add(fold, kept, _type(node).dtype, node)
+        found, _ = self.add(fold, kept, "bool", node)
+        if _type(node).dtype == "bool":
+            return found, kept
+        kind = Compute("{x}", (("x", Ref(found)),), None, "bool", "move")  # of uint8 a uint8
+        return self.add(kind, kept, _type(node).dtype, node)
+
+    def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> Found:
+        """A sum; along dimensions that only repeat the value it is a product with their size."""
+        dtype = register_dtype(_type(node).dtype)
+        reduced, resolve = self.space.resolve(reduced), self.space.resolve
+        own = {f for dim in self.values[value].dims for f in resolve(dim)}
+        again = tuple(f for f in reduced if f not in own)
+        rest = tuple(f for f in reduced if f in own)
+        if not again:
+            return self.add(Fold(SUM, value, reduced), kept, dtype, node)
+        count = math.prod(self.space.extent(f) for f in again)
+        found = (value, kept)
+        if rest:
+            found = self.add(Fold(SUM, value, rest), kept, dtype, node)
+        return self._binary("{self} * {other}", "mul", found, count, (), node)
 
     def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
@@ -320,13 +388,14 @@ class Tracer:
         if not isinstance(number, (bool, int, float)):
             raise Refused("constant", f"{node.name} is filled with {number!r}")
         dims = self.fresh(_type(node).shape, windows)
+        number = stored(number, _type(node).dtype)
         return self.add(Literal(number), dims, _type(node).dtype, node)
 
     def _iota(self, node: Node, windows: Windows) -> Found:
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
-        if not isinstance(start, int) or not isinstance(step, int):
-            raise Refused("constant", f"{node.name} counts in steps that are no integers")
+        assert isinstance(start, int)
+        assert isinstance(step, int)
         (window,) = windows
         dims = self.fresh(_type(node).shape, windows)
         whole = Window(start, step, _type(node).shape[0]).inside(window)
@@ -378,7 +447,7 @@ class Tracer:
             if len(flat) != len(set(flat)):
                 raise Refused("transposed", f"{value.origin} is used together with its transpose")
             kind = _resolved(value.kind, self.space, renamed)
-            identity = (kind, value.dtype, dims)
+            identity = (kind, written(kind), value.dtype, dims)
             if identity in same:
                 renamed[value.id] = same[identity]
                 continue

@@ -151,6 +151,19 @@ class Value:
         return frozenset(f for dim in self.dims for f in dim)
 
 
+def written(kind: ValueKind) -> tuple[object, ...]:
+    """The numbers in a kind as they are written, by which kinds differ that Python calls equal: 0.0
+    equals -0.0 there, and a number that varies one that does not."""
+    match kind:
+        case Compute(operands=operands):
+            numbers = [a for _, a in operands if not isinstance(a, Ref)]
+        case Literal(number=number):
+            numbers = [number]
+        case _:
+            return ()
+    return tuple((repr(n), getattr(n, "probes", None)) for n in numbers)
+
+
 def _operands(kind: ValueKind) -> Iterable[int]:
     match kind:
         case Compute(operands=operands):

@@ -169,12 +169,6 @@ def filled_with_a_tensor() -> object:
     return trace(graph)
 
 
-@case("constant", "n0 counts in steps that are no integers")
-def counting_in_halves() -> object:
-    b = Builder()
-    return trace(b.graph(b.op("arange.start_step", 0, 4, 0.5, shape=(8,))))
-
-
 @case("concat", "n2 has an operand of another rank")
 def concatenation_of_two_ranks() -> object:
     b = Builder()

@@ -262,6 +262,12 @@ def test_a_maximum_that_waits_for_a_sum() -> None:
     assert formulas(derived) == ["max(f(u)) = f(max(u)), f = sub"]
 
 
+def test_a_cast_of_the_users_rounds_the_maximum_once() -> None:
+    values = traced(lambda x: x.bfloat16().amax(-1), t(3, 8))
+    derived = derive(values, looped(values, "amax"))
+    assert formulas(derived) == ["max(f(u)) = f(max(u)), f = _to_copy"]
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -270,7 +276,7 @@ def test_a_maximum_that_waits_for_a_sum() -> None:
         lambda x, b: (x * b).amax(-1),  # of either sign
         lambda x, b: (x * x).amax(-1),
         lambda x, b: x.amax(-1),
-        lambda x, b: x.bfloat16().amax(-1),  # only a copy
+        lambda x, b: x.double().amax(-1),  # only a copy
     ],
 )
 def test_extrema_that_stay(function: Callable[..., object]) -> None:

@@ -251,8 +251,19 @@ def test_no_index_overflows_in_a_tensor_of_more_than_2_to_the_31_elements(reduct
     source = found.kernels[0].text
     assert "pid = tl.cast(tl.program_id(0), tl.int64)" in source
     (index,) = re.findall(r"^ +r0 = (.*?)  #", source, re.MULTILINE)
-    assert index.startswith("tl.cast(")
-    assert index.endswith(", tl.int64)")
+    widened = {"held": "tl.cast(tl.arange(", "loop": "tl.cast(r0_block0, tl.int64) * 64 + "}
+    assert index.startswith(widened[reduction])
+
+
+def test_no_index_overflows_where_what_small_tensors_broadcast_to_is_large() -> None:
+    b = Builder()
+    row, column = b.input(1, 2**16), b.input(2**16, 1)
+    grid = b.op("add.Tensor", row, column, shape=(2**16, 2**16))
+    graph = b.graph(b.op("sum.default", grid, shape=()))
+    found = lower(graph, Config(blocks(r0=1024), 4, reduction="loop"))
+    assert isinstance(found, Program), found
+    (index,) = re.findall(r"^ +r0 = (.*?)  # loop axis of 4294967296", found.kernels[0].text, re.M)
+    assert index.startswith("tl.cast(r0_block0, tl.int64) * 1024 + ")
 
 
 @pytest.mark.parametrize("reduction", ["held", "loop", "nested"])

@@ -1,0 +1,54 @@
+"""Python numbers as tensors hold them: an integer wraps at the width of its type, a float is
+rounded to its precision."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import torch
+
+from .sizes import varies
+
+BOUNDS = {
+    "uint8": (0, 255),
+    "int8": (-128, 127),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+"""The least and the greatest number of each integer type."""
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """The integer that is left in so many bits."""
+    low, high = BOUNDS[dtype]
+    return (number - low) % (high - low + 1) + low
+
+
+def single(number: float) -> float:
+    """A number at the precision of float32; infinite where it is beyond its range."""
+    try:
+        (rounded,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    # What float32 has in any case is written as the user wrote it.
+    is_normal = math.isfinite(number) and abs(number) >= 2.0**-126
+    return number if is_normal else float(rounded)
+
+
+def stored(number: float, dtype: str) -> float:
+    """A number as an element of a tensor that is filled with it; one that varies stays as it is."""
+    if varies(number) or (dtype in ("float32", "float64") and not isinstance(number, int)):
+        return number
+    if dtype in BOUNDS:
+        return wrapped(int(number), dtype)
+    found: float = torch.full((), number, dtype=getattr(torch, dtype)).item()
+    return found
+
+
+def converted(number: float, source: str, target: str) -> float:
+    """A number of one type as eager casts it to another."""
+    held = torch.full((), number, dtype=getattr(torch, source))
+    found: float = held.to(getattr(torch, target)).item()
+    return found
