@@ -20,7 +20,7 @@ from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
 from .planner.covers.cover import modelled_plan
 from .planner.errors import DeviceError, FusionplanError, PlanError
-from .planner.graph.graph import key
+from .planner.graph.graph import Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
@@ -45,6 +45,8 @@ class Options:
     is the default store. evidence: "measured", or "any" to run modelled plans too; None is
     "measured", and "any" in the interpreter. baseline: "auto" is Inductor on CUDA, else eager.
     cudagraph: replay inference graphs as CUDA graphs even where their plans do not say so.
+    numerics: "fast", or "eager" to keep every rounding that eager makes between operations (see
+    docs/numerics.md); plans of the one are none of the other.
     """
 
     on_miss: OnMiss | None = None
@@ -52,6 +54,7 @@ class Options:
     evidence: Accepted | None = None
     baseline: Baseline = "auto"
     cudagraph: bool = False
+    numerics: Numerics = "fast"
 
     @staticmethod
     def of(given: Mapping[str, Any] | None) -> Options:
@@ -65,6 +68,7 @@ class Options:
         _one_of("evidence", given.get("evidence"), (*get_args(Accepted), None))
         _one_of("baseline", given.get("baseline", "auto"), get_args(Baseline))
         _one_of("cudagraph", given.get("cudagraph", False), (True, False))
+        _one_of("numerics", given.get("numerics", "fast"), get_args(Numerics))
         if not isinstance(given.get("store"), (str, Path, type(None))):
             raise FusionplanError("option store: a path or a database URL")
         return Options(**given)
@@ -85,6 +89,7 @@ def load(
     baseline: Baseline = "auto",
     cudagraph: bool = False,
     dynamic: bool | None = None,
+    numerics: Numerics = "fast",
 ) -> Any:
     """The model (or function), run by its stored plans; see `Options`. It never tunes unless
     on_miss is "tune". `dynamic` is torch.compile's. Plans are looked up at the first call with
@@ -95,6 +100,7 @@ def load(
         "evidence": evidence,
         "baseline": baseline,
         "cudagraph": cudagraph,
+        "numerics": numerics,
     }
     Options.of(options)
     compiled: Any = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
@@ -102,7 +108,11 @@ def load(
 
 
 def pinned(
-    model: Callable[..., Any], plans: Mapping[str, Plan], *, dynamic: bool | None = None
+    model: Callable[..., Any],
+    plans: Mapping[str, Plan],
+    *,
+    dynamic: bool | None = None,
+    numerics: Numerics = "fast",
 ) -> Any:
     """The model as `load` runs it, by these plans, by graph key, in place of a store's. A graph
     that has none of them runs as `load` runs it on a miss."""
@@ -110,7 +120,8 @@ def pinned(
     def find(captured: Captured) -> Plan | str:
         return plans.get(key(captured.graph), "no plan is given for it")
 
-    dispatcher = Dispatcher(Policy(), Sources(find, device_key=lambda d: profile_of(d).key))
+    sources = Sources(find, device_key=lambda d: profile_of(d).key)
+    dispatcher = Dispatcher(Policy(numerics=numerics), sources)
     compiled: Any = torch.compile(model, backend=dispatcher, dynamic=dynamic)
     return compiled
 
@@ -156,7 +167,8 @@ def compile_graph(
 def dispatcher_for(options: Options) -> Dispatcher:
     """A dispatcher that reads the store which the options name."""
     default: OnMiss = "model" if interpreted() else "baseline"
-    policy = Policy(options.on_miss or default, options.baseline, options.cudagraph)
+    on_miss = options.on_miss or default
+    policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
 
     def find(captured: Captured) -> Plan | str:
         return _stored_plan(captured, options)

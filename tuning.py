@@ -20,6 +20,7 @@ from .db.records import PlanRecord
 from .db.store import Store
 from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
+from .planner.graph.graph import Numerics
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
@@ -115,6 +116,7 @@ def tune(
     dynamic: bool = False,
     progress: Progress | bool | None = None,
     name: str | None = None,
+    numerics: Numerics = "fast",
 ) -> Tuned:
     """Tune every graph of the model for these inputs and keep the plans in the store.
 
@@ -130,7 +132,8 @@ def tune(
     rounded up to a power of two and in whether it is a multiple of 16. Sizes marked by
     torch._dynamo.mark_dynamic vary in any case. progress: what is told of the work; None is a panel
     with time and trials where stderr is a terminal, False nothing. Python's logging has it in any
-    case, under the name "fusionplan".
+    case, under the name "fusionplan". numerics: "eager" keeps every rounding that eager makes
+    between operations (see docs/numerics.md); `load` finds the plans by the same.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """
@@ -151,12 +154,15 @@ def tune(
         turns = Turns.of(call, _addresses(model))
         turns.watch(lambda: check_runs(model, turns.calls[0], training))
         turns.restore(0)
-        captured = capture_model(model, turns.calls[0], training=training, dynamic=dynamic)
+        captured = capture_model(
+            model, turns.calls[0], training=training, dynamic=dynamic, numerics=numerics
+        )
         turns.restore(0)
         for note in captured.notes:
             told.note(note)
         title = name or _name_of(model)
-        job = _Job(opened, place, title, told, allowed, str(call), model, turns, training, dynamic)
+        how = training, dynamic, numerics
+        job = _Job(opened, place, title, told, allowed, str(call), model, turns, *how)
         found, interrupted = job.run(captured)
         if place.device.type == "cuda" and place.measured and not interrupted:
             _refitted(opened, place.profile, told)
@@ -166,7 +172,9 @@ def tune(
         captured,
         place,
         interrupted,
-        load(model, store=store, dynamic=dynamic or None) if place.measured else model,
+        load(model, store=store, dynamic=dynamic or None, numerics=numerics)
+        if place.measured
+        else model,
     )
 
 
@@ -239,6 +247,7 @@ class _Job:
     turns: Turns
     training: bool
     dynamic: bool
+    numerics: Numerics
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
@@ -269,7 +278,9 @@ class _Job:
         return self._kept(captured, found, plans), stopped or interrupted.is_set()
 
     def _baselines(self) -> Baselines:
-        modes = MODES if self.place.device.type == "cuda" else ()
+        # The modes of torch.compile do not keep eager's roundings.
+        keeps = self.numerics == "fast" and self.place.device.type == "cuda"
+        modes = MODES if keeps else ()
         given = model_baselines(self.model, self.turns, modes, self.training)
         return Baselines(given, self.progress)
 
@@ -320,7 +331,9 @@ class _Job:
             return [session.uncompared(searched) for session, searched in found]
 
     def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
-        run: Callable[..., Any] = pinned(self.model, plans, dynamic=self.dynamic or None)
+        run: Callable[..., Any] = pinned(
+            self.model, plans, dynamic=self.dynamic or None, numerics=self.numerics
+        )
         return run
 
     def _kept(

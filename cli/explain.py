@@ -23,8 +23,10 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    NumericsOption,
     StoreOption,
     TargetOption,
+    numerics_of,
 )
 from .table import Table
 
@@ -43,14 +45,14 @@ if TYPE_CHECKING:
         Side,
         Tensor,
     )
-    from ..planner.graph.graph import Graph
+    from ..planner.graph.graph import Graph, Numerics
     from ..planner.plan import Chosen, GroupPlan, Plan
     from ..tuner.capture_model import CapturedModel, Part
     from ..tuning import Place
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class FoundPlan:
     """The plan of one graph: of the store (its record's key) or of the cost model (key None)."""
 
     plan: Plan
@@ -65,7 +67,7 @@ class _Explained:
 
     name: str
     part: Part
-    found: _Found
+    found: FoundPlan
     explanation: Explanation
 
     def to_json(self) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def explain(
     device: DeviceOption = None,
     target: TargetOption = None,
     training: Annotated[bool, typer.Option("--training", help="The backward pass too.")] = False,
+    numerics: NumericsOption = "fast",
     modelled: Annotated[
         bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
     ] = False,
@@ -103,10 +106,12 @@ def explain(
     Without a stored plan for this device, the plan is the cost model's, and says so.
     """
     with contextlib.ExitStack() as stack:
-        opened = None if modelled else _opened(store, stack)
+        opened = None if modelled else opened_store(store, stack)
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr):
-            name, captured, place = _captured(model, inputs, device, target, training)
+            name, captured, place = captured_model(
+                model, inputs, device, target, training, numerics_of(numerics)
+            )
         explained = list(_explained(name, captured, place, opened, group, kernel))
     if group is not None and not any(each.explanation.groups for each in explained):
         counts = ", ".join(str(len(each.found.plan.groups)) for each in explained) or "0"
@@ -128,7 +133,7 @@ def explain(
             _print(render.out(), each)
 
 
-def _opened(location: str | None, stack: contextlib.ExitStack) -> Store | None:
+def opened_store(location: str | None, stack: contextlib.ExitStack) -> Store | None:
     """The store for reading; None where it is not made yet. Raises StoreError for any other that
     cannot be read."""
     place = resolve(location)
@@ -138,8 +143,13 @@ def _opened(location: str | None, stack: contextlib.ExitStack) -> Store | None:
     return stack.enter_context(Store.open(location, create=False, read_only=True))
 
 
-def _captured(
-    model: str, inputs: str | None, device: str | None, target: str | None, training: bool
+def captured_model(
+    model: str,
+    inputs: str | None,
+    device: str | None,
+    target: str | None,
+    training: bool,
+    numerics: Numerics,
 ) -> tuple[str, CapturedModel, Place]:
     from ..tuner.capture_model import capture_model
     from ..tuning import place_of
@@ -147,7 +157,8 @@ def _captured(
 
     place = place_of(device, target)
     named = load_model(model, inputs, place.device)
-    return named.name, capture_model(named.model, named.call, training=training), place
+    captured = capture_model(named.model, named.call, training=training, numerics=numerics)
+    return named.name, captured, place
 
 
 def _explained(
@@ -162,7 +173,7 @@ def _explained(
 
     for number, part in enumerate(captured.parts):
         title = name if len(captured.parts) == 1 else f"{name} {number} {part.stage}"
-        found = _found(part, place, store)
+        found = found_plan(part, place, store)
         explanation = explained(
             part.captured.graph,
             found.plan,
@@ -178,7 +189,7 @@ def _explained(
 # --- which plan, and what was measured ---
 
 
-def _found(part: Part, place: Place, store: Store | None) -> _Found:
+def found_plan(part: Part, place: Place, store: Store | None) -> FoundPlan:
     from ..planner.versions import versions
 
     device = place.profile
@@ -186,12 +197,12 @@ def _found(part: Part, place: Place, store: Store | None) -> _Found:
     if store is None or record is None:
         where = "" if store is None else f"{store.location} has no plan of it for {device.name}: "
         note = f"{where}this is the cost model's plan, nothing was measured"
-        return _Found(_modelled(part.captured.graph, place), None, note, {})
+        return FoundPlan(_modelled(part.captured.graph, place), None, note, {})
     note = f"stored as {record.key[: render.KEY]} in {store.location}"
     if record.versions != versions():
         note += f", made with {render.pairs(record.versions)}: its kernels may have changed since"
     plan = stored.shown(store, record).plan
-    return _Found(plan, record.key, note, _measured(store, plan))
+    return FoundPlan(plan, record.key, note, _measured(store, plan))
 
 
 def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:

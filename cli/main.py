@@ -30,6 +30,7 @@ COMMANDS = {
     "diff": "Compare two plans: which groups changed, and their times.",
     "why-miss": "Say why no stored plan fits a model, and what to do.",
     "repro": "Write a script that runs one kernel of a plan alone.",
+    "bisect": "Find the group in which a plan's numbers part from eager's.",
     "history": "List what was tried, and what came of it.",
     "accuracy": "Compare the cost model with what was measured.",
     "calibrate": "Measure the device that the cost model counts with.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
+from ..planner.graph.graph import Numerics
 from .errors import UsageError
 from .settings import SETTINGS
 
@@ -44,6 +45,15 @@ TrainingOption = Annotated[bool, typer.Option("--training", help="The backward p
 DynamicOption = Annotated[
     bool, typer.Option("--dynamic", help="For all sizes like those of the inputs.")
 ]
+NumericsOption = Annotated[
+    str,
+    typer.Option(
+        "--numerics",
+        metavar="MODE",
+        help="fast: what lies between operations of 16-bit floats may stay in float32; eager: each "
+        "result is rounded as eager stores it.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 ShareOption = Annotated[
     str | None,
@@ -54,6 +64,14 @@ ShareOption = Annotated[
         "this share, such as 2%.",
     ),
 ]
+
+
+def numerics_of(text: str) -> Numerics:
+    """Raises UsageError for anything but "fast" and "eager"."""
+    for mode in get_args(Numerics):
+        if mode == text:
+            return cast("Numerics", mode)
+    raise UsageError(f"--numerics {text}: give one of {', '.join(get_args(Numerics))}")
 
 
 def share_of(text: str | None) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..db import Store
+from ..planner.graph.graph import Numerics
 from ..planner.plan import Plan
 from ..tuner.effort import allowance
 from . import render, stored
@@ -24,12 +25,14 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    NumericsOption,
     SecondsOption,
     ShareOption,
     StoreOption,
     TargetOption,
     TrainingOption,
     TrialsOption,
+    numerics_of,
     share_of,
 )
 from .render import ShownPlan
@@ -54,6 +57,7 @@ class _Request:
     target: str | None
     training: bool
     dynamic: bool
+    numerics: Numerics
 
 
 def tune(
@@ -67,6 +71,7 @@ def tune(
     target: TargetOption = None,
     training: TrainingOption = False,
     dynamic: DynamicOption = False,
+    numerics: NumericsOption = "fast",
     fail_if_slower: ShareOption = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; one line a plan.")] = False,
@@ -84,7 +89,17 @@ def tune(
     with Store.open(store) as opened:  # before torch is imported and the model is run
         location = opened.location
     request = _Request(
-        model, inputs, trials, seconds, effort, store, device, target, training, dynamic
+        model,
+        inputs,
+        trials,
+        seconds,
+        effort,
+        store,
+        device,
+        target,
+        training,
+        dynamic,
+        numerics_of(numerics),
     )
     limit = allowance(effort, trials, seconds).seconds
     try:
@@ -153,6 +168,7 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
         target=request.target,
         training=request.training,
         dynamic=request.dynamic,
+        numerics=request.numerics,
         progress=progress,
         name=named.name,
     )

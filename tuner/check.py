@@ -111,6 +111,17 @@ def compare(wanted: Expected, actual: torch.Tensor) -> str | None:
     return None
 
 
+def greatest(wanted: Expected, actual: torch.Tensor) -> float:
+    """The greatest error of an element that is finite, relative to its size and the output's root
+    mean square; of integers and booleans, the share of those that differ."""
+    if not actual.numel():
+        return 0.0
+    if not actual.dtype.is_floating_point:
+        return float((actual != wanted.value).double().mean())
+    pieces = _pieces(actual, wanted.value, wanted.eager)
+    return max(float(_error(wanted.scale, *piece).max()) for piece in pieces)
+
+
 def check(wanted: Sequence[Expected], actual: Sequence[torch.Tensor], data_set: str) -> str | None:
     """Why one of the outputs is not acceptable, naming output, data set and element; or None."""
     for index, (one, tensor) in enumerate(zip(wanted, actual, strict=True)):

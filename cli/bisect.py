@@ -1,0 +1,102 @@
+"""`planner bisect`: the group in which a plan's numbers part from eager's."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..planner.errors import DeviceError
+from . import render
+from .explain import captured_model, found_plan, opened_store
+from .options import (
+    DeviceOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    NumericsOption,
+    StoreOption,
+    TrainingOption,
+    numerics_of,
+)
+
+if TYPE_CHECKING:
+    from ..tuner.bisect import GroupError
+
+_SHOWN = 5
+"""Operations of a group that are named."""
+
+
+def bisect(
+    model: ModelArgument,
+    inputs: InputsOption = None,
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    training: TrainingOption = False,
+    numerics: NumericsOption = "fast",
+    modelled: Annotated[
+        bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run each group of a model's plan on the inputs that eager gives it, and print its error and
+    eager's against float64. The first group beyond the accuracy rule is named at the end.
+
+    Needs a CUDA device, or Triton's interpreter (TRITON_INTERPRET=1) on a CPU.
+    """
+    with contextlib.ExitStack() as stack:
+        opened = None if modelled else opened_store(store, stack)
+        # What the model's own code prints is no result of ours.
+        with contextlib.redirect_stdout(sys.stderr):
+            from ..planner.runtime.compile import interpreted
+            from ..tuner.bisect import bisect as search
+
+            name, captured, place = captured_model(
+                model, inputs, device, None, training, numerics_of(numerics)
+            )
+            if place.device.type != "cuda" and not interpreted():
+                raise DeviceError(
+                    "bisect runs kernels: it needs a CUDA device, or TRITON_INTERPRET=1 set before "
+                    "planner starts, to run them in Triton's interpreter"
+                )
+            found = []
+            for part in captured.parts:
+                chosen = found_plan(part, place, opened)
+                errors = list(search(part.captured, chosen.plan, part.inputs))
+                found.append((part.stage, chosen, errors))
+    first = next(((s, e) for s, _, errors in found for e in errors if e.fault), None)
+    if json:
+        plans = [
+            {"stage": s, "plan_key": c.key, "note": c.note, "groups": list(map(_to_json, errors))}
+            for s, c, errors in found
+        ]
+        render.print_json({"name": name, "plans": plans, "first": first and _to_json(first[1])})
+        return
+    for stage, chosen, errors in found:
+        render.out().print(f"{name} {stage}: {chosen.note}", soft_wrap=True, markup=False)
+        _print(errors)
+    told = "no group is beyond the accuracy rule"
+    if first is not None:
+        told = f"first beyond the accuracy rule: group {first[1].number} of the {first[0]} graph: "
+        told += first[1].fault
+    render.out().print(told, soft_wrap=True, markup=False)
+
+
+def _to_json(error: GroupError) -> dict[str, Any]:
+    return asdict(error)
+
+
+def _print(errors: list[GroupError]) -> None:
+    figures = ("ours", "eager", "limit")
+    table = render.table("group", "operations", "lowering", *figures, "verdict", right=figures)
+    for error in errors:
+        names = " ".join(error.operations[:_SHOWN])
+        names += " ..." * (len(error.operations) > _SHOWN)
+        numbers = [f"{n:.2g}" for n in (error.ours, error.eager, error.limit)]
+        verdict = "beyond the rule" if error.fault else error.left_out or "ok"
+        shown = ["-"] * len(numbers) if error.left_out else numbers
+        table.add_row(str(error.number), names, error.lowering, *shown, verdict)
+    render.out().print(table)
