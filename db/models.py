@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     DateTime,
     Dialect,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -116,6 +118,7 @@ class Trial(Base):
     shared_bytes: Mapped[int | None] = mapped_column(BigInteger)
     hbm_bytes: Mapped[int | None] = mapped_column(BigInteger)
     compile_s: Mapped[float | None] = mapped_column(Double)
+    transient: Mapped[bool] = mapped_column(Boolean, server_default=false())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
     __table_args__ = (

@@ -55,7 +55,8 @@ class TrialRecord:
 
     Identity is (level, subject, device_key, versions, config, timing): the same candidate tried by
     another study or process is the same trial. `subject` is a kernel's key at level `kernel` and a
-    graph's key at level `partition`. `timing` starts with `cold`, `warm` or `graph`.
+    graph's key at level `partition`. `timing` starts with `cold`, `warm` or `graph`. `transient`:
+    it failed for what may be no fault of the candidate's, so that another trial takes its place.
     """
 
     study: str
@@ -77,6 +78,7 @@ class TrialRecord:
     shared_bytes: int | None = None
     hbm_bytes: int | None = None
     compile_s: float | None = None
+    transient: bool = False
     created_at: datetime = field(default_factory=_now)
     id: int | None = None
 

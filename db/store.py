@@ -166,24 +166,33 @@ class Store:
     def add_trial(self, trial: TrialRecord) -> int:
         """Keep the trial and return its id; on disk when this returns.
 
-        A trial of the same identity is left as it is and its id returned, whoever added it.
+        A trial of the same identity is left as it is and its id returned, whoever added it, unless
+        it is transient: this one then takes its place, and its id.
         """
         row = columns(trial)
         del row["id"]
-        same = select(Trial.id).where(*_identity(trial, row))
+        same = _identity(trial, row)
         try:
             with self._writing() as connection:
-                added = connection.execute(insert(Trial).values(row)).inserted_primary_key
-                assert added is not None  # None is for inserts of many rows
-                return int(added[0])
+                doubted = update(Trial).where(*same, Trial.transient).values(row)
+                if not connection.execute(doubted).rowcount:
+                    added = connection.execute(insert(Trial).values(row)).inserted_primary_key
+                    assert added is not None  # None is for inserts of many rows
+                    return int(added[0])
         except StoreError as error:
             if not _is_conflict(error):
                 raise
-            with self._reading() as connection:
-                found = connection.execute(same).scalar_one_or_none()
+            found = self._id_of(same)
             if found is None:  # not the identity: a device that was never put
                 raise
             return found
+        found = self._id_of(same)
+        assert found is not None
+        return found
+
+    def _id_of(self, same: list[ColumnElement[bool]]) -> int | None:
+        with self._reading() as connection:
+            return connection.execute(select(Trial.id).where(*same)).scalar_one_or_none()
 
     def trials(
         self,

@@ -82,7 +82,7 @@ class Bench:
             self._prepared.clear()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            return to_json(Rejected(f"out of device memory: {_first_line(error)}"))
+            return to_json(Rejected(f"out of device memory: {_first_line(error)}", transient=True))
         except Outside as error:
             return to_json(Rejected(f"no inputs could be made up: {_first_line(error)}"))
         raise TunerError(f"the measuring worker cannot do {request['do']!r}")
@@ -185,7 +185,9 @@ class Bench:
         try:
             with _device_errors():
                 loaded = load(group, candidate, self.device)
-        except (CompileFailed, OutOfResources) as error:
+        except CompileFailed as error:
+            return Miscompiled(_first_line(error), error.transient)
+        except OutOfResources as error:
             return Miscompiled(_first_line(error))
         return Rejected(str(loaded)) if isinstance(loaded, Refusal) else loaded
 

@@ -16,6 +16,7 @@ from ..planner.errors import Refusal
 from ..planner.graph import graph as graphs
 from ..planner.lower import lower
 from ..planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
+from .outcome import Miscompiled, Rejected, to_json
 from .ranking import Ranking
 from .wire import config_from_json
 
@@ -28,7 +29,7 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     group = graphs.from_json(request["group"])
     program = lower(group, config_from_json(request["config"]))
     if isinstance(program, Refusal):
-        return {"outcome": "rejected", "reason": str(program)}
+        return to_json(Rejected(str(program)))
     target = Target(capability=request["capability"])
     start = time.perf_counter()
     try:
@@ -36,7 +37,7 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
         taken = time.perf_counter() - start
         used = [resources(one) for one in compiled]
     except CompileFailed as error:
-        return {"outcome": "miscompiled", "reason": str(error)}
+        return to_json(Miscompiled(str(error), error.transient))
     return {
         "registers": max(r.registers for r in used),
         "spill_bytes": max(r.spill_bytes for r in used),

@@ -20,9 +20,18 @@ from ..planner.costs.cost import Cost
 from ..planner.errors import Refusal
 from ..planner.vendor.vendor import equals
 from .findings import Finding, Findings, GroupFindings
-from .lab import Group, Lab, Pending
+from .lab import Duel, Group, Lab, Pending
 from .ledger import Known, Ledger
-from .outcome import ATEN, Candidate, Failure, Outcome, Rejected, Resources, Timed
+from .outcome import (
+    ATEN,
+    Candidate,
+    Failure,
+    Outcome,
+    Rejected,
+    Resources,
+    Timed,
+    is_transient,
+)
 from .progress import Progress, TrialDone
 from .ranking import SpaceLike
 
@@ -38,6 +47,9 @@ NEAR_FLOOR = 1.05
 PATIENCE = 24
 RETRIES = 6
 """Proposals that may be old or hopeless before the model is asked instead."""
+AGAIN = 4
+"""Most candidates of a group that are tried once more, because what they failed for may be no fault
+of theirs: on a machine where all fail, more would take all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,7 @@ def tune_group(
             configs.cancel()
     else:
         search.framework()
+    search.framework_again()
     settle(group, bench, found)
     # After that, because kernels may be dropped.
     if framework_s and ATEN not in found.outcomes and _may_win(framework_s, found):
@@ -122,10 +135,15 @@ def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
     finalists = found.finalists(FINALISTS, WITHIN)
     if len(finalists) > 1 or (finalists and finalists[0].timed.laps == 0):
         duel = bench.lab.duel(group, [f.candidate for f in finalists])
-        for finalist, outcome in zip(finalists, duel.outcomes, strict=True):
+        if duel.whole:
+            finalists = [f for f in finalists if _stands_alone(f, group, bench, found)]
+            if len(finalists) < 2:
+                duel = Duel((), None, {})
+            else:
+                duel = bench.lab.duel(group, [f.candidate for f in finalists])
+        for finalist, outcome in zip(finalists, () if duel.whole else duel.outcomes, strict=False):
             if not isinstance(outcome, Timed):
-                found.drop(finalist.candidate)
-                bench.progress.note(f"{group.name}: {finalist.candidate} dropped: {outcome.reason}")
+                _drop(finalist, outcome, group, bench, found)
         if duel.best is not None:
             winner, timed = finalists[duel.best], duel.outcomes[duel.best]
             assert isinstance(timed, Timed)
@@ -133,6 +151,22 @@ def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
     best = found.best
     if best is not None:
         bench.progress.group_done(group.name, best.candidate, best.seconds)
+
+
+def _stands_alone(finalist: Finding, group: Group, bench: Bench, found: GroupFindings) -> bool:
+    """Whether a finalist runs by itself, after a comparison that ended for all of them."""
+    outcome = bench.lab.measure(group, finalist.candidate)
+    if isinstance(outcome, Timed):
+        return True
+    _drop(finalist, outcome, group, bench, found)
+    return False
+
+
+def _drop(
+    finalist: Finding, outcome: Failure, group: Group, bench: Bench, found: GroupFindings
+) -> None:
+    found.drop(finalist.candidate)
+    bench.progress.note(f"{group.name}: {finalist.candidate} dropped: {outcome.reason}")
 
 
 @dataclass(slots=True)
@@ -154,9 +188,13 @@ class _Search:
         return self.found.trials
 
     def resume(self, known: list[Known]) -> None:
-        """Take over what the store knows."""
+        """Take over what the store knows; failures that are doubted are to be tried again."""
         for item in known:
-            if item.candidate not in self.outcomes:
+            if item.candidate in self.outcomes:
+                continue
+            if is_transient(item.outcome):
+                self.found.doubted.append(item.candidate)
+            else:
                 self._count(item.candidate, item.outcome, None, reused=True)
 
     def framework(self) -> None:
@@ -165,8 +203,18 @@ class _Search:
         calls = [Candidate("vendor", options=e.name) for e in equals(self.group.graph)]
         for candidate in (ATEN, *calls):
             if candidate not in self.outcomes:
-                outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
-                self.finish(candidate, outcome, None, None)
+                self._measure_call(candidate)
+
+    def framework_again(self) -> None:
+        """The same once more, where it failed for what may be no fault of its own."""
+        for candidate in self.found.to_try_again():
+            if candidate.lowering in ("aten", "vendor"):
+                self.found.again.add(candidate)
+                self._measure_call(candidate)
+
+    def _measure_call(self, candidate: Candidate) -> None:
+        outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
+        self.finish(candidate, outcome, None, None)
 
     def measure(
         self,
@@ -193,6 +241,18 @@ class _Search:
     ) -> None:
         self.bench.ledger.add(self.group, candidate, outcome, cost, resources)
         self._count(candidate, outcome, cost)
+        if not isinstance(outcome, Timed) and outcome.transient:
+            self._tell(candidate, outcome.reason)
+
+    def _tell(self, candidate: Candidate, reason: str) -> None:
+        """Each kind of trouble once: a full disk fails every candidate."""
+        told = self.bench.findings.told
+        if reason not in told:
+            told.add(reason)
+            self.bench.progress.note(
+                f"{self.group.name}: {candidate} failed, perhaps for no fault of its own, and is "
+                f"tried again: {reason}"
+            )
 
     @property
     def is_over(self) -> bool:
@@ -249,6 +309,20 @@ class _Configs:
                 break
             self._deliver(self._next())
             self._fill()  # what did not run meanwhile, as after a failure to compile
+        self._again()
+
+    def _again(self) -> None:
+        """Try once more what failed for a cause that may lie elsewhere."""
+        search = self.search
+        for candidate in search.found.to_try_again()[:AGAIN]:
+            cost = None if candidate.config is None else self.space.judge(candidate.config)
+            if candidate.config is None or not isinstance(cost, Cost):
+                continue
+            if search.budget.is_spent:
+                return
+            search.found.again.add(candidate)
+            pending = search.bench.lab.compile(search.group, candidate.config)
+            search.measure(candidate, cost, pending.result(), lambda: None)
 
     def cancel(self) -> None:
         for flying in self.flying:
@@ -261,7 +335,8 @@ class _Configs:
         for candidate in neighbours[:SEEDS]:
             if candidate.config is not None and self._fits(candidate.config):
                 near.append(candidate.config)
-        for config in dict.fromkeys([*best[:1], *near, *best[1:]]):
+        doubted = [c.config for c in self.search.found.doubted if c.config and self._fits(c.config)]
+        for config in dict.fromkeys([*best[:1], *doubted, *near, *best[1:]]):
             choice = self._indices(config)
             if choice is not None and config not in self.asked:
                 self.study.enqueue_trial(choice)

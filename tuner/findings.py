@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..planner.costs.cost import Cost
 from .compiled import Compiled
 from .measure import TIE
-from .outcome import Candidate, Outcome, Timed
+from .outcome import Candidate, Outcome, Timed, is_transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,16 @@ class Finding:
 @dataclass(slots=True)
 class GroupFindings:
     """Of one group. `settled`: the winner of the last comparison between finalists. compiled: what
-    the compiler made of its kernels."""
+    the compiler made of its kernels. doubted: failed in an earlier run for what may be no fault of
+    theirs; again: failed so in this one, and were tried once more."""
 
     found: list[Finding] = field(default_factory=list)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: int = 0
     settled: Finding | None = None
     compiled: Compiled = field(default_factory=Compiled)
+    doubted: list[Candidate] = field(default_factory=list)
+    again: set[Candidate] = field(default_factory=set)
 
     @property
     def trials(self) -> int:
@@ -41,11 +44,20 @@ class GroupFindings:
         return sum(c.lowering == "triton" for c in self.outcomes)
 
     def add(self, candidate: Candidate, outcome: Outcome, cost: Cost | None) -> None:
+        """What came of it; of one that is tried again the last counts."""
+        before = self.outcomes.get(candidate)
+        if before is not None and not isinstance(before, Timed):
+            self.failures -= 1
         self.outcomes[candidate] = outcome
         if isinstance(outcome, Timed):
             self.found.append(Finding(candidate, outcome, cost, len(self.outcomes)))
         else:
             self.failures += 1
+
+    def to_try_again(self) -> list[Candidate]:
+        """What failed in this run for a cause that may lie elsewhere, and was tried only once."""
+        outcomes = self.outcomes.items()
+        return [c for c, o in outcomes if is_transient(o) and c not in self.again]
 
     def drop(self, candidate: Candidate) -> None:
         """It failed after all."""
@@ -79,9 +91,10 @@ class GroupFindings:
 
 @dataclass(slots=True)
 class Findings:
-    """Of all groups, by key."""
+    """Of all groups, by key. told: reasons that were told already."""
 
     groups: dict[str, GroupFindings] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
     def of(self, key: str) -> GroupFindings:
         return self.groups.setdefault(key, GroupFindings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..planner.config import Config
@@ -23,6 +23,7 @@ from .outcome import (
     Timed,
     TimedOut,
     TunerError,
+    is_transient,
 )
 from .pool import Answer, Pool, Role, worker_command
 from .ranking import Begun, Ranking
@@ -52,11 +53,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Finalists timed in turn: an outcome for each, and the winner's index (None: all failed)."""
+    """Finalists timed in turn: an outcome for each, and the winner's index (None: all failed).
+    whole: the process or the device failed, which says nothing of any one of them."""
 
     outcomes: tuple[Outcome, ...]
     best: int | None
     conditions: Mapping[str, int]
+    whole: bool = False
+
+    @staticmethod
+    def undecided(outcome: Outcome, count: int) -> Duel:
+        return Duel((outcome,) * count, None, {}, whole=True)
 
 
 class Pending(Protocol):
@@ -104,18 +111,21 @@ class _Compiling:
     def result(self) -> Resources | Failure:
         answer = self.future.result()
         if isinstance(answer, TimedOut):
-            return TimedOut(f"compiling: {answer.reason}")
+            return replace(answer, reason=f"compiling: {answer.reason}")
         if isinstance(answer, Crashed):
-            # The compiler died: the candidate's fault, and no device was near.
-            return Miscompiled(f"compiling: {answer.reason}")
-        if "outcome" in answer:
-            return outcomes.failure(answer["outcome"], answer["reason"])
-        return Resources(
-            answer["registers"],
-            answer["spill_bytes"],
-            answer["shared_bytes"],
-            answer["compile_s"],
-        )
+            # The compiler died: no device was near.
+            return Miscompiled(f"compiling: {answer.reason}", answer.transient)
+        try:
+            if "outcome" in answer:
+                return _failed(outcomes.from_json(answer))
+            return Resources(
+                int(answer["registers"]),
+                int(answer["spill_bytes"]),
+                int(answer["shared_bytes"]),
+                float(answer["compile_s"]),
+            )
+        except (TunerError, KeyError, TypeError, ValueError) as error:
+            return Miscompiled(f"compiling: {_unreadable(error)}")
 
 
 class _Ranking:
@@ -126,7 +136,12 @@ class _Ranking:
 
     def result(self) -> Ranking | None:
         answer = self.future.result()
-        return None if isinstance(answer, (TimedOut, Crashed)) else Ranking.from_json(answer)
+        if isinstance(answer, (TimedOut, Crashed)):
+            return None
+        try:
+            return Ranking.from_json(answer)
+        except ValueError:
+            return None
 
 
 class WorkerLab:
@@ -168,6 +183,8 @@ class WorkerLab:
             ),
         }
         self.pool = Pool(roles)
+        self._suspects: set[tuple[str, Candidate]] = set()
+        """What failed for a cause that may lie outside of it: alone in a process next time."""
 
     @property
     def compilers(self) -> int:
@@ -203,11 +220,14 @@ class WorkerLab:
             "budget_s": BUDGET_S,
             "incumbent_s": incumbent_s,
         }
-        future = self._send(request, candidate)
+        about = (group.key, candidate)
+        future = self._send(request, candidate, alone=about in self._suspects)
         if meanwhile is not None:
             meanwhile()
-        answer = future.result()
-        return answer if isinstance(answer, Outcome) else outcomes.from_json(answer)
+        outcome = _outcome(future.result())
+        if is_transient(outcome):
+            self._suspects.add(about)
+        return outcome
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
         request = {
@@ -217,33 +237,30 @@ class WorkerLab:
             "budget_s": DUEL_BUDGET_S,
         }
         answer = self._send(request, *candidates).result()
-        if isinstance(answer, Outcome):
-            return Duel((answer,) * len(candidates), None, {})
-        if "outcomes" not in answer:
-            failed = outcomes.from_json(answer)
-            return Duel((failed,) * len(candidates), None, {})
-        found = tuple(outcomes.from_json(o) for o in answer["outcomes"])
-        return Duel(found, answer["best"], answer["conditions"])
+        try:
+            return _duel(answer, len(candidates))
+        except (TunerError, KeyError, TypeError, ValueError) as error:
+            return Duel.undecided(Crashed(_unreadable(error)), len(candidates))
 
     def check(self, group: Group, candidate: Candidate) -> Failure | str:
         """Run a candidate over all data sets without timing it: why it fails, or what was
         checked, in words."""
         request = {"do": "check", "group": group.data, "candidate": candidate.to_json()}
         answer = self._send(request, candidate).result()
-        if isinstance(answer, Outcome):
-            return _failed(answer)
-        if "checked" in answer:
+        if isinstance(answer, dict) and "checked" in answer:
             return str(answer["checked"])
-        return _failed(outcomes.from_json(answer))
+        return _failed(_outcome(answer))
 
     def close(self) -> None:
         self.pool.close()
 
-    def _send(self, request: Mapping[str, Any], *candidates: Candidate) -> Future[Answer]:
+    def _send(
+        self, request: Mapping[str, Any], *candidates: Candidate, alone: bool = False
+    ) -> Future[Answer]:
         # Inductor compiles in the measuring worker.
         slow = any(c.lowering == "inductor" for c in candidates)
         limit = 180.0 if slow else None
-        return self.pool.submit("measure", request, limit)
+        return self.pool.submit("measure", request, limit, alone=alone)
 
     def __enter__(self) -> WorkerLab:
         return self
@@ -252,7 +269,35 @@ class WorkerLab:
         self.close()
 
 
+def _outcome(answer: Answer) -> Outcome:
+    """What an answer says of the candidate; one that cannot be read costs this candidate alone."""
+    if isinstance(answer, Outcome):
+        return answer
+    try:
+        return outcomes.from_json(answer)
+    except TunerError as error:
+        return Crashed(_unreadable(error))
+
+
+def _duel(answer: Answer, count: int) -> Duel:
+    """Raises what an answer raises that is none."""
+    if isinstance(answer, Outcome):
+        return Duel.undecided(answer, count)
+    if "outcomes" not in answer:
+        return Duel.undecided(outcomes.from_json(answer), count)
+    found, best = tuple(outcomes.from_json(o) for o in answer["outcomes"]), answer["best"]
+    winners = [None, *(i for i, outcome in enumerate(found) if isinstance(outcome, Timed))]
+    if len(found) != count or best not in winners:
+        raise ValueError(f"{len(found)} outcomes of {count}, the best of which is {best}")
+    return Duel(found, best, dict(answer["conditions"]))
+
+
+def _unreadable(error: Exception) -> str:
+    said = str(error) if isinstance(error, TunerError) else repr(error)
+    return f"the worker's answer cannot be read: {said}"
+
+
 def _failed(outcome: Outcome) -> Failure:
     if isinstance(outcome, Timed):
-        raise TunerError("a worker timed what it was asked to check")
+        return Crashed(_unreadable(TunerError("it is a time where none was asked for")))
     return outcome

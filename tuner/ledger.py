@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..db.records import DeviceRecord, GraphRecord, KernelRecord, StudySummary, TrialRecord
@@ -14,7 +14,15 @@ from ..planner.graph.graph import INPUT, Graph, to_json
 from ..planner.graph.ops import Reduction, is_compute, row
 from ..planner.plan import Plan
 from .lab import Group
-from .outcome import Candidate, Outcome, Resources, Timed, failure, name_of
+from .outcome import (
+    Candidate,
+    Outcome,
+    Resources,
+    Timed,
+    failure,
+    is_transient,
+    name_of,
+)
 
 TIMING = "cold"
 
@@ -49,6 +57,10 @@ class Ledger:
     graph_key: str
     timing: str = TIMING
     written: list[TrialRecord] = field(default_factory=list)
+    _doubted: set[tuple[str, Candidate]] = field(default_factory=set)
+    """What failed in an earlier run for a cause that may lie outside of it."""
+    _failed: set[tuple[str, Candidate]] = field(default_factory=set)
+    """The same of this run."""
 
     def open(self, group: Group) -> list[Known]:
         """Put the group's record; give what is known of it, oldest first."""
@@ -57,7 +69,10 @@ class Ledger:
         found = self.store.trials(
             subject=group.key, device_key=self.device_key, versions=dict(self.versions)
         )
-        return [k for t in found if t.timing == self.timing and (k := _known(t)) is not None]
+        known = [k for t in found if t.timing == self.timing and (k := _known(t)) is not None]
+        doubted = {(group.key, k.candidate) for k in known if is_transient(k.outcome)}
+        self._doubted |= doubted - self._failed
+        return known
 
     def neighbours(self, group: Group) -> list[Candidate]:
         """Winners of groups that differ from this one in nothing but sizes, on this device."""
@@ -85,6 +100,7 @@ class Ledger:
         resources: Resources | None = None,
     ) -> None:
         """Write a trial down; it is on disk when this returns."""
+        outcome = self._judged(group, candidate, outcome)
         timing = outcome if isinstance(outcome, Timed) else None
         record = TrialRecord(
             study=study_name(group),
@@ -96,6 +112,7 @@ class Ledger:
             outcome=name_of(outcome),
             timing=self.timing,
             reason=_reason(outcome),
+            transient=is_transient(outcome),
             measured_s=timing.seconds if timing else None,
             spread_s=timing.spread_s if timing else None,
             predicted_s=cost.seconds if cost else None,
@@ -109,6 +126,17 @@ class Ledger:
         )
         self.store.add_trial(record)
         self.written.append(record)
+
+    def _judged(self, group: Group, candidate: Candidate, outcome: Outcome) -> Outcome:
+        """A failure that was doubted in an earlier run and met twice in this one is the
+        candidate's. Inductor compiles for minutes, so of it once is enough."""
+        if isinstance(outcome, Timed) or not outcome.transient:
+            return outcome
+        about = (group.key, candidate)
+        twice = about in self._failed or candidate.lowering == "inductor"
+        self._failed.add(about)
+        sure = twice and about in self._doubted
+        return replace(outcome, transient=False) if sure else outcome
 
     def add_plan(self, plan: Plan, name: str) -> None:
         """Write down the time of a whole plan, end to end."""
@@ -188,7 +216,7 @@ def _known(trial: TrialRecord) -> Known | None:
     except ValueError:
         return None
     if trial.outcome != "timed":
-        return Known(candidate, failure(trial.outcome, trial.reason or ""))
+        return Known(candidate, failure(trial.outcome, trial.reason or "", trial.transient))
     if trial.measured_s is None:
         return None
     stopped = trial.reason is not None

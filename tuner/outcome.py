@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -42,38 +43,37 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Miscompiled:
+class _Failed:
+    """transient: the cause may lie outside of the candidate (a busy machine, want of memory, a full
+    disk), so that it is tried once more, and again in a later run."""
+
+    reason: str
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Miscompiled(_Failed):
     """The compiler gave up, or the device cannot hold the kernel."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(_Failed):
     """It ran and its numbers are not acceptable; `reason` names output and element."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(_Failed):
     """Killed at the time limit of compilation or of the run."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(_Failed):
     """The process died, or the device reported an error."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(_Failed):
     """Refused before it ran: by lowering, by the model, or for want of memory."""
-
-    reason: str
 
 
 Failure: TypeAlias = Miscompiled | Wrong | TimedOut | Crashed | Rejected
@@ -101,12 +101,17 @@ def name_of(outcome: Outcome) -> OutcomeName:
     return _NAMES[type(outcome)]
 
 
-def failure(name: str, reason: str) -> Failure:
+def failure(name: str, reason: str, transient: bool = False) -> Failure:
     """The failure of that word. Raises TunerError for no such word."""
     try:
-        return _FAILURES[name](reason)
-    except KeyError:
+        return _FAILURES[name](str(reason), bool(transient))
+    except (KeyError, TypeError):
         raise TunerError(f"a worker answered with the unknown outcome {name!r}") from None
+
+
+def is_transient(outcome: Outcome | None) -> bool:
+    """Whether the candidate deserves another try."""
+    return isinstance(outcome, _Failed) and outcome.transient
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
@@ -119,17 +124,22 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
             "laps": outcome.laps,
             "stopped": outcome.stopped,
         }
-    return {"outcome": name_of(outcome), "reason": outcome.reason}
+    data: dict[str, Any] = {"outcome": name_of(outcome), "reason": outcome.reason}
+    return data | ({"transient": True} if outcome.transient else {})
 
 
 def from_json(data: Mapping[str, Any]) -> Outcome:
     """Inverse of `to_json`. Raises TunerError on anything else."""
     try:
         if data["outcome"] == "timed":
-            return Timed(data["seconds"], data["spread_s"], data["laps"], data["stopped"])
-        return failure(data["outcome"], data["reason"])
-    except KeyError as error:
-        raise TunerError(f"a worker's answer lacks {error}: {dict(data)}") from error
+            seconds, spread_s = float(data["seconds"]), float(data["spread_s"])
+            if not (0 <= seconds < math.inf and 0 <= spread_s < math.inf):
+                raise ValueError(f"no time: {seconds} s")
+            return Timed(seconds, spread_s, int(data["laps"]), bool(data["stopped"]))
+        return failure(data["outcome"], data["reason"], data.get("transient", False))
+    except (KeyError, TypeError, ValueError) as error:
+        text = f"a worker's answer is no outcome ({error!r}): {str(dict(data))[:300]}"
+        raise TunerError(text) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 One thread serves each worker: it takes a request from its role's queue, waits for the answer, and
 starts the process anew when it died or had to be killed. Workers live in sessions of their own,
 so that Ctrl-C reaches only the parent, which kills them when it closes the pool or exits.
+
+A process that has answered before may fail for what an earlier request left behind. A request on
+which such a process crashes is therefore sent once more, to a new process.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import atexit
 import contextlib
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -26,10 +28,20 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from .outcome import Crashed, TimedOut, TunerError
+from .process import Lines
 from .wire import decode, encode
 
 START_LIMIT_S = 180.0
 """For imports and the device's context, on a loaded machine."""
+
+KILL_LIMIT_S = 10.0
+"""Seconds that a killed process has to be gone."""
+
+PAUSE_S = 1.0
+"""Seconds before a process that did not start is started once more."""
+
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU})
+"""Signals with which others end a process, such as the kernel where memory is short."""
 
 Answer: TypeAlias = "dict[str, Any] | TimedOut | Crashed"
 
@@ -50,6 +62,20 @@ class _Job:
     message: dict[str, Any]
     limit_s: float
     future: Future[Answer]
+    alone: bool = False
+
+
+class _NotStarted(TunerError):
+    """A worker process does not come up."""
+
+
+class _Ended(Exception):
+    """The process is gone, or is not to be trusted any more; the text says how that was seen.
+    outside: something else than the request may have ended it."""
+
+    def __init__(self, how: str, outside: bool = False) -> None:
+        super().__init__(how)
+        self.outside = outside
 
 
 def worker_command(*arguments: str) -> list[str]:
@@ -71,7 +97,7 @@ def import_path() -> str:
 
 class Pool:
     """`submit(role, message)` gives a future of the answer: the worker's own, `TimedOut` or
-    `Crashed`. The future raises TunerError when a worker does not start or has a bug."""
+    `Crashed`. The future raises TunerError when no worker of the role starts."""
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
         self.roles = dict(roles)
@@ -89,14 +115,19 @@ class Pool:
         _OPEN.add(self)
 
     def submit(
-        self, role: str, message: Mapping[str, Any], limit_s: float | None = None
+        self,
+        role: str,
+        message: Mapping[str, Any],
+        limit_s: float | None = None,
+        *,
+        alone: bool = False,
     ) -> Future[Answer]:
-        """Queue a request; any free worker of the role takes it."""
+        """Queue a request; any free worker of the role takes it. alone: in a new process."""
         if self._closing.is_set():
             raise TunerError("the pool of workers is closed")
         future: Future[Answer] = Future()
         limit = self.roles[role].limit_s if limit_s is None else limit_s
-        self._queues[role].put(_Job(dict(message), limit, future))
+        self._queues[role].put(_Job(dict(message), limit, future, alone))
         return future
 
     def pids(self) -> list[int]:
@@ -158,10 +189,13 @@ class Worker:
         self.thread = threading.Thread(target=self._serve, name=f"worker {name}", daemon=True)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: Lines | None = None
         self._log: IO[bytes] | None = None
         self._ready = False
-        self._rest = b""
         self._number = 0
+        self._answered = 0
+        self._was_ready = False
+        self._broken: _NotStarted | None = None
 
     @property
     def pid(self) -> int | None:
@@ -176,69 +210,101 @@ class Worker:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            # A process that waits for a lost device cannot even be killed: it is left behind.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=KILL_LIMIT_S)
 
     def _serve(self) -> None:
-        self._start()
+        with contextlib.suppress(OSError):  # told to the first request
+            self._start()
         while (job := self._jobs.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:
                 job.future.set_result(self._ask(job))
-            except TunerError as error:
-                job.future.set_exception(error)
             except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
                 self._stop()
                 job.future.set_exception(error)
+            if self._process is None and self._broken is None:
+                with contextlib.suppress(OSError):  # ready when the next request comes
+                    self._start()
         self._stop()
 
     def _ask(self, job: _Job) -> Answer:
-        self._wait_until_ready()
-        self._number += 1
-        request = encode({**job.message, "id": self._number})
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
+        """The answer; where a process that has answered before ends on the request, that of a new
+        process."""
+        if job.alone and self._answered:
+            self._stop()
         try:
-            process.stdin.write(request)
-            process.stdin.flush()
-        except BrokenPipeError:
-            return self._died()
+            answer, doubtful = self._try(job)
+            if doubtful and not self._closing.is_set():
+                answer, _ = self._try(job)
+        except _NotStarted as error:
+            if not self._was_ready:
+                raise
+            self._broken = error
+            return Crashed(str(error), transient=True)
+        return answer
+
+    def _try(self, job: _Job) -> tuple[Answer, bool]:
+        """One attempt, and whether it ended a process that had answered another request before.
+        Raises _NotStarted."""
+        self._wait_until_ready()
+        used = self._answered > 0
+        try:
+            answer = self._exchange(job)
+        except _Ended as ended:
+            self._stop()
+            return Crashed(str(ended), transient=ended.outside), used
+        if isinstance(answer, TimedOut):
+            self._stop()
+            return answer, False  # a hang takes long enough
+        self._answered += 1
+        leaving = answer.pop("leaving", False)
+        if leaving:
+            self._stop()
+        if "error" in answer:
+            # Whatever it did not foresee, the next request may meet.
+            self._stop()
+            said = str(answer["error"]).strip().splitlines() or ["no message"]
+            outside = bool(answer.get("transient", False))
+            return Crashed(f"the worker failed: {said[-1][:300]}", transient=outside), used
+        return answer, used and bool(leaving)
+
+    def _exchange(self, job: _Job) -> dict[str, Any] | TimedOut:
+        """Send the request and wait for its answer. Raises _Ended."""
+        lines = self._lines
+        assert lines is not None
+        self._number += 1
         deadline = time.monotonic() + job.limit_s
-        while True:
-            line = self._line(deadline)
-            if line is None:
-                return self._died()
-            if line == b"":
-                self._restart()
-                return TimedOut(f"no answer within {job.limit_s:g} s")
-            answer = decode(line)
-            if answer.pop("id", None) != self._number:
-                continue
-            if answer.pop("leaving", False):
-                self._restart()
-            if "error" in answer:
-                raise TunerError(f"a worker failed:\n{answer['error']}")
-            return answer
+        late = TimedOut(f"no answer within {job.limit_s:g} s", transient=True)
+        try:
+            if not lines.send(encode({**job.message, "id": self._number}), deadline):
+                return late
+            while (line := lines.next(deadline)) != b"":
+                if line is None:
+                    raise self._ending()
+                answer = _message(line)
+                if answer is not None and answer.pop("id", None) == self._number:
+                    return answer
+            return late
+        except BrokenPipeError:
+            raise self._ending() from None
 
-    def _died(self) -> Crashed:
-        how = self._ending()
-        self._restart()
-        return Crashed(how)
-
-    def _ending(self) -> str:
+    def _ending(self) -> _Ended:
         """How the process ended, with the last line of what it had to say."""
         process = self._process
         assert process is not None
         try:
             code = process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return "the worker closed its pipe"
+            return _Ended("the worker closed its pipe")
         how = f"exit status {code}"
         if code < 0:
-            how = f"signal {signal.Signals(-code).name}"
+            how = f"signal {signal.Signals(-code).name if -code in _SIGNALS else -code}"
         said = self._said().splitlines()
-        return f"the worker died with {how}" + (f": {said[-1]}" if said else "")
+        text = f"the worker died with {how}" + (f": {said[-1]}" if said else "")
+        return _Ended(text, outside=-code in _FROM_OUTSIDE)
 
     def _said(self) -> str:
         if self._log is None:
@@ -250,6 +316,7 @@ class Worker:
     # The process
 
     def _start(self) -> None:
+        """Raises OSError when there can be no process."""
         if self._closing.is_set():
             return
         environment: dict[str, str] = {**os.environ, "PYTHONPATH": import_path()}
@@ -258,24 +325,31 @@ class Worker:
                 environment.pop(name, None)
             else:
                 environment[name] = value
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        process = subprocess.Popen(
-            list(self._role.command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
+        log = _log()
+        try:
+            process = subprocess.Popen(
+                list(self._role.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException:
+            log.close()
+            raise
         with self._lock:
             self._process, self._log = process, log
-        self._ready, self._rest = False, b""
+        self._lines = Lines(process)
+        self._ready, self._answered = False, 0
         if self._closing.is_set():  # close() came between and has killed only the old one
             self.kill()
 
     def _stop(self) -> None:
         self.kill()
         process, self._process = self._process, None
+        self._answered = 0
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -285,41 +359,57 @@ class Worker:
             self._log.close()
             self._log = None
 
-    def _restart(self) -> None:
-        self._stop()
-        self._start()
-
     def _wait_until_ready(self) -> None:
-        """Raises TunerError when the process does not come up at the second try."""
+        """Raises _NotStarted when the process does not come up at the second try; from then on at
+        once."""
+        if self._broken is not None:
+            raise self._broken
         for attempt in (1, 2):
-            if self._process is None or self._process.poll() is not None:
-                self._restart()
-            if self._process is None:
-                raise TunerError("the pool of workers is closed")
-            if self._ready:
-                return
-            line = self._line(time.monotonic() + START_LIMIT_S)
-            if line and decode(line).get("ready"):
-                self._ready = True
-                return
-            if attempt == 2:
-                raise TunerError(f"a worker does not start: {self._ending()}\n{self._said()}")
-            self.kill()
+            try:
+                if self._process is None or self._process.poll() is not None:
+                    self._stop()
+                    self._start()
+                if self._process is None:
+                    raise _NotStarted("the pool of workers is closed")
+                if self._ready or self._comes_up():
+                    self._ready = self._was_ready = True
+                    return
+                how = f"{self._ending()}\n{self._said()}" if attempt == 2 else ""
+            except OSError as error:
+                how = f"{self._role.command[0]}: {error.strerror or error}"
+            self._stop()
+            if attempt == 1:  # what it lacked may be there again
+                self._closing.wait(PAUSE_S)
+        raise _NotStarted(f"a worker does not start: {how.strip()}")
 
-    def _line(self, deadline: float) -> bytes | None:
-        """The next line; b"" when the deadline came first, None when the pipe ended."""
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        poll = select.poll()
-        poll.register(process.stdout, select.POLLIN | select.POLLHUP)
-        while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(min(left, 3600) * 1e3):
-                return b""
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                return None
-            self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
+    def _comes_up(self) -> bool:
+        """Whether it says that it is ready. What else is printed at its start is passed over."""
+        assert self._lines is not None
+        deadline = time.monotonic() + START_LIMIT_S
+        while line := self._lines.next(deadline):
+            if (message := _message(line)) is not None and message.get("ready"):
+                return True
+        return False
+
+
+_SIGNALS = frozenset(signal.Signals)
+
+
+def _log() -> IO[bytes]:
+    """Where a worker's stderr goes: a file without a name, in memory where there is no folder for
+    temporary ones."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return os.fdopen(os.memfd_create("worker"), "w+b")
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """The message of a line; None for one that somebody else printed. Raises _Ended for what began
+    as a message and is none."""
+    if not line.lstrip().startswith(b"{"):
+        return None
+    try:
+        return decode(line)
+    except ValueError:
+        raise _Ended(f"the worker's answer is no message: {line[:80]!r}") from None

@@ -62,8 +62,9 @@ def _answer(
         return handle(request), False
     except final as error:
         return dict(error.args[0]), True
-    except Exception:  # noqa: BLE001 - goes to the parent, which raises it
-        return {"error": traceback.format_exc(limit=8)}, False
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs one candidate
+        outside = isinstance(error, (MemoryError, OSError))
+        return {"error": traceback.format_exc(limit=8), "transient": outside}, False
 
 
 if __name__ == "__main__":

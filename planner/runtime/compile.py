@@ -30,6 +30,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..costs.registers import most
 from ..errors import FusionplanError
+from .kernel_cache import keep_elsewhere, unwritable
 from .races import overwritten
 from .waits import awaited
 
@@ -61,7 +62,12 @@ _SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
 class CompileFailed(FusionplanError):
-    """Triton, LLVM or ptxas would not compile the kernel, or the device cannot hold it."""
+    """Triton, LLVM or ptxas would not compile the kernel, or the device cannot hold it. transient:
+    for want of memory or disk, which says nothing of the kernel."""
+
+    def __init__(self, text: str, transient: bool = False) -> None:
+        super().__init__(text)
+        self.transient = transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,18 +266,29 @@ def _built(
         options["enable_fp_fusion"] = False
     if registers is not None:
         options["maxnreg"] = registers
+    parts = ASTSource(function, signature, constexprs={}, attrs=divisible)
     try:
-        return triton.compile(
-            ASTSource(function, signature, constexprs={}, attrs=divisible),
-            target=gpu,
-            options=options,
-        )
-    except (CompilationError, PTXASError, OutOfResources) as error:
+        try:
+            return triton.compile(parts, target=gpu, options=options)
+        except OSError as error:
+            keep_elsewhere(error)
+            return triton.compile(parts, target=gpu, options=options)
+    except OSError as error:
+        raise CompileFailed(f"kernel {source.name}: {unwritable(error)}", transient=True) from error
+    except MemoryError as error:
+        raise CompileFailed(f"kernel {source.name}: out of memory", transient=True) from error
+    except PTXASError as error:
+        wanting = any(sign in str(error) for sign in _WANTING)
+        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}", wanting) from error
+    except (CompilationError, OutOfResources) as error:
         raise CompileFailed(f"kernel {source.name}: {_first_line(error)}") from error
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
 
+
+_WANTING = ("error code -9", "No space left on device", "Memory allocation failure")
+"""What ptxas is said to end with where memory or disk is short: killed, or by its own words."""
 
 _MENDING = threading.Lock()
 
@@ -377,5 +394,5 @@ def _dumped(cubin: bytes) -> str:
             command = [_cuobjdump(), "--dump-resource-usage", file.name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileFailed(f"cuobjdump does not run: {error}") from error
+        raise CompileFailed(f"cuobjdump does not run: {error}", transient=True) from error
     return done.stdout

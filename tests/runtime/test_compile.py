@@ -22,6 +22,7 @@ from fusionplan.planner.runtime.compile import (
 )
 from fusionplan.planner.runtime.waits import awaited
 from triton import knobs
+from triton.runtime.errors import PTXASError
 
 HAZARD = """$L__BB0_1:
 \tselp.b32 %r1, 0, %r8, %p3;
@@ -188,3 +189,68 @@ def test_kernels_that_differ_in_comments_are_one(kernel):
     text = source.text.replace("\n    tl.store", "  # add_7\n    tl.store", 1)
     assert text != source.text
     assert jit_function(replace(source, text=text)) is jit_function(source)
+
+
+# --- where machine code is kept -------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(monkeypatch, tmp_path):
+    """Triton's compiler as far as its cache goes, with a cache in a folder that cannot be made."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def written(*arguments, **options):
+        Path(knobs.cache.dir, "key").mkdir(parents=True, exist_ok=True)
+        return knobs.cache.dir
+
+    monkeypatch.setattr(compiling, "ASTSource", lambda *arguments, **options: None)
+    monkeypatch.setattr(compiling.triton, "compile", written)
+    return tmp_path
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(kernel, cached):
+    with pytest.warns(UserWarning, match="cannot be kept in .*TRITON_CACHE_DIR"):
+        kept = Path(compiling._built(kernel("x", 128), Target(), True))
+    assert kept.parent == cached
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert compiling._built(kernel("x", 128), Target(), True) == str(kept)  # with no other warning
+
+
+def test_a_folder_of_somebody_else_is_no_cache(kernel, cached):
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        first = Path(compiling._built(kernel("x", 128), Target(), True))
+    first.chmod(0o777)
+    knobs.cache.dir = str(cached / "file" / "cache")
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert Path(compiling._built(kernel("x", 128), Target(), True)) != first
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (OSError(28, "No space left on device"), "No space left on device.*TRITON_CACHE_DIR"),
+        (MemoryError(), "out of memory"),
+        (PTXASError("`ptxas` failed with error code -9"), "error code -9"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:fusionplan")
+def test_want_of_memory_or_disk_is_no_fault_of_the_kernel(kernel, cached, monkeypatch, error, said):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(compiling.triton, "compile", fail)
+    with pytest.raises(CompileFailed, match=said) as caught:
+        compiling._built(kernel("x", 128), Target(), True)
+    assert caught.value.transient
+
+
+def test_other_failures_are_the_kernels(kernel, cached, monkeypatch):
+    def fail(*arguments, **options):
+        raise PTXASError("`ptxas` failed with error code 1")
+
+    monkeypatch.setattr(compiling.triton, "compile", fail)
+    with pytest.raises(CompileFailed) as caught:
+        compiling._built(kernel("x", 128), Target(), True)
+    assert not caught.value.transient

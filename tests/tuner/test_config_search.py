@@ -12,9 +12,9 @@ from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
 from fusionplan.tuner.compiled import Compiled
-from fusionplan.tuner.config_search import Bench, Budget, tune_group
+from fusionplan.tuner.config_search import AGAIN, Bench, Budget, tune_group
 from fusionplan.tuner.findings import Findings, GroupFindings
-from fusionplan.tuner.lab import Group
+from fusionplan.tuner.lab import Duel, Group
 from fusionplan.tuner.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.mirror import mirror
 from fusionplan.tuner.outcome import (
@@ -25,6 +25,7 @@ from fusionplan.tuner.outcome import (
     Miscompiled,
     Resources,
     Timed,
+    TimedOut,
     Wrong,
 )
 from fusionplan.tuner.progress import Recording
@@ -342,6 +343,118 @@ def test_trials_appear_in_optunas_tables(store: Store):
     config = {**first.config, "reduction": "nested", "programs": 264, "access": "descriptor"}
     assert mirror(store.url, [replace(first, config=config)]) is None
     assert len(optuna.load_study(study_name=None, storage=store.url).trials) == 13
+
+
+# --- what may be no fault of the candidate's ------------------------------------------------------
+
+
+def failing(times: int, outcome: Failure, which: int = 8) -> tuple[FakeLab, list[Candidate]]:
+    """A lab in which kernels of so many warps fail that often, and what it was asked of them."""
+    asked: list[Candidate] = []
+
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        if candidate.config and candidate.config.num_warps == which:
+            asked.append(candidate)
+            if asked.count(candidate) <= times:
+                return outcome
+        return warps(group, candidate)
+
+    return FakeLab(formula), asked
+
+
+LATE = TimedOut("no answer within 30 s", transient=True)
+
+
+def test_a_failure_that_may_be_the_machines_is_tried_once_more(store: Store):
+    lab, asked = failing(1, LATE)
+    found, progress = tune(store, lab, trials=12)
+    assert found.best.candidate.config.num_warps == 8
+    measured = [candidate for _, candidate in lab.measured]
+    again = [c for c in asked if measured.count(c) > 1]
+    assert again
+    assert max(map(measured.count, measured)) == 2
+    assert found.trials == 12  # another try is no other trial
+    assert len([note for note in progress.of("note") if "tried again" in note]) == 1
+    kept = {Candidate.from_json(t.config): t.outcome for t in store.trials(subject=key(GRAPH))}
+    assert all(kept[c] == "timed" for c in again)
+
+
+def test_on_a_machine_where_all_fail_few_are_tried_again(store: Store):
+    lab = FakeLab(lambda g, c: LATE if c.config else 1.0)
+    found, _ = tune(store, lab, trials=12)
+    assert len(lab.measured) == 1 + 12 + AGAIN
+    assert found.failures == 12
+
+
+def test_a_later_run_tries_them_again_and_then_they_are_the_candidates_own(store: Store):
+    runs = []
+    for _ in range(3):
+        lab, _ = failing(99, LATE)
+        tune(store, lab, trials=6)
+        runs.append([c for _, c in lab.measured if c.config and c.config.num_warps == 8])
+    first, second, third = runs
+    assert first
+    assert set(first) & set(second)
+    condemned = {c for c in second if second.count(c) == 2 and c in first}
+    assert condemned
+    assert not condemned & set(third)
+
+
+def test_a_compilation_ended_for_want_of_memory_is_tried_in_a_later_run(store: Store):
+    killed = Miscompiled("compiling: the worker died with signal SIGKILL", transient=True)
+    tune(store, FakeLab(warps, refuse=lambda c: killed), trials=3)
+    lost = [t for t in store.trials(subject=key(GRAPH)) if t.transient]
+    assert len(lost) == 3
+    tune(store, FakeLab(warps), trials=6)
+    found = {t.id: t for t in store.trials(subject=key(GRAPH))}
+    assert all(found[t.id].outcome == "timed" and not found[t.id].transient for t in lost)
+
+
+def test_the_framework_is_tried_again_too(store: Store):
+    asked = []
+
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        if candidate == ATEN:
+            asked.append(candidate)
+            return Crashed("a neighbour", transient=True) if len(asked) == 1 else 1e-3
+        return 1.0
+
+    found, _ = tune(store, FakeLab(formula), trials=3)
+    assert found.best.candidate == ATEN
+    assert len(asked) == 2
+
+
+def test_a_crash_in_the_last_comparison_drops_only_whom_it_is_the_fault_of(store: Store):
+    guilty: list[Candidate] = []
+
+    def formula(group: Group, candidate: Candidate) -> float | Failure:
+        if candidate in guilty:
+            return Crashed("illegal address")
+        return 1.0 + 1e-6 * candidate.config.num_warps if candidate.config else 2.0
+
+    lab = FakeLab(formula, duel_ends=[Crashed("the worker died")])
+    real = lab.duel
+
+    def duel(group: Group, candidates: list[Candidate]) -> Duel:
+        guilty[:] = guilty or [candidates[0]]
+        return real(group, candidates)
+
+    lab.duel = duel  # type: ignore[method-assign]
+    found, progress = tune(store, lab, trials=8)
+    first, second = lab.duels
+    assert len(first) == 4
+    assert second == [c for c in first if c not in guilty]
+    assert found.settled is not None
+    assert found.settled.candidate in second
+    assert len([note for note in progress.of("note") if "dropped" in note]) == 1
+
+
+def test_comparisons_that_always_crash_leave_the_fastest(store: Store):
+    crash = Crashed("the worker died")
+    lab = FakeLab(warps, duel_ends=[crash, crash])
+    found, _ = tune(store, lab, trials=8)
+    assert found.settled is None
+    assert found.best.candidate.config.num_warps == 8
 
 
 def test_known_outcomes_survive_the_store(store: Store):

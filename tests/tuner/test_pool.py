@@ -1,4 +1,4 @@
-"""Workers that hang, crash and will not start; none of them imports torch here."""
+"""Workers that hang, crash, chatter and will not start; none of them imports torch here."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from fusionplan.tuner.outcome import Crashed, TimedOut, TunerError
@@ -13,7 +14,9 @@ from fusionplan.tuner.pool import Pool, Role
 
 SCRIPT = """
 import json, os, sys, time
+print("a library says hello", flush=True)
 print(json.dumps({"ready": True}), flush=True)
+seen = 0
 for line in sys.stdin:
     request = json.loads(line)
     match request["do"]:
@@ -22,8 +25,19 @@ for line in sys.stdin:
         case "kill": os.kill(os.getpid(), 9)
         case "speak": sys.stderr.write("ImportError: the cause\\n"); sys.stderr.flush(); os._exit(1)
         case "bug": answer = {"error": "Traceback: a bug"}
+        case "seldom":
+            if seen: os._exit(9)
+        case "doom":
+            print(json.dumps({"id": request["id"], "pid": os.getpid()}), flush=True)
+            os._exit(9)
+        case "noise": print("progress: 10%", flush=True)
+        case "garble": print('{"id": 1, "outco', flush=True)
+        case "odd": print('[1, 2]', flush=True)
         case "leave": answer = {"outcome": "crashed", "reason": "sticky", "leaving": True}
-        case _: answer = {"pid": os.getpid(), "n": request.get("n")}
+        case _: pass
+    if request["do"] not in ("bug", "leave"): answer = {"pid": os.getpid(), "n": request.get("n")}
+    if request["do"] == "garble": continue
+    seen += 1
     print(json.dumps({"id": request["id"], **answer}), flush=True)
     if request["do"] == "leave": sys.exit()
 """
@@ -87,9 +101,111 @@ def test_a_worker_killed_between_requests_is_replaced():
         assert pool.submit("w", {"do": "", "n": 1}).result(timeout=20)["n"] == 1
 
 
-def test_a_bug_in_a_worker_is_raised():
-    with Pool({"w": role()}) as pool, pytest.raises(TunerError, match="a bug"):
-        pool.submit("w", {"do": "bug"}).result(timeout=20)
+@pytest.mark.parametrize("what, said", [("bug", "a bug"), ("garble", "is no message")])
+def test_an_odd_answer_costs_one_request(what: str, said: str):
+    with Pool({"w": role()}) as pool:
+        futures = [pool.submit("w", {"do": d, "n": i}) for i, d in enumerate(["", what, ""])]
+        answers = [f.result(timeout=20) for f in futures]
+    assert isinstance(answers[1], Crashed)
+    assert said in answers[1].reason
+    assert [a["n"] for a in answers[::2]] == [0, 2]
+
+
+@pytest.mark.parametrize("what", ["noise", "odd"])
+def test_what_others_print_is_passed_over(what: str):
+    with Pool({"w": role()}) as pool:
+        assert pool.submit("w", {"do": what, "n": 3}).result(timeout=20)["n"] == 3
+
+
+def test_a_worker_that_dies_after_an_answer_takes_no_other_request_with_it():
+    """The next request may be written before anybody has seen that the process is gone."""
+    with Pool({"w": role()}) as pool:
+        kinds = ["doom", ""] * 20
+        futures = [pool.submit("w", {"do": d, "n": i}) for i, d in enumerate(kinds)]
+        answers = [f.result(timeout=20) for f in futures]
+    assert [a["n"] for a in answers[1::2]] == list(range(1, 40, 2))
+    assert all("pid" in a for a in answers[::2])
+
+
+def test_a_crash_in_a_used_process_is_tried_once_more_in_a_new_one():
+    with Pool({"w": role()}) as pool:
+        first = pool.submit("w", {"do": ""}).result(timeout=20)
+        second = pool.submit("w", {"do": "seldom"}).result(timeout=20)
+        third = pool.submit("w", {"do": ""}, alone=True).result(timeout=20)
+    assert len({first["pid"], second["pid"], third["pid"]}) == 3
+
+
+def test_who_ended_a_process_decides_whether_it_is_tried_later():
+    with Pool({"w": role(limit_s=0.5)}) as pool:
+        asked = [pool.submit("w", {"do": what}) for what in ("die", "kill", "hang")]
+        exited, killed, hung = [future.result(timeout=20) for future in asked]
+    assert [exited.transient, killed.transient, hung.transient] == [False, True, True]
+
+
+def test_a_stopped_worker_that_is_sent_much_is_killed_in_time():
+    with Pool({"w": role(limit_s=1.0)}) as pool:
+        pid = pool.submit("w", {"do": ""}).result(timeout=20)["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        late = pool.submit("w", {"do": "", "much": "x" * 4_000_000}).result(timeout=20)
+        assert isinstance(late, TimedOut)
+        assert gone(pid)
+        assert pool.submit("w", {"do": "", "much": "x" * 4_000_000, "n": 1}).result(20)["n"] == 1
+
+
+def test_no_interpreter_is_told_and_not_waited_for():
+    nowhere = Role(["/nonexistent/python"], 1, 5.0)
+    with Pool({"w": nowhere}) as pool:
+        asked = [pool.submit("w", {"do": ""}) for _ in range(2)]
+        for future in asked:
+            with pytest.raises(TunerError, match="/nonexistent/python: No such file"):
+                future.result(timeout=20)
+
+
+def test_a_worker_that_cannot_be_started_again_fails_what_is_asked_of_it(tmp_path: Path):
+    """As when the interpreter's environment is taken away in the middle."""
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    with Pool({"w": Role([str(link), "-S", "-c", SCRIPT], 1, 5.0)}) as pool:
+        assert pool.submit("w", {"do": "", "n": 1}).result(timeout=20)["n"] == 1
+        link.unlink()
+        for _ in range(2):
+            answer = pool.submit("w", {"do": "die"}).result(timeout=20)
+            assert isinstance(answer, Crashed)
+            assert answer.transient
+            assert "does not start" in answer.reason
+
+
+def test_no_folder_for_temporary_files_is_no_hindrance(monkeypatch: pytest.MonkeyPatch):
+    def refuse() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with Pool({"w": role()}) as pool:
+        answer = pool.submit("w", {"do": "speak"}).result(timeout=20)
+    assert "the cause" in answer.reason
+
+
+WITHOUT_FILES = """
+import resource, sys
+from fusionplan.tuner.outcome import TunerError
+from fusionplan.tuner.pool import Pool, Role
+used = resource.getrlimit(resource.RLIMIT_NOFILE)
+import os
+most = len(os.listdir("/proc/self/fd")) + 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, used[1]))
+with Pool({"w": Role([sys.executable, "-c", "0"], 1, 5)}) as pool:
+    try:
+        pool.submit("w", {"do": ""}).result(timeout=20)
+    except TunerError as error:
+        print(error)
+"""
+
+
+def test_no_file_descriptors_is_told_and_not_waited_for():
+    command = [sys.executable, "-c", WITHOUT_FILES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "does not start" in done.stdout, done.stderr
+    assert "Too many open files" in done.stdout
 
 
 def test_a_worker_that_does_not_start_is_our_failure():

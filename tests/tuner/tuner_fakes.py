@@ -45,6 +45,8 @@ class FakeLab:
     measured: list[tuple[str, Candidate]] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
     duels: list[list[Candidate]] = field(default_factory=list)
+    duel_ends: list[Failure] = field(default_factory=list)
+    """What ends the next comparisons as a whole, the last of them first."""
 
     def compile(self, group: Group, config: Config) -> Done:
         self.compiled.append(config)
@@ -74,6 +76,8 @@ class FakeLab:
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
         self.duels.append(list(candidates))
+        if self.duel_ends:
+            return Duel.undecided(self.duel_ends.pop(), len(candidates))
         found = [self.formula(group, c) for c in candidates]
         outcomes = tuple(Timed(f, 0.0, 10) if isinstance(f, float) else f for f in found)
         timed = {i: o.seconds for i, o in enumerate(outcomes) if isinstance(o, Timed)}
