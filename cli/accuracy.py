@@ -85,7 +85,7 @@ def _device(store: Store, wanted: str | None) -> DeviceRecord:
         raise UsageError(
             f"the store has no device {wanted!r}" if wanted else "the store has no trials yet"
         )
-    return max(known, key=lambda d: len(store.trials(level="kernel", device_key=d.key)))
+    return max(known, key=lambda d: store.count_trials(level="kernel", device_key=d.key))
 
 
 def _undone(store: Store, device: DeviceRecord, json: bool) -> None:

@@ -176,8 +176,9 @@ def store_checks(location: str | None, quick: bool = False) -> list[Check]:
             if quick:
                 return [Check("store", "ok", f"{opened.location}: it opens")]
             problems = opened.problems()
-            counts = f"plans: {len(opened.plans())}, studies: {len(opened.studies())}"
-            found = [Check("store", "ok", f"{opened.location}: {counts}")]
+            rows = opened.counts()
+            counts = f"plans: {rows['plan']}, studies: {opened.count_studies()}"
+            found = [Check("store", "ok", f"{opened.location}: {counts}, trials: {rows['trial']}")]
             found += [Check("store contents", "broken", text, STORE) for text in problems]
             if not problems:
                 found.append(_optuna(opened))

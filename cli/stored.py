@@ -19,7 +19,7 @@ def find(store: Store, wanted: str | None) -> ShownPlan:
     last. Raises PlanNotFound, or StoreCorrupt for a record that is no plan."""
     if wanted is not None:
         return shown(store, _record(store, wanted))
-    newest = next(iter(store.plans()), None)
+    newest = next(iter(store.plans(limit=1)), None)
     if newest is None:
         raise PlanNotFound(f"There is no plan in {store.location}: tune something first.")
     return shown(store, newest)
@@ -31,7 +31,7 @@ def _record(store: Store, wanted: str) -> PlanRecord:
         return store.find_plan(wanted)
     except PlanNotFound:
         named = title(wanted)
-        if named != wanted and store.plans(name=named):
+        if named != wanted and store.plans(name=named, limit=1):
             return store.find_plan(named)
         raise
 

@@ -27,9 +27,11 @@ from .records import (
     StudySummary,
     TrialRecord,
 )
+from .search import About
 from .store import Store
 
 __all__ = [
+    "About",
     "CalibrationRecord",
     "Collected",
     "DeviceRecord",

@@ -8,8 +8,14 @@ from typing import Literal
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from .errors import StoreUnavailable
+from .location import without_secrets
 
 BUSY_S = 30.0
+"""Seconds that a writer waits for others."""
+READ_BUSY_S = 1.0
+"""Seconds that a reader waits: it is in the way of a model that could run without a plan."""
+CONNECT_S = 5
+"""Seconds until a reader takes a database server for absent."""
 WRITES = "fusionplan_writes"
 
 Mode = Literal["ro", "immutable", "rw", "rwc"]
@@ -25,7 +31,7 @@ def connect(path: Path, mode: Mode) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{how}",
         uri=True,
-        timeout=BUSY_S,
+        timeout=BUSY_S if mode in ("rw", "rwc") else READ_BUSY_S,
         isolation_level=None,
         check_same_thread=False,
     )
@@ -34,9 +40,8 @@ def connect(path: Path, mode: Mode) -> sqlite3.Connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("PRAGMA foreign_keys = ON")
         if mode in ("rw", "rwc"):
-            journal = connection.execute("PRAGMA journal_mode").fetchone()[0]
-            # In WAL mode NORMAL survives kill -9 and cannot corrupt; a rollback journal needs FULL.
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if journal == 'wal' else 'FULL'}")
+            # In WAL mode NORMAL would survive kill -9, but not the loss of power.
+            connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
         raise
@@ -57,12 +62,16 @@ def sqlite_engine(path: Path, mode: Mode) -> Engine:
 
 def server_engine(url: URL, *, read_only: bool) -> Engine:
     """An engine over a database server."""
-    shown = url.render_as_string(hide_password=True)
-    options = {}
+    shown = without_secrets(url)
+    options: dict[str, bool] = {}
+    arguments: dict[str, int] = {}
     if read_only and url.get_backend_name() == "postgresql":
         options["postgresql_readonly"] = True
+        arguments["connect_timeout"] = CONNECT_S
     try:
-        return create_engine(url, pool_pre_ping=True, execution_options=options)
+        return create_engine(
+            url, pool_pre_ping=True, execution_options=options, connect_args=arguments
+        )
     except ImportError as error:
         raise StoreUnavailable(
             f"{shown} needs the Python module {error.name}: install it, or use a SQLite file."

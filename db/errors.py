@@ -27,6 +27,10 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened, created or reached just now."""
 
 
+class StoreLost(StoreUnavailable):
+    """The server let go of us, or is being started again: the same may work in a moment."""
+
+
 class StoreRefused(StoreError):
     """The store's own rules refuse the record (it names a device, graph or kernel not put yet)."""
 

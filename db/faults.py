@@ -5,23 +5,47 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
-from .errors import StoreCorrupt, StoreError, StoreReadOnly, StoreRefused, StoreUnavailable
+from .errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreLost,
+    StoreReadOnly,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 READ_ONLY_SQLSTATE = "25006"  # PostgreSQL: read_only_sql_transaction
+# Connection lost, operator's shutdown, server starting; serialization failure and deadlock.
+PASSING_SQLSTATES = ("08", "57P", "40")
 
 
 @contextmanager
-def translated(shown: str) -> Iterator[None]:
-    """Whatever escapes the block is a StoreError that names the store, with its cause."""
+def translated(shown: str, secrets: frozenset[str] = frozenset()) -> Iterator[None]:
+    """Whatever escapes the block is a StoreError that names the store, with its cause. secrets:
+    what its message must not repeat."""
     try:
         yield
     except UnicodeDecodeError as error:
         # From a damaged file even SQLite's message or a table's name may be no text.
         raise corrupt(shown, "it holds bytes that are no text") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise _told(error, shown) from error
+        told = _told(error, shown)
+        raise type(told)(_hidden(str(told), secrets)) from error
+
+
+def _hidden(text: str, secrets: frozenset[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 def corrupt(shown: str, what: str) -> StoreCorrupt:
@@ -51,7 +75,17 @@ def _told(error: Exception, shown: str) -> StoreError:
             return read_only(shown)
         if origin.errno == errno.ENOSPC:
             return _full(shown)
+    if isinstance(error, DBAPIError) and _is_passing(error, origin):
+        return StoreLost(f"{shown} does not answer ({detail}): start its server and try again.")
     return _unavailable(detail, shown)
+
+
+def _is_passing(error: DBAPIError, origin: object) -> bool:
+    """Whether the same may work in a moment: nothing was refused, the server was not there."""
+    state = getattr(origin, "sqlstate", None)
+    if state is None:
+        return error.connection_invalidated or isinstance(error, OperationalError)
+    return str(state).startswith(PASSING_SQLSTATES)
 
 
 def _of_sqlite(name: str, origin: sqlite3.Error, detail: str, shown: str) -> StoreError:

@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -30,14 +32,44 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """For people: the path, or the URL without its password."""
-        return str(self.path or self.url.render_as_string(hide_password=True))
+        """For people: the path, or the URL without its passwords."""
+        return str(self.path or without_secrets(self.url))
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Passwords in the URL, which a driver's message may repeat."""
+        return frozenset(_secrets(self.url))
+
+
+def without_secrets(url: URL) -> str:
+    """The URL with stars for its password, and for what its query calls so."""
+    hidden = {name: "***" for name in url.query if _SECRET.search(name)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _secrets(url: URL) -> Iterator[str]:
+    found = [value for name, value in url.query.items() if _SECRET.search(name)]
+    for each in (url.password, *found):
+        values = [each] if isinstance(each, str) else each or ()
+        for value in values:
+            yield from {value, quote(value, safe=""), quote_plus(value)} - {""}
+
+
+_SECRET = re.compile(r"pass|secret|token|key$|credential", re.IGNORECASE)
+"""Parameters of drivers that are nobody else's business, such as sslpassword."""
 
 
 def default_path() -> Path:
-    """The user's own store, when nothing else is said."""
+    """The user's own store, when nothing else is said. Raises StoreUnavailable without a home."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fusionplan" / "plans.db"
+    if cache:
+        return Path(cache) / "fusionplan" / "plans.db"
+    try:
+        return Path.home() / ".cache" / "fusionplan" / "plans.db"
+    except RuntimeError as error:
+        raise StoreUnavailable(
+            "There is no home folder to keep a store in: name one with $PLANNER_STORE."
+        ) from error
 
 
 def resolve(location: str | Path | None) -> Place:
@@ -49,7 +81,10 @@ def resolve(location: str | Path | None) -> Place:
     if isinstance(location, Path) or "://" not in text:
         if not text.strip():
             raise StoreUnavailable("The store's location is empty: give a path or a database URL.")
-        return _file(Path(text).expanduser())
+        try:
+            return _file(Path(text).expanduser())
+        except RuntimeError as error:
+            raise StoreUnavailable(f"{text}: {error}: give a whole path.") from error
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -61,8 +96,8 @@ def resolve(location: str | Path | None) -> Place:
     database = url.database or ""
     if database in ("", ":memory:") or database.startswith("file:") or url.query:
         raise StoreUnavailable(
-            f"{text} is not a plain SQLite file: give its path, as in /folder/plans.db "
-            "or sqlite:////folder/plans.db."
+            f"{without_secrets(url)} is not a plain SQLite file: give its path, as in "
+            "/folder/plans.db or sqlite:////folder/plans.db."
         )
     return _file(Path(database))
 

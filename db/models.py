@@ -88,6 +88,7 @@ class Kernel(Base):
     key: Mapped[str] = mapped_column(KEY, primary_key=True)
     graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(Graph.key), index=True)
     family: Mapped[str] = mapped_column(String(64))
+    form: Mapped[str | None] = mapped_column(SHA256, index=True)
     payload: Mapped[str] = mapped_column(Text)
     payload_sha256: Mapped[str] = mapped_column(SHA256)
 
@@ -96,11 +97,11 @@ class Trial(Base):
     __tablename__ = "trial"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    study: Mapped[str] = mapped_column(NAME, index=True)
+    study: Mapped[str] = mapped_column(NAME)
     level: Mapped[str] = mapped_column(String(16))
     # A kernel's or a graph's key, by level: no foreign key can say that.
     subject: Mapped[str] = mapped_column(KEY, index=True)
-    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key))
     versions: Mapped[str] = mapped_column(Text)
     versions_sha256: Mapped[str] = mapped_column(SHA256)
     config: Mapped[str] = mapped_column(Text)
@@ -136,9 +137,32 @@ class Trial(Base):
             "outcome IN ('timed', 'miscompiled', 'wrong', 'timed_out', 'crashed', 'rejected')",
             name="outcome",
         ),
+        # All that a summary of the studies reads, so that it reads no rows.
+        Index(
+            "ix_trial_summary",
+            "study",
+            "level",
+            "subject",
+            "device_key",
+            "outcome",
+            "measured_s",
+            "created_at",
+        ),
+        Index("ix_trial_count", "device_key", "level", "outcome"),
         # An id that a report has named must never come back as another trial.
         {"sqlite_autoincrement": True},
     )
+
+
+class Claim(Base):
+    """Who is at a trial. key: a digest of the trial's identity; expires_at: seconds since 1970 by
+    the clock of the database."""
+
+    __tablename__ = "claim"
+
+    key: Mapped[str] = mapped_column(SHA256, primary_key=True)
+    holder: Mapped[str] = mapped_column(String(64), index=True)
+    expires_at: Mapped[float] = mapped_column(Double)
 
 
 class Calibration(Base):

@@ -34,6 +34,7 @@ def _file(path: Path, *, create: bool, read_only: bool) -> tuple[Engine, str | N
         _may_create(str(path), create=create, read_only=read_only)
         sqlite_file.make_folder(path)
         sqlite_file.require_writable(path)
+        sqlite_file.make_file(path)
     else:
         if not read_only:
             sqlite_file.require_writable(path)

@@ -10,6 +10,8 @@ from typing import Any, Literal
 Level = Literal["kernel", "partition"]
 Outcome = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
 Evidence = Literal["measured", "searched", "modelled"]
+EVIDENCE: tuple[Evidence, ...] = ("modelled", "searched", "measured")
+"""The weakest first."""
 CalibrationSource = Literal["measured", "refitted"]
 
 
@@ -41,12 +43,14 @@ class GraphRecord:
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """A group with its dtypes, strides and shape: what one kernel is tuned for."""
+    """A group with its dtypes, strides and shape: what one kernel is tuned for. form: a digest of
+    what it shares with groups of other sizes."""
 
     key: str
     graph_key: str
     family: str
     payload: dict[str, Any]
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

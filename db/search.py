@@ -1,14 +1,44 @@
-"""Finding the plan that a person means by a name or the start of a key."""
+"""Finding what a person means by a name or the start of a key: a plan, or trials and studies."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, String, and_, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from .errors import PlanNotFound
-from .models import Plan
+from .models import Kernel, Plan, Trial
 
 SHOWN_KEY = 12  # characters of a key that a message shows
 SHOWN_PLANS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Trials by the start of their study's name, of their kernel's key, or of the key of the graph
+    that they are of; None: of any."""
+
+    study: str | None = None
+    kernel: str | None = None
+    graph: str | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        if self.study:
+            yield _starts(Trial.study, self.study)
+        if self.kernel is not None:
+            yield and_(Trial.level == "kernel", _starts(Trial.subject, self.kernel))
+        if self.graph is not None:
+            kernels = select(Kernel.key).where(_starts(Kernel.graph_key, self.graph))
+            yield or_(
+                and_(Trial.level == "partition", _starts(Trial.subject, self.graph)),
+                and_(Trial.level == "kernel", Trial.subject.in_(kernels)),
+            )
+
+
+def _starts(column: InstrumentedAttribute[str], text: str) -> ColumnElement[bool]:
+    # LIKE takes large letters for small ones in some databases.
+    return func.substr(column, 1, len(text), type_=String) == text
 
 
 def chosen_plan(connection: Connection, prefix: str, shown: str) -> str:

@@ -1,5 +1,6 @@
 """What is in a SQLite file, found out before anything is written to it."""
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -44,11 +45,35 @@ def make_folder(path: Path) -> None:
     if existing.is_dir() and not os.access(existing, os.W_OK | os.X_OK):
         raise read_only(str(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # What was tuned says much of a model: it is its owner's.
+        _make_private(path.parent)
     except OSError as error:
         raise StoreUnavailable(
             f"The folder of {path} cannot be created ({error.strerror}): give another path."
         ) from error
+
+
+def _make_private(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # or the error, where it is no folder
+
+
+def make_file(path: Path) -> None:
+    """An empty file that only its owner can read, unless there is one. SQLite gives its journals
+    the same rights."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file from another of the same name; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def require_writable(path: Path) -> None:
@@ -59,18 +84,19 @@ def require_writable(path: Path) -> None:
 
 
 def inspect(path: Path, version_table: str, *, write: bool) -> Contents:
-    """Check and read the file without writing a byte to it.
+    """Read the file's tables without writing a byte to it. A writer has SQLite check all of it,
+    which takes as long as the file is large: a reader is told by digests of what is damaged.
 
     Raises StoreCorrupt, or sqlite3.Error where SQLite cannot read it.
     """
     _check_size(path)
     try:
-        return _read(path, version_table, "ro")
+        return _read(path, version_table, "ro", check=write)
     except sqlite3.OperationalError as error:
         name = getattr(error, "sqlite_errorname", "")
         if write and name == "SQLITE_READONLY_ROLLBACK":
             # A process died inside a transaction: a writer's first read rolls it back.
-            return _read(path, version_table, "rw")
+            return _read(path, version_table, "rw", check=True)
         if not write and name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
             return _read_immutable(path, version_table, error)
         raise
@@ -117,7 +143,11 @@ def _check_size(path: Path) -> None:
     # SQLite fills a page cut short with zeros, and its own check may pass over that. A file that
     # is being written is ragged too, but has its journal beside it.
     ragged = page_bytes < 512 or path.stat().st_size % page_bytes
-    if len(header) < HEADER_BYTES or (ragged and not _has_log(path)):
+    pages = int.from_bytes(header[28:32], "big")
+    # The header's own count holds where the two counters of changes agree.
+    counted = header[24:28] == header[92:96]
+    short = counted and path.stat().st_size < pages * page_bytes
+    if len(header) < HEADER_BYTES or ((ragged or short) and not _has_log(path)):
         raise corrupt(str(path), "truncated")
 
 
@@ -127,9 +157,9 @@ def _has_log(path: Path) -> bool:
     return any(log.exists() and log.stat().st_size > 0 for log in logs)
 
 
-def _read(path: Path, version_table: str, mode: Mode) -> Contents:
+def _read(path: Path, version_table: str, mode: Mode, *, check: bool) -> Contents:
     with closing(connect(path, mode)) as connection:
-        fault = sound(connection)
+        fault = sound(connection) if check else None
         if fault is not None:
             raise corrupt(str(path), fault)
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -147,4 +177,4 @@ def _read_immutable(path: Path, version_table: str, error: sqlite3.OperationalEr
             f"{path} has unfinished work in the log beside it, which only a writer can take in: "
             "copy both to a writable folder and open the copy."
         ) from error
-    return _read(path, version_table, "immutable")
+    return _read(path, version_table, "immutable", check=False)

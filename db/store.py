@@ -6,23 +6,36 @@
         store.plan(graph_key, device_key, versions)
 
 Every method is one transaction and raises only StoreError (and ValueError for a record that cannot
-be written down); threads and processes may share one store.
+be written down); threads and processes may share one store. On disk means that the loss of power
+does not undo it. A server that is started again is waited for; a file that somebody deleted, moved
+or replaced is an error.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
-from . import schema
+from . import claims, health, schema
 from .collect import Collected, Doomed, collect
 from .engine import writing
-from .errors import StoreError, StoreUnavailable
+from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .location import Place, resolve
@@ -30,6 +43,7 @@ from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
 from .opening import opened
 from .payload import canonical, digest
 from .records import (
+    EVIDENCE,
     CalibrationRecord,
     DeviceRecord,
     GraphRecord,
@@ -40,9 +54,22 @@ from .records import (
     StudySummary,
     TrialRecord,
 )
-from .rows import LAYOUTS, R, Record, columns, damage, record
-from .search import chosen_plan
-from .summary import summaries
+from .rows import LAYOUTS, R, Record, columns, record
+from .search import About, chosen_plan
+from .sqlite_file import identity
+from .summary import best_so_far, count_studies, improving, relatives, summaries
+
+T = TypeVar("T")
+Better = Callable[[PlanRecord, PlanRecord], bool]
+"""Whether the second plan is to take the place of the first, which the store has."""
+
+SERVER_BACK_S = 60.0
+"""Seconds that a writer waits for a server that let go of it."""
+
+
+def has_no_less_evidence(stored: PlanRecord, plan: PlanRecord) -> bool:
+    """A plan that was measured does not give way to one that was not."""
+    return EVIDENCE.index(plan.evidence) >= EVIDENCE.index(stored.evidence)
 
 
 class Store:
@@ -53,6 +80,7 @@ class Store:
         self._place = place
         self._read_only = read_only
         self._closed = False
+        self._identity = None if place.path is None else identity(place.path)
 
     @classmethod
     def open(
@@ -64,7 +92,7 @@ class Store:
         StoreUnavailable, and then has changed nothing.
         """
         place = resolve(location)
-        with translated(place.shown):
+        with translated(place.shown, place.secrets):
             engine = opened(place, create=create, read_only=read_only)
         return cls(engine, place, read_only=read_only)
 
@@ -135,10 +163,13 @@ class Store:
         first."""
         row = columns(calibration)
         del row["id"]
-        with self._writing() as connection:
+
+        def add(connection: Connection) -> int:
             added = connection.execute(insert(Calibration).values(row)).inserted_primary_key
             assert added is not None  # None is for inserts of many rows
             return int(added[0])
+
+        return self._write(add)
 
     def calibrations(self, device_key: str) -> list[CalibrationRecord]:
         """All of a device, the newest first, those that were undone too."""
@@ -157,8 +188,8 @@ class Store:
         present = self.calibration(device_key)
         if present is not None:
             chosen = update(Calibration).where(Calibration.id == present.id)
-            with self._writing() as connection:
-                connection.execute(chosen.values(undone_at=datetime.now(UTC)))
+            undone = chosen.values(undone_at=datetime.now(UTC))
+            self._write(lambda connection: connection.execute(undone))
         return present
 
     # Trials
@@ -172,20 +203,24 @@ class Store:
         row = columns(trial)
         del row["id"]
         same = _identity(trial, row)
+
+        def add(connection: Connection) -> int | None:
+            claims.end(connection, _claim(row))
+            doubted = update(Trial).where(*same, Trial.transient).values(row)
+            if connection.execute(doubted).rowcount:
+                return None
+            added = connection.execute(insert(Trial).values(row)).inserted_primary_key
+            assert added is not None  # None is for inserts of many rows
+            return int(added[0])
+
         try:
-            with self._writing() as connection:
-                doubted = update(Trial).where(*same, Trial.transient).values(row)
-                if not connection.execute(doubted).rowcount:
-                    added = connection.execute(insert(Trial).values(row)).inserted_primary_key
-                    assert added is not None  # None is for inserts of many rows
-                    return int(added[0])
+            found = self._write(add)
         except StoreError as error:
-            if not _is_conflict(error):
-                raise
-            found = self._id_of(same)
-            if found is None:  # not the identity: a device that was never put
-                raise
-            return found
+            if not _is_conflict(error) or (found := self._id_of(same)) is None:
+                raise  # not the identity: a device that was never put
+        return found if found is not None else self._known_id(same)
+
+    def _known_id(self, same: list[ColumnElement[bool]]) -> int:
         found = self._id_of(same)
         assert found is not None
         return found
@@ -205,8 +240,12 @@ class Store:
         outcome: Outcome | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        after: int = 0,
+        about: About | None = None,
+        best: bool = False,
     ) -> list[TrialRecord]:
-        """The trials that match all that is given, in the order they were added."""
+        """The trials that match all that is given, in the order they were added. after: those of a
+        higher id; best: those that were faster than all before them of the same subject."""
         wanted = {
             "level": level,
             "subject": subject,
@@ -215,37 +254,102 @@ class Store:
             "study": study,
             "outcome": outcome,
         }
+        conditions = [*_matches(Trial, wanted), *(about.conditions() if about else ())]
+        if after:
+            conditions.append(Trial.id > after)
+        if best:
+            conditions.append(Trial.id.in_(improving(conditions)))
         query = (
             select(Trial.__table__)
-            .where(*_matches(Trial, wanted))
+            .where(*conditions)
             .order_by(Trial.id.desc() if newest_first else Trial.id)
             .limit(limit)
         )
         return self._many(TrialRecord, query)
 
-    def studies(self) -> list[StudySummary]:
-        """One summary for each study, subject and device, the latest first."""
+    def best_so_far(self, ids: Sequence[int]) -> dict[int, float | None]:
+        """By the id of a trial: the least seconds of its subject on its device, timed in its way,
+        up to and with it."""
         with self._reading() as connection:
-            return summaries(connection, self.location)
+            return best_so_far(connection, ids)
+
+    def count_trials(
+        self,
+        *,
+        level: Level | None = None,
+        device_key: str | None = None,
+        outcome: Outcome | None = None,
+    ) -> int:
+        """How many trials match all that is given."""
+        wanted = {"level": level, "device_key": device_key, "outcome": outcome}
+        query = select(func.count()).select_from(Trial).where(*_matches(Trial, wanted))
+        with self._reading() as connection:
+            return connection.execute(query).scalar_one()
+
+    def relatives(self, kernel: KernelRecord, limit: int) -> list[TrialRecord]:
+        """The fastest trial of each other kernel of its form on each device, newest first."""
+        if kernel.form is None:
+            return []
+        return self._many(TrialRecord, relatives(kernel.key, kernel.form, limit))
+
+    def studies(
+        self, *, about: About | None = None, limit: int | None = None
+    ) -> list[StudySummary]:
+        """One summary for each study, subject and device that matches, the latest first."""
+        with self._reading() as connection:
+            return summaries(connection, self.location, about, limit)
+
+    def count_studies(self) -> int:
+        """How many summaries `studies` gives."""
+        with self._reading() as connection:
+            return count_studies(connection)
+
+    # Claims: who measures what, by the database's clock
+
+    def claim(self, trial: TrialRecord, holder: str, lease_s: float) -> bool:
+        """Whether nobody else is at the trial. It is then the holder's until it is added, released,
+        or `lease_s` seconds have passed."""
+        key = _claim(columns(trial))
+        try:
+            return self._write(lambda c: claims.take(c, key, holder, lease_s))
+        except StoreError as error:
+            if _is_conflict(error):  # somebody else was first, a moment ago
+                return False
+            raise
+
+    def release(self, trial: TrialRecord, holder: str) -> None:
+        """Let go of what the holder has claimed; of what it has not, nothing."""
+        key = _claim(columns(trial))
+        self._write(lambda connection: claims.end(connection, key, holder))
+
+    def renew(self, holder: str, lease_s: float) -> None:
+        """All that the holder has claimed is its own for so many seconds more."""
+        self._write(lambda connection: claims.renew(connection, holder, lease_s))
 
     # Plans
 
-    def save_plan(self, plan: PlanRecord) -> None:
-        """Keep the plan; it replaces one for the same graph, device and versions.
+    def save_plan(self, plan: PlanRecord, if_better: Better = has_no_less_evidence) -> bool:
+        """Keep the plan, and say whether it was kept; it replaces one for the same graph, device
+        and versions where `if_better` finds so, within the same transaction.
 
         The first plan's `created_at` stays, and its bucket where the new one has none.
         """
         keep = {"created_at"} | ({"bucket_key"} if plan.bucket_key is None else set())
-        self._put(plan, keep=frozenset(keep))
+        return self._put(plan, keep=frozenset(keep), if_better=if_better)
 
     def plan(self, graph_key: str, device_key: str, versions: dict[str, str]) -> PlanRecord | None:
         """The plan made for exactly this; StoreCorrupt when it is there but damaged."""
-        return self._one(
+        found = self._one(
             PlanRecord,
             Plan.graph_key == graph_key,
             Plan.device_key == device_key,
             Plan.versions_sha256 == digest(canonical(versions)),
         )
+        # An index that is damaged leads to another row.
+        same = found is None or (found.graph_key, found.device_key) == (graph_key, device_key)
+        if not same or (found is not None and found.versions != versions):
+            raise corrupt(self.location, "its index leads to the plan of another graph")
+        return found
 
     def plans(
         self,
@@ -255,6 +359,7 @@ class Store:
         device_key: str | None = None,
         versions: dict[str, str] | None = None,
         name: str | None = None,
+        limit: int | None = None,
     ) -> list[PlanRecord]:
         """The plans that match all that is given, the latest saved first."""
         wanted = {
@@ -268,8 +373,14 @@ class Store:
             select(Plan.__table__)
             .where(*_matches(Plan, wanted))
             .order_by(Plan.updated_at.desc(), Plan.key)
+            .limit(limit)
         )
         return self._many(PlanRecord, query)
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+        with self._reading() as connection:
+            return health.counts(connection)
 
     def find_plan(self, prefix: str) -> PlanRecord:
         """The plan of that exact name, or whose key starts so.
@@ -284,38 +395,21 @@ class Store:
     def collect(self, doomed: Doomed, *, dry_run: bool = False) -> Collected:
         """Take plans and trials out, with the graphs and kernels that only they named; with dry_run
         say how many there are, and leave them."""
-        with self._writing() as connection:
-            return collect(connection, doomed, dry_run)
+        return self._write(lambda connection: collect(connection, doomed, dry_run))
 
     # Health
 
     def problems(self) -> list[str]:
         """What `planner doctor` has to say about the store; empty when it is sound."""
         found: list[str] = []
-        with translated(self.location):
+        with translated(self.location, self._place.secrets):
             revision = schema.current(self._live())
         if revision != schema.newest():
             found.append(f"schema revision is {revision}, not {schema.newest()}")
-        if self._place.path is not None:
-            found += self._file_problems()
         with self._reading() as connection:
-            for layout in LAYOUTS.values():
-                for row in connection.execute(select(layout.model.__table__)).mappings():
-                    fault = damage(layout, row)
-                    if fault is not None:
-                        found.append(fault)
-        return found
-
-    def _file_problems(self) -> list[str]:
-        found: list[str] = []
-        with self._reading() as connection:
-            rows = connection.exec_driver_sql("PRAGMA quick_check").scalars()
-            found += [f"quick check: {text}" for text in rows if text != "ok"]
-            for layout in LAYOUTS.values():
-                table = layout.model.__tablename__
-                for row in connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})"):
-                    found.append(f"table {table}, row {row[1]}: it names a missing {row[2]}")
-        return found
+            if self._place.path is not None:
+                found += health.of_file(connection)
+            return found + health.of_payloads(connection)
 
     # Transactions
 
@@ -326,50 +420,113 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with translated(self.location), self._live().connect() as connection:
+        with (
+            translated(self.location, self._place.secrets),
+            self._live().connect() as connection,
+        ):
             try:
                 yield connection
             except (ValueError, TypeError) as error:
                 # SQLite gives back what is in the file: a date, say, need not be one any more.
                 raise corrupt(self.location, f"a value cannot be read: {error}") from error
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        """What the work gives, done in one transaction, and again where a server let go of it."""
         if self._read_only:
             raise read_only_error(self.location)
-        with translated(self.location), writing(self._live()) as connection:
-            yield connection
+
+        def attempt() -> T:
+            self._require_same_file()
+            with (
+                translated(self.location, self._place.secrets),
+                writing(self._live()) as connection,
+            ):
+                result = work(connection)
+            self._require_same_file()
+            return result
+
+        return self._patiently(attempt)
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        until = time.monotonic() + (0.0 if self._read_only else SERVER_BACK_S)
+        pause = 0.1
+        while True:
+            try:
+                return attempt()
+            except StoreLost:
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    def _require_same_file(self) -> None:
+        """SQLite writes on into a file that has lost its name, where nobody will find it."""
+        path = self._place.path
+        if path is not None and identity(path) != self._identity:
+            raise StoreUnavailable(
+                f"{path} was deleted, moved or replaced while it was in use: what is written to it "
+                "is lost; leave the file in its place, and run this again."
+            )
 
     def _one(self, kind: type[R], *where: ColumnElement[bool]) -> R | None:
         query = select(LAYOUTS[kind].model.__table__).where(*where)
         return next(iter(self._many(kind, query)), None)
 
     def _many(self, kind: type[R], query: Select[Any]) -> list[R]:
-        with self._reading() as connection:
-            rows = connection.execute(query).mappings()
-            return [record(kind, row, self.location) for row in rows]
+        def read() -> list[R]:
+            with self._reading() as connection:
+                rows = connection.execute(query).mappings()
+                return [record(kind, row, self.location) for row in rows]
 
-    def _put(self, kept: Record, keep: frozenset[str] = frozenset()) -> None:
-        """Insert or replace by identity; the columns in `keep` stay as they were first."""
-        row = columns(kept)
+        return self._patiently(read)
+
+    def _put(
+        self,
+        kept: R,
+        keep: frozenset[str] = frozenset(),
+        if_better: Callable[[R, R], bool] | None = None,
+    ) -> bool:
+        """Insert or replace by identity; the columns in `keep` stay as they were first. Whether it
+        was done: what is there may be better."""
+
+        def replace(connection: Connection) -> bool:
+            return self._replace(connection, kept, keep, if_better)
+
         try:
-            self._replace(kept, row, keep)
+            return self._write(replace)
         except StoreError as error:
             # On a server another process may insert between our look and our insert: once more.
             if not _is_conflict(error):
                 raise
-            self._replace(kept, row, keep)
+            return self._write(replace)
 
-    def _replace(self, kept: Record, row: dict[str, Any], keep: frozenset[str]) -> None:
-        model = LAYOUTS[type(kept)].model
+    def _replace(
+        self,
+        connection: Connection,
+        kept: R,
+        keep: frozenset[str],
+        if_better: Callable[[R, R], bool] | None,
+    ) -> bool:
+        row, model = columns(kept), LAYOUTS[type(kept)].model
         same = _identity(kept, row)
-        with self._writing() as connection:
-            count = select(func.count()).select_from(model).where(*same)
-            if connection.execute(count).scalar_one():
-                changed = {name: value for name, value in row.items() if name not in keep}
-                connection.execute(update(model).where(*same).values(changed))
-            else:
-                connection.execute(insert(model).values(row))
+        # Locked, on a server, until the transaction ends; SQLite has one writer at a time.
+        query = select(model.__table__).where(*same).with_for_update()
+        there = connection.execute(query).mappings().first()
+        if there is None:
+            connection.execute(insert(model).values(row))
+            return True
+        if if_better is not None and not self._gives_way(there, kept, if_better):
+            return False
+        changed = {name: value for name, value in row.items() if name not in keep}
+        connection.execute(update(model).where(*same).values(changed))
+        return True
+
+    def _gives_way(self, there: RowMapping, kept: R, if_better: Callable[[R, R], bool]) -> bool:
+        """Whether what is there is to be replaced; what is damaged is, whatever it was."""
+        try:
+            return if_better(record(type(kept), there, self.location), kept)
+        except StoreCorrupt:
+            return True
 
 
 def _matches(model: type[Base], wanted: dict[str, Any]) -> list[ColumnElement[bool]]:
@@ -381,6 +538,11 @@ def _matches(model: type[Base], wanted: dict[str, Any]) -> list[ColumnElement[bo
 def _identity(kept: Record, row: dict[str, Any]) -> list[ColumnElement[bool]]:
     layout = LAYOUTS[type(kept)]
     return _matches(layout.model, {name: row[name] for name in layout.identity})
+
+
+def _claim(row: dict[str, Any]) -> str:
+    """What a trial is claimed by: a digest of its identity."""
+    return digest(canonical({name: row[name] for name in LAYOUTS[TrialRecord].identity}))
 
 
 def _is_conflict(error: StoreError) -> bool:

@@ -47,7 +47,15 @@ _RECALL = 5
 class Ledgers(Protocol):
     """The part of `db.Store` that is read."""
 
-    def trials(self, *, level: Any = ..., device_key: str | None = ...) -> list[TrialRecord]: ...
+    def trials(
+        self,
+        *,
+        level: Any = ...,
+        device_key: str | None = ...,
+        outcome: Any = ...,
+        limit: int | None = ...,
+        newest_first: bool = ...,
+    ) -> list[TrialRecord]: ...
     def kernel(self, key: str) -> KernelRecord | None: ...
 
 
@@ -86,13 +94,18 @@ class Read:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def samples_of(store: Ledgers, device_key: str, profile: DeviceProfile) -> Read:
-    """Every generated kernel that was timed on the device. Where a config was tried under several
-    versions, the last counts."""
+def samples_of(
+    store: Ledgers, device_key: str, profile: DeviceProfile, limit: int | None = None
+) -> Read:
+    """Every generated kernel that was timed on the device, or the newest so many. Where a config
+    was tried under several versions, the last counts."""
     latest: dict[tuple[str, Config], TrialRecord] = {}
     unread = 0
-    for trial in store.trials(level="kernel", device_key=device_key):
-        if trial.outcome != "timed" or trial.measured_s is None:
+    newest = store.trials(
+        level="kernel", device_key=device_key, outcome="timed", limit=limit, newest_first=True
+    )
+    for trial in reversed(newest):
+        if trial.measured_s is None:
             continue
         try:
             candidate = Candidate.from_json(trial.config)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,11 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 ENOUGH = 60
 """Trials from which a profile is fitted, and new ones from which it is fitted again."""
+LATEST = 2000
+"""Most trials that a tune fits to, the newest: to cost them all takes longer than the tune where
+the device has many."""
+GROWTH = 0.1
+"""By how much, too, the trials have to grow before the profile is fitted again."""
 _WORKLOADS = 2
 """Least workloads: one is always left out."""
 _ROUNDS = 8
@@ -171,6 +177,9 @@ def _folds(samples: Sequence[Sample]) -> list[set[int]]:
 class Calibrations(Ledgers, Protocol):
     """The part of `db.Store` that is read and written."""
 
+    def count_trials(
+        self, *, level: Any = ..., device_key: str = ..., outcome: Any = ...
+    ) -> int: ...
     def calibration(self, device_key: str) -> CalibrationRecord | None: ...
     def calibrations(self, device_key: str) -> list[CalibrationRecord]: ...
     def add_calibration(self, calibration: CalibrationRecord) -> int: ...
@@ -193,17 +202,19 @@ def refitted_after_tune(store: Calibrations, shipped: DeviceProfile) -> str | No
     """Fit the device's profile again when enough trials are new, and keep it where it is better;
     what came of it in a sentence, None where it was not yet time."""
     known = next((c for c in store.calibrations(shipped.key) if c.source == "refitted"), None)
-    read = samples_of(store, shipped.key, shipped)
-    before = int(known.evidence.get("trials", 0)) if known is not None else 0
-    if len(read.samples) < before + ENOUGH:
+    timed = store.count_trials(level="kernel", device_key=shipped.key, outcome="timed")
+    before = 0
+    if known is not None:
+        before = int(known.evidence.get("timed", known.evidence.get("trials", 0)))
+    if timed < before + max(ENOUGH, GROWTH * before):
         return None
-    start = start_of(store, shipped)
-    found = refit(read.samples, start)
+    read = samples_of(store, shipped.key, shipped, LATEST)
+    found = refit(read.samples, start_of(store, shipped))
     if found is None:
         return None
+    keep(store, found, read.samples)
     if not found.is_better:
         return f"the cost model's profile stays: {len(read.samples)} trials make no better one"
-    keep(store, found, read.samples)
     return f"the cost model's profile is fitted to {len(read.samples)} trials"
 
 
@@ -217,12 +228,17 @@ def start_of(store: Calibrations, shipped: DeviceProfile) -> DeviceProfile:
 
 
 def keep(store: Calibrations, found: Refit, samples: Sequence[Sample]) -> int:
-    """Write the profile down; from now on it is its device's."""
+    """Write the profile down; from now on it is its device's. One that is no better is written down
+    as undone, so that the next fit waits for new trials."""
+    now = datetime.now(UTC)
+    timed = store.count_trials(level="kernel", device_key=found.profile.key, outcome="timed")
     return store.add_calibration(
         CalibrationRecord(
             device_key=found.profile.key,
             source="refitted",
             profile=found.profile.to_json(),
-            evidence=found.evidence(samples),
+            evidence={**found.evidence(samples), "timed": timed},
+            created_at=now,
+            undone_at=None if found.is_better else now,
         )
     )

@@ -101,7 +101,7 @@ def test_doctor(planner_process, filled):
     assert data["ok"]
     found = {check["name"]: check for check in data["checks"]}
     assert "sm_90" in found["compiler"]["text"]
-    assert found["store"]["text"].endswith("plans: 2, studies: 1")
+    assert found["store"]["text"].endswith("plans: 2, studies: 1, trials: 5")
     assert {"python", "torch", "triton", "optuna", "cuda", "ptxas", "interpreter"} <= found.keys()
 
 

@@ -16,6 +16,7 @@ from fusionplan.db import (
     StoreRefused,
     StoreUnavailable,
 )
+from fusionplan.db.schema import newest
 from sqlalchemy import create_engine, text
 
 
@@ -299,7 +300,7 @@ def test_a_newer_revision_is_left_alone(location, fill, plan):
     for read_only in (False, True):
         with pytest.raises(StoreNewer, match="9999"):
             Store.open(location, read_only=read_only)
-    change(store, "UPDATE fusionplan_version SET version_num = '0003'")
+    change(store, f"UPDATE fusionplan_version SET version_num = '{newest()}'")
     with Store.open(location) as store:
         assert store.plans() == [plan()]
 

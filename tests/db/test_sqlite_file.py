@@ -300,5 +300,5 @@ def test_no_wal_on_a_network(filled, trial, monkeypatch):
 
 def test_settings_of_a_connection(filled):
     with Store.open(filled) as store, store._engine.connect() as connection:
-        for name, value in [("foreign_keys", 1), ("busy_timeout", 30_000), ("synchronous", 1)]:
+        for name, value in [("foreign_keys", 1), ("busy_timeout", 30_000), ("synchronous", 2)]:
             assert connection.exec_driver_sql(f"PRAGMA {name}").scalar() == value

@@ -12,7 +12,8 @@ from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
 from fusionplan.tuner.compiled import Compiled
-from fusionplan.tuner.config_search import AGAIN, Bench, Budget, tune_group
+from fusionplan.tuner.config_search import AGAIN, Budget, tune_group
+from fusionplan.tuner.finalists import Bench
 from fusionplan.tuner.findings import Findings, GroupFindings
 from fusionplan.tuner.lab import Duel, Group
 from fusionplan.tuner.ledger import Ledger, device_record, graph_record

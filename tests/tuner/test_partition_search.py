@@ -8,7 +8,8 @@ from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import learned
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.tuner.config_search import Bench, Budget
+from fusionplan.tuner.config_search import Budget
+from fusionplan.tuner.finalists import Bench
 from fusionplan.tuner.findings import Findings
 from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of
 from fusionplan.tuner.lab import Group

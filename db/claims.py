@@ -1,0 +1,61 @@
+"""Claims: which of several tuners is at a trial, so that no two measure the same.
+
+A claim is a lease on the database's own clock: hosts need not agree on the time, and what a dead
+tuner had claimed is free again when its lease is over.
+"""
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from .models import Claim
+
+LONGEST_S = 3600.0
+"""No lease is longer; one that ends later was made before the clock was set back."""
+
+
+def take(connection: Connection, key: str, holder: str, lease_s: float) -> bool:
+    """Whether the claim is the holder's now."""
+    now = _now(connection)
+    lost = or_(Claim.holder == holder, Claim.expires_at <= now, Claim.expires_at > now + LONGEST_S)
+    ends = now + min(lease_s, LONGEST_S)
+    taken = update(Claim).where(Claim.key == key, lost).values(holder=holder, expires_at=ends)
+    if connection.execute(taken).rowcount:
+        return True
+    if connection.execute(select(func.count()).where(Claim.key == key)).scalar_one():
+        return False
+    connection.execute(insert(Claim).values(key=key, holder=holder, expires_at=ends))
+    return True
+
+
+def renew(connection: Connection, holder: str, lease_s: float) -> None:
+    ends = _now(connection) + min(lease_s, LONGEST_S)
+    connection.execute(update(Claim).where(Claim.holder == holder).values(expires_at=ends))
+
+
+def end(connection: Connection, key: str, holder: str | None = None) -> None:
+    """Nobody's any more; with a holder only where it is the holder's."""
+    conditions = [Claim.key == key] + ([] if holder is None else [Claim.holder == holder])
+    connection.execute(delete(Claim).where(*conditions))
+
+
+def _now(connection: Connection) -> ColumnElement[float]:
+    """Seconds since 1970 by the database's clock, at the time of the statement."""
+    text = _CLOCKS.get(connection.dialect.name, _CLOCKS["mysql"])
+    return literal_column(text, Double)
+
+
+_CLOCKS = {
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+    "postgresql": "extract(epoch from clock_timestamp())",
+    "mysql": "unix_timestamp(now(6))",
+}
