@@ -13,9 +13,9 @@ from torch import fx
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
-from .db.errors import StoreError
+from .db.errors import StoreCorrupt, StoreError
+from .db.readers import failed, reader
 from .db.records import PlanRecord
-from .db.store import Store
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
 from .planner.covers.cover import modelled_plan
@@ -24,7 +24,16 @@ from .planner.graph.graph import Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
-from .planner.runtime.dispatch import Baseline, Dispatcher, Given, OnMiss, Policy, Runner, Sources
+from .planner.runtime.dispatch import (
+    Baseline,
+    Dispatcher,
+    Given,
+    OnMiss,
+    Policy,
+    Runner,
+    Sources,
+    Unreadable,
+)
 from .planner.versions import versions
 
 log = logging.getLogger(__name__)
@@ -216,14 +225,18 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     graph_key, bucket = key(captured.graph), bucket_key(captured.graph)
     try:
         device = profile_of(captured.device)
-        with Store.open(options.store, create=False, read_only=True) as store:
-            exact = store.plan(graph_key, device.key, versions())
-            found = [] if exact is None else [exact]
-            if bucket is not None:
-                found += store.plans(bucket_key=bucket, device_key=device.key, versions=versions())
+        store = reader(options.store)
+        exact = store.plan(graph_key, device.key, versions())
+        found = [] if exact is None else [exact]
+        if bucket is not None:
+            found += store.plans(bucket_key=bucket, device_key=device.key, versions=versions())
     except (StoreError, DeviceError) as error:
         log.info("graph %s: no plan could be read: %s", graph_key[:12], error)
-        return f"no plan could be read: {error}"
+        if isinstance(error, StoreCorrupt):  # this plan perhaps, and no other
+            return f"no plan could be read: {error}"
+        if isinstance(error, StoreError):
+            failed(options.store, error)
+        return Unreadable(f"no plan could be read: {error}")
     if not found:
         log.info("graph %s: no plan for %s", graph_key[:12], device.name)
         sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""

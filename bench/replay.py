@@ -7,19 +7,20 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..db.records import KernelRecord, StudySummary, TrialRecord
+from ..db.records import KernelRecord, TrialRecord
 from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
 from ..planner.costs.space import space_of
 from ..planner.errors import FusionplanError, Refusal
-from ..tuner.config_search import Bench, Budget, tune_group
+from ..tuner.config_search import Budget, tune_group
 from ..tuner.findings import Findings
 from ..tuner.lab import Duel, Group, Pending
 from ..tuner.ledger import Ledger
 from ..tuner.outcome import Candidate, Failure, Miscompiled, Outcome, Rejected, Resources, Timed
 from ..tuner.progress import Silent
 from ..tuner.ranking import Ordered, SpaceLike
+from ..tuner.runoff import Bench
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +130,25 @@ class _Nowhere:
     def put_kernel(self, kernel: KernelRecord) -> None:
         pass
 
-    def kernel(self, key: str) -> KernelRecord | None:
-        return None
-
     def add_trial(self, trial: TrialRecord) -> int:
         return 0
 
     def trials(
-        self, *, subject: str, device_key: str, versions: dict[str, str]
+        self, *, subject: str, device_key: str, versions: dict[str, str], after: int = 0
     ) -> list[TrialRecord]:
         return []
 
-    def studies(self) -> list[StudySummary]:
+    def relatives(self, kernel: KernelRecord, limit: int) -> list[TrialRecord]:
         return []
+
+    def claim(self, trial: TrialRecord, holder: str, lease_s: float) -> bool:
+        return True
+
+    def release(self, holder: str) -> None:
+        pass
+
+    def renew(self, holder: str, lease_s: float) -> None:
+        pass
 
 
 def searched(

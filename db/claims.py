@@ -42,10 +42,13 @@ def renew(connection: Connection, holder: str, lease_s: float) -> None:
     connection.execute(update(Claim).where(Claim.holder == holder).values(expires_at=ends))
 
 
-def end(connection: Connection, key: str, holder: str | None = None) -> None:
-    """Nobody's any more; with a holder only where it is the holder's."""
-    conditions = [Claim.key == key] + ([] if holder is None else [Claim.holder == holder])
-    connection.execute(delete(Claim).where(*conditions))
+def end(connection: Connection, key: str) -> None:
+    """Nobody's any more, because it is done."""
+    connection.execute(delete(Claim).where(Claim.key == key))
+
+
+def release(connection: Connection, holder: str) -> None:
+    connection.execute(delete(Claim).where(Claim.holder == holder))
 
 
 def _now(connection: Connection) -> ColumnElement[float]:

@@ -58,7 +58,10 @@ def reader(location: str | Path | None = None) -> Store:
 
 def failed(location: str | Path | None, error: StoreError) -> None:
     """What was asked of the reader ended so: for a while nobody asks it again."""
-    place = resolve(location)
+    try:
+        place = resolve(location)
+    except StoreError:
+        return
     key = (os.getpid(), place.url.render_as_string(hide_password=False))
     with _LOCK:
         kept = _KEPT.pop(key, None)

@@ -307,20 +307,29 @@ class Store:
     # Claims: who measures what, by the database's clock
 
     def claim(self, trial: TrialRecord, holder: str, lease_s: float) -> bool:
-        """Whether nobody else is at the trial. It is then the holder's until it is added, released,
-        or `lease_s` seconds have passed."""
-        key = _claim(columns(trial))
+        """Whether nobody else is at the trial, nor has made it. It is then the holder's until it is
+        added, released, or `lease_s` seconds have passed."""
+        row = columns(trial)
+        made = select(Trial.id).where(*_identity(trial, row), ~Trial.transient)
+
+        def take(connection: Connection) -> bool:
+            # In this order: who adds a trial ends its claim in the same transaction.
+            won = claims.take(connection, _claim(row), holder, lease_s)
+            if won and connection.execute(made).first() is not None:
+                claims.end(connection, _claim(row))
+                return False
+            return won
+
         try:
-            return self._write(lambda c: claims.take(c, key, holder, lease_s))
+            return self._write(take)
         except StoreError as error:
             if _is_conflict(error):  # somebody else was first, a moment ago
                 return False
             raise
 
-    def release(self, trial: TrialRecord, holder: str) -> None:
-        """Let go of what the holder has claimed; of what it has not, nothing."""
-        key = _claim(columns(trial))
-        self._write(lambda connection: claims.end(connection, key, holder))
+    def release(self, holder: str) -> None:
+        """Let go of all that the holder has claimed."""
+        self._write(lambda connection: claims.release(connection, holder))
 
     def renew(self, holder: str, lease_s: float) -> None:
         """All that the holder has claimed is its own for so many seconds more."""

@@ -122,7 +122,8 @@ def best_so_far(connection: Connection, ids: Sequence[int]) -> dict[int, float |
     found: dict[int, float | None] = {}
     for begin in range(0, len(ids), _FEW):
         query = select(Trial.id, least).where(Trial.id.in_(ids[begin : begin + _FEW]))
-        found |= {number: seconds for number, seconds in connection.execute(query)}
+        for number, seconds in connection.execute(query):
+            found[number] = seconds
     return found
 
 

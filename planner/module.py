@@ -29,7 +29,7 @@ def print_module(graph: Graph, plan: Plan, main: str = _MAIN) -> str:
     for found in groups_within(graph, plan):
         group, number = found.group, found.number
         if group.lowering != "triton" or group.config is None:
-            sections.append(f"# group {number}: {group.lowering} {group.options}".rstrip())
+            sections.append(_comment(f"group {number}: {group.lowering} {group.options}"))
             continue
         part = subgraph(found.graph, group.nodes, group.copies).graph
         program = lower(part, group.config)
@@ -44,8 +44,13 @@ def print_module(graph: Graph, plan: Plan, main: str = _MAIN) -> str:
         inputs = ", ".join(_sample(_type(part, i)) for i in part.inputs)
         examples.append(f"    ({_function(number)}, lambda: [{inputs}]),")
     listed = "EXAMPLES = [\n" + "\n".join(examples) + "\n]" if examples else "EXAMPLES = []"
-    header = f'"""Plan of graph {plan.graph_key}; evidence: {plan.evidence}."""\n\n'
+    header = _comment(f"Plan of graph {plan.graph_key}; evidence: {plan.evidence}.") + "\n\n"
     return header + "\n".join(sorted(imports)) + "\n\n" + "\n\n".join([*sections, listed]) + main
+
+
+def _comment(text: str) -> str:
+    """A comment of one line, whatever the text: it may come from a store, and is data."""
+    return "# " + "".join(c if c.isprintable() else "?" for c in text).rstrip()
 
 
 def _plain(number: str) -> str:
@@ -57,7 +62,8 @@ def _function(number: str) -> str:
 
 
 def _section(number: str, group: GroupPlan, part: Graph, program: Program) -> str:
-    title = f"# group {number}: nodes {', '.join(map(str, group.nodes))}\n# {group.config}\n"
+    nodes = ", ".join(map(str, group.nodes))
+    title = f"{_comment(f'group {number}: nodes {nodes}')}\n{_comment(str(group.config))}\n"
     kernels = "\n\n".join(_kernel(kernel, number) for kernel in program.kernels)
     return f"{title}{kernels}\n\n\n{_launcher(number, part, program)}"
 

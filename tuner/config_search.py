@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import optuna
@@ -19,9 +19,9 @@ from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.errors import Refusal
 from ..planner.vendor.vendor import equals
-from .findings import Finding, Findings, GroupFindings
-from .lab import Duel, Group, Lab, Pending
-from .ledger import Known, Ledger
+from .findings import GroupFindings
+from .lab import Group, Pending
+from .ledger import Known
 from .outcome import (
     ATEN,
     Candidate,
@@ -32,14 +32,13 @@ from .outcome import (
     Timed,
     is_transient,
 )
-from .progress import Progress, TrialDone
+from .progress import TrialDone
 from .ranking import SpaceLike
+from .runoff import Bench, settle
 
 SEEDS = 8
 SEEDED = 0.6
 """Share of the trials that go to the model's best, in its order, before Optuna's own proposals."""
-FINALISTS = 4
-WITHIN = 1.1
 SURE = 1.5
 """Times the seconds of a kernel that the framework takes at least, by the model, where it is not
 measured: what lies in L2 between two operations is read faster than the model says."""
@@ -47,6 +46,9 @@ NEAR_FLOOR = 1.05
 PATIENCE = 24
 RETRIES = 6
 """Proposals that may be old or hopeless before the model is asked instead."""
+POLL_S, WAIT_S = 0.2, 60.0
+"""Seconds between looks at what other tuners have found, and most seconds of waiting for the
+last of it."""
 AGAIN = 4
 """Most candidates of a group that are tried once more, because what they failed for may be no fault
 of theirs: on a machine where all fail, more would take all the time."""
@@ -63,17 +65,6 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         return self.clock() >= self.until
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What every group's search shares."""
-
-    lab: Lab
-    ledger: Ledger
-    findings: Findings
-    progress: Progress
-    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -104,9 +95,16 @@ def tune_group(
     """
     found = bench.findings.of(group.key)
     found.settled = None
-    known = bench.ledger.open(group)
-    search = _Search(group, bench, found, budget)
-    search.resume(known)
+    try:
+        _search(group, space, _Search(group, bench, found, budget), framework_s)
+    finally:
+        bench.ledger.let_go()
+    return found
+
+
+def _search(group: Group, space: SpaceLike | Refusal, search: _Search, framework_s: float) -> None:
+    bench, found = search.bench, search.found
+    search.resume(bench.ledger.open(group))
     if not isinstance(space, Refusal):
         configs = _Configs(space, bench.seed, search)
         try:
@@ -122,51 +120,11 @@ def tune_group(
         search.framework()
         found.settled = None
         settle(group, bench, found)
-    return found
 
 
 def _may_win(framework_s: float, found: GroupFindings) -> bool:
     """Whether the framework, which takes so long by the model, may be as fast as the best."""
     return found.best_s is None or found.best_s * SURE > framework_s
-
-
-def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
-    """Time the finalists in turn, on inputs they have not seen, and keep the winner."""
-    finalists = found.finalists(FINALISTS, WITHIN)
-    if len(finalists) > 1 or (finalists and finalists[0].timed.laps == 0):
-        duel = bench.lab.duel(group, [f.candidate for f in finalists])
-        if duel.whole:
-            finalists = [f for f in finalists if _stands_alone(f, group, bench, found)]
-            if len(finalists) < 2:
-                duel = Duel((), None, {})
-            else:
-                duel = bench.lab.duel(group, [f.candidate for f in finalists])
-        for finalist, outcome in zip(finalists, () if duel.whole else duel.outcomes, strict=False):
-            if not isinstance(outcome, Timed):
-                _drop(finalist, outcome, group, bench, found)
-        if duel.best is not None:
-            winner, timed = finalists[duel.best], duel.outcomes[duel.best]
-            assert isinstance(timed, Timed)
-            found.settled = Finding(winner.candidate, timed, winner.cost, winner.number)
-    best = found.best
-    if best is not None:
-        bench.progress.group_done(group.name, best.candidate, best.seconds)
-
-
-def _stands_alone(finalist: Finding, group: Group, bench: Bench, found: GroupFindings) -> bool:
-    """Whether a finalist runs by itself, after a comparison that ended for all of them."""
-    outcome = bench.lab.measure(group, finalist.candidate)
-    if isinstance(outcome, Timed):
-        return True
-    _drop(finalist, outcome, group, bench, found)
-    return False
-
-
-def _drop(
-    finalist: Finding, outcome: Failure, group: Group, bench: Bench, found: GroupFindings
-) -> None:
-    found.drop(finalist.candidate)
-    bench.progress.note(f"{group.name}: {finalist.candidate} dropped: {outcome.reason}")
 
 
 @dataclass(slots=True)
@@ -178,6 +136,8 @@ class _Search:
     found: GroupFindings
     budget: Budget
     since_better: int = 0
+    news: list[Known] = field(default_factory=list)
+    """Of other tuners, not yet told to the study."""
 
     @property
     def outcomes(self) -> dict[Candidate, Outcome]:
@@ -205,6 +165,23 @@ class _Search:
             if candidate not in self.outcomes:
                 self._measure_call(candidate)
 
+    def is_ours(self, candidate: Candidate) -> bool:
+        """Whether nobody else measures it, nor has: it is then this tuner's to do."""
+        known = self.outcomes.get(candidate)
+        if known is not None and not is_transient(known):
+            return False
+        if self.bench.ledger.claim(self.group, candidate):
+            return True
+        self.take_news()
+        return False
+
+    def take_news(self) -> None:
+        """Take over what other tuners have found out meanwhile."""
+        for item in self.bench.ledger.news(self.group):
+            if item.candidate not in self.outcomes and not is_transient(item.outcome):
+                self._count(item.candidate, item.outcome, None, reused=True)
+                self.news.append(item)
+
     def framework_again(self) -> None:
         """The same once more, where it failed for what may be no fault of its own."""
         for candidate in self.found.to_try_again():
@@ -213,6 +190,12 @@ class _Search:
                 self._measure_call(candidate)
 
     def _measure_call(self, candidate: Candidate) -> None:
+        """Unless another tuner is at it, whose result is waited for."""
+        before = self.outcomes.get(candidate)
+        while not self.is_ours(candidate):
+            if self.outcomes.get(candidate) is not before or self.budget.is_spent:
+                return
+            time.sleep(POLL_S)
         outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
         self.finish(candidate, outcome, None, None)
 
@@ -293,6 +276,8 @@ class _Configs:
         self.ahead = 1 + max(1, search.bench.lab.compilers)
         self.measuring = 0
         self.asked: set[Config] = set()
+        self.elsewhere: set[Config] = set()
+        """What other tuners are at."""
         self._rest: Iterator[tuple[Config, Cost]] = iter(self.ranked)
         self._tell_known()
 
@@ -309,24 +294,56 @@ class _Configs:
                 break
             self._deliver(self._next())
             self._fill()  # what did not run meanwhile, as after a failure to compile
+        self.cancel()
+        self._gather()
         self._again()
+
+    def _gather(self) -> None:
+        """Wait for what other tuners are at; what they have let go of is measured here."""
+        search, until = self.search, time.monotonic() + WAIT_S
+        self._take_news()
+        while self.elsewhere and not search.is_over and time.monotonic() < until:
+            for config in list(self.elsewhere):
+                candidate = Candidate("triton", config)
+                if not search.is_over and search.is_ours(candidate):
+                    self.elsewhere.discard(config)
+                    self._measure_now(candidate, config)
+            if self.elsewhere:
+                time.sleep(POLL_S)
+            self._take_news()
+
+    def _measure_now(self, candidate: Candidate, config: Config) -> None:
+        cost = self.space.judge(config)
+        if isinstance(cost, Cost):
+            pending = self.search.bench.lab.compile(self.search.group, config)
+            self.search.measure(candidate, cost, pending.result(), lambda: None)
+
+    def _take_news(self) -> None:
+        self.search.take_news()
+        while self.search.news:
+            item = self.search.news.pop()
+            config = item.candidate.config
+            if config is not None:
+                self.asked.add(config)
+                self.elsewhere.discard(config)
+                self._learn(config, item.outcome)
 
     def _again(self) -> None:
         """Try once more what failed for a cause that may lie elsewhere."""
         search = self.search
         for candidate in search.found.to_try_again()[:AGAIN]:
-            cost = None if candidate.config is None else self.space.judge(candidate.config)
-            if candidate.config is None or not isinstance(cost, Cost):
-                continue
             if search.budget.is_spent:
                 return
-            search.found.again.add(candidate)
-            pending = search.bench.lab.compile(search.group, candidate.config)
-            search.measure(candidate, cost, pending.result(), lambda: None)
+            if candidate.config is not None and search.is_ours(candidate):
+                search.found.again.add(candidate)
+                self._measure_now(candidate, candidate.config)
 
     def cancel(self) -> None:
-        for flying in self.flying:
+        """Let go of what is under way."""
+        while self.flying:
+            flying = self.flying.pop()
             flying.pending.cancel()
+        self.search.bench.ledger.let_go()
 
     def _enqueue(self, neighbours: list[Candidate]) -> None:
         seeds = max(SEEDS, int(SEEDED * self.search.budget.trials))
@@ -373,7 +390,8 @@ class _Configs:
         # Optuna repeats itself: the next best by the model that was not tried.
         for config, cost in self._rest:
             indices = self._indices(config)
-            if config not in self.asked and indices is not None and not self._spilled(config, cost):
+            known = config in self.asked or self._spilled(config, cost)
+            if indices is not None and not known and self._is_ours(config):
                 self.study.enqueue_trial(indices)
                 trial = self.study.ask()
                 self._values(trial)
@@ -394,7 +412,23 @@ class _Configs:
             self.asked.add(config)
             self._tell(trial, Rejected(f"a kernel like it spilled {spilled} bytes a thread"))
             return None
+        if not self._is_ours(config):
+            self._tell(trial, Rejected("another tuner is at it"))
+            return None
         return cost
+
+    def _is_ours(self, config: Config) -> bool:
+        """Whether this tuner is to measure it; what another is at is looked for later."""
+        self._take_news()
+        if config in self.asked:
+            return False
+        candidate = Candidate("triton", config)
+        ours = self.search.is_ours(candidate)
+        if not ours:
+            self.asked.add(config)
+            if candidate not in self.search.outcomes:
+                self.elsewhere.add(config)
+        return ours
 
     def _spilled(self, config: Config, cost: Cost) -> int:
         return self.search.found.compiled.spilled(config, cost.registers)
@@ -462,22 +496,25 @@ class _Configs:
             self.study.tell(trial, state=state)
 
     def _tell_known(self) -> None:
-        distributions = {
-            d.name: IntDistribution(0, len(d.values) - 1) for d in self.space.dimensions
-        }
         for candidate, outcome in self.search.outcomes.items():
-            if candidate.config is None:
-                continue
-            self.asked.add(candidate.config)
-            indices = self._indices(candidate.config)
-            if indices is not None and isinstance(outcome, Timed):
-                self.study.add_trial(
-                    create_trial(
-                        params=indices,
-                        distributions=dict(distributions),
-                        value=outcome.seconds,
-                    )
-                )
+            if candidate.config is not None:
+                self.asked.add(candidate.config)
+                self._learn(candidate.config, outcome)
+
+    def _learn(self, config: Config, outcome: Outcome) -> None:
+        """Tell the study what it did not ask for."""
+        indices = self._indices(config)
+        if indices is None or not isinstance(outcome, Timed):
+            return
+        self.study.add_trial(
+            create_trial(
+                params=indices,
+                distributions={
+                    d.name: IntDistribution(0, len(d.values) - 1) for d in self.space.dimensions
+                },
+                value=outcome.seconds,
+            )
+        )
 
 
 def new_study(seed: int) -> optuna.Study:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..db.records import DeviceRecord, GraphRecord, KernelRecord, StudySummary, TrialRecord
+from ..db.errors import StoreError
+from ..db.payload import canonical, digest
+from ..db.records import DeviceRecord, GraphRecord, KernelRecord, TrialRecord
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
 from ..planner.graph.graph import INPUT, Graph, to_json
 from ..planner.graph.ops import Reduction, is_compute, row
 from ..planner.plan import Plan
+from .heartbeat import Heartbeat
 from .lab import Group
 from .outcome import (
     Candidate,
@@ -25,18 +30,26 @@ from .outcome import (
 )
 
 TIMING = "cold"
+NEIGHBOURS = 64
+"""Most trials of groups of other sizes that are read."""
+LATE = 64
+"""Ids by which a trial may come later than one with a higher id."""
+LEASE_S = 20.0
+"""Seconds that a claim holds unless it is renewed: so long others wait for a dead tuner."""
 
 
 class TrialStore(Protocol):
     """The part of `db.Store` that a search needs."""
 
     def put_kernel(self, kernel: KernelRecord) -> None: ...
-    def kernel(self, key: str) -> KernelRecord | None: ...
     def add_trial(self, trial: TrialRecord) -> int: ...
     def trials(
-        self, *, subject: str, device_key: str, versions: dict[str, str]
+        self, *, subject: str, device_key: str, versions: dict[str, str], after: int = ...
     ) -> list[TrialRecord]: ...
-    def studies(self) -> list[StudySummary]: ...
+    def relatives(self, kernel: KernelRecord, limit: int) -> list[TrialRecord]: ...
+    def claim(self, trial: TrialRecord, holder: str, lease_s: float) -> bool: ...
+    def release(self, holder: str) -> None: ...
+    def renew(self, holder: str, lease_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,11 @@ class Ledger:
     graph_key: str
     timing: str = TIMING
     written: list[TrialRecord] = field(default_factory=list)
+    holder: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """This tuner among those that share the store."""
+    _seen: dict[str, int] = field(default_factory=dict)
+    """The newest trial of each group that was read."""
+    _alive: Heartbeat | None = None
     _doubted: set[tuple[str, Candidate]] = field(default_factory=set)
     """What failed in an earlier run for a cause that may lie outside of it."""
     _failed: set[tuple[str, Candidate]] = field(default_factory=set)
@@ -64,32 +82,81 @@ class Ledger:
 
     def open(self, group: Group) -> list[Known]:
         """Put the group's record; give what is known of it, oldest first."""
-        payload = {"graph": dict(group.data), "form": form(group.graph)}
-        self.store.put_kernel(KernelRecord(group.key, self.graph_key, family(group.graph), payload))
-        found = self.store.trials(
-            subject=group.key, device_key=self.device_key, versions=dict(self.versions)
-        )
-        known = [k for t in found if t.timing == self.timing and (k := _known(t)) is not None]
+        self.store.put_kernel(self._record(group))
+        known = self._read(group, 0)
         doubted = {(group.key, k.candidate) for k in known if is_transient(k.outcome)}
         self._doubted |= doubted - self._failed
         return known
 
+    def news(self, group: Group) -> list[Known]:
+        """What other tuners have found out of the group since it was last asked for."""
+        # A server hands out ids before it commits what they are of.
+        return self._read(group, max(0, self._seen.get(group.key, 0) - LATE))
+
+    def _read(self, group: Group, after: int) -> list[Known]:
+        found = self.store.trials(
+            subject=group.key,
+            device_key=self.device_key,
+            versions=dict(self.versions),
+            after=after,
+        )
+        if found:
+            self._seen[group.key] = max(t.id or 0 for t in found)
+        return [k for t in found if t.timing == self.timing and (k := _known(t)) is not None]
+
+    def _record(self, group: Group) -> KernelRecord:
+        shape = form(group.graph)
+        payload = {"graph": dict(group.data), "form": shape}
+        digested = digest(canonical({"form": shape}))
+        return KernelRecord(group.key, self.graph_key, family(group.graph), payload, digested)
+
     def neighbours(self, group: Group) -> list[Candidate]:
-        """Winners of groups that differ from this one in nothing but sizes, on this device."""
-        wanted, found = form(group.graph), []
-        for study in self.store.studies():
-            if study.level != "kernel" or study.subject == group.key or not study.best_config:
-                continue
-            kernel = self.store.kernel(study.subject)
-            if kernel is not None and kernel.payload.get("form") == wanted:
-                found.append((study.device_key != self.device_key, study.best_config))
+        """Winners of groups that differ from this one in nothing but sizes, of this device
+        first."""
+        found = self.store.relatives(self._record(group), NEIGHBOURS)
         candidates = []
-        for _, config in sorted(found, key=lambda item: item[0]):
+        for trial in sorted(found, key=lambda t: t.device_key != self.device_key):
             try:
-                candidates.append(Candidate.from_json(config))
+                candidates.append(Candidate.from_json(trial.config))
             except ValueError:  # written by a version with other configs
                 continue
         return [c for c in dict.fromkeys(candidates) if c.config is not None]
+
+    # Claims: several tuners of one model share its trials out
+
+    def claim(self, group: Group, candidate: Candidate) -> bool:
+        """Whether nobody else is at it; it is then this tuner's to measure, until `add` or
+        `let_go`."""
+        if self._alive is None:
+            self._alive = Heartbeat(self._renew, LEASE_S / 4)
+        won = self.store.claim(self._trial(group, candidate), self.holder, LEASE_S)
+        if won:
+            self._alive.start()
+        return won
+
+    def let_go(self) -> None:
+        """Nothing is this tuner's any more."""
+        if self._alive is not None:
+            self._alive.stop()
+            self.store.release(self.holder)
+
+    def _renew(self) -> None:
+        # That the store cannot be written is told by the next trial.
+        with contextlib.suppress(StoreError):
+            self.store.renew(self.holder, LEASE_S)
+
+    def _trial(self, group: Group, candidate: Candidate) -> TrialRecord:
+        """What identifies the trial."""
+        return TrialRecord(
+            study=study_name(group),
+            level="kernel",
+            subject=group.key,
+            device_key=self.device_key,
+            versions=dict(self.versions),
+            config=candidate.to_json(),
+            outcome="rejected",
+            timing=self.timing,
+        )
 
     def add(
         self,
@@ -102,15 +169,9 @@ class Ledger:
         """Write a trial down; it is on disk when this returns."""
         outcome = self._judged(group, candidate, outcome)
         timing = outcome if isinstance(outcome, Timed) else None
-        record = TrialRecord(
-            study=study_name(group),
-            level="kernel",
-            subject=group.key,
-            device_key=self.device_key,
-            versions=dict(self.versions),
-            config=candidate.to_json(),
+        record = replace(
+            self._trial(group, candidate),
             outcome=name_of(outcome),
-            timing=self.timing,
             reason=_reason(outcome),
             transient=is_transient(outcome),
             measured_s=timing.seconds if timing else None,

@@ -19,12 +19,13 @@ from ..planner.config import Config
 from ..planner.costs.device import CPU
 from ..planner.covers.cover import cuts_of
 from ..planner.errors import Refusal
-from .config_search import SEEDS, Bench, Budget, new_study, settle, tune_group
+from .config_search import SEEDS, Budget, new_study, tune_group
 from .groups import Cuts, Groups, Partition, Task, Tasks, measured_s
 from .lab import Group
 from .ledger import compute_count
 from .outcome import Candidate, Timed
 from .progress import TrialDone
+from .runoff import Bench, settle
 
 KEPT = 2
 COVERS = 5
@@ -317,6 +318,8 @@ class PartitionSearch:
         group, bench = task.group, self.bench
         found = bench.findings.of(group.key)
         before_s = found.best_s
+        if not bench.ledger.claim(group, INDUCTOR):
+            return  # another tuner is at it, and a later one will know
         outcome = bench.lab.measure(group, INDUCTOR, before_s)
         bench.ledger.add(group, INDUCTOR, outcome)
         found.add(INDUCTOR, outcome, None)

@@ -12,9 +12,10 @@ from ..planner.plan import GroupPlan, Plan
 from ..planner.regions.chunks import Walk
 from ..planner.regions.regions import regions
 from ..planner.regions.ways import REGIONAL, Way, ways
-from .config_search import Bench, Budget
+from .config_search import Budget
 from .groups import Identity, Tasks, plan_of
 from .partition_search import PartitionSearch
+from .runoff import Bench
 
 WITHIN = 2.0
 """Times the model's seconds of the best way of a region that another may take, to be searched."""

@@ -22,13 +22,13 @@ from ..planner.costs.device import DeviceProfile, builtin, profile_of
 from ..planner.errors import Refusal
 from ..planner.graph.graph import key as graph_key
 from ..planner.graph.varying import bucket_key
-from ..planner.plan import RANK, Plan
+from ..planner.plan import Plan
 from ..planner.runtime.compile import interpreted
 from ..planner.versions import versions
 from .baselines import Baselines, graph_baselines, real_inputs
 from .capture_model import Call as ModelCall
 from .capture_model import Part
-from .config_search import Bench, Budget
+from .config_search import Budget
 from .contest import Ring, Rules, TurnCall
 from .decide import Decision, Entrant, by_executor
 from .effort import EFFORTS
@@ -46,6 +46,7 @@ from .progress import Progress, Silent
 from .ranking import Begun
 from .refit import calibrated
 from .regional import RegionSearch
+from .runoff import Bench
 from .turns import TURNS, Turns
 
 RUNNERS_UP, WITHIN = 3, 1.04
@@ -356,13 +357,12 @@ class Session:
     def save(self, plan: Plan, profile: DeviceProfile) -> None:
         """A plan with better evidence is not replaced by one with worse."""
         self.progress.phase("store", self.store.location)
-        known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
-        if known is not None and RANK.get(known.evidence, 0) > RANK[plan.evidence]:
-            self.progress.note(f"the store keeps its plan for this graph: it is {known.evidence}")
-            return
         bucket = bucket_key(self.captured.graph)
         record = plan_record(plan, profile.key, self.name, bucket, self.about)
-        self.store.save_plan(record)
+        if not self.store.save_plan(record):
+            known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
+            word = "better" if known is None else known.evidence
+            self.progress.note(f"the store keeps its plan for this graph: it is {word}")
 
 
 def unverified(plan: Plan) -> Plan:

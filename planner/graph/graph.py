@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -260,22 +261,43 @@ def _type_to_json(of: TensorType | None, varying: Varying) -> Any:
 
 
 def from_json(data: Mapping[str, Any]) -> Graph:
-    """Inverse of `to_json`. Raises ValueError or KeyError on data that is no graph."""
+    """Inverse of `to_json`. Raises ValueError or KeyError on data that is no graph. Whoever wrote
+    the data, it is no code: names are made identifiers, for they stand in generated text."""
     nodes = []
     for position, item in enumerate(data["nodes"]):
         stored = item["type"]
-        tensor = stored and TensorType(_numbers(stored[0]), _numbers(stored[1]), stored[2])
-        kwargs = tuple((k, _arg_from_json(v)) for k, v in item["kwargs"].items())
+        tensor = stored and TensorType(_numbers(stored[0]), _numbers(stored[1]), _word(stored[2]))
+        kwargs = tuple((_word(k), _arg_from_json(v)) for k, v in item["kwargs"].items())
         args = tuple(_arg_from_json(a) for a in item["args"])
-        nodes.append(Node(position, item["name"], item["op"], args, kwargs, tensor))
+        name = re.sub(r"\W", "_", item["name"])
+        nodes.append(Node(position, name, _line_of_text(item["op"]), args, kwargs, tensor))
     numerics = data.get("numerics", "fast")
     if numerics not in get_args(Numerics):
         raise ValueError(f"{numerics!r} is no numerics of a graph")
-    return Graph(tuple(nodes), tuple(data["outputs"]), numerics)
+    outputs = tuple(None if o is None else _integer(o) for o in data["outputs"])
+    return Graph(tuple(nodes), outputs, numerics)
 
 
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(_arg_from_json(v) if isinstance(v, dict) else v for v in values)  # type: ignore[misc]
+    return tuple(_integer(_arg_from_json(v)) for v in values)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def _word(text: Any) -> str:
+    if not isinstance(text, str) or not text.isidentifier():
+        raise ValueError(f"{text!r} is no name")
+    return text
+
+
+def _line_of_text(text: Any) -> str:
+    if not isinstance(text, str) or not text.isprintable():
+        raise ValueError(f"{text!r} is no line of text")
+    return text
 
 
 def _arg_to_json(value: Arg, varying: Varying) -> Any:
@@ -296,14 +318,15 @@ def _arg_from_json(value: Any) -> Arg:
     if isinstance(value, dict):
         ((kind, content),) = value.items()
         if kind == "ref":
-            return Ref(content)
+            return Ref(_integer(content))
         if kind == "float":
             return float(content)
         if kind == "size":
-            return Size(content[0], tuple(content[1]), content[2])
+            value, probes, divisor = content
+            return Size(_integer(value), tuple(map(_integer, probes)), _integer(divisor))
         if kind == "amount":
-            return Amount(content[0], tuple(content[1]))
-        return Symbol(kind, content)
+            return Amount(float(content[0]), tuple(map(float, content[1])))
+        return Symbol(_word(kind), _line_of_text(content))
     if isinstance(value, list):
         return tuple(_arg_from_json(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -49,6 +49,10 @@ class FusionplanWarning(UserWarning):
     """A graph runs, but not by a plan of its own; the text says why and what to do."""
 
 
+class Unreadable(str):
+    """Why there is no plan, where it is no matter of the graph: told once, not for each graph."""
+
+
 class NoPlan(PlanError, ShortenTraceback):
     """No plan, where one was asked for. Dynamo lets it out as it is, not wrapped as its own."""
 
@@ -271,6 +275,9 @@ class Dispatcher:
             )
         lowering, _ = self._baseline(captured.device)
         how = "eager" if lowering == "aten" else "torch.compile (Inductor)"
+        if isinstance(why, Unreadable):
+            self._warn(why, f"{why}; runs as {how}")
+            return
         about = bucket_key(captured.graph) or graph_key
         self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
 

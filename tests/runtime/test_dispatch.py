@@ -10,7 +10,13 @@ from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime import dispatch
-from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
+from fusionplan.planner.runtime.dispatch import (
+    Dispatcher,
+    FusionplanWarning,
+    Policy,
+    Sources,
+    Unreadable,
+)
 from torch import nn
 
 
@@ -290,3 +296,17 @@ def test_a_graph_with_nothing_to_fuse_is_no_miss():
             torch.testing.assert_close(compiled(x), x.cumsum(0))
             (live,) = dispatcher.live.values()
             assert live.why == "nothing to fuse"
+
+
+def test_what_is_no_matter_of_the_graph_is_told_once(captured):
+    dispatcher = Dispatcher(Policy(), Sources(lambda _: "not asked"))
+    first, second = (captured(f, torch.ones(4)) for f in (torch.sin, torch.cos))
+
+    def refuse() -> None:
+        for graph in (first, second):
+            dispatcher._refuse(key(graph.graph), graph, Unreadable("the store stayed locked"))
+            dispatcher._refuse(key(graph.graph), graph, "no plan is stored for it")
+
+    with pytest.warns(FusionplanWarning) as told:
+        refuse()
+    assert [str(w.message).count("locked") for w in told] == [1, 0, 0]

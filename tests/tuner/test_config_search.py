@@ -13,7 +13,6 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
 from fusionplan.tuner.compiled import Compiled
 from fusionplan.tuner.config_search import AGAIN, Budget, tune_group
-from fusionplan.tuner.finalists import Bench
 from fusionplan.tuner.findings import Findings, GroupFindings
 from fusionplan.tuner.lab import Duel, Group
 from fusionplan.tuner.ledger import Ledger, device_record, graph_record
@@ -30,6 +29,7 @@ from fusionplan.tuner.outcome import (
     Wrong,
 )
 from fusionplan.tuner.progress import Recording
+from fusionplan.tuner.runoff import Bench
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, pointwise, softmax
 

@@ -9,7 +9,6 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import learned
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.config_search import Budget
-from fusionplan.tuner.finalists import Bench
 from fusionplan.tuner.findings import Findings
 from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of
 from fusionplan.tuner.lab import Group
@@ -17,6 +16,7 @@ from fusionplan.tuner.ledger import Ledger, compute_count, device_record, graph_
 from fusionplan.tuner.outcome import Candidate
 from fusionplan.tuner.partition_search import COVERS, PartitionSearch
 from fusionplan.tuner.progress import Recording
+from fusionplan.tuner.runoff import Bench
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, chain, dense
 
