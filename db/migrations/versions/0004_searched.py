@@ -23,11 +23,15 @@ def downgrade() -> None:
 
 
 def _checked(condition: str) -> None:
-    if op.get_bind().dialect.name == "sqlite":
-        # The table is written anew, without the checks that it had.
+    bind = op.get_bind()
+    if bind.dialect.name == "sqlite":
+        # The table is written anew. Whether with the checks that it had, depends on SQLAlchemy.
+        read = sa.Table("plan", sa.MetaData(), autoload_with=bind).constraints
+        is_kept = any(isinstance(c, sa.CheckConstraint) and c.name == NAME for c in read)
         check = sa.CheckConstraint(condition, name=op.f(NAME))
-        with op.batch_alter_table("plan", recreate="always", table_args=(check,)):
-            pass
+        with op.batch_alter_table("plan", recreate="always", table_args=(check,)) as batch:
+            if is_kept:
+                batch.drop_constraint(op.f(NAME), type_="check")
         return
     op.drop_constraint(op.f(NAME), "plan", type_="check")
     op.create_check_constraint(op.f(NAME), "plan", condition)
