@@ -98,7 +98,7 @@ def table(
 
 
 def plan_view(shown: ShownPlan) -> RenderableType:
-    """Everything about a plan: what it is, its groups, its peers, and what it comes to."""
+    """Everything about a plan: what it is, its groups, its baselines, and what it comes to."""
     plan = shown.plan
     head = Text()
     head.append(f"plan {shown.key[:KEY]}", style="bold")
@@ -107,7 +107,7 @@ def plan_view(shown: ShownPlan) -> RenderableType:
         head.append("  replayed as a CUDA graph" + ", launches overlapping" * plan.overlaps)
     about = [Text(f"inputs {shown.inputs}", "dim")] if shown.inputs else []
     apart = [Text(text) for text in _apart(shown)]
-    return Group(head, *about, _groups(shown), *apart, *_peers(plan), Text(_verdict(plan)))
+    return Group(head, *about, _groups(shown), *apart, *_baselines(plan), Text(_verdict(plan)))
 
 
 def operations(graph: Graph, nodes: Sequence[int]) -> str:
@@ -179,12 +179,12 @@ def config_text(group: GroupPlan) -> str:
     return str(group.config) if group.config is not None else group.options or "-"
 
 
-def _peers(plan: Plan) -> list[RenderableType]:
+def _baselines(plan: Plan) -> list[RenderableType]:
     if plan.measured is None or not plan.peers:
         return []
     made = table("run as", "time", "against the plan", right=("time", "against the plan"))
     made.add_row("this plan", duration(plan.measured), ratio(1.0))
-    for name, seconds in sorted(plan.peers, key=lambda peer: peer[1]):
+    for name, seconds in sorted(plan.peers, key=lambda baseline: baseline[1]):
         made.add_row(name, duration(seconds), ratio(seconds / plan.measured))
     return [made]
 
@@ -192,12 +192,12 @@ def _peers(plan: Plan) -> list[RenderableType]:
 def _verdict(plan: Plan) -> str:
     times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
     if plan.speedup is not None:
-        best = min(plan.peers, key=lambda peer: peer[1])[0]
+        best = min(plan.peers, key=lambda baseline: baseline[1])[0]
         generated = any(group.lowering == "triton" for group in plan.groups)
         if plan.speedup <= 1.01 and not generated:
             return f"nothing tried is faster than {best}: the plan runs the graph so; {times}"
         word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"
-        return f"{word} {ratio(plan.speedup)} over {best}, the fastest of its peers; {times}"
+        return f"{word} {ratio(plan.speedup)} over {best}, the fastest baseline; {times}"
     if plan.evidence == "modelled":
         return (
             f"predicted {duration(plan.predicted)}; modelled: these figures come from the cost "

@@ -28,7 +28,7 @@ def show(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a plan: its groups, lowering, config, predicted and measured time, and its peers."""
+    """Show a plan: its groups, lowering, config, predicted and measured time, and its baselines."""
     with Store.open(store, create=False, read_only=True) as opened:
         found = stored.find(opened, plan)
     extra: dict[str, Any] = {}

@@ -45,6 +45,9 @@ Lowering = Literal["aten", "inductor"]
 Runner = Executor | GraphedExecutor
 
 
+_CURE = "`planner tune` makes a plan; `planner why-miss` says what the stored ones differ in."
+
+
 class FusionplanWarning(UserWarning):
     """A graph runs, but not by a plan of its own; the text says why and what to do."""
 
@@ -279,7 +282,7 @@ class Dispatcher:
             self._warn(why, f"{why}; runs as {how}")
             return
         about = bucket_key(captured.graph) or graph_key
-        self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. `planner tune` it.")
+        self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. {_CURE}")
 
     def _failed(self, device: torch.device, error: Exception) -> tuple[Lowering, str]:
         """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
