@@ -34,6 +34,7 @@ from .planner.runtime.dispatch import (
     Sources,
     Unreadable,
 )
+from .planner.runtime.loaded import loaded
 from .planner.versions import versions
 
 log = logging.getLogger(__name__)
@@ -112,8 +113,8 @@ def load(
         "numerics": numerics,
     }
     Options.of(options)
-    compiled: Any = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
-    return compiled
+    compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
+    return loaded(compiled, model)
 
 
 def pinned(
@@ -131,8 +132,7 @@ def pinned(
 
     sources = Sources(find, device_key=lambda d: profile_of(d).key)
     dispatcher = Dispatcher(Policy(numerics=numerics), sources)
-    compiled: Any = torch.compile(model, backend=dispatcher, dynamic=dynamic)
-    return compiled
+    return loaded(torch.compile(model, backend=dispatcher, dynamic=dynamic), model)
 
 
 def plans(compiled: Any) -> list[Plan]:

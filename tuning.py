@@ -253,7 +253,7 @@ class _Job:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
         it did so before there was any plan."""
         if not self.place.measured:
-            return self._modelled(captured), False
+            return self._modelled(captured)
         baselines = self._baselines()
         found: list[tuple[Session, Searched]] = []
         until = time.monotonic() + self.allowed.seconds
@@ -349,13 +349,22 @@ class _Job:
             records.append(self._record(captured, number))
         return records
 
-    def _modelled(self, captured: CapturedModel) -> list[PlanRecord]:
-        """The cost model's plans; what was measured is not replaced by them."""
-        records = []
-        for number in range(len(captured.parts)):
-            self._session(captured, number, self.allowed.seconds).modelled(self.place.profile)
-            records.append(self._record(captured, number))
-        return records
+    def _modelled(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
+        """The cost model's plans, as `run`; what was measured is not replaced by them."""
+        records: list[PlanRecord] = []
+        share = self.allowed.seconds / max(1, len(captured.parts))
+        with _interruption() as interrupted:
+            for number in range(len(captured.parts)):
+                try:
+                    self._session(captured, number, share).modelled(self.place.profile)
+                except KeyboardInterrupt:
+                    if not records:
+                        raise
+                    break
+                records.append(self._record(captured, number))
+                if interrupted.is_set():
+                    break
+        return records, interrupted.is_set() or len(records) < len(captured.parts)
 
     def _record(self, captured: CapturedModel, number: int) -> PlanRecord:
         key = captured.parts[number].key

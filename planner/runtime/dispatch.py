@@ -34,7 +34,7 @@ from ..plan import GroupPlan, Plan
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor
-from .frames import leave_frame_alone
+from .frames import COUNTS, leave_frame_alone
 from .inductor import Boxed, compile_part, compile_whole
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,8 @@ class Dispatcher:
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
+
+        COUNTS.graphs += 1
 
         def given(fakes: Sequence[Any], stage: Stage) -> Given:
             real = _matching(inputs, fakes)

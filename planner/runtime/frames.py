@@ -10,6 +10,7 @@ that Dynamo made: it calls the original code with Dynamo switched off.
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from types import CodeType
 from typing import Any
@@ -23,6 +24,16 @@ _left: dict[CodeType, str] = {}
 """Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
 
 
+class _Counts(threading.local):
+    """Of this thread: graphs that a back end of ours was given, and frames that were left alone."""
+
+    graphs = 0
+    left = 0
+
+
+COUNTS = _Counts()
+
+
 def leave_frame_alone() -> bool:
     """To be called by a back end while Dynamo compiles a frame: under the guards of this
     compilation the frame runs as if torch.compile were not there. False where that cannot be: the
@@ -34,6 +45,7 @@ def leave_frame_alone() -> bool:
         return False
     _left[code] = output.install_global("__fusionplan_eager", _original(code, scope))
     _keep_guards_of_inputs()
+    COUNTS.left += 1
     return True
 
 

@@ -10,14 +10,15 @@ from fusionplan.bench.measure import (
     accuracy_of,
     compare,
     measure,
-    ready_peers,
-    rewritten_peer,
+    ready_baselines,
+    rewritten,
 )
 from fusionplan.bench.result import EAGER, OURS, REWRITTEN, Measured, Missing
 from fusionplan.bench.workloads import WORKLOADS, make
 from fusionplan.planner.errors import FusionplanError
 from fusionplan.tuner.capture_model import Call
 from fusionplan.tuner.measure import Timer
+from fusionplan.tuner.turns import Turns
 
 CPU = torch.device("cpu")
 
@@ -67,9 +68,11 @@ def test_a_note_tells_that_what_is_rewritten_computes_something_else():
     call = Call((torch.randn(100, dtype=torch.bfloat16),))
     for change, told in ((1.0, 0), (1.5, 1)):
         notes = Notes()
-        wrong = {EAGER: lambda: call.run(torch.exp)}
-        wrong[REWRITTEN] = lambda factor=change: call.run(torch.exp) * factor
-        assert set(ready_peers(wrong, torch.exp, call, notes)) == {EAGER, REWRITTEN}
+        turns = Turns.of(call)
+        wrong = {EAGER: lambda turn: call.run(torch.exp)}
+        wrong[REWRITTEN] = lambda turn, factor=change: call.run(torch.exp) * factor
+        ready = ready_baselines(wrong, turns, torch.exp, call, notes)
+        assert set(ready) == {EAGER, REWRITTEN}
         assert [n.startswith("flex: result 0: error") for n in notes.kept] == [True] * told
 
 
@@ -78,8 +81,8 @@ def test_what_is_rewritten_takes_the_call_of_the_workload(monkeypatch):
     _, call = make(workload, "cpu", scale=64)
     modes = []
     monkeypatch.setattr(torch, "compile", lambda m, mode, dynamic: modes.append(mode) or m)
-    run = rewritten_peer(workload, call, CPU)
-    assert run().shape == call.args[0].shape
+    run = rewritten(workload, Turns.of(call), CPU)
+    assert run(0).shape == call.args[0].shape
     assert modes == ["max-autotune-no-cudagraphs"]
 
 

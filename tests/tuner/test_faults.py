@@ -21,7 +21,7 @@ from fusionplan.tuner.lab import Group
 from fusionplan.tuner.outcome import Candidate, Failure, Rejected, Timed
 from fusionplan.tuner.progress import Recording
 from fusionplan.tuner.session import Limits, Session, Site
-from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
+from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 H200 = builtin("h200")
 X, B = torch.randn(4, 32), torch.randn(32)
@@ -42,7 +42,7 @@ def tuned(tmp_path: Path, lab: FakeLab, limits: Limits, peer: Callable[[], float
     with Store.open(tmp_path / "plans.db") as store:
         site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
         session = Session(graph, (X, B), store, limits, told, "m", site=site)
-        plan = session.measured(H200, {"eager": peer})
+        plan = session.measured(H200, baselines(eager=peer))
         record = store.plan(key(graph.graph), H200.key, versions())
     assert record is not None
     return plan, Plan.from_json(record.payload), told.of("note")
@@ -72,7 +72,7 @@ def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Pat
     assert "more seconds" in note
     assert plan == stored
     assert plan.groups == ()  # eager
-    assert plan.measured == 3.0
+    assert dict(plan.peers) == {"eager": 3.0}
 
 
 def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
@@ -216,5 +216,5 @@ def test_ctrl_c_in_the_last_measurement_keeps_the_best_so_far(tmp_path: Path):
     plan, stored, notes = tuned(tmp_path, FakeLab(fast), Limits(8, 600.0), eager)
     assert [group.lowering for group in plan.groups] == ["triton"]
     assert plan == stored
-    assert (plan.measured, plan.peers, plan.speedup) == (1e-5, (), None)
-    assert any("not compared with its peers" in note for note in notes)
+    assert (plan.evidence, plan.peers, plan.speedup) == ("searched", (), None)
+    assert any("not compared with eager" in note for note in notes)

@@ -1,0 +1,100 @@
+"""What `load` gives: torch.compile's module or function, with a short way to eager.
+
+Where the plan for some inputs is the user's own eager code, torch.compile's front end is all that
+a call costs more than eager does: some ten microseconds, more than a small operation takes. So a
+call that was seen to run nothing but frames that are left alone goes to the model directly next
+time. Eager is right for any call; only shapes and types decide whether it is the fastest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo.eval_frame import OptimizedModule
+
+from .frames import COUNTS
+
+_SEEN = "_fusionplan_seen"
+
+MOST = 256
+"""Kinds of calls that are remembered."""
+
+_SHOWN = (int, float, bool, str, type(None))
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
+    """compiled: what `torch.compile` made of the model by our back end."""
+    if isinstance(compiled, OptimizedModule):
+        compiled.__class__ = LoadedModule
+        return compiled
+    if not callable(compiled) or isinstance(compiled, type):
+        return compiled
+    short = _Short()
+
+    @functools.wraps(compiled)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return short.call(model, compiled, args, kwargs)
+
+    return run
+
+
+class LoadedModule(OptimizedModule):
+    """A module of torch.compile's, with the short way."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+            return super().__call__(*args, **kwargs)
+        short = self.__dict__.get(_SEEN)
+        if short is None:
+            short = self.__dict__[_SEEN] = _Short()
+        return short.call(self._orig_mod, super().__call__, args, kwargs)
+
+
+class _Short:
+    """Which calls go to eager directly."""
+
+    def __init__(self) -> None:
+        self._eager: set[Any] = set()
+
+    def call(
+        self,
+        model: Callable[..., Any],
+        compiled: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        try:
+            kind = _kind(args), _kind(kwargs), torch.is_grad_enabled(), _training(model)
+            known = kind in self._eager
+        except TypeError:  # what cannot be told apart goes the long way
+            return compiled(*args, **kwargs)
+        if known:
+            return model(*args, **kwargs)
+        graphs, left = COUNTS.graphs, COUNTS.left
+        result = compiled(*args, **kwargs)
+        graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
+        if left and left == graphs and len(self._eager) < MOST:
+            self._eager.add(kind)
+        return result
+
+
+def _training(model: Callable[..., Any]) -> bool:
+    return isinstance(model, torch.nn.Module) and model.training
+
+
+def _kind(value: Any) -> Any:
+    """What decides which plan a call has: shapes and types of tensors, and plain values."""
+    kind = type(value)
+    if kind in _TENSORS:
+        return value.shape, value.dtype, value.requires_grad
+    if kind in _SHOWN:
+        return value
+    if kind is tuple or kind is list:
+        return tuple([_kind(item) for item in value])
+    if kind is dict:
+        return tuple([(name, _kind(item)) for name, item in value.items()])
+    return kind
