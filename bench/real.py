@@ -42,8 +42,8 @@ DTYPE = torch.bfloat16
 
 @dataclass(slots=True)
 class Real:
-    """One case. seconds: cold and busy, by way. behind: of ours, beside the best of the others.
-    error: of ours and of the worst of the others from eager, relative root mean square."""
+    """One case. seconds: cold and busy, by way. errors: of each way from eager, relative root mean
+    square. phases: of the tune, in seconds."""
 
     name: str
     tune_s: float = 0.0
@@ -52,6 +52,7 @@ class Real:
     kernels: int = 0
     errors: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
     problem: str = ""
 
     @property
@@ -171,12 +172,27 @@ def _made(case: Case) -> tuple[torch.nn.Module, dict[str, Any]]:
     return model.eval().to(device, DTYPE), moved
 
 
+class _Phases(Notes):
+    """Notes, and how long each phase took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+        self._last, self._since = "", time.monotonic()
+
+    def phase(self, name: str, text: str) -> None:
+        now = time.monotonic()
+        if self._last:
+            self.seconds[self._last] = self.seconds.get(self._last, 0.0) + now - self._since
+        self._last, self._since = f"{name} {text}".strip(), now
+
+
 def _tune(
     real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
 ) -> None:
     from ..tuning import tune
 
-    notes = Notes()
+    notes = _Phases()
     start = time.monotonic()
     tuned = tune(
         *(model, inputs),
@@ -187,7 +203,9 @@ def _tune(
         name=real.name,
     )
     real.tune_s = time.monotonic() - start
+    notes.phase("end", "")
     real.notes = notes.kept
+    real.phases = notes.seconds
     for plan in tuned.plans[:1]:
         if plan.contest is not None:
             real.notes.append(json.dumps(asdict(plan.contest)))
