@@ -68,5 +68,6 @@ def _is_repeatable(node: fx.Node) -> bool:
 
 def _storages(nodes: list[fx.Node]) -> set[StorageWeakRef]:
     values = (node.meta.get("val") for node in nodes)
-    storages = (v.untyped_storage() for v in values if isinstance(v, FakeTensor))
+    plain = (v for v in values if isinstance(v, FakeTensor) and v.layout is torch.strided)
+    storages = (v.untyped_storage() for v in plain)
     return {StorageWeakRef(s) for s in storages}  # type: ignore[no-untyped-call]
