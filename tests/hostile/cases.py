@@ -57,10 +57,10 @@ class Maker:
         found = _WORD.match(word)
         assert found, f"{word} is no input"
         dtype, shape = DTYPES[found[1]], tuple(int(n) for n in found[2].split(",") if n)
-        values = self._numbers(dtype, shape, found[3] or "").to(dtype)
+        values = self._numbers(dtype, shape, found[3] or "").to(self.device, dtype)
         if self.wide and dtype.is_floating_point:
             values = values.double()
-        return _laid(values, found[4] or "").to(self.device)
+        return _laid(values, found[4] or "")
 
     def all(self, words: str) -> tuple[torch.Tensor, ...]:
         return tuple(map(self, words.split()))

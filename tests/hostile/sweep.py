@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import sys
@@ -67,11 +68,17 @@ def chosen(number: int | None, seed: int, device: str, only: str = "") -> list[C
     return given[:number]
 
 
-def verdicts(cases: Sequence[Case | Scenario], device: str, jobs: int) -> Iterator[Verdict]:
-    """In the order in which they are done. A case that ends its process fails alone."""
-    names = [str(c) for c in cases]
+def verdicts(
+    cases: Sequence[Case | Scenario], device: str, jobs: int, seconds: float = math.inf
+) -> Iterator[Verdict]:
+    """In the order in which they are done; after so many seconds no more. A case that ends its
+    process fails alone."""
+    names, end = [str(c) for c in cases], time.monotonic() + seconds
     if jobs <= 1:
-        yield from (verdict(name, device) for name in names)
+        for name in names:
+            if time.monotonic() > end:
+                return
+            yield verdict(name, device)
         return
     context = multiprocessing.get_context("spawn")
     while names:
@@ -83,6 +90,9 @@ def verdicts(cases: Sequence[Case | Scenario], device: str, jobs: int) -> Iterat
                     yield done.result()
                 except BrokenProcessPool:
                     names.append(waiting[done])
+                if time.monotonic() > end:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    return
         if len(names) == len(waiting):
             yield Verdict("", names.pop(), 0, 0.0, "its process ended")
 
@@ -119,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", default="", help="texts, with commas: cases with one in family/name"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no case after so many"
+    )
     parser.add_argument("--json", type=Path, help="write the verdicts there")
     given = parser.parse_args(arguments)
     cases = chosen(given.sample, given.seed, given.device, given.only)
@@ -126,13 +139,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"scripts/hostile: no case has {given.only!r} in its name", file=sys.stderr)
         return 2
     found = []
-    for one in verdicts(cases, given.device, given.jobs):
+    for one in verdicts(cases, given.device, given.jobs, given.seconds):
         found.append(one)
         if one.wrong:
             print(f"{one.name}: {one.wrong}", file=sys.stderr, flush=True)
     if given.json:
         given.json.write_text(json.dumps([asdict(v) for v in found], indent=1))
     print(report(found))
+    if len(found) < len(cases):
+        print(f"{len(cases) - len(found)} of {len(cases)} cases did not run, for want of time")
     fallen = fell_back(found)
     if fallen:
         print(f"too few cases by kernels of ours: {', '.join(fallen)}")

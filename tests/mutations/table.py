@@ -48,7 +48,12 @@ change("what spilled says nothing of registers", "if k.spill_bytes <= MOST_SPILL
 change("only what is alike spills alike", "near[0] > LIKE or ", "")
 
 of("planner/costs/space.py", "planner/test_cost.py")
-change("the limit of spills", "if cost.spill_bytes > MOST_SPILLED:", "if False:")
+change(
+    "the limit of spills",
+    "if cost.spill_bytes > MOST_SPILLED:",
+    "if False:",
+    "planner/test_refusals.py",
+)
 change("the limit of time", "if cost.seconds > self.hopeless_s:", "if False:")
 of("planner/costs/registers.py", "tuner/test_wins.py")
 change("the register limit of a program", "min(MOST, 65536 // (32 * num_warps))", "MOST")
