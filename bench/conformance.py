@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+from ..planner.versions import CODEGEN
+from .figures import Figures
 from .samples import Call, Outcome, is_fatal, judge, operations, samples, short
 
 DTYPES = {
@@ -140,6 +142,7 @@ class Report:
             f"{datetime.now(UTC):%Y-%m-%d}, {self.device}, torch {torch.__version__}: "
             f"`{self.command}`",
             "",
+            *self._told(),
             "| dtype | operations | samples | ours | kernels | failures | not ours | random "
             "| left out |",
             "|---|---|---|---|---|---|---|---|---|",
@@ -149,7 +152,7 @@ class Report:
             if some:
                 names = len({r.name for r in some if _count([r], "ours", "failed")})
                 lines.append(f"| {dtype} | {names} | {_cells(some)} |")
-        lines += ["", "Operations with a kernel of ours:", ""]
+        lines += ["", "Operations with a kernel of ours:", "", *self._told()]
         lines += [
             "| operation | samples | ours | kernels | failures | not ours | random | left out |",
             "|---|---|---|---|---|---|---|---|",
@@ -174,6 +177,11 @@ class Report:
         if cut:
             lines += ["", f"Cut off, by the time limit or an error: {', '.join(cut)}."]
         return "\n".join(lines) + "\n"
+
+    def _told(self) -> tuple[str, str, str]:
+        """How old a table is."""
+        made = Figures((int(CODEGEN),), f"{datetime.now(UTC):%Y-%m-%d}", self.device)
+        return made.comment(), made.told(int(CODEGEN)), ""
 
 
 def _count(records: Sequence[Record], *statuses: str) -> int:
