@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -13,6 +14,8 @@ from ..db import Doomed, Store
 from . import render
 from .errors import UsageError
 from .options import JsonOption, StoreOption
+
+_NAMES = ("torch", "triton", "cuda", "codegen")
 
 _AGE = re.compile(r"(\d+)([hdwy])")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -50,7 +53,8 @@ def gc(
         raise UsageError("give at least one of --older, --other-versions and --of")
     before = None if older is None else datetime.now(UTC) - age(older)
     with Store.open(store, create=False) as opened:
-        doomed = Doomed(before, _device(opened, of), _versions() if other_versions else None)
+        versions = tuple(filter(_is_other, opened.versions())) if other_versions else None
+        doomed = Doomed(before, _device(opened, of), versions)
         gone = opened.collect(doomed, dry_run=dry_run)
         location = opened.location
     if json:
@@ -82,6 +86,15 @@ def _device(store: Store, wanted: str | None) -> str | None:
         names = ", ".join(f"{d.name} ({d.key})" for d in found or known) or "none"
         raise UsageError(f"--of {wanted}: give one device of the store: {names}")
     return found[0].key
+
+
+def _is_other(stored: Mapping[str, str]) -> bool:
+    """Whether a plan or trial was made with another version than is installed. A plan that was made
+    for a device elsewhere names no CUDA, and torch's release without its build; and settings are no
+    versions."""
+    current = _versions()
+    known = [name for name in _NAMES if name in stored]
+    return any(stored[name].split("+")[0] != current[name].split("+")[0] for name in known)
 
 
 def _versions() -> dict[str, str]:

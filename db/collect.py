@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, select
+from sqlalchemy import ColumnElement, Connection, delete, exists, select, union
 
 from .models import Graph, Kernel, Plan, Trial
 from .payload import canonical, digest
@@ -12,11 +12,11 @@ from .payload import canonical, digest
 @dataclass(frozen=True, slots=True)
 class Doomed:
     """Which plans and trials are to go: those that match all that is given. before: last saved
-    then; device_key: of that device; other_versions: made with any other than these."""
+    then; device_key: of that device; versions: made with one of these."""
 
     before: datetime | None = None
     device_key: str | None = None
-    other_versions: dict[str, str] | None = None
+    versions: tuple[dict[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ def collect(connection: Connection, doomed: Doomed, dry_run: bool) -> Collected:
     return gone
 
 
+def versions(connection: Connection) -> list[str]:
+    """All that plans and trials were made with, each once, as JSON text."""
+    known = union(select(Plan.versions), select(Trial.versions))
+    return list(connection.execute(known).scalars())
+
+
 def _conditions(model: type[Plan] | type[Trial], doomed: Doomed) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if doomed.before is not None:
@@ -52,8 +58,8 @@ def _conditions(model: type[Plan] | type[Trial], doomed: Doomed) -> list[ColumnE
         found.append(when < doomed.before)
     if doomed.device_key is not None:
         found.append(model.device_key == doomed.device_key)
-    if doomed.other_versions is not None:
-        found.append(model.versions_sha256 != digest(canonical(doomed.other_versions)))
+    if doomed.versions is not None:
+        found.append(model.versions_sha256.in_([digest(canonical(v)) for v in doomed.versions]))
     return found
 
 

@@ -11,6 +11,7 @@ does not undo it. A server that is started again is waited for; a file that some
 or replaced is an error.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from sqlalchemy.exc import IntegrityError
 
 from . import claims, health, schema
 from .collect import Collected, Doomed, collect
+from .collect import versions as collect_versions
 from .engine import writing
 from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
 from .faults import corrupt, translated
@@ -405,6 +407,11 @@ class Store:
         """Take plans and trials out, with the graphs and kernels that only they named; with dry_run
         say how many there are, and leave them."""
         return self._write(lambda connection: collect(connection, doomed, dry_run))
+
+    def versions(self) -> list[dict[str, str]]:
+        """All that plans and trials were made with, each once."""
+        with self._reading() as connection:
+            return [json.loads(text) for text in collect_versions(connection)]
 
     # Health
 

@@ -12,7 +12,7 @@ from .groups.group import subgraph
 from .module import print_module
 from .plan import GroupPlan, Plan
 
-_OPERATOR = re.compile(r"aten(\.[A-Za-z_]\w*){2}")
+_OPERATOR = re.compile(r"(aten|prims)(\.[A-Za-z_]\w*){2}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 _GETITEM = "operator.getitem"

@@ -63,3 +63,23 @@ def test_usage(planner, filled, arguments, word):
 
 def test_no_store(planner):
     assert planner("gc", "--older", "1d").code == 6
+
+
+@pytest.mark.parametrize(
+    "stored, other",
+    [
+        ({}, False),
+        ({"torch": "2.12.0"}, True),
+        ({"codegen": "0"}, True),
+        ({"cuda": "none"}, True),
+        ({"matmul": "high"}, False),
+    ],
+)
+def test_what_another_version_is(monkeypatch, stored, other):
+    from fusionplan.cli import gc
+
+    current = {"torch": "2.11.0+cu130", "triton": "3.6.0", "cuda": "13.0", "codegen": "14"}
+    monkeypatch.setattr(gc, "_versions", lambda: current)
+    assert gc._is_other(current | stored) == other
+    # As a plan has them that was made where its device is not at hand.
+    assert not gc._is_other({"torch": "2.11.0", "triton": "3.6.0", "codegen": "14"})
