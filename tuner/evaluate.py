@@ -69,13 +69,21 @@ class Evaluator:
             for node, function, args, kwargs in self._steps:
                 if node in self._lookups:
                     _look(self._lookups[node], values)
-                values[node] = function(
-                    *[_fill(a, values) for a in args],
-                    **{k: _fill(v, values) for k, v in kwargs.items()},
+                values[node] = self.apply(
+                    node,
+                    function,
+                    [_fill(a, values) for a in args],
+                    {k: _fill(v, values) for k, v in kwargs.items()},
                 )
                 for last in dead[node] if dead else ():
                     values[last] = None
         return values
+
+    def apply(
+        self, node: int, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        """The result of one node's operation."""
+        return function(*args, **named)
 
     def _step(
         self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
@@ -124,8 +132,19 @@ def evaluate(
     wide: torch.dtype | None = None,
     within: bool = False,
 ) -> list[torch.Tensor]:
-    """The outputs of the graph for these inputs (see `Evaluator`)."""
-    return Evaluator(graph, device, wide=wide, within=within)(*inputs)
+    """The outputs of the graph for these inputs (see `Evaluator`), with random numbers from the
+    same seed each time."""
+    with seeded(device):
+        return Evaluator(graph, device, wide=wide, within=within)(*inputs)
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Within it the random numbers of torch begin at a seed; afterwards the caller's go on."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
 
 
 def _look(node: Node, values: Sequence[Any]) -> None:
