@@ -25,6 +25,7 @@ from .baselines import EAGER, MODES, OWN_GRAPHS, Baselines, baseline_plan, throu
 from .capture_model import Model, Part
 from .contest import Ring, TurnCall
 from .finalists import Finalists, Runner
+from .gate import Passed, as_baseline, measured
 from .groups import Identity
 from .measure import TIE
 from .progress import Progress
@@ -50,6 +51,13 @@ class Entrant:
     @property
     def key(self) -> str:
         return self.part.key
+
+    def passed(self, plan: Plan) -> Passed:
+        """What the gate says of one of its plans, or of a baseline's."""
+        of = self.finalists
+        runners = (r for r in (of.best, of.plain, of.graphed, of.sparing) if r is not None)
+        known = next((r.passed for r in runners if r.plan == plan), None)
+        return known or as_baseline(plan, self.part.captured.graph)
 
 
 @dataclass(slots=True)
@@ -168,12 +176,12 @@ class Decision:
         baselines = {n: s for n, s in figures.items() if n in {EAGER, *self.baselines.given}}
         shares = self._shares()
         return [
-            replace(
+            measured(
                 kept[entrant.key],
-                evidence="measured",
-                measured=figures[told.winner] * share,
-                peers=tuple((name, seconds * share) for name, seconds in baselines.items()),
-                contest=told,
+                entrant.passed(kept[entrant.key]),
+                figures[told.winner] * share,
+                [(name, seconds * share) for name, seconds in baselines.items()],
+                told,
             )
             for entrant, share in zip(self.entrants, shares, strict=True)
         ]

@@ -25,7 +25,7 @@ from ..planner.runtime.dispatch import whole_lowering
 from ..planner.runtime.executor import Executor
 from .baselines import OWN_GRAPHS
 from .contest import Ring, TurnCall
-from .gate import Case, case, fault
+from .gate import Case, Failed, Passed, cases, fault, judge
 from .groups import Identity
 from .measure import TIE
 from .progress import Progress
@@ -38,11 +38,12 @@ Run = Callable[..., list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A plan that runs, and whether as a CUDA graph."""
+    """A plan that runs, and whether as a CUDA graph; passed: on what the gate found it right."""
 
     plan: Plan
     run: Run
     kernels: int
+    passed: Passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
     """The plans that build and compute the right thing; with a CUDA graph too where there is
     more than one launch to save, of kernels of ours or of libraries."""
     found: dict[str, Runner] = {}
-    given: Case | None = None
+    given: tuple[Case, ...] = ()
     for number, plan in enumerate(plans):
         # A plan without a group of its own runs as eager or torch.compile does, and so is timed
         # as a peer. Not so a backward graph's: it has no code of the user's to fall back on.
@@ -118,18 +119,20 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
             continue
         try:
             executor = Executor(arena.captured, plan, arena.captured.device)
-            if given is None:
-                given = case(arena.captured, arena.inputs)
-            reason = fault(executor, given)
+            given = given or cases(arena.captured, arena.inputs)
+            verdict = judge(executor, given)
         except FusionplanError as error:
-            reason = str(error)
-        if reason is not None:
-            arena.progress.note(f"plan {number} is left out: {reason}")
+            verdict = Failed(str(error))
+        if isinstance(verdict, Failed):
+            arena.progress.note(f"plan {number} is left out: {verdict.reason}")
             continue
-        assert given is not None
-        found[str(number)] = Runner(plan, executor, executor.kernels_per_call)
+        if verdict.by_eager:
+            where = ", ".join(verdict.by_eager)
+            arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
+        runner = Runner(plan, executor, executor.kernels_per_call, verdict)
+        found[str(number)] = runner
         if _saves_launches(plan, arena):
-            found |= _graphs(str(number), plan, executor, given, arena)
+            found |= _graphs(str(number), runner, executor, given[0], arena)
     return found
 
 
@@ -141,19 +144,19 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
 
 
 def _graphs(
-    name: str, plan: Plan, executor: Executor, given: Case, arena: Arena
+    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
 ) -> dict[str, Runner]:
     """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
     where this is the plan that the search likes best."""
     found: dict[str, Runner] = {}
-    device = arena.captured.device
+    plan, device = runner.plan, arena.captured.device
     # What Inductor compiles for a plan takes too long to be compiled twice.
     others = any(g.lowering == "inductor" for g in plan.groups)
     ours = executor.kernels_per_call and not others
     if ours and torch.cuda.get_device_capability(device) >= OVERLAPPING:
-        overlapping = replace(plan, overlaps=True)
+        overlapping = replace(runner, plan=replace(plan, overlaps=True))
         try:
-            other = Executor(arena.captured, overlapping, device)
+            other = Executor(arena.captured, overlapping.plan, device)
             graphed = _graphed(name, overlapping, other, given, arena)
         except FusionplanError as error:
             arena.progress.note(f"plan {name} is not tried with launches that overlap: {error}")
@@ -161,14 +164,17 @@ def _graphs(
         if graphed is not None:
             found[f"{name} as a graph, overlapping"] = graphed
     if not found or name == "0":
-        graphed = _graphed(name, plan, executor, given, arena)
+        graphed = _graphed(name, runner, executor, given, arena)
         if graphed is not None:
             found[f"{name} as a graph"] = graphed
     return found
 
 
-def _graphed(name: str, plan: Plan, executor: Executor, given: Case, arena: Arena) -> Runner | None:
-    """The plan as a CUDA graph; None where that cannot be, with a note."""
+def _graphed(
+    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
+) -> Runner | None:
+    """The plan as a CUDA graph; None where that cannot be, with a note. Its kernels are those of
+    the plan that passed, so that it has to be right on one set of inputs."""
     run = GraphedExecutor(executor, copies=None if arena.stage == "inference" else 0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -187,7 +193,7 @@ def _graphed(name: str, plan: Plan, executor: Executor, given: Case, arena: Aren
         first = reason.strip().splitlines()[0]
         arena.progress.note(f"plan {name} is not tried as a CUDA graph: {first}")
         return None
-    return Runner(replace(plan, cudagraph=True), run, executor.kernels_per_call)
+    return replace(runner, plan=replace(runner.plan, cudagraph=True), run=run)
 
 
 def launches(plan: Plan, graph: Graph) -> int:

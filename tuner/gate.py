@@ -1,77 +1,265 @@
-"""Whether a whole plan computes what its graph does: the gate before it is compared with others.
+"""The gate: whether a way to run a whole graph computes what the graph does.
 
-`case` runs the graph as it was captured, operation by operation; `fault` says why a way to run it
-differs from that by more than rounding does.
+`cases` gives the inputs on which it is tried: those that came with the graph, the same numbers in
+another order, and for a small graph every data set of `inputs`. `judge` runs it on each and
+compares with float64 and eager by the rule for kernels (`check`). Outputs are poisoned first, and
+inputs also lie at addresses that are no multiple of 16. Only what `judge` passed may become a
+measured plan (`measured`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..planner.capture.capture import Captured
 from ..planner.errors import FusionplanError
-from ..planner.graph.graph import Graph
-from .evaluate import evaluate
+from ..planner.graph.graph import INPUT, Graph
+from ..planner.graph.ops import is_compute
+from ..planner.plan import Contest, Plan
+from ..planner.runtime.dispatch import whole_lowering
+from ..planner.runtime.executor import Executor
+from .check import Expected, by_eager, compare, expected
+from .evaluate import Outside, seeded
+from .inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
 
 Run = Callable[..., Sequence[Any]]
 
-_TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.float32: 2e-3,
-    torch.float16: 1e-2,
-    torch.bfloat16: 4e-2,
-}
-"""Root mean square of the difference from eager, relative. Each kernel was checked strictly by
-itself: this is to find a wire crossed between them, and float32 allows for TF32."""
+GIVEN, FRESH = "given", "fresh"
 
-_TRUSTED = 0.3
-"""Eager's own error, relative: with more, what float64 computes is taken for something else. Means
-of what nearly cancels, which a norm saves for its gradient, stray by a tenth in deep models."""
+COPIED = 1 << 30
+"""Bytes of inputs that are laid out anew: the same numbers in another order or at other places."""
 
-_ASIDE = 0.1
-"""What a plan may err more than eager: half as much is a wire crossed."""
+MADE_UP, FEW = 1 << 26, 24
+"""Bytes of inputs, and operations, of a graph for which inputs are made up. Numbers that are not a
+trained model's overflow on their way through a deep one, and eager's as well as ours."""
 
-_VANISHING = 0.05
-"""Of the size of eager's result: truth below it is nothing to eager but rounding. Such is the
-gradient of a bias of keys, which no softmax sees."""
+_SEED = 2000
+"""Of inputs that no search has seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """A graph, its inputs, and the outputs that eager gives for them."""
+    """A graph, its inputs, and the outputs that eager gives for them. name: of the data set."""
 
     captured: Captured
     inputs: Sequence[Any]
     eager: Sequence[Any]
+    name: str = GIVEN
+
+    @cached_property
+    def expected(self) -> tuple[tuple[int, Expected], ...]:
+        """What each tensor among the outputs must come close to, with its place. Where float64
+        cannot be had (no memory for it, an operation that cannot be evaluated by itself), eager's
+        own result."""
+        graph = self.captured.graph
+        states = _states(graph)
+        places = [
+            i
+            for i, o in enumerate(graph.outputs)
+            if o is not None and i not in states and isinstance(self.eager[i], torch.Tensor)
+        ]
+        tensors = [self.eager[i] for i in places]
+        try:
+            opened, constants = _opened(self.captured)
+            opened = Graph(opened.nodes, tuple(graph.outputs[i] for i in places))
+            inputs = _in_order(opened, graph, self.inputs, constants)
+            found = expected(opened, inputs, self.captured.device, tensors)
+        except (FusionplanError, RuntimeError, Outside, AttributeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+            found = tuple(by_eager(graph, tensor) for tensor in tensors)
+        return tuple(zip(places, found, strict=True))
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether some output was compared with eager alone."""
+        return any(one.by_eager for _, one in self.expected)
 
 
-def case(captured: Captured, inputs: Sequence[Any]) -> Case:
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A way to run a graph that the gate found right; made by `judge` alone. data_sets: on which.
+    by_eager: those on which some output was compared with eager alone, within a tolerance."""
+
+    data_sets: tuple[str, ...]
+    by_eager: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why it is not right: output, data set and element."""
+
+    reason: str
+
+
+def measured(
+    plan: Plan,
+    passed: Passed,
+    seconds: float,
+    peers: Sequence[tuple[str, float]] = (),
+    contest: Contest | None = None,
+) -> Plan:
+    """The plan with its measured seconds, which only one that passed the gate can have."""
+    if not isinstance(passed, Passed):
+        raise TypeError(f"a plan that did not pass the gate cannot be measured: {passed}")
+    return replace(plan, evidence="measured", measured=seconds, peers=tuple(peers), contest=contest)
+
+
+def as_baseline(plan: Plan, graph: Graph) -> Passed:
+    """For a plan without a kernel of ours: the whole graph as eager or a mode of torch.compile has
+    it, which the user takes for right. Raises TypeError for any other."""
+    if whole_lowering(replace(plan, cudagraph=False), graph) is None:
+        raise TypeError("a plan with kernels of ours has to pass the gate")
+    return Passed(("as the baseline",))
+
+
+def case(captured: Captured, inputs: Sequence[Any], name: str = GIVEN) -> Case:
     """Runs the graph as it was captured."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        return Case(captured, inputs, list(captured.gm(*inputs)))
+    with seeded(captured.device), torch.no_grad():
+        return Case(captured, inputs, list(captured.gm(*inputs)), name)
+
+
+def cases(captured: Captured, inputs: Sequence[Any]) -> tuple[Case, ...]:
+    """What a plan is tried on: the inputs themselves and, where memory allows it, others."""
+    found = [case(captured, inputs)]
+    for name, others in _others(captured, inputs):
+        try:
+            found.append(case(captured, others, name))
+        except (RuntimeError, IndexError):  # eager refuses them: an index outside
+            continue
+    return tuple(found)
+
+
+def judge(run: Run, given: Sequence[Case]) -> Passed | Failed:
+    """Whether a call computes what the graph does, on all of these."""
+    for one in given:
+        reason = fault(run, one)
+        if reason is not None:
+            return Failed(reason)
+    loose = tuple(one.name for one in given if one.is_loose)
+    return Passed(tuple(one.name for one in given), loose)
 
 
 def fault(run: Run, given: Case) -> str | None:
-    """Why a call does not compute what the graph does, or None. Where eager itself strays, a
-    result that is at least as near to float64 is right too."""
-    torch.manual_seed(0)
-    found = run(*given.inputs)
-    graph = given.captured.graph
-    states = _states(graph)
-    found, eager = [
-        [None if place in states else value for place, value in enumerate(values)]
-        for values in (found, given.eager)
-    ]
-    reason = differs(found, eager, _rounding(graph))
-    if reason is None or _is_nearer(found, eager, given):
-        return None
+    """Why a call does not compute what the graph does, or None."""
+    reason = _fault(run, given, given.inputs)
+    small = sum(x.nbytes for x in given.inputs if isinstance(x, torch.Tensor)) <= COPIED
+    if reason is None and small and isinstance(run, Executor) and run.launchers:
+        moved = [shifted(x) if isinstance(x, torch.Tensor) else x for x in given.inputs]
+        reason = _fault(run, given, moved)
+        return None if reason is None else f"with inputs at odd addresses: {reason}"
     return reason
+
+
+def _fault(run: Run, given: Case, inputs: Sequence[Any]) -> str | None:
+    _spoil(run, given, inputs)
+    outputs = _outputs(run, given, inputs, POISON)
+    if len(outputs) != len(given.eager):
+        return f"{len(outputs)} outputs instead of {len(given.eager)}"
+    for index, (got, want) in enumerate(zip(outputs, given.eager, strict=True)):
+        same = isinstance(got, torch.Tensor) if isinstance(want, torch.Tensor) else got == want
+        if not same:
+            return f"output {index} is {got!r}, not {want!r}"
+    places = [place for place, _ in given.expected]
+
+    def again(byte: int) -> list[torch.Tensor]:
+        later = _outputs(run, given, inputs, byte)
+        return [later[place] for place in places]
+
+    reason = unwritten([outputs[place] for place in places], again)
+    if reason is not None:
+        return f"{reason} on {given.name} inputs"
+    for place, wanted in given.expected:
+        reason = compare(wanted, outputs[place])
+        if reason is not None:
+            return f"output {place} on {given.name} inputs: {reason}"
+    return None
+
+
+def _outputs(run: Run, given: Case, inputs: Sequence[Any], byte: int) -> list[Any]:
+    filled = run.filled(byte) if isinstance(run, Executor) else nullcontext()
+    with seeded(given.captured.device), filled:
+        return list(run(*inputs))
+
+
+def _spoil(run: Run, given: Case, inputs: Sequence[Any]) -> None:
+    """Let it run, and overwrite what it gave: a replay that computes nothing would give the same
+    memory again."""
+    with seeded(given.captured.device):
+        outputs = run(*inputs)
+    kept = {x.untyped_storage().data_ptr() for x in _tensors(given.captured, inputs)}
+    for output in outputs:
+        own = isinstance(output, torch.Tensor)
+        if own and output.untyped_storage().data_ptr() not in kept:
+            poison(output.detach(), OTHER_POISON)
+
+
+def _tensors(captured: Captured, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """What belongs to others: the inputs and the graph's constants."""
+    yield from (x for x in inputs if isinstance(x, torch.Tensor))
+    yield from (x for x in _constants(captured).values() if isinstance(x, torch.Tensor))
+
+
+def _constants(captured: Captured) -> dict[int, Any]:
+    """The values of the model's constants, by node."""
+    found = {}
+    for node, fx_node in zip(captured.graph.nodes, captured.fx_nodes, strict=True):
+        if fx_node.op == "get_attr":
+            value: Any = captured.gm
+            for name in str(fx_node.target).split("."):
+                value = getattr(value, name)
+            found[node.id] = value
+    return found
+
+
+def _opened(captured: Captured) -> tuple[Graph, dict[int, Any]]:
+    """The graph with the model's constants as inputs, and their values."""
+    constants = _constants(captured)
+    nodes = tuple(
+        replace(n, op=INPUT, args=(), kwargs=()) if n.id in constants else n
+        for n in captured.graph.nodes
+    )
+    return Graph(nodes, captured.graph.outputs), constants
+
+
+def _in_order(
+    opened: Graph, graph: Graph, inputs: Sequence[Any], constants: dict[int, Any]
+) -> list[Any]:
+    values = dict(zip(graph.inputs, inputs, strict=True)) | constants
+    return [values[node] for node in opened.inputs]
+
+
+def _others(captured: Captured, inputs: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Other inputs of the same types. In another order the numbers are as large as they were, and
+    as many of a sign, so that a trained model computes nothing unusual. Integers stay: they may be
+    places, lengths or an order."""
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    size, graph = sum(x.nbytes for x in tensors), captured.graph
+    if size <= COPIED:
+        yield FRESH, [_reordered(x, place) for place, x in enumerate(inputs)]
+    known = all(graph.nodes[i].type is not None for i in graph.inputs)
+    few = sum(map(is_compute, graph.nodes)) <= FEW
+    if known and few and len(tensors) == len(inputs) and size <= MADE_UP:
+        for position, name in enumerate(DATA_SETS):
+            yield name, list(make(graph, name, captured.device, _SEED + position))
+
+
+def _reordered(value: Any, seed: int) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    generator = torch.Generator(device=value.device)
+    generator.manual_seed(_SEED + seed)
+    order = torch.randperm(value.numel(), generator=generator, device=value.device)
+    found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    if any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True)):
+        return value
+    return found.copy_(value.detach().reshape(-1)[order].view(value.shape))
 
 
 def _states(graph: Graph) -> set[int]:
@@ -85,87 +273,3 @@ def _states(graph: Graph) -> set[int]:
         if "getitem" in node.op and "attention" in graph.nodes[node.inputs[0]].op:
             found.add(place)
     return found
-
-
-def _is_nearer(found: Sequence[Any], eager: Sequence[Any], given: Case) -> bool:
-    graph = given.captured.graph
-    try:
-        torch.manual_seed(0)
-        truth = evaluate(graph, given.inputs, given.captured.device, wide=torch.float64)
-    except (FusionplanError, RuntimeError):  # a constant of the model, or no memory for it
-        return False
-    places = [i for i, o in enumerate(graph.outputs) if o is not None]
-    least = _rounding(graph)
-    for place, exact in zip(places, truth, strict=True):
-        got, own = found[place], eager[place]
-        if differs([got], [own], least) is None:
-            continue
-        if not isinstance(own, torch.Tensor) or not own.dtype.is_floating_point:
-            return False
-        if got.dtype != own.dtype or not got.shape == own.shape == exact.shape:
-            return False
-        if not _is_as_near(got.double(), own.double(), exact, _TOLERANCE.get(own.dtype, 0.1)):
-            return False
-    return True
-
-
-def _is_as_near(
-    got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor, tolerance: float
-) -> bool:
-    """Whether a result is about as near to float64 as eager's own."""
-    size = float(own.norm())
-    if math.isfinite(size) and float(exact.norm()) <= _VANISHING * size:
-        return float((got - exact).norm()) <= 2 * float((own - exact).norm())
-    error = _error(own, exact)
-    limit = max(min(2 * error, error + _ASIDE), tolerance)
-    return error <= _TRUSTED and _error(got, exact) <= limit
-
-
-def _error(a: torch.Tensor, exact: torch.Tensor) -> float:
-    """Root mean square, relative; NaN where one of them is NaN or infinite."""
-    scale = max(float(exact.norm()), 1e-30)
-    return float((a - exact).norm()) / scale
-
-
-def _rounding(graph: Graph) -> float:
-    """The tolerance of the shortest float in a graph: eager has rounded to it on its way even to an
-    output in float32, such as the row maxima of scores in bfloat16, where a kernel need not."""
-    found = {getattr(torch, node.type.dtype) for node in graph.nodes if node.type}
-    return max((_TOLERANCE[dtype] for dtype in found & _TOLERANCE.keys()), default=0.0)
-
-
-def differs(actual: Sequence[Any], wanted: Sequence[Any], least: float = 0.0) -> str | None:
-    """Why the outputs of a whole graph are not those of eager, or None. least: the tolerance that
-    every output has at least."""
-    if len(actual) != len(wanted):
-        return f"{len(actual)} outputs instead of {len(wanted)}"
-    for index, (got, want) in enumerate(zip(actual, wanted, strict=True)):
-        if not isinstance(want, torch.Tensor):
-            if got != want:
-                return f"output {index} is {got!r}, not {want!r}"
-            continue
-        reason = _differs(got, want, least)
-        if reason is not None:
-            return f"output {index}: {reason}"
-    return None
-
-
-def _differs(got: torch.Tensor, want: torch.Tensor, least: float) -> str | None:
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
-    if want.numel() == 0:
-        return None
-    if not want.dtype.is_floating_point:
-        share = float((got != want).double().mean())
-        # Which of two nearly equal numbers is the larger is a matter of rounding.
-        most = 1e-3 if least < _TOLERANCE[torch.float16] else 0.5
-        return f"{share:.2%} of its elements differ from eager's" if share > most else None
-    a, b = got.double(), want.double()
-    if bool((torch.isnan(a) & ~torch.isnan(b)).any()):
-        return "NaN where eager has none"
-    both = torch.isfinite(a) & torch.isfinite(b)
-    a, b = torch.where(both, a, 0.0), torch.where(both, b, 0.0)
-    scale = float(b.norm()) / math.sqrt(b.numel())
-    error = float((a - b).norm()) / math.sqrt(b.numel())
-    limit = max(least, _TOLERANCE.get(want.dtype, 0.1)) * max(scale, 1e-30)
-    return f"differs from eager by {error:.3g} of {scale:.3g}" if error > limit else None

@@ -172,15 +172,53 @@ def _tensor(
     return tensor
 
 
-def poison(tensor: torch.Tensor) -> None:
-    """Fill the whole storage with bytes that are NaN in every float and no bool."""
+POISON, OTHER_POISON = 0xFF, 0x5A
+"""Bytes that outputs hold before they are written. The first is NaN in every float and no bool,
+but -1 in an integer, which a kernel may well have written: only the second tells."""
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def poison(tensor: torch.Tensor, byte: int = POISON) -> None:
+    """Fill the whole storage with a byte."""
     storage = tensor.untyped_storage()
     raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-    raw.fill_(0xFF)
+    raw.fill_(byte)
 
 
-def is_poison(tensor: torch.Tensor) -> torch.Tensor:
+def is_poison(tensor: torch.Tensor, byte: int = POISON) -> torch.Tensor:
     """Which elements still have the bytes that `poison` wrote."""
     size = tensor.element_size()
-    raw = tensor.contiguous().view(-1).view(torch.uint8).reshape(*tensor.shape, size)
-    return (raw == 0xFF).all(dim=-1)
+    if size not in _WORDS:
+        return is_poison(torch.view_as_real(tensor), byte).all(-1)
+    word = int.from_bytes(bytes([byte]) * size, "little", signed=size > 1)
+    found: torch.Tensor = tensor.contiguous().view(_WORDS[size]) == word
+    return found
+
+
+def unwritten(
+    actual: Sequence[torch.Tensor], again: Callable[[int], Sequence[torch.Tensor]]
+) -> str | None:
+    """Which elements nobody wrote, or None. actual: outputs, written over `POISON`. again: gives
+    them once more, written over another byte."""
+    marks = [is_poison(one) for one in actual]
+    if not any(bool(mark.any()) for mark in marks):
+        return None
+    both = zip(marks, again(OTHER_POISON), strict=True)
+    for index, (mark, tensor) in enumerate(both):
+        left = int((mark & is_poison(tensor, OTHER_POISON)).sum())
+        if left:
+            return f"output {index}: {left} of {tensor.numel()} elements were not written"
+    return None
+
+
+def shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values at an address that is no multiple of 16, one element into its storage."""
+    size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    room = 1 + (size if tensor.numel() else 0)
+    storage = torch.empty(room, dtype=tensor.dtype, device=tensor.device)
+    found = storage.as_strided(tensor.shape, tensor.stride(), 1)
+    if tensor.numel():
+        source = tensor.as_strided((size,), (1,), tensor.storage_offset())
+        storage[1:].copy_(source)
+    return found

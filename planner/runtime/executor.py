@@ -3,8 +3,10 @@ between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,6 +64,7 @@ class Executor:
         if device.type == "cuda" and device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._count = [0]
+        self._bodies_of: list[Executor] = []
         parts = {i: _part(captured, g) for i, g in enumerate(plan.groups) if g.lowering != "aten"}
         units = {i: Unit(i, part.inputs, part.outputs) for i, part in parts.items()}
         known: dict[tuple[str, Config | None], Program] = {}
@@ -98,7 +101,8 @@ class Executor:
         emitter = Emitter(captured, How(pointers, cuda, guard), names)
         self.text = emitter.call(order, groups)
         self.kernels_per_call = emitter.kernels + within
-        self.boxed = self._guarded(_compiled(self.text, names))
+        self._module = _compiled(self.text, names)
+        self.boxed = self._guarded(self._module["call"])
 
     def __call__(self, *inputs: Any) -> list[Any]:
         with torch.no_grad():
@@ -108,6 +112,20 @@ class Executor:
     def calls(self) -> int:
         """How often it ran."""
         return self._count[0]
+
+    @contextmanager
+    def filled(self, byte: int) -> Iterator[None]:
+        """Within it, memory that the call allocates holds this byte everywhere: what no kernel
+        writes then shows."""
+        within = [self, *self._bodies_of]
+        before = [each._module["empty"] for each in within]
+        for each, empty in zip(within, before, strict=True):
+            each._module["empty"] = partial(_filled, empty, byte)
+        try:
+            yield
+        finally:
+            for each, empty in zip(within, before, strict=True):
+                each._module["empty"] = empty
 
     def discount(self, calls: int) -> None:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
@@ -125,6 +143,7 @@ class Executor:
             Executor(captured_of(body, self.device), plan, self.device, lower=lower, load=load)
             for body, plan in zip(found.bodies, self._bodies(group), strict=True)
         ]
+        self._bodies_of += bodies
         kernels = sum(bodies[chunk.body].kernels_per_call for chunk in found.chunks())
         return chunked(found, [body.boxed for body in bodies], self.device), kernels
 
@@ -214,8 +233,15 @@ def _register(added: Sequence[Launcher], first: int, names: dict[str, Any]) -> t
     return tuple(found)
 
 
-def _compiled(text: str, names: Mapping[str, Any]) -> Boxed:
+def _filled(empty: Callable[..., torch.Tensor], byte: int, *args: Any, **named: Any) -> Any:
+    made = empty(*args, **named)
+    raw = torch.empty(0, dtype=torch.uint8, device=made.device).set_(made.untyped_storage())
+    raw.fill_(byte)
+    return made
+
+
+def _compiled(text: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The module of the text, with `call` in it."""
     module = dict(names)
     exec(compile(text, "<fusionplan executor>", "exec"), module)
-    call: Boxed = module["call"]
-    return call
+    return module

@@ -20,6 +20,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import Plan
 from fusionplan.tuner.decide import Decision
 from fusionplan.tuner.finalists import Finalists, Runner
+from fusionplan.tuner.gate import Passed
 from fusionplan.tuner.session import Searched, Session
 from torch import nn
 
@@ -54,7 +55,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         stages.append(stage)
         plan = modelled_plan(session.captured.graph, profile)
         plan = replace(plan, device=profile.key, measured=1e-3)
-        best = Finalists(Runner(plan, lambda *inputs: [], 1))
+        best = Finalists(Runner(plan, lambda *inputs: [], 1, Passed(("stood in",))))
         return Searched(session._record(profile), best, (plan,))
 
     def plans(decision: Decision) -> list[Plan]:

@@ -176,6 +176,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusionplan.planner.covers.cover import modelled_plan
     from fusionplan.tuner.decide import Decision
     from fusionplan.tuner.finalists import Finalists, Runner
+    from fusionplan.tuner.gate import Passed
     from fusionplan.tuner.session import Searched, Session
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:
@@ -187,7 +188,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def searched(session: Session, profile: DeviceProfile, *_: object) -> Searched:
         plan = modelled_plan(session.captured.graph, profile)
         plan = replace(plan, device=profile.key, evidence="searched", measured=1e-3)
-        best = Finalists(Runner(plan, lambda *inputs: [], 1))
+        best = Finalists(Runner(plan, lambda *inputs: [], 1, Passed(("stood in",))))
         return Searched(session._record(profile), best, (plan,))
 
     def plans(decision: Decision) -> list[Plan]:
