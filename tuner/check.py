@@ -89,6 +89,11 @@ class Expected:
     doubt: Doubt | None = field(default=None, compare=False)
     by_eager: bool = False
 
+    @property
+    def largest(self) -> float:
+        """The greatest limit of an element's error; 0 for integers and booleans."""
+        return float(self.limits.largest.max()) if self.limits else 0.0
+
 
 def expected(
     graph: Graph,
@@ -153,14 +158,18 @@ def compare(wanted: Expected, actual: torch.Tensor) -> str | None:
 
 
 def greatest(wanted: Expected, actual: torch.Tensor) -> float:
-    """The greatest error of an element that is finite, relative to its size and the output's root
-    mean square; of integers and booleans, the share of those that differ."""
+    """The greatest error of an element that is finite, relative to its size and the root mean
+    square of its slice; of integers and booleans, the share of those that differ."""
     if not actual.numel():
         return 0.0
-    if not actual.dtype.is_floating_point:
+    if wanted.limits is None:
         return float((actual != wanted.value).double().mean())
-    pieces = _pieces(actual, wanted.value, wanted.eager)
-    return max(float(_error(wanted.scale, *piece).max()) for piece in pieces)
+    most, of = 0.0, wanted.limits
+    for first, piece in slices(of.width, actual, wanted.value, wanted.eager):
+        got, value, eager = (t.double() for t in piece)
+        scale = of.scale[first : first + len(got)]
+        most = max(most, float(errors(got, value, eager, scale, actual.dtype).max()))
+    return most
 
 
 def check(wanted: Sequence[Expected], actual: Sequence[torch.Tensor], data_set: str) -> str | None:
