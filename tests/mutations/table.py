@@ -43,6 +43,23 @@ change("what is slow is given up", "quick > SLOW * incumbent_s", "quick > 1e9 * 
 change("of equals the first", "s <= least * (1 + TIE)", "s <= least")
 change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
 
+
+of("tuner/check.py", "tuner/test_check.py")
+change("the gate's root mean square limit", "(mean > most) & (error", "(mean > math.inf) & (error")
+change("the gate's limit of an element", "numel, error > allowed,", "numel, error > math.inf,")
+of("tuner/bench.py", "tuner/test_variants.py")
+change("finalists on new inputs", "self.seed + 1000)", "self.seed)")
+change(
+    "winners at odd addresses", "found = self._checked(candidate, loaded, places, (odd,))", "pass"
+)
+change("winners at the edges of their bucket", "edges(prepared.group).items()", "{}.items()")
+of("tuner/inputs.py", "tuner/test_variants.py")
+change(
+    "elements that nobody wrote",
+    "if left:\n            return f",
+    "if False:\n            return f",
+)
+
 of("tuner/compiled.py", "tuner/test_compiled.py")
 change("what spilled says nothing of registers", "if k.spill_bytes <= MOST_SPILLED}", "}")
 change("only what is alike spills alike", "near[0] > LIKE or ", "")
