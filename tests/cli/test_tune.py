@@ -199,7 +199,7 @@ def test_modelled_plan_does_not_replace_a_measured_one(planner, quick, small, mo
     monkeypatch.setattr(tuning, "builtin", lambda name: CPU)
     result = planner("tune", small, "--target", "h200")
     assert result.code == 0, result
-    assert "which is kept" in result.err
+    assert "the store keeps its plan" in result.err
     assert json.loads(planner("show", "--json").out)["evidence"] == "measured"
 
 
