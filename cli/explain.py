@@ -296,7 +296,7 @@ def _chosen(chosen: Chosen) -> str:
     else:
         found += f"; not proven: no cover takes less than {render.duration(chosen.least_s)}"
     found += f"; pieces: {chosen.pieces}, groups priced: {chosen.priced}"
-    return found + (f"; cut at cheap edges: {chosen.cuts}" if chosen.cuts else "")
+    return found + (f"; cuts: {chosen.cuts}" if chosen.cuts else "")
 
 
 def _print_group(console: Console, group: GroupExplanation, number: str = "") -> None:

@@ -182,13 +182,13 @@ class Tiles:
     def masks(self, access: Access, dims: Dims) -> list[str]:
         """Conditions under which the access is in bounds; none when it always is."""
         ragged = (a for a in sorted(access.axes) if self.is_ragged(a))
-        conditions = [self.index(a, dims, "_in") for a in ragged]
+        found = [self.index(a, dims, "_in") for a in ragged]
         for index, limit in access.guards:
             text = self.affine(index, dims)
-            least, most = self._range(index)
-            end = self.numbers.text(limit) if most >= limit else ""
-            conditions += [f"({text} >= 0)"] * (least < 0) + [f"({text} < {end})"] * bool(end)
-        return conditions
+            below, beyond = conditions((index, limit), self.nest.axes)
+            end = self.numbers.text(limit) if beyond else ""
+            found += [f"({text} >= 0)"] * below + [f"({text} < {end})"] * beyond
+        return found
 
     def dot(self, fold: int) -> Dot | None:
         """How a contraction is a matrix product of tiles; None where it is a sum of products."""
@@ -279,14 +279,16 @@ class Tiles:
         staged = {r for c in dots for r in self.nest.values[c].reads if r in self.nest.loads}
         return max((self.tile(v.id) for v in self.nest.values if v.id not in staged), default=1)
 
-    def _range(self, form: Affine) -> tuple[int, int]:
-        """The least and the greatest value of a form over the nest's extents."""
-        ends = [form.base, form.base]
-        for term in form.terms:
-            whole = -(-self.nest.axes[term.axis].extent // term.div)
-            span = term.scale * ((term.mod or whole) - 1)
-            ends[span > 0] += span
-        return ends[0], ends[1]
+
+def conditions(guard: tuple[Affine, int], axes: Sequence[TileAxis]) -> tuple[bool, bool]:
+    """Whether the index of a guard may lie below 0 somewhere on the axes, and beyond its limit."""
+    form, limit = guard
+    ends = [form.base, form.base]
+    for term in form.terms:
+        whole = -(-axes[term.axis].extent // term.div)
+        span = term.scale * ((term.mod or whole) - 1)
+        ends[span > 0] += span
+    return ends[0] < 0, ends[1] >= limit
 
 
 @by_identity(256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..codegen.access import ONES, Dot, Tiles
 from ..codegen.descriptors import LONGEST
@@ -15,6 +15,7 @@ from ..nests.nest import Nest
 from ..nests.place import Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging
+from .alike import classes
 from .judged import once
 
 MOST = 255
@@ -338,12 +339,26 @@ def _stretches(nest: Nest) -> list[_Stretch]:
     return [each for each in found if each.values or each.outputs]
 
 
+@by_identity(64)
+def _alike(nest: Nest) -> list[int]:
+    """For every value the number of those that take as many words as it, whatever the tiles."""
+    known: dict[object, int] = {}
+    loads = classes(nest)
+    found = []
+    for value, axes in zip(nest.values, nest.live, strict=True):
+        access = nest.loads.get(value.id)
+        alike = value.dtype if access is None else loads[id(access)]
+        found.append(known.setdefault((axes, alike), len(known)))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Counter:
     nest: Nest
     tiles: Tiles
     elements: Sequence[float]
     persistent: bool
+    known: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
     def of(nest: Nest, tiles: Tiles, threads: int, persistent: bool) -> _Counter:
@@ -365,6 +380,13 @@ class _Counter:
         return _Counter(nest, tiles, [found[axes] for axes in nest.live], persistent)
 
     def words(self, value: int) -> float:
+        """32-bit words of a value in every thread."""
+        number = _alike(self.nest)[value]
+        if number not in self.known:
+            self.known[number] = self._words(value)
+        return self.known[number]
+
+    def _words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
         kind = self.nest.values[value].kind
         size = itemsize(kind.dtype if isinstance(kind, Load) else self.nest.values[value].dtype)

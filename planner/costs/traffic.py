@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from ..codegen.access import Tiles
 from ..graph.graph import itemsize
+from ..memo import by_identity
 from ..nests.forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..nests.place import Loop, Step, Store
 from ..values.values import Load
+from .alike import classes
 from .device import DeviceProfile
 from .judged import once
 
@@ -39,11 +41,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An access where it stands. input: what it reads (None: a store); loops: around it, the
-    outermost first; tile: bytes that one program moves for one execution; scattered: hardly two of
-    its elements lie in one sector."""
+    """An access where it stands. number: of its class; input: what it reads (None: a store); loops:
+    around it, the outermost first; tile: bytes that one program moves for one execution; scattered:
+    hardly two of its elements lie in one sector."""
 
     access: Access
+    number: int
     input: int | None
     loops: tuple[Loop, ...]
     tile: int
@@ -59,21 +62,34 @@ class Reading:
 def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
     """Every access of a nest, in order."""
     found = []
-    for item, loops in nest.walk():
-        if isinstance(item, Store):
-            found.append(_reading(nest.stores[item.output], None, loops, tiles))
-        elif isinstance(item, Step) and item.value in nest.loads:
-            load = nest.values[item.value].kind
-            assert isinstance(load, Load)
-            found.append(_reading(nest.loads[item.value], load.input, loops, tiles))
+    numbers, moved = classes(nest), dict[int, tuple[int, bool]]()
+    for access, source, loops in _accesses(nest):
+        number = numbers[id(access)]
+        if number not in moved:
+            moved[number] = _moved(access, tiles)
+        found.append(Reading(access, number, source, loops, *moved[number]))
     return found
 
 
-def _reading(access: Access, source: int | None, loops: tuple[Loop, ...], tiles: Tiles) -> Reading:
+@by_identity(64)
+def _accesses(nest: Nest) -> list[tuple[Access, int | None, tuple[Loop, ...]]]:
+    """Every access in order, the input that it reads, and the loops around it."""
+    found: list[tuple[Access, int | None, tuple[Loop, ...]]] = []
+    for item, loops in nest.walk():
+        if isinstance(item, Store):
+            found.append((nest.stores[item.output], None, loops))
+        elif isinstance(item, Step) and item.value in nest.loads:
+            load = nest.values[item.value].kind
+            assert isinstance(load, Load)
+            found.append((nest.loads[item.value], load.input, loops))
+    return found
+
+
+def _moved(access: Access, tiles: Tiles) -> tuple[int, bool]:
+    """Bytes that one program moves, and whether they are scattered (see `Reading`)."""
     elements = _elements(access, tiles.nest, tiles.blocks)
     tile = _sector_bytes(access, tiles.nest, tiles.blocks, elements)
-    scattered = tile >= _LITTLE * elements * itemsize(access.type.dtype)
-    return Reading(access, source, loops, tile, scattered)
+    return tile, tile >= _LITTLE * elements * itemsize(access.type.dtype)
 
 
 @once
@@ -90,9 +106,14 @@ def traffic_of(
     hbm, l2, weighed = 0.0, 0.0, 0.0
     seen: dict[int, int] = {}  # Bytes of each input read so far.
     near: set[tuple[int, int]] = set()  # (input, stretch of the body)
+    alike: dict[tuple[int, int], tuple[int, float, float]] = {}
     for each in every:
-        size = _whole_bytes(each.access, nest)
-        moved = each.tile * turns(each.loops, tiles) * programs
+        kind = each.number, id(each.loops)
+        if kind not in alike:
+            size = _whole_bytes(each.access, nest)
+            alike[kind] = size, turns(each.loops, tiles), wave.touches(each, each.loops)
+        size, times, together = alike[kind]
+        moved = each.tile * times * programs
         # The same input at another offset in the same stretch is found in L1.
         if each.input is None or (each.input, each.stretch) not in near:
             l2 += moved
@@ -103,7 +124,6 @@ def traffic_of(
         near.add((each.input, each.stretch))
         fresh = max(0, size - seen.get(each.input, 0))
         seen[each.input] = max(seen.get(each.input, 0), size)
-        together = wave.touches(each, each.loops)
         touched = together * programs / at_once
         hbm += fresh
         if touched - fresh > 0.5 * size:
@@ -165,6 +185,7 @@ def turns(loops: Sequence[Loop], tiles: Tiles) -> float:
     return math.prod(tiles.turns(loop.axis) for loop in loops)
 
 
+@by_identity(64)
 def passes(nest: Nest) -> int:
     """How often a program walks its looped axes, one time after the other."""
     return sum(isinstance(item, Loop) for item in nest.body)

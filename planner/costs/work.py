@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..codegen.access import GROUP, Tiles
 from ..config import Config
@@ -11,9 +12,10 @@ from ..graph.graph import itemsize
 from ..memo import by_identity
 from ..nests.forms import Access, Role
 from ..nests.nest import Nest
-from ..nests.place import Carry, Loop, Step, Store
-from ..values.values import Choice, Compute, Fold, Load, ValueKind
+from ..nests.place import Loop, Store
+from ..values.values import Choice, Compute, Fold, ValueKind
 from . import matrix, staging
+from .alike import classes
 from .device import DeviceProfile
 from .judged import once, tiles_of
 from .registers import pressure
@@ -139,22 +141,19 @@ def _hint(nest: Nest, hbm: int, device: DeviceProfile) -> dict[str, float]:
 
 @once
 def _arithmetic(nest: Nest, tiles: Tiles, num_warps: int) -> Arithmetic:
-    plain, others = _sorted_out(nest)
+    items = _sorted_out(nest)
     found, programs = Arithmetic(), _programs(nest, tiles)
-    for some in plain:
+    for some in items.plain:
         elements = math.prod(tiles.blocks[a] for a in some.axes)
         found = found.plus(some.each, elements * turns(some.loops, tiles) * programs)
-    for item, loops in others:
-        if isinstance(item, Store):
-            more = Arithmetic(_access_slots(nest.stores[item.output], tiles, num_warps))
-        else:
-            by_lane = bool(loops) and loops[-1].by_lane
-            more = _of_value(nest, tiles, num_warps, item.value, by_lane)
+    for moved in items.moved:
+        slots = moved.count * _access_slots(moved.access, tiles, num_warps)
+        found = found.plus(Arithmetic(slots), turns(moved.loops, tiles) * programs)
+    for fold, loops in items.folds:
+        by_lane = bool(loops) and loops[-1].by_lane
+        more = _of_fold(nest, tiles, num_warps, fold, by_lane)
         found = found.plus(more, turns(loops, tiles) * programs)
     return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
-
-
-_Items = list[tuple[Store | Step | Carry, tuple[Loop, ...]]]
 
 
 @dataclass(slots=True)
@@ -166,21 +165,46 @@ class _Elements:
     each: Arithmetic = Arithmetic()
 
 
+@dataclass(slots=True)
+class _Moved:
+    """Loads or stores that are alike, in the same loops."""
+
+    access: Access
+    loops: tuple[Loop, ...]
+    count: int = 0
+
+
+class _Items(NamedTuple):
+    """The work that goes by elements alone; the loads and stores; the folds."""
+
+    plain: tuple[_Elements, ...]
+    moved: tuple[_Moved, ...]
+    folds: tuple[tuple[int, tuple[Loop, ...]], ...]
+
+
 @by_identity(64)
-def _sorted_out(nest: Nest) -> tuple[list[_Elements], _Items]:
-    """The work that goes by elements alone; and what does not: folds, loads and stores."""
+def _sorted_out(nest: Nest) -> _Items:
+    # All items of a loop have the same tuple of loops around them.
     plain: dict[tuple[frozenset[int], int], _Elements] = {}
-    others: _Items = []
+    moved: dict[tuple[int, int], _Moved] = {}
+    folds = []
+    number = classes(nest)
     for item, loops in nest.walk():
         assert not isinstance(item, Loop)
-        if isinstance(item, Store) or isinstance(nest.values[item.value].kind, (Fold, Load)):
-            others.append((item, loops))
-            continue
-        axes = nest.live[item.value]
-        # All items of a loop have the same tuple of loops around them.
-        found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
-        found.each = found.each.plus(_of_element(nest.values[item.value].kind), 1.0)
-    return list(plain.values()), others
+        if isinstance(item, Store) or item.value in nest.loads:
+            if isinstance(item, Store):
+                access = nest.stores[item.output]
+            else:
+                access = nest.loads[item.value]
+            known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
+            known.count += 1
+        elif isinstance(nest.values[item.value].kind, Fold):
+            folds.append((item.value, loops))
+        else:
+            axes = nest.live[item.value]
+            found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
+            found.each = found.each.plus(_of_element(nest.values[item.value].kind), 1.0)
+    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(folds))
 
 
 def _of_element(kind: ValueKind) -> Arithmetic:
@@ -196,8 +220,8 @@ def _of_element(kind: ValueKind) -> Arithmetic:
     return Arithmetic(1.0)
 
 
-def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: bool) -> Arithmetic:
-    """The work on one tile of a fold or a load. by_lane: see `Loop`."""
+def _of_fold(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: bool) -> Arithmetic:
+    """The work on one tile of a fold. by_lane: see `Loop`."""
     item, elements = nest.values[value], float(_padded(nest, tiles, value))
     match item.kind:
         case Fold() if value in nest.contractions and tiles.dot(value) is not None:
@@ -218,15 +242,13 @@ def _of_value(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: boo
             threads = 32 * num_warps
             steps = math.log2(threads) if num_warps > 1 else 5.0
             return Arithmetic(whole + 2.0 * threads * steps)
-        case Load():
-            return Arithmetic(_access_slots(nest.loads[value], tiles, num_warps))
     return Arithmetic(elements)
 
 
 def _access_slots(access: Access, tiles: Tiles, num_warps: int) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
-    elements, run, slots = _instructions(tiles.nest, tiles)[id(access)]
+    elements, run, slots = _instructions(tiles.nest, tiles)[classes(tiles.nest)[id(access)]]
     each = max(1.0, elements / (32 * num_warps))
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
     return elements / width * slots
@@ -234,17 +256,21 @@ def _access_slots(access: Access, tiles: Tiles, num_warps: int) -> float:
 
 @once
 def _instructions(nest: Nest, tiles: Tiles) -> dict[int, tuple[int, int, float]]:
-    """Of every access, by its id: elements of a tile, how many lie side by side, and the issue
+    """Of every class of accesses: elements of a tile, how many lie side by side, and the issue
     slots of one instruction."""
-    found = {}
+    found: dict[int, tuple[int, int, float]] = {}
+    number = classes(nest)
     for access in (*nest.loads.values(), *nest.stores.values()):
+        if number[id(access)] in found:
+            continue
         terms = access.offset.terms
         inner = [t for t in terms if is_dense(t, access)]
         divisions = sum(t.mod > 0 or t.div > 1 for t in terms)
         masks = len(tiles.masks(access, ())) + 2 * sum(a.checked for a in access.at)
         slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
         run = tiles.blocks[inner[0].axis] if inner else 1
-        found[id(access)] = math.prod(tiles.blocks[a] for a in access.axes), run, slots
+        elements = math.prod(tiles.blocks[a] for a in access.axes)
+        found[number[id(access)]] = elements, run, slots
     return found
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..bitsets import bits
+from .budget import Budget
 from .candidates import Candidate, Ground, enumerated
-from .exact import SOLVER_S, Cycle, Program, Solution
+from .exact import SOLVER_NODES, Cycle, Program, Solution
 from .nearby import Changed, Nearby
 from .pricing import SPARED
 
@@ -25,11 +26,11 @@ _EQUAL = 1e-6
 @dataclass(frozen=True, slots=True)
 class Effort:
     """enumerated: groups of a region looked at, to prove a cover. priced: those that the model
-    prices beyond the start. solver_s: seconds of the integer programs."""
+    prices beyond the start. tree: nodes of the integer programs' trees."""
 
     enumerated: int = 600
     priced: int = 48
-    solver_s: float = SOLVER_S
+    tree: int = SOLVER_NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,15 @@ class Found:
 @dataclass(slots=True)
 class Search:
     """Looks for covers of a region, a bitset of compute nodes. price: the model's seconds of a
-    candidate, None where it has no kernel. cycle: see `exact.Program`."""
+    candidate, None where it has no kernel. cycle: see `exact.Program`. budget: that prices draw on,
+    None where nothing limits them but `effort`."""
 
     ground: Ground
     region: int
     price: Price
     cycle: Cycle
     effort: Effort = field(default_factory=Effort)
+    budget: Budget | None = None
     known: dict[tuple[int, int], float | None] = field(default_factory=dict)
     all: dict[tuple[int, int], Candidate] = field(default_factory=dict)
     _most: int = 0
@@ -71,7 +74,7 @@ class Search:
             return Found(best.chosen, start_s, start_s, start_s, True)
         self._most = len(self.known) + self.effort.priced
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
-        program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
+        program = Program(self.region, self._needed(), self.cycle, self.effort.tree)
         best = self._improved(best, program)
         least_s = 0.0
         if complete:
@@ -87,7 +90,7 @@ class Search:
 
     def others(self, found: Found, count: int) -> list[Found]:
         """The next best covers of what has been priced."""
-        program = Program(self.region, self._needed(), self.cycle, self.effort.solver_s)
+        program = Program(self.region, self._needed(), self.cycle, self.effort.tree)
         program.forbid(found.groups)
         more: list[Found] = []
         while len(more) < count:
@@ -109,7 +112,8 @@ class Search:
 
     @property
     def _spent(self) -> bool:
-        return len(self.known) >= self._most
+        spent = self.budget is not None and self.budget.is_spent
+        return spent or len(self.known) >= self._most
 
     def _priced(self, candidate: Candidate) -> float | None:
         name = (candidate.nodes, candidate.copies)

@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 from ..bitsets import bits, bitset
 from ..costs.device import DeviceProfile
+from ..errors import Refusal
 from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
 from ..groups.group import Part, copies_in, is_copied, with_free_nodes
-from ..groups.legality import Dependences, may_join
+from ..groups.legality import LARGEST_GROUP, Dependences, may_join
 from ..plan import Chosen, GroupPlan, Plan
 from ..regions.chunks import Walk
 from ..regions.regions import regions
 from ..regions.ways import Way, ways
 from ..versions import versions
 from . import pricing
+from .budget import Budget
 from .candidates import Candidate, Ground
 from .cheapest import Effort, Found, Search
 from .pieces import pieces, waiting
@@ -41,7 +43,7 @@ def cut_edges(graph: Graph) -> tuple[Edge, ...]:
 def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
     """Groups (node ids, free nodes included) that grow along every edge not cut, as far as they
     stay legal. Every compute node is in exactly one group."""
-    return _grow(graph, lambda edge: edge not in cuts, lambda left, right: True)
+    return _grow(graph, lambda edge: edge not in cuts, lambda left, right: True).groups
 
 
 def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
@@ -106,6 +108,7 @@ def _searched(
     start = [ground.candidate(group) for group in grown]
     prices = _Prices(ground, dict(known))
     parts, cuts = pieces(ground, [each.nodes for each in start])
+    cuts += _grown(whole, device).stops
     settled = 0
     found: list[tuple[Search, Found]] = []
     for piece in parts:
@@ -113,7 +116,8 @@ def _searched(
         settled |= piece
         later = [each for each in start if not each.nodes & settled]
         others = (*later, *chain.from_iterable(result.groups for _, result in found))
-        search = Search(ground, piece, prices.of, partial(waiting, ground, others), effort)
+        prices.budget = budget = Budget(piece.bit_count())
+        search = Search(ground, piece, prices.of, partial(waiting, ground, others), effort, budget)
         found.append((search, search.run(own)))
     return _Searched(ground, prices, start, found, cuts)
 
@@ -128,12 +132,15 @@ class _Prices:
 
     ground: Ground
     known: Mapping[str, float]
+    budget: Budget | None = None
 
     def of(self, candidate: Candidate) -> float | None:
         graph = self.ground.graph
         nodes = with_free_nodes(graph, bits(candidate.nodes))
         part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
         single = candidate.nodes.bit_count() == 1
+        if self.budget is not None:
+            self.budget.look(part)
         if self.known and (seconds := self.known.get(part.key)) is not None:
             return seconds / SPARED if not single and pricing.spares(part) else seconds
         return pricing.price_s(part, self.ground.device, single=single)
@@ -295,12 +302,20 @@ def walked_s(found: Walk, bodies: Sequence[float], device: DeviceProfile) -> flo
 
 def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
     """Groups that grow edge by edge where the model says so."""
-    return _grown(Whole(key(graph), graph), device)
+    return _grown(Whole(key(graph), graph), device).groups
+
+
+class _Grown(NamedTuple):
+    """Groups that were grown. stops: edges along which none was, the budget being spent."""
+
+    groups: Groups
+    stops: int
 
 
 @lru_cache(maxsize=64)
-def _grown(whole: Whole, device: DeviceProfile) -> Groups:
+def _grown(whole: Whole, device: DeviceProfile) -> _Grown:
     graph = whole.graph
+    budget = Budget(sum(map(is_compute, graph.nodes)))
     parts: dict[int, Part] = {}
 
     def part(group: int) -> Part:
@@ -312,24 +327,35 @@ def _grown(whole: Whole, device: DeviceProfile) -> Groups:
         graph,
         lambda edge: True,
         lambda left, right: _is_cheaper_joined(part, left, right, device),
+        budget,
     )
 
 
 def _grow(
-    graph: Graph, wanted: Callable[[Edge], bool], worth: Callable[[int, int], bool]
-) -> Groups:
-    """wanted: the edges to grow along; worth: whether two groups that may join should."""
+    graph: Graph,
+    wanted: Callable[[Edge], bool],
+    worth: Callable[[int, int], bool],
+    budget: Budget | None = None,
+) -> _Grown:
+    """wanted: the edges to grow along; worth: whether two groups that may join should; budget: how
+    much may be looked at."""
     dependences = Dependences(graph)
     home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)}
     never: set[Edge] = set()  # Pairs of groups that make no kernel, whatever stands around them.
     grows = True
+    stops: set[Edge] = set()
     while grows:  # What was refused may become legal when its neighbours have joined.
         grows = False
         for first, second in dependences.edges:
             left, right = home[first], home[second]
             if left == right or (left, right) in never or not wanted((first, second)):
                 continue
+            if budget is not None and budget.is_spent:
+                stops.add((left, right))
+                continue
             refusal = may_join(graph, dependences, home, left, right)
+            if budget is not None and _is_looked_at(left | right, refusal):
+                budget.look(Part.of(graph, with_free_nodes(graph, bits(left | right))))
             if refusal is None and worth(left, right):
                 grows = True
                 for node in bits(left | right):
@@ -337,7 +363,12 @@ def _grow(
             elif refusal is None or refusal.rule != "convex":
                 never.add((left, right))
     groups = sorted(set(home.values()), key=lambda group: group & -group)
-    return tuple(with_free_nodes(graph, bits(group)) for group in groups)
+    return _Grown(tuple(with_free_nodes(graph, bits(group)) for group in groups), len(stops))
+
+
+def _is_looked_at(group: int, refusal: Refusal | None) -> bool:
+    """Whether it took a look at what the group computes to say that it may be a kernel, or not."""
+    return group.bit_count() <= LARGEST_GROUP and (refusal is None or refusal.rule != "convex")
 
 
 def _is_cheaper_joined(

@@ -7,7 +7,6 @@ Groups that wait for each other are found afterwards, and forbidden together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 from ..bitsets import bits
 from .candidates import Candidate
 
-SOLVER_S = 2.0
-"""Seconds that the integer programs of one region may take in all."""
+SOLVER_NODES = 2000
+"""Nodes of the branch-and-bound trees of one region's integer programs, in all. Most programs take
+one; the clock must not decide, or a busy machine would have another plan."""
 _UNIT = 1e6  # The solver's tolerances are absolute: it counts microseconds.
 
 Cycle = Callable[[Sequence[Candidate]], Sequence[Candidate]]
@@ -33,11 +33,11 @@ class Solution:
 
 class Program:
     """Covers of `nodes` that store `needed`. cycle: those of a choice that wait for each other;
-    none where it can run."""
+    none where it can run. tree: nodes of the solver's trees, in all."""
 
-    def __init__(self, nodes: int, needed: int, cycle: Cycle, limit_s: float = SOLVER_S) -> None:
+    def __init__(self, nodes: int, needed: int, cycle: Cycle, tree: int = SOLVER_NODES) -> None:
         self.nodes, self.needed, self.cycle = nodes, needed, cycle
-        self.until = time.monotonic() + limit_s
+        self.left = tree
         self.forbidden: list[frozenset[tuple[int, int]]] = []
 
     def forbid(self, chosen: Sequence[Candidate]) -> None:
@@ -46,7 +46,7 @@ class Program:
 
     def solve(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> Solution | None:
         """The cheapest cover of these candidates at these seconds; None where there is none, or
-        none was found in time."""
+        none was found before the tree was spent."""
         while True:
             found = self._solve(candidates, seconds)
             if found is None:
@@ -61,8 +61,7 @@ class Program:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
 
-        left_s = self.until - time.monotonic()
-        if left_s <= 0:
+        if self.left <= 0:
             return None
         rows, size = self._rows(candidates)
         entries = [(r, c, v) for r, (row, _) in enumerate(rows) for c, v in row.items()]
@@ -74,8 +73,9 @@ class Program:
             integrality=[1] * len(candidates) + [0] * extra,
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, lb=[least for _, least in rows]),
-            options={"time_limit": left_s, "mip_rel_gap": 1e-6},
+            options={"node_limit": self.left, "mip_rel_gap": 1e-6},
         )
+        self.left -= result.mip_node_count or 0
         if result.x is None:
             return None
         picked = [i for i, x in enumerate(result.x[: len(candidates)]) if x > 0.5]

@@ -75,8 +75,10 @@ def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:
     """Axes of the results of products that one index walks although a store or another access
     does not agree: factors of only one operand, side by side in it. Tiles are as tall as that
     operand allows; the others recover the parts by division."""
-    depends, ancestors = values.dependence(), values.ancestors()
     products = [values.values[fold].reads for fold in sorted(_contracted(values))]
+    if not products:
+        return []
+    depends, ancestors = values.dependence(), values.ancestors()
     operands = dict.fromkeys(source for pair in products for source in pair)
     # Masks bound loops by comparing positions, which they can no more once those share an index.
     positions = {f for v in values.values if isinstance(v.kind, Index) for f in v.kind.factors}
@@ -154,10 +156,12 @@ def _by_class(
 def _kept_whole(values: Values) -> frozenset[int]:
     """Result axes over which a contraction before would be repeated, were they cut into blocks:
     the last axis of `softmax(q @ k.T) @ v`. Raises Refused where they are too long to hold."""
-    depends = values.dependence()
-    reads = values.ancestors()
+    contracted = _contracted(values)
+    if not contracted:
+        return frozenset()
+    depends, reads = values.dependence(), values.ancestors()
     kept: set[int] = set()
-    for fold in _contracted(values):
+    for fold in contracted:
         for value in values.values:
             if fold in reads[value.id]:
                 kept |= depends[value.id] - depends[fold] - _reduced(values, fold)

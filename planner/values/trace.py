@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref, TensorType
@@ -63,15 +63,23 @@ from .values import (
     register_dtype,
     written,
 )
-from .views import Found, Reading, load_dims, view
+from .views import Found, Reading, Request, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
+
+MOST_VALUES = 384
+"""Values that a group may have in any case, and"""
+
+MOST_EACH = 4
+"""those that it may have for each of its nodes. Operations on what is read through different
+windows are computed for each of them: two steps of a stencil of nine points make 81 reads, three
+steps 729. Beyond this neither planning nor compilation ends in time."""
 
 
 @by_identity(16)
 def trace(group: Graph) -> Values:
     """The values of a group in topological order. Raises Refused where an axis does not factor
-    or a view cannot be moved to the loads.
+    or a view cannot be moved to the loads, or the values are too many.
 
     An input is loaded once for all its readers; only where a reader needs it transposed against
     another (`x + x.T`) does every reader load it for itself.
@@ -98,6 +106,17 @@ def _trace(group: Graph, shared: bool) -> Values:
     return tracer.finish(outputs)
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A node that is being read. near: what its operands, and theirs, are at the same place: all
+    that pointwise operations alone lead to, through the same windows. Without it `h ^ (h >> 1)` of
+    indices, each time of the last, would be read twice as often with every step."""
+
+    request: Request
+    reading: Reading
+    near: dict[Request, Found]
+
+
 class Tracer:
     """Reads the nodes of a group, each once for every window that it is read through."""
 
@@ -106,25 +125,34 @@ class Tracer:
     def __init__(self, group: Graph, shared: bool) -> None:
         self.group = group
         self.again = _read_again(group, shared)
+        self.level = frozenset(n.id for n in group.nodes if isinstance(row(n), (Pointwise, Cast)))
         self.space = FactorSpace()
         self.forms = Forms(group)
         self.values: list[Value] = []
+        self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
         self.seen: dict[tuple[int, Windows], Found] = {}
 
     def read(self, node_id: int, windows: Windows) -> Found:
         """The value of a node read through windows, and the dimensions it is read at."""
-        under_way = [self._reading(node_id, windows)]
+        begun = _Begun((node_id, windows), self._reading(node_id, windows), {})
+        under_way = [begun]
         found: Found | None = None
         while under_way:
+            one = under_way[-1]
             try:
                 # What is None is sent to one that begins.
-                request = under_way[-1].send(found)  # type: ignore[arg-type]
+                request = one.reading.send(found)  # type: ignore[arg-type]
             except StopIteration as end:
                 under_way.pop()
                 found = end.value
-            else:
-                under_way.append(self._reading(*request))
-                found = None
+                if under_way and one.request[0] in self.again:
+                    under_way[-1].near[one.request] = end.value
+                continue
+            level = one.request[0] in self.level
+            found = one.near.get(request) if level else None
+            if found is None:
+                near = one.near if level and request[0] in self.level else {}
+                under_way.append(_Begun(request, self._reading(*request), near))
         assert found is not None
         return found
 
@@ -180,6 +208,8 @@ class Tracer:
         return _type(self.group.nodes[node_id]).shape
 
     def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
+        if len(self.values) == self.most:
+            raise Refused("size", f"more than {self.most} values, up to {node.name}")
         value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
         self.values.append(value)
         return value.id, dims

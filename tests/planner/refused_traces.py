@@ -36,6 +36,21 @@ case = partial(adding, CASES)
 # --- tracing: views, windows, opaque nodes -----------------------------------------------------
 
 
+@case("size", "more than 384 values, up to n")
+def shifted_copies_of_shifted_copies() -> object:
+    """Each is read at five places in every step: 3125 times in the fifth."""
+    b = Builder()
+    size = 1 << 14
+    x = b.input(size)
+    for _ in range(5):
+        size -= 1000
+        read = [b.op("slice.Tensor", x, 0, i, i + size, shape=(size,)) for i in (0, 1, 7, 50, 999)]
+        x = read[0]
+        for each in read[1:]:
+            x = b.op("add.Tensor", x, each)
+    return schedule(b.graph(x), "natural", "held")
+
+
 @case("output", "a group's output is no tensor")
 def output_that_is_none() -> object:
     b = Builder()

@@ -21,7 +21,7 @@ from fusionplan.planner.covers.cover import (
     modelled_plan,
     partition,
 )
-from fusionplan.planner.covers.exact import SOLVER_S, Program
+from fusionplan.planner.covers.exact import Program
 from fusionplan.planner.covers.pieces import pieces, waiting
 from fusionplan.planner.covers.pricing import SPARED
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LARGE = TensorType((1 << 12, 1 << 10), (1 << 10, 1), "float32")
-ALL = Effort(enumerated=100_000, priced=100_000, solver_s=600.0)
+ALL = Effort(enumerated=100_000, priced=100_000, tree=100_000)
 
 
 @st.composite
@@ -262,7 +262,7 @@ def test_a_region_of_200_nodes_is_solved_in_two_seconds(width: int) -> None:
     program = Program(region, stored, lambda c: waiting(ground, (), c))
     began = time.process_time()
     found = program.solve([c for c, _ in known], [s for _, s in known])
-    assert time.process_time() - began < SOLVER_S + 1.0  # what building its matrix takes
+    assert time.process_time() - began < 3.0
     assert found is not None
     assert len(known) > 1000
     alone = sum(s for c, s in known if c.nodes.bit_count() == 1)

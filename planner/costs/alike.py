@@ -1,0 +1,23 @@
+"""Loads and stores that no block sizes tell apart: a tile of each costs the same, counted once.
+
+A stencil or a recurrence in one kernel has hundreds of loads that differ in their offsets alone.
+"""
+
+from __future__ import annotations
+
+from ..codegen.access import conditions
+from ..memo import by_identity
+from ..nests.nest import Nest
+
+
+@by_identity(64)
+def classes(nest: Nest) -> dict[int, int]:
+    """For every load and store of a nest, by the id of its access, the number of its class."""
+    known: dict[object, int] = {}
+    found = {}
+    for access in (*nest.loads.values(), *nest.stores.values()):
+        checked = sum(conditions(each, nest.axes).count(True) for each in access.guards)
+        indexed = tuple(a.checked for a in access.at)
+        alike = (access.offset.terms, access.axes, access.along, access.type, indexed, checked)
+        found[id(access)] = known.setdefault(alike, len(known))
+    return found
