@@ -104,7 +104,7 @@ change(
 )
 change("a store opened to be read", "        if self._read_only:\n", "        if False:\n")
 of("db/rows.py", "db/test_contract.py")
-change("a payload's digest", 'digest(text) != row[f"{name}_sha256"]', "False")
+change("a payload's digest", 'digested(text) != row[f"{name}_sha256"]', "False")
 change("only finite numbers are stored", "not math.isfinite(value)", "False")
 of("db/opening.py", "db/test_migrations.py")
 change("a newer store", "elif revision not in schema.revisions():", "elif False:")
