@@ -34,7 +34,11 @@ for each in ("f16", "bf16"):
     casts(f"{each}_then_sum_of_equal", "f32[33]", lambda x, d=to: (x.to(d) == x.to(d).max()).sum())
     casts(f"{each}_then_softmax", "f32[9,33]", lambda x, d=to: torch.softmax(x.to(d).float(), 1))
     casts(f"{each}_rounded_difference", "f32[9,33]", lambda x, d=to: x - x.to(d).float())
-    casts(f"{each}_twice_with_work", "f32[64]", lambda x, d=to: ((x * 3).to(d) + 1).to(d).float())
+    casts(
+        f"{each}_twice_with_work",
+        "f32[64]",
+        lambda x, d=to: ((x * 3).to(d).float() + 1).to(d).float(),
+    )
     casts(f"{each}_of_double", "f64[64]", lambda x, d=to: x.to(d).double() + x)
     casts(f"{each}_in_a_product", "f32[5,16] f32[16,7]", lambda x, y, d=to: x.to(d).to(y.dtype) @ y)
     casts(f"{each}_floor", "f32[64]!100", lambda x, d=to: x.to(d).float().floor())
@@ -74,7 +78,7 @@ casts("fake_quantise", "f32[8,16]", lambda x: ((x / 0.1).round().clamp(-8, 7) * 
 casts(
     "cast_and_its_source", "f32[8,16]", lambda x: (x.half(), x.half().float() + x, x.half().sum(1))
 )
-casts("gradient_through_half", "f32[8,16]", lambda x: (x.half() * 3).float().sum(), grad=True)
+casts("gradient_through_half", "f32[8,16]", lambda x: (x.half().float() * 3).sum(), grad=True)
 casts("where_of_two_types", "f16[8,16] f32[8,16]", lambda x, y: torch.where(x > 0, x, y), grad=True)
 casts("cat_of_two_types", "f16[3,16] f32[5,16]", lambda x, y: torch.cat((x, y)) * 2, grad=True)
 casts("sum_in_another_type", "f16[9,33]!100", lambda x: (x.sum(1, dtype=torch.float32), x.sum(1)))
@@ -194,7 +198,7 @@ ints("uint8_not", "u8[64]!full", lambda x: (~x, ~x + 1, x ^ 255))
 ints(
     "logical_of_numbers", "i64[64] f32[64]!ties", lambda x, y: (torch.logical_and(x, y), ~x.bool())
 )
-ints("round_trip_of_halves", "i64[64]!<2048", lambda x: (x.half() + 0.5).long())
+ints("round_trip_of_halves", "i64[64]!<2048", lambda x: (x.half().float() + 0.5).long())
 ints("floor_divide_floats", "f32[64]!10 f32[64]!pos", lambda x, y: (x // y, x % y), by="element")
 
 # --- constants ----------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ of("planner/versions.py", "tuner/test_wins.py")
 change("Triton's version in the key", '        ("triton", str(triton.__version__)),\n', "")
 change("torch's version in the key", '        ("torch", str(torch.__version__)),\n', "")
 change("the code generation in the key", '        ("codegen", CODEGEN),\n', "")
-of("planner/graph/graph.py", "planner/test_plans.py")
+of("planner/graph/graph.py", "planner/test_keys.py")
 change("strides in the key", "_arg_to_json(of.stride, varying)", "None")
 change(
     "dtypes in the key",
