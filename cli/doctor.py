@@ -106,6 +106,8 @@ def device() -> list[Check]:
             f"{profile.name}, compute capability {profile.capability / 10}, "
             f"{profile.sm_count} SMs, {profile.memory_bytes / 2**30:.0f} GiB"
         )
+        if profile.estimated:
+            text += "; its rates are estimated, `planner calibrate` measures them"
         found.append(Check(f"cuda:{index}", "ok", text))
     return [*found, *driver()]
 

@@ -119,7 +119,8 @@ def calibrate(
     job.attempt("l2_bandwidth", job.l2_bandwidth)
     job.attempt("tensor_flops", job.vendor)
     job.attempt("generated", job.generated)
-    return Calibration(job.profile, tuple(job.figures), tuple(job.skipped), clock() - started)
+    known = replace(job.profile, estimated=False)
+    return Calibration(known, tuple(job.figures), tuple(job.skipped), clock() - started)
 
 
 class _Job:

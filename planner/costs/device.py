@@ -22,7 +22,7 @@ class DeviceProfile:
     the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
     tensor_flops: operations per second of the vendor's best matrix product in 16 bits; vendor:
     the part of it that its large products usually reach; generated: times the seconds that the
-    model expects of generated products."""
+    model expects of generated products; estimated: the rates are scaled from another GPU's."""
 
     name: str
     sm_count: int
@@ -45,11 +45,18 @@ class DeviceProfile:
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
     blocks_per_sm: int = 32
+    estimated: bool = False
 
     @property
     def key(self) -> str:
-        """What a measured time depends on: the device's name, memory and size."""
-        identity = [self.name, self.memory_bytes, self.sm_count, self.capability]
+        """What a measured time depends on: the device's name, memory and size. What a driver
+        reports as the memory differs by what it keeps for itself: memory counts as that of the
+        built-in device of this name, or in units of 2 GiB."""
+        memory = round(self.memory_bytes / _MEMORY_UNIT) * _MEMORY_UNIT
+        known = next((p.memory_bytes for p in BUILTIN.values() if p.name == self.name), 0)
+        if abs(self.memory_bytes - known) < _MEMORY_KEPT * known:
+            memory = known
+        identity = [self.name, memory, self.sm_count, self.capability]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     @property
@@ -109,6 +116,10 @@ RATES = (
 
 _SIZES = ("name", "sm_count", "memory_bytes", "capability", "l2_bytes")
 """What is read off a device."""
+
+_MEMORY_UNIT = 2 * 2**30
+_MEMORY_KEPT = 0.04
+"""Part of a GPU's memory that drivers report or keep for themselves."""
 
 _PROFILE: TypeAdapter[DeviceProfile] = TypeAdapter(DeviceProfile)
 _MB = 2.0**20
@@ -179,14 +190,16 @@ def shipped(data: Mapping[str, Any]) -> DeviceProfile:
     profile: the rates are today's, the sizes the device's own. Raises ValueError on no profile."""
     known = {f.name: data[f.name] for f in fields(DeviceProfile) if f.name in data}
     found = DeviceProfile.from_json(known)
-    base = next((p for p in BUILTIN.values() if p.name == found.name), H100)
+    base = next((p for p in BUILTIN.values() if p.name == found.name), None)
+    if base is None and found.estimated:
+        return found  # The device is not at hand to be asked for its clocks again.
     sizes = {name: getattr(found, name) for name in _SIZES}
-    return replace(base, **sizes)
+    return replace(base or H100, **sizes, estimated=base is None)
 
 
 def profile_of(device: torch.device) -> DeviceProfile:
-    """The profile of a device at hand: the built-in one of its name, else the H100's scaled by
-    its own SM count and memory. Raises DeviceError for a device kernels cannot run on."""
+    """The profile of a device at hand: the built-in one of its name, else one scaled from its own
+    clocks and sizes. Raises DeviceError for a device kernels cannot run on."""
     if device.type == "cpu":
         return CPU
     if device.type != "cuda":
@@ -195,12 +208,53 @@ def profile_of(device: torch.device) -> DeviceProfile:
     capability = found.major * 10 + found.minor
     if capability < 80:
         raise DeviceError(f"{found.name} has compute capability {capability / 10}; 8.0 is needed")
-    base = next((p for p in BUILTIN.values() if p.name == found.name), H100)
+    base = next((p for p in BUILTIN.values() if p.name == found.name), None)
     return replace(
-        base,
+        base or scaled(found),
         name=found.name,
         sm_count=found.multi_processor_count,
         memory_bytes=found.total_memory,
         capability=capability,
-        l2_bytes=getattr(found, "L2_cache_size", base.l2_bytes),
+        l2_bytes=getattr(found, "L2_cache_size", 0) or (base or H100).l2_bytes,
+    )
+
+
+_PEAKS = {80: 2.04e12, 90: 3.35e12}
+"""Bytes per second of the memory of the A100 and the H100, by their data sheets."""
+
+_TENSOR_RATE = {80: 2048, 86: 512, 87: 1024, 89: 1024, 90: 4096, 100: 8192, 103: 8192, 120: 1024}
+"""Operations per SM and clock cycle of 16-bit matrix products, by compute capability, from NVIDIA's
+architecture papers. Of others those of the next lower capability count."""
+
+_REACHED = 0.8
+"""Part of that rate that the vendor's best matrix product reaches on the H200."""
+
+
+def scaled(found: Any) -> DeviceProfile:
+    """An estimate for a GPU without a built-in profile, from what CUDA reports of it (`found`, of
+    torch.cuda.get_device_properties): an A100 or H100 scaled by SM count, clock, memory clock and
+    bus width. What this torch does not report counts as the base's."""
+    capability = found.major * 10 + found.minor
+    base = H100 if capability >= 90 else A100
+    peak = _PEAKS[base.capability]
+    clock_hz = 1e3 * getattr(found, "clock_rate", 0) or base.clock_hz  # reported in kHz
+    # Memory moves data twice per clock cycle; the bus width is in bits.
+    memory_hz, bits = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
+    slower = peak / (2 * 1e3 * memory_hz * bits / 8) if memory_hz and bits else 1.0
+    arithmetic = found.multi_processor_count * clock_hz / (base.sm_count * base.clock_hz)
+    rate = max((c, r) for c, r in _TENSOR_RATE.items() if c <= capability)[1]
+    doubled = 2.0 if base is A100 and capability > 80 else 1.0  # twice the A100's float32 units
+    return replace(
+        base,
+        clock_hz=clock_hz,
+        copy_s=tuple((n, base.launch_s + (s - base.launch_s) * slower) for n, s in base.copy_s),
+        l2_bandwidth=base.l2_bandwidth * arithmetic,
+        fma_rate=base.fma_rate * doubled,
+        div_rate=base.div_rate * doubled,
+        libdevice_rate=base.libdevice_rate * doubled,
+        tensor_flops=_REACHED * rate * found.multi_processor_count * clock_hz,
+        registers_per_sm=getattr(found, "regs_per_multiprocessor", base.registers_per_sm),
+        threads_per_sm=getattr(found, "max_threads_per_multi_processor", base.threads_per_sm),
+        shared_per_sm=getattr(found, "shared_memory_per_multiprocessor", base.shared_per_sm),
+        estimated=True,
     )
