@@ -16,6 +16,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from .db.errors import StoreCorrupt, StoreError
 from .db.readers import failed, reader
 from .db.records import PlanRecord
+from .db.store import Store
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
 from .planner.covers.cover import modelled_plan
@@ -35,7 +36,7 @@ from .planner.runtime.dispatch import (
     Unreadable,
 )
 from .planner.runtime.loaded import loaded
-from .planner.versions import versions
+from .planner.versions import differences, versions
 
 log = logging.getLogger(__name__)
 
@@ -226,10 +227,8 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     try:
         device = profile_of(captured.device)
         store = reader(options.store)
-        exact = store.plan(graph_key, device.key, versions())
-        found = [] if exact is None else [exact]
-        if bucket is not None:
-            found += store.plans(bucket_key=bucket, device_key=device.key, versions=versions())
+        found = _records(store, graph_key, bucket, device.key)
+        nearest = [] if found else store.plans(graph_key=graph_key, device_key=device.key)
     except (StoreError, DeviceError) as error:
         log.info("graph %s: no plan could be read: %s", graph_key[:12], error)
         if isinstance(error, StoreCorrupt):  # this plan perhaps, and no other
@@ -240,13 +239,36 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     if not found:
         log.info("graph %s: no plan for %s", graph_key[:12], device.name)
         sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""
-        return f"no plan is stored for it{sizes} on {device.name} with these versions"
+        why = f"no plan is stored for it{sizes} on {device.name}"
+        return f"{why} with these versions{_other_versions(nearest)}"
     read = [_accepted(record, options) for record in found]
     plan = next((plan for plan in read if isinstance(plan, Plan)), read[0])
     _log_found(found, read)
     if isinstance(plan, Plan) and plan.graph_key != graph_key:
         return replace(plan, graph_key=graph_key)
     return plan
+
+
+def _records(store: Store, graph_key: str, bucket: str | None, device_key: str) -> list[PlanRecord]:
+    """The plans for a graph or its bucket with the versions at hand; those that were made where
+    the device was not come last."""
+    found: list[PlanRecord] = []
+    for current in (versions(), versions(portable=True)):
+        exact = store.plan(graph_key, device_key, current)
+        found += [] if exact is None else [exact]
+        if bucket is not None:
+            found += store.plans(bucket_key=bucket, device_key=device_key, versions=current)
+    return found
+
+
+def _other_versions(nearest: Sequence[PlanRecord]) -> str:
+    """What differs in the plan that is nearest to what is at hand, if there is any."""
+    told: list[list[str]] = []
+    for record in nearest:
+        current = versions(portable="cuda" not in record.versions)
+        told.append(differences(record.versions, current))
+    least: list[str] = min(told, key=len, default=[])
+    return f" and settings: {'; '.join(least)}" if least else ""
 
 
 def _log_found(found: Sequence[PlanRecord], read: Sequence[Plan | str]) -> None:

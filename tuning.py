@@ -31,6 +31,7 @@ from .tuner.contest import Ring
 from .tuner.decide import Decision, Entrant
 from .tuner.effort import Allowance, allowance
 from .tuner.live import reporting
+from .tuner.on_cuda import difference_on_cuda
 from .tuner.progress import Progress
 from .tuner.refit import calibrated, refitted_after_tune
 from .tuner.session import Limits, Searched, Session
@@ -38,6 +39,11 @@ from .tuner.turns import Turns
 from .tuner.undisturbed import undisturbed
 
 DEFAULT_TARGET = "h200"
+
+_ESTIMATED = (
+    "{name} has no built-in profile: its rates are estimated from its clocks and sizes; "
+    "`planner calibrate` measures them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,11 @@ class Place:
     profile: DeviceProfile
     measured: bool
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether plans are for a GPU, and the model runs on the CPU."""
+        return not self.measured and self.device.type == "cpu"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuned:
@@ -57,7 +68,8 @@ class Tuned:
 
     plans: one for each different graph, in the order of `captured.parts`; records: the same as the
     store has them. interrupted: Ctrl-C ended the search; the plans are the best until then, and
-    graphs not yet begun have none.
+    graphs not yet begun have none. unloadable: why plans for a GPU that is not at hand cannot be
+    loaded there; None where they can.
     """
 
     plans: tuple[Plan, ...]
@@ -66,6 +78,7 @@ class Tuned:
     place: Place
     interrupted: bool
     _run: Callable[..., Any] = field(repr=False)
+    unloadable: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -150,6 +163,8 @@ def tune(
         if place.measured and (reason := busy(place.device)):
             told.note(reason)
         place = replace(place, profile=calibrated(opened, place.profile))
+        if place.profile.estimated:
+            told.note(_ESTIMATED.format(name=place.profile.name))
         told.phase("capture", "running the model once")
         turns = Turns.of(call, _addresses(model))
         turns.watch(lambda: check_runs(model, turns.calls[0], training))
@@ -164,6 +179,7 @@ def tune(
         how = training, dynamic, numerics
         job = _Job(opened, place, title, told, allowed, str(call), model, turns, *how)
         found, interrupted = job.run(captured)
+        unloadable = _unloadable(captured) if place.is_elsewhere else None
         if place.device.type == "cuda" and place.measured and not interrupted:
             _refitted(opened, place.profile, told)
     return Tuned(
@@ -175,7 +191,15 @@ def tune(
         load(model, store=store, dynamic=dynamic or None, numerics=numerics)
         if place.measured
         else model,
+        unloadable,
     )
+
+
+def _unloadable(captured: CapturedModel) -> str | None:
+    """What differs between the graphs captured here, on the CPU, and those that the model has on
+    CUDA; None where nothing does, so that a GPU finds their plans."""
+    differences = (difference_on_cuda(gm, inputs) for gm, inputs in captured.sources)
+    return next((text for text in differences if text is not None), None)
 
 
 def _refitted(store: Store, profile: DeviceProfile, told: Progress) -> None:
@@ -367,8 +391,11 @@ class _Job:
         return records, interrupted.is_set() or len(records) < len(captured.parts)
 
     def _record(self, captured: CapturedModel, number: int) -> PlanRecord:
-        key = captured.parts[number].key
-        record = self.store.plan(key, self.place.profile.key, versions())
+        """The stored plan of a graph; one that was measured comes before one made elsewhere."""
+        key, device = captured.parts[number].key, self.place.profile.key
+        record = self.store.plan(key, device, versions())
+        if self.place.is_elsewhere and (record is None or record.evidence != "measured"):
+            record = self.store.plan(key, device, versions(portable=True))
         if record is None:
             title = self._title(captured, number)
             raise PlanError(f"the plan of {title} is not in {self.store.location}: tune it again")

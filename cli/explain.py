@@ -199,7 +199,7 @@ def found_plan(part: Part, place: Place, store: Store | None) -> FoundPlan:
         note = f"{where}this is the cost model's plan, nothing was measured"
         return FoundPlan(_modelled(part.captured.graph, place), None, note, {})
     note = f"stored as {record.key[: render.KEY]} in {store.location}"
-    if record.versions != versions():
+    if record.versions != versions(portable="cuda" not in record.versions):
         note += f", made with {render.pairs(record.versions)}: its kernels may have changed since"
     plan = stored.shown(store, record).plan
     return FoundPlan(plan, record.key, note, _measured(store, plan))
@@ -209,7 +209,8 @@ def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:
     """The plan that would be run, else the newest of the graph that other versions made."""
     from ..planner.versions import versions
 
-    exact = store.plan(graph_key, device_key, versions())
+    each = (store.plan(graph_key, device_key, v) for v in (versions(), versions(portable=True)))
+    exact = next((record for record in each if record is not None), None)
     return exact or next(iter(store.plans(graph_key=graph_key, device_key=device_key)), None)
 
 

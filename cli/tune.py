@@ -207,6 +207,10 @@ def _print(tuned: Tuned, location: str, *, json: bool, quiet: bool) -> None:
         console.print(_USE.format(store=location), soft_wrap=True)
     else:
         console.print(_MODELLED.format(device=tuned.place.profile.name))
+        if tuned.unloadable is None:
+            console.print(_LOADABLE)
+        else:
+            console.print(_UNLOADABLE.format(why=tuned.unloadable), markup=False)
 
 
 def shown_plans(tuned: Tuned) -> list[ShownPlan]:
@@ -236,6 +240,7 @@ def _document(tuned: Tuned, views: list[ShownPlan], location: str) -> dict[str, 
         "device": tuned.place.profile.name,
         "evidence": "measured" if tuned.place.measured else "modelled",
         "store": location,
+        "unloadable": tuned.unloadable,
         "speedup": tuned.speedup,
         "interrupted": tuned.interrupted,
         "notes": list(tuned.captured.notes),
@@ -256,5 +261,11 @@ To run by it, under torch.no_grad() unless tuned with --training:
 with the store {store}"""
 
 _MODELLED = """\
-Evidence: modelled, for {device}. Nothing was measured, and at run time such a plan is only used
-with options={{"evidence": "any"}}. Tune on the device to measure it."""
+Evidence: modelled, for {device}. Nothing was measured. Tune on the device to measure it."""
+
+_LOADABLE = """\
+At run time such a plan is only used with options={"evidence": "any"}."""
+
+_UNLOADABLE = """\
+This plan is for looking at; it cannot be loaded on a GPU, where the model may be another graph:
+{why}."""

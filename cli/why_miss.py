@@ -142,6 +142,7 @@ def _distance(
 
 def _differences(record: PlanRecord, part: Part, place: Place, shelf: _Shelf) -> list[Difference]:
     """All fields of the key, and the evidence, in which the plan is not the model's."""
+    from ..planner.settings import default_of
     from ..planner.versions import versions
 
     found = _of_graph(record, part, shelf)
@@ -151,9 +152,10 @@ def _differences(record: PlanRecord, part: Part, place: Place, shelf: _Shelf) ->
         if before == now:
             before, now = f"{before} ({record.device_key})", f"{now} ({place.profile.key})"
         found.append(Difference("device", before, now, CURES["device"]))
-    current = versions()
+    current = versions(portable="cuda" not in record.versions)
     for name in sorted(current.keys() | record.versions.keys()):
-        old, new = record.versions.get(name, "-"), current.get(name, "-")
+        usual = default_of(name) or "-"
+        old, new = record.versions.get(name, usual), current.get(name, usual)
         if old != new:
             found.append(Difference(name, old, new, _VERSION))
     if record.evidence != "measured" and place.measured:

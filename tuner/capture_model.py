@@ -99,11 +99,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class CapturedModel:
     """parts: the different graphs, in order of first use. graphs: how many graphs ran in all,
-    those that cannot be planned included. notes: for the user."""
+    those that cannot be planned included. notes: for the user. sources: the graphs from Dynamo that
+    they come from, each with its inputs."""
 
     parts: tuple[Part, ...]
     graphs: int
     notes: tuple[str, ...] = ()
+    sources: tuple[tuple[fx.GraphModule, tuple[Any, ...]], ...] = field(default=(), repr=False)
 
 
 def check_runs(model: Model, call: Call, training: bool = False) -> None:
@@ -223,11 +225,11 @@ class _Collector:
         self._parts: dict[tuple[str, Stage], Part] = {}
         self._notes: dict[str, None] = {}
         self._graphs = 0
-        self._pieces = 0
+        self._sources: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         source = _Source()
-        self._pieces += 1
+        self._sources.append((gm, tuple(inputs)))
         compiler = aot_autograd(
             fw_compiler=lambda g, _: self._compile(g, "forward", source),
             bw_compiler=lambda g, _: self._compile(g, "backward", source),
@@ -242,10 +244,10 @@ class _Collector:
         notes = list(self._notes)
         if not self._graphs:
             notes.append("torch.compile took no graph from the model")
-        if self._pieces > 1:
+        if len(self._sources) > 1:
             notes.append(
-                f"torch.compile breaks the model into {self._pieces} graphs, and nothing is fused "
-                "across a break; TORCH_LOGS=graph_breaks says where they are"
+                f"torch.compile breaks the model into {len(self._sources)} graphs, and nothing is "
+                "fused across a break; TORCH_LOGS=graph_breaks says where they are"
             )
         parts = []
         for part in self._parts.values():
@@ -253,7 +255,7 @@ class _Collector:
                 notes.append("a backward graph is left as it is, as its forward graph is")
             else:
                 parts.append(part)
-        return CapturedModel(tuple(parts), self._graphs, tuple(notes))
+        return CapturedModel(tuple(parts), self._graphs, tuple(notes), tuple(self._sources))
 
     def _compile(
         self, gm: fx.GraphModule, stage: Stage, source: _Source

@@ -316,7 +316,7 @@ class Session:
 
     def modelled(self, profile: DeviceProfile) -> Plan:
         """The model's plan: compiled for the target, checked in the interpreter, not measured."""
-        identity = self._record(profile)
+        identity = self._record(profile, portable=self._on_cpu)
         tasks = Tasks(self.captured.graph, profile, self.site.cover)
         plan = plan_offline(tasks, identity, self.progress, self.compilers, self.limits.seed)
         self.save(plan, profile)
@@ -348,15 +348,19 @@ class Session:
             self.progress.note("interrupted: the best so far is verified and kept")
         return search.best()
 
-    def _record(self, profile: DeviceProfile) -> Identity:
+    def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
         key = graph_key(self.captured.graph)
         self.store.put_device(device_record(profile))
         self.store.put_graph(graph_record(self.captured.graph, key, self.name or key[:12]))
-        return Identity(key, profile.key, versions())
+        return Identity(key, profile.key, versions(portable=portable))
 
     def save(self, plan: Plan, profile: DeviceProfile) -> None:
         """A plan with better evidence is not replaced by one with worse."""
         self.progress.phase("store", self.store.location)
+        exact = self.store.plan(plan.graph_key, profile.key, versions())
+        if plan.evidence == "modelled" and exact is not None and exact.evidence != "modelled":
+            self.progress.note(f"the store keeps its plan for this graph: it is {exact.evidence}")
+            return
         bucket = bucket_key(self.captured.graph)
         record = plan_record(plan, profile.key, self.name, bucket, self.about)
         if not self.store.save_plan(record):

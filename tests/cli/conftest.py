@@ -180,8 +180,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusionplan.tuner.session import Searched, Session
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:
-        session._record(profile)
-        plan = replace(modelled_plan(session.captured.graph, profile), device=profile.key)
+        current = session._record(profile, portable=True).versions
+        plan = modelled_plan(session.captured.graph, profile)
+        plan = replace(plan, device=profile.key, versions=tuple(current.items()))
         session.save(plan, profile)
         return plan
 

@@ -85,12 +85,13 @@ def marked(rows):
     return x
 
 
-def one_kernel(graph, place, rows, evidence="measured"):
+def one_kernel(graph, place, rows, evidence="measured", portable=False):
     """Stores a plan of one kernel for a graph, with tiles of that many rows, and for its bucket."""
     nodes = tuple(n.id for n in graph.nodes if n.op != "input")
     group = GroupPlan(nodes, "triton", "", Config((("x0", rows),)))
-    plan = Plan(key(graph), PROFILE.key, tuple(versions().items()), evidence, (group,))
-    record = plan_record(plan, PROFILE.key, "model", None, bucket_key(graph))
+    current = tuple(versions(portable=portable).items())
+    plan = Plan(key(graph), PROFILE.key, current, evidence, (group,))
+    record = plan_record(plan, PROFILE.key, "model", bucket_key(graph))
     with Store.open(place) as store:
         store.put_device(DeviceRecord(PROFILE.key, PROFILE.name, 1, 0, "90", {}))
         store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
@@ -291,3 +292,32 @@ def test_names_of_the_package():
     assert fusionplan.Tuned is Tuned
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fusionplan.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_a_plan_made_where_the_device_is_not_is_found(place, captured, varies):
+    graph = rows_vary(20) if varies else captured(model, torch.randn(20, 16, device=DEVICE)).graph
+    torch._dynamo.reset()
+    one_kernel(graph, place, 4, "modelled", portable=True)
+    x = marked(20) if varies else torch.randn(20, 16, device=DEVICE)
+    fast = fusionplan.load(model, store=place, on_miss="error", evidence="any")
+    torch.testing.assert_close(fast(x), model(x))
+    assert [e.calls for e in fusionplan.executors(fast)] == [1]
+    strict = fusionplan.load(model, store=place, on_miss="error", evidence="measured")
+    torch._dynamo.reset()
+    with pytest.raises(PlanError, match="only modelled"):
+        strict(x)
+
+
+def test_other_settings_are_a_miss_that_names_them(place, stored):
+    stored()
+    fast = fusionplan.load(model, store=place, on_miss="error")
+    named = "its float32 matmul precision is ieee, here it is tf32"
+    try:
+        torch.set_float32_matmul_precision("high")
+        with pytest.raises(PlanError, match=named):
+            fast(X)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(fast(X), model(X))
+    assert [e.calls for e in fusionplan.executors(fast)] == [1]

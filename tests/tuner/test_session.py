@@ -79,8 +79,8 @@ def test_a_plan_for_a_bucket_is_stored_with_it(store: Store, graph: Captured):
     assert all(store.kernel(subject) for subject in tried)
 
 
-def stored(store: Store, graph: Captured) -> Plan:
-    record = store.plan(key(graph.graph), H200.key, versions())
+def stored(store: Store, graph: Captured, portable: bool = False) -> Plan:
+    record = store.plan(key(graph.graph), H200.key, versions(portable=portable))
     assert record is not None
     return Plan.from_json(record.payload)
 
@@ -263,7 +263,7 @@ def test_without_a_gpu_the_model_plans_and_the_interpreter_checks(store: Store, 
     (note,) = tuning.progress.of("note")
     assert "registers" in note
     assert "interpreter: " in note
-    assert stored(store, graph) == plan
+    assert stored(store, graph, portable=True) == plan
 
 
 def test_a_modelled_plan_does_not_replace_a_measured_one(store: Store, graph: Captured):

@@ -1,0 +1,153 @@
+"""Which devices and settings are the same for a plan, and what is assumed of a GPU that is not
+built in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fusionplan.planner.costs.device import A100, H100, H200, DeviceProfile, profile_of, shipped
+from fusionplan.planner.settings import settings
+from fusionplan.planner.versions import differences, versions
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@dataclass
+class Reported:
+    """What torch.cuda.get_device_properties gives."""
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int
+    total_memory: int
+    L2_cache_size: int = 50 << 20
+    clock_rate: int = 1_980_000
+    memory_clock_rate: int = 2_619_000
+    memory_bus_width: int = 5120
+
+
+def profile(monkeypatch: pytest.MonkeyPatch, reported: Any) -> DeviceProfile:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: reported)
+    return profile_of(torch.device("cuda", 0))
+
+
+H100_SXM = Reported("NVIDIA H100 80GB HBM3", 9, 0, 132, 85_017_493_504)
+REAL = {
+    "h200": (H200, Reported("NVIDIA H200", 9, 0, 132, 150_109_880_320)),
+    "h200 of another driver": (H200, Reported("NVIDIA H200", 9, 0, 132, 150_754_820_096)),
+    "h100": (H100, H100_SXM),
+    "h100 of another driver": (H100, replace(H100_SXM, total_memory=84_929_806_336)),
+    "a100": (A100, Reported("NVIDIA A100-SXM4-80GB", 8, 0, 108, 85_095_874_560)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_target_has_the_key_of_the_real_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builtin, reported = REAL[name]
+    found = profile(monkeypatch, reported)
+    assert found.key == builtin.key
+    assert found.copy_s == builtin.copy_s
+    assert not found.estimated
+
+
+def test_another_size_or_part_of_a_gpu_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = replace(H100_SXM, total_memory=42 * 10**9)
+    slice_ = replace(H100_SXM, multi_processor_count=60)
+    keys = {profile(monkeypatch, each).key for each in (H100_SXM, half, slice_)}
+    assert len(keys) == 3
+
+
+def test_an_unknown_gpu_is_scaled_from_what_it_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An L4: 300 GB/s, 121 TFLOP/s of float16 by its data sheet."""
+    l4 = Reported("NVIDIA L4", 8, 9, 58, 23_570_000_000, 48 << 20, 2_040_000, 6_251_000, 192)
+    found = profile(monkeypatch, l4)
+    assert found.estimated
+    assert 0.2e12 < found.bandwidth < 0.3e12
+    assert 80e12 < found.tensor_flops < 121e12
+    assert (found.sm_count, found.capability, found.fma_rate) == (58, 89, 128.0)
+    assert shipped(found.to_json()) == DeviceProfile.from_json(found.to_json()) == found
+    again = DeviceProfile.from_json({k: v for k, v in found.to_json().items() if k != "estimated"})
+    assert not again.estimated  # as an earlier version wrote it
+
+
+def test_what_torch_does_not_report_counts_as_the_base_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    pcie = SimpleNamespace(
+        name="NVIDIA H100 PCIe",
+        major=9,
+        minor=0,
+        multi_processor_count=114,
+        total_memory=85 * 10**9,
+    )
+    found = profile(monkeypatch, pcie)
+    assert found.estimated
+    assert found.copy_s == H100.copy_s
+    assert found.tensor_flops < H100.tensor_flops
+
+
+# --- settings ---
+
+
+@contextmanager
+def changed(owner: Any, name: str, value: Any) -> Any:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def called(set_: Callable[..., Any], value: Any, before: Any, **named: Any) -> Any:
+    set_(value, **named)
+    try:
+        yield
+    finally:
+        set_(before)
+
+
+MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "high": lambda: called(torch.set_float32_matmul_precision, "high", "highest"),
+    "tf32": lambda: changed(MATMUL, "allow_tf32", True),
+    "no tf32 convolutions": lambda: changed(CUDNN, "allow_tf32", False),
+    "fp16": lambda: changed(MATMUL, "allow_fp16_reduced_precision_reduction", False),
+    "bf16": lambda: changed(MATMUL, "allow_bf16_reduced_precision_reduction", False),
+    "accumulation": lambda: changed(MATMUL, "allow_fp16_accumulation", True),
+    "deterministic": lambda: called(torch.use_deterministic_algorithms, True, False),
+    "warn only": lambda: called(torch.use_deterministic_algorithms, True, False, warn_only=True),
+    "benchmark": lambda: changed(CUDNN, "benchmark", True),
+    "cudnn deterministic": lambda: changed(CUDNN, "deterministic", True),
+    "no cudnn": lambda: changed(CUDNN, "enabled", False),
+    "attention": lambda: sdpa_kernel(SDPBackend.MATH),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_part_of_the_key(name: str) -> None:
+    usual = versions()
+    assert settings() == {}
+    with SETTINGS[name]():
+        assert len(settings()) >= 1
+        assert settings().items() <= versions().items()
+        told = differences(usual, versions())
+        assert len(told) == len(settings())
+        assert all(setting in text for setting, text in zip(sorted(settings()), told, strict=True))
+    assert versions() == usual
+
+
+def test_a_portable_key_names_no_build() -> None:
+    found = versions(portable=True)
+    assert "cuda" not in found
+    assert "+" not in found["torch"]
+    assert found["torch"] == torch.__version__.split("+")[0]
+    with SETTINGS["deterministic"]():
+        assert "deterministic algorithms" in versions(portable=True)
