@@ -329,6 +329,16 @@ class Store:
                 return False
             raise
 
+    def claim_name(self, name: str, holder: str, lease_s: float) -> bool:
+        """The same of anything that has a name, such as work that one is to do at a time."""
+        key = digest(name)
+        try:
+            return self._write(lambda connection: claims.take(connection, key, holder, lease_s))
+        except StoreError as error:
+            if _is_conflict(error):
+                return False
+            raise
+
     def release(self, holder: str) -> None:
         """Let go of all that the holder has claimed."""
         self._write(lambda connection: claims.release(connection, holder))

@@ -70,6 +70,8 @@ class Ledger:
     graph_key: str
     timing: str = TIMING
     written: list[TrialRecord] = field(default_factory=list)
+    studies: set[str] = field(default_factory=set)
+    """Of the groups that were opened."""
     holder: str = field(default_factory=lambda: uuid.uuid4().hex)
     """This tuner among those that share the store."""
     _seen: dict[str, int] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Ledger:
     def open(self, group: Group) -> list[Known]:
         """Put the group's record; give what is known of it, oldest first."""
         self.store.put_kernel(self._record(group))
+        self.studies.add(study_name(group))
         known = self._read(group, 0)
         doubted = {(group.key, k.candidate) for k in known if is_transient(k.outcome)}
         self._doubted |= doubted - self._failed

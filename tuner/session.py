@@ -217,7 +217,7 @@ class Session:
         best = self._finalists(plans, profile, identity, stage)
         if best.best is not None:
             ledger.add_plan(best.best.plan, self.name)
-        reason = mirror(self.store.url, ledger.written)
+        reason = mirror(self.store, ledger)
         if reason is not None:
             self.progress.note(reason)
         return Searched(identity, best, tuple(plans))

@@ -1,6 +1,8 @@
 """The search for a group's config: on times from a formula, with a real store."""
 
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -333,7 +335,7 @@ def test_trials_appear_in_optunas_tables(store: Store):
         Recording(),
     )
     tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, Budget(12))
-    assert mirror(store.url, ledger.written) is None
+    assert mirror(store, ledger) is None
     study = optuna.load_study(study_name=None, storage=store.url)
     states = {t.state.name for t in study.trials}
     assert states == {"COMPLETE", "FAIL"}
@@ -342,8 +344,17 @@ def test_trials_appear_in_optunas_tables(store: Store):
     # A later tune may try what this one did not.
     (first, *_) = (r for r in ledger.written if r.config["lowering"] == "triton")
     config = {**first.config, "reduction": "nested", "programs": 264, "access": "descriptor"}
-    assert mirror(store.url, [replace(first, config=config)]) is None
-    assert len(optuna.load_study(study_name=None, storage=store.url).trials) == 13
+    store.add_trial(replace(first, config=config))
+    # Of several tuners that end together, or one that ends twice, each trial is there once.
+    ends = [mirror] * 3
+    with ThreadPoolExecutor(3) as pool:
+        said = pool.map(lambda end: end(store, replace(ledger, holder=uuid.uuid4().hex)), ends)
+        assert list(said) == [None] * 3
+    found = optuna.load_study(study_name=None, storage=store.url).trials
+    ids = [t.user_attrs["trial"] for t in found]
+    assert sorted(ids) == [t.id for t in store.trials() if t.config["lowering"] == "triton"]
+    assert len(ids) == 13
+    assert store.counts()["claim"] == 0
 
 
 # --- what may be no fault of the candidate's ------------------------------------------------------

