@@ -25,9 +25,9 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 ENOUGH = 60
 """Trials from which a profile is fitted, and new ones from which it is fitted again."""
-LATEST = 2000
-"""Most trials that a tune fits to, the newest: to cost them all takes longer than the tune where
-the device has many."""
+LATEST, FITTED = 2000, 500
+"""Most trials that a tune reads, the newest, and fits to, which are spread over those: to cost and
+to fit all takes longer than the tune where the device has many."""
 GROWTH = 0.1
 """By how much, too, the trials have to grow before the profile is fitted again."""
 _WORKLOADS = 2
@@ -208,14 +208,15 @@ def refitted_after_tune(store: Calibrations, shipped: DeviceProfile) -> str | No
         before = int(known.evidence.get("timed", known.evidence.get("trials", 0)))
     if timed < before + max(ENOUGH, GROWTH * before):
         return None
-    read = samples_of(store, shipped.key, shipped, LATEST)
-    found = refit(read.samples, start_of(store, shipped))
+    read = samples_of(store, shipped.key, shipped, LATEST).samples
+    samples = read[:: -(-len(read) // FITTED) or 1]
+    found = refit(samples, start_of(store, shipped))
     if found is None:
         return None
-    keep(store, found, read.samples)
+    keep(store, found, samples)
     if not found.is_better:
-        return f"the cost model's profile stays: {len(read.samples)} trials make no better one"
-    return f"the cost model's profile is fitted to {len(read.samples)} trials"
+        return f"the cost model's profile stays: {len(samples)} trials make no better one"
+    return f"the cost model's profile is fitted to {len(samples)} trials"
 
 
 def start_of(store: Calibrations, shipped: DeviceProfile) -> DeviceProfile:

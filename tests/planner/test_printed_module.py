@@ -23,6 +23,7 @@ from fusionplan.planner.graph.graph import (
 )
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.standalone import standalone
 
 MARK = "INTRUDER"
 TEXTS = (
@@ -98,9 +99,10 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def printed(graph_data: Any, plan_data: Any) -> str | None:
-    """None where the store's data is refused."""
+    """The module, and the script of its group; None where the store's data is refused."""
     try:
-        return print_module(from_json(graph_data), Plan.from_json(plan_data))
+        graph, plan = from_json(graph_data), Plan.from_json(plan_data)
+        return print_module(graph, plan) + "\n" + standalone(graph, plan, plan.groups[0])
     except (FusionplanError, ValueError, KeyError, TypeError, IndexError):
         return None
 
