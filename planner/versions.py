@@ -10,7 +10,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "14"
+CODEGEN = "15"
 """Counts up whenever the same plan would give other kernels."""
 
 
