@@ -175,7 +175,7 @@ change(
 )
 change(
     "a guard below",
-    '[f"({text} >= 0)"] * (least < 0) + ',
+    '[f"({text} >= 0)"] * below + ',
     "",
     "planner/test_copies.py",
     "planner/test_random_graphs.py",
