@@ -118,9 +118,9 @@ def test_a_backward_graph_alone_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, capture = Faults.find, dispatch.capture
     dispatcher.sources = Sources(whole)
 
-    def failing(gm: torch.fx.GraphModule) -> Any:
+    def failing(gm: torch.fx.GraphModule, *more: Any) -> Any:
         backward = any("tangents" in n.name for n in gm.graph.nodes)
-        return met.failing(gm) if backward else capture(gm)
+        return met.failing(gm) if backward else capture(gm, *more)
 
     monkeypatch.setattr(dispatch, "capture", failing)
     fast = torch.compile(function, backend=dispatcher)
