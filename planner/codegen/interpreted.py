@@ -75,6 +75,7 @@ fmod = _elementwise(np.fmod)
 fmax = _elementwise(np.fmax)
 fmin = _elementwise(np.fmin)
 invert = _elementwise(np.invert)
+negative = _elementwise(np.negative)
 copysign = _elementwise(np.copysign)
 hypot = _elementwise(np.hypot)
 nextafter = _elementwise(np.nextafter)
@@ -113,4 +114,4 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
 
 max_nan = _reduce(np.max)
 min_nan = _reduce(np.min)
-prod = _reduce(np.prod)
+prod = _reduce(lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype))  # NumPy widens integers

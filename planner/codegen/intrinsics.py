@@ -17,6 +17,7 @@ STAND_INS = (
     "invert",
     "max_nan",
     "min_nan",
+    "negative",
     "prod",
 )
 

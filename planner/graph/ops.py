@@ -14,6 +14,7 @@ import torch
 
 from . import library  # noqa: F401 - defines the operators of our own
 from .graph import INPUT, Arg, Node, Symbol
+from .numbers import BOUNDS
 from .pointwise import DIVIDE, FLOOR_DIVIDE, POINTWISE, POW, TRUNC_DIVIDE
 from .rows import (
     Cast,
@@ -201,6 +202,8 @@ def row(node: Node) -> Row | None:
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
+    if isinstance(found, (Constant, Pointwise)) and _is_beyond(node, found):
+        return None  # which eager refuses
     if isinstance(found, Iota) and not _is_whole(node):
         return None
     if found is POW and node.type.dtype not in _FLOATS:
@@ -235,6 +238,21 @@ DTYPES = frozenset(
         "float64",
     )
 )
+
+
+def _is_beyond(node: Node, found: Constant | Pointwise) -> bool:
+    """Whether a number is none of the integer type that it has to be of. A negative one counts
+    from the end of an unsigned type."""
+    assert node.type is not None
+    if node.type.dtype not in BOUNDS:
+        return False
+    low, high = BOUNDS[node.type.dtype]
+    if isinstance(found, Constant):
+        numbers = [bound(node)[found.argument]] if found.argument else []
+    else:
+        numbers = [*bound(node).values()] if found.checks_numbers else []
+    least = low or -high
+    return any(isinstance(n, (int, float)) and not least <= n <= high for n in numbers)
 
 
 def _is_whole(node: Node) -> bool:

@@ -63,7 +63,7 @@ _COPYSIGN = _float("copysign({self}, {other})", "fma")
 _AND = Pointwise("{self} & {other}", law="and")
 _OR = Pointwise("{self} | {other}", law="or")
 _XOR = Pointwise("{self} ^ {other}")
-_CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising")
+_CLAMP = Pointwise("clamp({self}, {min}, {max})", law="rising", checks_numbers=True)
 _REMAINDER = Pointwise("remainder({self}, {other})", "div", rounds_numbers=True)
 _FMOD = Pointwise("fmod({self}, {other})", "div", rounds_numbers=True)
 
@@ -195,8 +195,8 @@ POINTWISE: dict[str, Pointwise] = {
     "fmin.default": Pointwise("fmin({self}, {other})", on_bool="{self} & {other}"),
     "clamp.default": _CLAMP,
     "clamp.Tensor": _CLAMP,
-    "clamp_min.default": Pointwise("clamp({self}, {min}, None)", law="rising"),
-    "clamp_max.default": Pointwise("clamp({self}, None, {max})", law="rising"),
+    "clamp_min.default": Pointwise("clamp({self}, {min}, None)", law="rising", checks_numbers=True),
+    "clamp_max.default": Pointwise("clamp({self}, None, {max})", law="rising", checks_numbers=True),
     "clamp_min.Tensor": Pointwise("clamp({self}, {min}, None)", law="rising"),
     "clamp_max.Tensor": Pointwise("clamp({self}, None, {max})", law="rising"),
     **{

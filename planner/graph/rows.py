@@ -48,7 +48,8 @@ class Pointwise:
     float32. flushing: used instead of either where it is no matter that what is below 2**-126
     becomes 0. summed: used in float32 where only sums of thousands of results are seen, in
     which its rounding errors, small or random, are lost. rounds_numbers: a number beside a 16-bit
-    float is rounded to that before it is used.
+    float is rounded to that before it is used. checks_numbers: eager refuses a number that the
+    type of the operands has not, where others wrap it.
     """
 
     expr: str
@@ -63,6 +64,7 @@ class Pointwise:
     flushing: str | None = None
     summed: str | None = None
     rounds_numbers: bool = False
+    checks_numbers: bool = False
 
     def form(self, dtype: str) -> str:
         """The expression for operands of a floating dtype, as exact as it gets."""

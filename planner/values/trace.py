@@ -293,7 +293,11 @@ class Tracer:
                 source = _type(self.group.nodes[_source(node)]).dtype
                 own = converted(number, source, _type(node).dtype)
                 return self.add(Literal(own), dims, _type(node).dtype, node)
-        source, target = self.values[value].dtype, _type(node).dtype
+        target = _type(node).dtype
+        if register_dtype(target) not in ("float32", "float64"):
+            # An integer, or whether it is 0, shows what registers keep beyond 16 bits.
+            value = self._as_stored(value, self.group.nodes[_source(node)])
+        source = self.values[value].dtype
         law = cast_law(source, register_dtype(target))
         kind = Compute("{x}", (("x", Ref(value)),), None, source, "move", law)
         return self.add(kind, dims, target, node)

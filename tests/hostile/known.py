@@ -3,13 +3,8 @@ are to be taken out."""
 
 KNOWN = frozenset(
     [
-        "casts/prod_with_dtype",
         "in-place/copy_transposed",
         "in-place/gradient_of_a_written_copy",
-        "integers/int8_clamp_beyond",
-        "integers/uint8_clamp_beyond",
-        "integers/uint8_fill_beyond",
-        "integers/uint8_masked_fill_beyond",
         "products/interpolate_bytes",
         "scenarios/a_deep_copy_of_a_compiled_model",
         "special/fmod_grid_f64",

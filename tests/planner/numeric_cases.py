@@ -236,6 +236,8 @@ THERE: dict[str, Function] = {
     "sum": lambda x: x.bfloat16().float().abs().amin() + x,
     "int": lambda x: x.clamp(-1000, 1000).int().float(),
     "long": lambda x: x.clamp(-1000, 1000).long() + 1,
+    "long_of_half": lambda x: (x.clamp(-9, 9).half() * 333).long(),
+    "bool_of_half": lambda x: (x.half() * 1e-4).bool(),
     "byte": lambda x: x.clamp(0, 255).to(torch.uint8).float(),
     "bool": lambda x: x.bool().float(),
     "double_and_back": lambda x: (x.double() * (1 + 2**-30)).float(),
