@@ -41,6 +41,7 @@ from oracle import as_tuple, assert_close
 from random_graphs import generate
 from random_programs import Program
 from torch._dynamo.backends.common import aot_autograd
+from torch.utils._python_dispatch import _disable_current_modes
 
 Planner = Callable[[Graph], Plan]
 DRAWS = 8
@@ -109,12 +110,16 @@ class Ran:
     def __post_init__(self) -> None:
         torch._dynamo.reset()
         backend = aot_autograd(fw_compiler=self._compile, decompositions=decompositions())
-        self.call = torch.compile(self.program.function(), backend=backend, dynamic=False)
+        # One graph, or an error: what Dynamo leaves to eager would pass for right.
+        self.call = torch.compile(
+            self.program.function(), backend=backend, dynamic=False, fullgraph=True
+        )
 
     def _compile(self, gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        captured = capture(gm)
-        plan = self.planner(captured.graph)
-        executor = Executor(captured, plan, torch.device("cpu"))
+        with _disable_current_modes():  # as the dispatcher does: numbers are computed on the way
+            captured = capture(gm)
+            plan = self.planner(captured.graph)
+            executor = Executor(captured, plan, torch.device("cpu"))
         self.groups += len(plan.groups)
         self.kernels += executor.kernels_per_call
         executor.boxed._boxed_call = True  # type: ignore[attr-defined]
