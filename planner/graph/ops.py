@@ -256,9 +256,12 @@ def _is_beyond(node: Node, found: Constant | Pointwise) -> bool:
 
 
 def _is_whole(node: Node) -> bool:
-    """Whether an `arange` counts in integers."""
+    """Whether an `arange` counts in integers, be they written as floats; its end may be any."""
+    named = bound(node)
+    counts = (named.get("start") or 0, named.get("step", 1))
     return all(
-        isinstance(a, int) for a in (*node.args, *(v for k, v in node.kwargs if k == "step"))
+        isinstance(n, int) or (isinstance(n, float) and n.is_integer() and abs(n) < 1 << 24)
+        for n in counts
     )
 
 

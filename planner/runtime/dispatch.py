@@ -133,6 +133,10 @@ class Dispatcher:
     _made: dict[str, Plan] = field(default_factory=dict)
     """Plans that a miss led to, by bucket."""
 
+    def __deepcopy__(self, memo: Any) -> Dispatcher:
+        """A copied model has weights of its own, so that nothing compiled may be shared with it."""
+        return Dispatcher(self.policy, self.sources)
+
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
 

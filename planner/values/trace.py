@@ -428,8 +428,9 @@ class Tracer:
     def _iota(self, node: Node, windows: Windows) -> Found:
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
-        assert isinstance(start, int)
-        assert isinstance(step, int)
+        assert isinstance(start, (int, float))
+        assert isinstance(step, (int, float))
+        start, step = (n if isinstance(n, int) else int(n) for n in (start, step))
         (window,) = windows
         dims = self.fresh(_type(node).shape, windows)
         whole = Window(start, step, _type(node).shape[0]).inside(window)

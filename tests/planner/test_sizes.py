@@ -107,7 +107,7 @@ def test_numbers_become_arguments_by_what_they_are_at_the_probes():
     assert numbers.text(Size(48, N.probes)) == "n0"  # known to be aligned all the same
     assert literal(M, "float32", numbers) == "n2.to(tl.float32)"
     assert literal(Amount(0.5, (0.1, 0.2)), "float32", numbers) == "n3"
-    assert literal(Amount(0.5, (0.1, 0.2)), "float64", numbers) == "0.5"
+    assert literal(Amount(0.5, (0.1, 0.2)), "float64", numbers) == "tl.full([], 0.5, tl.float64)"
     found = numbers.used("n0 + n2 * n3 + n10")
     assert {name: (s.value, s.kind, s.aligned) for name, s in found.items()} == {
         "n0": (48, "i32", True),
