@@ -155,6 +155,8 @@ def judge(call: Call) -> Outcome:
     kernels = launches(dispatcher)
     warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
     if warned:
+        if is_fatal(told_of := RuntimeError(warned[0])):
+            raise told_of
         return Outcome("failed", kernels, warned[0])
     left = opaque(dispatcher)
     if not kernels:
