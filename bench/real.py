@@ -73,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     names = [n for n in (*REAL, *FUNCTIONS) if _is_asked(n, options)]
     until = time.monotonic() + options.limit
-    gpus: Queue[int] = Queue()
-    for gpu in range(options.gpus):
+    gpus: Queue[str] = Queue()
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    for gpu in seen.split(",") if seen else map(str, range(options.gpus)):
         gpus.put(gpu)
     found: list[Real] = []
 
@@ -119,13 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _apart(name: str, gpu: int, options: argparse.Namespace, until: float) -> Real:
+def _apart(name: str, gpu: str, options: argparse.Namespace, until: float) -> Real:
     """Tuned and measured, each in a process of its own."""
     folder = Path(options.store or tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     into = folder / f"{name.replace(' ', '_').replace(',', '')}.json"
     real = Real(name)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     for step in ("--tune", "--measure"):
         command = [sys.executable, "-m", "fusionplan.bench.real", step, name, "--into", str(into)]
         command += ["--store", str(folder / f"store{gpu}.db"), "--budget", str(options.budget)]

@@ -199,8 +199,12 @@ def clamp(x, low, high):
     "remainder": '''
 @triton.jit
 def remainder(x, y):
-    """The remainder that has the sign of the divisor."""
+    """The remainder that has the sign of the divisor; one of both may be a plain number. Of floats
+    libdevice's is exact, Triton's own subtracts a rounded product."""
     r = x % y
+    if r.dtype.is_floating():
+        dividend = tl.where((y == y) | (y != y), x, y)
+        r = libdevice.fmod(dividend, tl.where((x == x) | (x != x), y, x))
     return tl.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
 ''',
     "fmod": '''
