@@ -134,9 +134,9 @@ def baseline_plan(name: str, graph: Graph, identity: Identity, frame: bool = Fal
     code (`frame`: all of the function that was traced), and one group of the whole graph for a
     mode of torch.compile."""
     if name == EAGER:
-        return replace(identity.plan((), "measured"), frame=frame)
+        return replace(identity.plan((), "searched"), frame=frame)
     group = GroupPlan(_work(graph), "inductor", identity.graph_key, options=name)
-    return identity.plan([group], "measured")
+    return identity.plan([group], "searched")
 
 
 def real_inputs(captured: Captured, inputs: Sequence[Any], seed: int) -> list[Any]:

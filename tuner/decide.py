@@ -109,7 +109,7 @@ class Decision:
             if all(runner is None for runner in chosen.values()):
                 continue
             plans = {
-                e.key: runner.plan if (runner := chosen[e.key]) else e.identity.plan((), "measured")
+                e.key: runner.plan if (runner := chosen[e.key]) else e.identity.plan((), "searched")
                 for e in self.entrants
             }
             if plans not in found.values():

@@ -203,7 +203,7 @@ def plan_of(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity
     predicted = [g.predicted for g in made]
     known = [p for p in predicted if p is not None]
     total = sum(known) if len(known) == len(predicted) else None
-    return identity.plan(made, "measured", total)
+    return identity.plan(made, "searched", total)
 
 
 def _group_plan(
