@@ -69,10 +69,28 @@ def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Any:
 
 
 def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
-    """What `x.copy_(source)` leaves in x."""
+    """What `x.copy_(source)` leaves in x, which keeps its strides: what follows may ask for them.
+    Of a slice with gaps they do not matter, as it is put back into the whole."""
     if x.device != source.device:
         return NotImplemented
-    return aten.expand.default(to(source, x.dtype), list(x.shape))
+    written = aten.expand.default(to(source, x.dtype), list(x.shape))
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    if written.stride() == x.stride() or not _is_dense(x, order):
+        return written
+    ordered = aten.permute.default(written, order)
+    dense = aten.clone.default(ordered, memory_format=torch.contiguous_format)
+    return aten.permute.default(dense, _inverse(order))
+
+
+def _is_dense(x: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the elements fill their memory, each in a place of its own. order: dimensions, the
+    longest stride first."""
+    wanted = 1
+    for dim in reversed(order):
+        if x.shape[dim] != 1 and x.stride(dim) != wanted:
+            return False
+        wanted *= x.shape[dim]
+    return True
 
 
 def _soft_margin_loss_backward(

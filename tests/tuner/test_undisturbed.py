@@ -1,0 +1,96 @@
+"""A tune leaves the model, its inputs and the process as it found them."""
+
+import random
+
+import numpy
+import optuna
+import pytest
+import torch
+from fusionplan import tune
+from fusionplan.tuner.undisturbed import undisturbed
+from torch import nn
+
+
+class Counting(nn.Module):
+    """Running statistics, a counter, and an argument that is written to."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        x.add_(1)
+        return torch.relu(self.norm(x))
+
+
+def state_of(model, x):
+    return [x.clone(), *(buffer.clone() for buffer in model.buffers())]
+
+
+def test_a_tune_writes_to_neither_the_model_nor_its_inputs(tmp_path):
+    model, x = Counting().train(), torch.randn(8, 4)
+    before = state_of(model, x)
+    tuned = tune(model, (x,), target="h200", store=tmp_path / "plans.db", progress=False)
+    assert tuned.plans
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(model, x), strict=True))
+
+
+def test_random_numbers_and_settings_are_put_back():
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        torch.manual_seed(3)
+        random.seed(3)
+        numpy.random.seed(3)
+        wanted = torch.rand(2), random.random(), numpy.random.rand()
+        torch.manual_seed(3)
+        random.seed(3)
+        numpy.random.seed(3)
+        with undisturbed(torch.relu):
+            torch.manual_seed(0)
+            random.seed(0)
+            numpy.random.seed(0)
+            optuna.logging.set_verbosity(optuna.logging.DEBUG)
+        assert optuna.logging.get_verbosity() == optuna.logging.ERROR
+        assert torch.equal(torch.rand(2), wanted[0])
+        assert (random.random(), numpy.random.rand()) == wanted[1:]
+    finally:
+        optuna.logging.set_verbosity(optuna.logging.INFO)
+
+
+def test_contestants_leave_no_versions_of_the_users_code():
+    """Each would count towards torch.compile's limit, beyond which it silently runs eager."""
+    compiled = []
+
+    class Backend:
+        def __call__(self, gm, inputs):
+            compiled.append(gm)
+            return gm.forward
+
+    def function(x):
+        return x.sin() + 1
+
+    x, many = torch.randn(3), torch._dynamo.config.recompile_limit + 1
+    with undisturbed(function):
+        for _ in range(many):
+            torch.compile(function, backend=Backend())(x)
+    assert len(compiled) == many
+    torch.compile(function, backend=Backend())(x)
+    assert len(compiled) == many + 1
+
+
+def test_what_was_written_is_put_back_when_a_tune_fails():
+    model = Counting().train()
+    before = state_of(model, torch.zeros(1))
+
+    def fails():
+        with undisturbed(model):
+            model(torch.randn(8, 4))
+            raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        fails()
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, state_of(model, torch.zeros(1)), strict=True)
+    )
