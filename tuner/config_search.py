@@ -85,10 +85,12 @@ def tune_group(
     bench: Bench,
     budget: Budget,
     framework_s: float = 0.0,
+    settles: bool = True,
 ) -> GroupFindings:
     """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
     the winner. framework_s: seconds that the framework takes at least, by the model; it is then
-    measured last, and only if no config is faster than that by far.
+    measured last, and only if no config is faster than that by far. settles: False leaves the
+    winner to be settled later.
 
     What is found goes to `bench.findings` and the store at once, so an interruption loses
     nothing. With a refusal for a space no config is tried.
@@ -96,13 +98,19 @@ def tune_group(
     found = bench.findings.of(group.key)
     found.settled = None
     try:
-        _search(group, space, _Search(group, bench, found, budget), framework_s)
+        _search(group, space, _Search(group, bench, found, budget), framework_s, settles)
     finally:
         bench.ledger.let_go()
     return found
 
 
-def _search(group: Group, space: SpaceLike | Refusal, search: _Search, framework_s: float) -> None:
+def _search(
+    group: Group,
+    space: SpaceLike | Refusal,
+    search: _Search,
+    framework_s: float,
+    settles: bool,
+) -> None:
     bench, found = search.bench, search.found
     search.resume(bench.ledger.open(group))
     if not isinstance(space, Refusal):
@@ -114,6 +122,8 @@ def _search(group: Group, space: SpaceLike | Refusal, search: _Search, framework
     else:
         search.framework()
     search.framework_again()
+    if not settles:
+        return
     settle(group, bench, found)
     # After that, because kernels may be dropped.
     if framework_s and ATEN not in found.outcomes and _may_win(framework_s, found):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import optuna
@@ -253,9 +253,25 @@ class PartitionSearch:
             for key in costliest:
                 if not self.budget.is_spent:
                     total = before[key] + self.split.first
-                    self._tune_one(tasks[key], total, self.budget.until)
+                    self._tune_one(tasks[key], total, self.budget.until, settles=False)
             weights = {key: counts[key] * self._seconds(tasks[key]) for key in weights}
             costliest.sort(key=lambda key: -weights[key])
+        self._tune_longer(tasks, weights, before, trials, end)
+        for key in costliest:
+            if self.bench.findings.of(key).settled is None:
+                settle(tasks[key].group, self.bench, self.bench.findings.of(key))
+
+    def _tune_longer(
+        self,
+        tasks: Mapping[str, Task],
+        weights: Mapping[str, float],
+        before: Mapping[str, int],
+        trials: int,
+        end: float,
+    ) -> None:
+        """Tune groups by their weights, the heaviest first, until `end`. before: trials that they
+        had."""
+        costliest = sorted(weights, key=lambda key: -weights[key])
         rest = sum(weights.values())
         for key in costliest:
             if self.budget.is_spent:
@@ -279,11 +295,11 @@ class PartitionSearch:
             return best.seconds
         return task.modelled.seconds if task.modelled else 1e-6
 
-    def _tune_one(self, task: Task, total: int, until: float) -> None:
-        """A group, up to so many trials of it in all."""
+    def _tune_one(self, task: Task, total: int, until: float, settles: bool = True) -> None:
+        """A group, up to so many trials of it in all. settles: see `tune_group`."""
         before = self.bench.findings.of(task.group.key).trials
         budget = Budget(total, until, self.budget.clock)
-        tune_group(task.group, task.space, self.bench, budget, task.framework_s)
+        tune_group(task.group, task.space, self.bench, budget, task.framework_s, settles)
         self.used += self.bench.findings.of(task.group.key).trials - before
 
     def _is_new_task(self, task: Task) -> bool:

@@ -74,8 +74,9 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
     if x.device != source.device:
         return NotImplemented
     written = aten.expand.default(to(source, x.dtype), list(x.shape))
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
-    if written.stride() == x.stride() or not _is_dense(x, order):
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
+    if written.stride() == strides or not _is_dense(x, order):
         return written
     ordered = aten.permute.default(written, order)
     dense = aten.clone.default(ordered, memory_format=torch.contiguous_format)

@@ -7,6 +7,7 @@ import math
 import struct
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .sizes import varies
 
@@ -43,12 +44,14 @@ def stored(number: float, dtype: str) -> float:
         return number
     if dtype in BOUNDS:
         return wrapped(int(number), dtype)
-    found: float = torch.full((), number, dtype=getattr(torch, dtype)).item()
+    with _disable_current_modes():  # a fake tensor has no number
+        found: float = torch.full((), number, dtype=getattr(torch, dtype)).item()
     return found
 
 
 def converted(number: float, source: str, target: str) -> float:
     """A number of one type as eager casts it to another."""
-    held = torch.full((), number, dtype=getattr(torch, source))
-    found: float = held.to(getattr(torch, target)).item()
+    with _disable_current_modes():
+        held = torch.full((), number, dtype=getattr(torch, source))
+        found: float = held.to(getattr(torch, target)).item()
     return found

@@ -91,7 +91,9 @@ def test_composites_are_opened_and_compute_the_same(captured, name):
         *PLAIN.split()
     }
     assert not left
-    assert all(n.op.startswith("aten.") or n.op in ("input", "constant") for n in found.graph.nodes)
+    others = {n.op for n in found.graph.nodes if not n.op.startswith("aten.")}
+    # A rounding that a decomposition makes is no cast of the user's.
+    assert others <= {"input", "constant", "prims.convert_element_type.default"}
     got = found.gm(*_inputs(found, value))
     want = function(value)
     want = want if isinstance(want, tuple) else (want,)
@@ -133,7 +135,7 @@ def test_the_text_of_a_graph(captured):
         "%1 = aten._to_copy.default(%0, dtype=bfloat16) : bfloat16[4, 8]\n"
         "%2 = aten.sum.dim_IntList(%1, (1), dtype=float32) : float32[4]\n"
         "%3 = aten.div.Tensor(%2, 8) : float32[4]\n"
-        "%4 = aten._to_copy.default(%3, dtype=bfloat16) : bfloat16[4]\n"
+        "%4 = prims.convert_element_type.default(%3, bfloat16) : bfloat16[4]\n"
         "return %4"
     )
     assert [n.name for n in found.graph.nodes] == [n.name for n in found.fx_nodes]
