@@ -115,18 +115,28 @@ def called(set_: Callable[..., Any], value: Any, before: Any, **named: Any) -> A
 
 
 MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+def cudnn(**change: bool) -> AbstractContextManager[Any]:
+    """Beside torch's own test helpers its flags cannot be set in any other way."""
+    names = ("enabled", "benchmark", "deterministic", "allow_tf32")
+    flags: Any = CUDNN.flags
+    found: AbstractContextManager[Any] = flags(**{n: getattr(CUDNN, n) for n in names} | change)
+    return found
+
+
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "high": lambda: called(torch.set_float32_matmul_precision, "high", "highest"),
     "tf32": lambda: changed(MATMUL, "allow_tf32", True),
-    "no tf32 convolutions": lambda: changed(CUDNN, "allow_tf32", False),
+    "no tf32 convolutions": lambda: cudnn(allow_tf32=False),
     "fp16": lambda: changed(MATMUL, "allow_fp16_reduced_precision_reduction", False),
     "bf16": lambda: changed(MATMUL, "allow_bf16_reduced_precision_reduction", False),
     "accumulation": lambda: changed(MATMUL, "allow_fp16_accumulation", True),
     "deterministic": lambda: called(torch.use_deterministic_algorithms, True, False),
     "warn only": lambda: called(torch.use_deterministic_algorithms, True, False, warn_only=True),
-    "benchmark": lambda: changed(CUDNN, "benchmark", True),
-    "cudnn deterministic": lambda: changed(CUDNN, "deterministic", True),
-    "no cudnn": lambda: changed(CUDNN, "enabled", False),
+    "benchmark": lambda: cudnn(benchmark=True),
+    "cudnn deterministic": lambda: cudnn(deterministic=True),
+    "no cudnn": lambda: cudnn(enabled=False),
     "attention": lambda: sdpa_kernel(SDPBackend.MATH),
 }
 
