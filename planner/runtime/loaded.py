@@ -31,8 +31,8 @@ def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
     if isinstance(compiled, OptimizedModule):
         compiled.__class__ = LoadedModule
         return compiled
-    if not callable(compiled) or isinstance(compiled, type):
-        return compiled
+    if compiled is model or isinstance(compiled, (type, torch.nn.Module)):
+        return compiled  # torch.compile is switched off, or has compiled a class
     short = _Short()
 
     @functools.wraps(compiled)

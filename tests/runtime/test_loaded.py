@@ -103,6 +103,12 @@ def test_a_deep_copy_has_weights_of_its_own(backend):
         assert not torch.equal(other(x), fast(x))
 
 
+def test_a_model_stays_a_model_where_torch_compile_is_off():
+    """torch.compile then gives the model itself."""
+    model = Twice()
+    assert loaded(model, model) is model
+
+
 def test_functions_and_containers(backend):
     def add(pair, *, by):
         return (pair[0] + pair[1]["y"]) * by["factor"]
