@@ -181,13 +181,3 @@ def _running(laps: Laps, running: Sequence[str], rounds: int, least: int) -> lis
     leader = min(running, key=lambda name: behind[name].median)
     limit = behind[leader].high + CLEARLY
     return [name for name in running if name == leader or behind[name].low <= limit]
-
-
-def seconds_of(contest: Contest, name: str) -> float:
-    """The time that stands for a contestant: of the two ways the one in which it does worse
-    against the fastest."""
-    found = {c.name: c for c in contest.contestants}
-    one = found[name]
-    cold = one.cold_s / min(c.cold_s for c in found.values())
-    busy = one.busy_s / min(c.busy_s for c in found.values())
-    return one.cold_s if cold >= busy else one.busy_s

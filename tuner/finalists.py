@@ -62,8 +62,7 @@ class Arena:
 @dataclass(frozen=True, slots=True)
 class Finalists:
     """The plans of a graph that go on. best: the fastest. plain, graphed: the fastest without and
-    with a CUDA graph. sparing: one that spares a region's large values for little more time.
-    measured: seconds of each call, by bare executors."""
+    with a CUDA graph. sparing: one that spares a region's large values for little more time."""
 
     best: Runner | None = None
     plain: Runner | None = None
@@ -112,8 +111,10 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
     found: dict[str, Runner] = {}
     given: tuple[Case, ...] = ()
     for number, plan in enumerate(plans):
+        # A stored plan says how it ran; here every plan is tried in all of its ways.
+        plan = replace(plan, cudagraph=False, overlaps=False)
         # A plan without a group of its own runs as eager or torch.compile does, and so is timed
-        # as a peer. Not so a backward graph's: it has no code of the user's to fall back on.
+        # as a baseline. Not so a backward graph's: it has no code of the user's to fall back on.
         whole = whole_lowering(plan, arena.captured.graph)
         if whole is not None and arena.stage != "backward":
             continue
