@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .planner.errors import DeviceError, FusionplanError, ModelError, PlanError
     from .planner.plan import Plan
     from .planner.runtime.dispatch import FusionplanWarning
-    from .tuner.progress import Progress
+    from .tuner.progress.progress import Progress
     from .tuning import Tuned, tune
 
 __version__ = "0.1.0"

@@ -197,11 +197,11 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     """Search now: on the inputs of the call where they are at hand, else on made-up ones. Eager
     is the user's own code where we have it."""
     # Imported here: who only loads plans does not wait for Optuna.
-    from .tuner.baselines import EAGER, graph_baselines, real_inputs
-    from .tuner.contest import TurnCall
-    from .tuner.session import tune_captured
-    from .tuner.turns import Turns
-    from .tuner.undisturbed import settings_kept
+    from .tuner.capture.rotating_inputs import Turns
+    from .tuner.decision.baselines import EAGER, graph_baselines, real_inputs
+    from .tuner.measure.contest import TurnCall
+    from .tuner.session.session import tune_captured
+    from .tuner.session.undisturbed import settings_kept
 
     def baselines(turns: Turns) -> Mapping[str, TurnCall]:
         calls = graph_baselines(captured, turns)

@@ -24,19 +24,19 @@ from .planner.graph.graph import Numerics
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
-from .tuner.baselines import MODES, Baselines, model_baselines
-from .tuner.busy import busy
-from .tuner.capture_model import Call, CapturedModel, capture_model, check_runs
-from .tuner.contest import Ring
-from .tuner.decide import Decision, Entrant
-from .tuner.effort import Allowance, allowance
-from .tuner.live import reporting
-from .tuner.on_cuda import difference_on_cuda
-from .tuner.progress import Progress
-from .tuner.refit import calibrated, refitted_after_tune
-from .tuner.session import Limits, Searched, Session
-from .tuner.turns import Turns
-from .tuner.undisturbed import undisturbed
+from .tuner.capture.capture_model import Call, CapturedModel, capture_model, check_runs
+from .tuner.capture.rotating_inputs import Turns
+from .tuner.capture.same_on_cuda import difference_on_cuda
+from .tuner.decision.baselines import MODES, Baselines, model_baselines
+from .tuner.decision.decide import Decision, Entrant
+from .tuner.measure.busy import busy
+from .tuner.measure.contest import Ring
+from .tuner.model_fit.refit import calibrated, refitted_after_tune
+from .tuner.progress.live_panel import reporting
+from .tuner.progress.progress import Progress
+from .tuner.session.effort import Allowance, allowance
+from .tuner.session.session import Limits, Searched, Session
+from .tuner.session.undisturbed import undisturbed
 
 DEFAULT_TARGET = "h200"
 

@@ -23,15 +23,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..planner.config import Config
 from ..planner.costs.device import DeviceProfile, profile_of
-from ..planner.costs.space import Space, space_of
 from ..planner.covers.cover import best_cover
 from ..planner.errors import FusionplanError, Refusal
 from ..planner.graph.graph import Graph, from_json, key, to_json
 from ..planner.groups.group import subgraph
 from ..planner.lower import kernel_name
-from ..tuner.capture_model import capture_model
-from ..tuner.lab import Group, Lab, WorkerLab
-from ..tuner.outcome import ATEN, Candidate, Resources, Timed
+from ..planner.space.space import Space, space_of
+from ..tuner.capture.capture_model import capture_model
+from ..tuner.trial.outcome import ATEN, Candidate, Resources, Timed
+from ..tuner.workers.lab import Group, Lab, WorkerLab
 from .economy_report import write
 from .measure import machine
 from .replay import Trial, curve, random_curve, searched

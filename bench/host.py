@@ -16,8 +16,8 @@ from ..planner.covers.cover import modelled_plan
 from ..planner.errors import FusionplanError
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor
-from ..tuner.capture_model import Call as Arguments
-from ..tuner.capture_model import capture_model
+from ..tuner.capture.capture_model import Call as Arguments
+from ..tuner.capture.capture_model import capture_model
 from .measure import machine
 from .result import HostCost, HostCosts
 from .workloads import WORKLOADS, make

@@ -17,12 +17,12 @@ from ..planner.graph.graph import INPUT
 from ..planner.graph.ops import is_free
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
-from ..tuner.baselines import MODES, Baselines, model_baselines, through
-from ..tuner.capture_model import Call as Arguments
-from ..tuner.contest import TurnCall
-from ..tuner.measure import Call, Interleaved, Timer, conditions, stopwatch_for
-from ..tuner.progress import Silent
-from ..tuner.turns import Turns
+from ..tuner.capture.capture_model import Call as Arguments
+from ..tuner.capture.rotating_inputs import Turns
+from ..tuner.decision.baselines import MODES, Baselines, model_baselines, through
+from ..tuner.measure.contest import TurnCall
+from ..tuner.measure.timing import Call, Interleaved, Timer, conditions, stopwatch_for
+from ..tuner.progress.progress import Silent
 from .result import (
     EAGER,
     OURS,

@@ -23,7 +23,7 @@ from ..planner.covers import pricing
 from ..planner.covers.cover import modelled_plan
 from ..planner.graph.graph import Graph
 from ..planner.graph.ops import is_compute
-from ..tuner.capture_model import capture_model
+from ..tuner.capture.capture_model import capture_model
 from .planning_models import CASES
 from .run import commit
 

@@ -27,11 +27,11 @@ from typing import Any
 import torch
 
 from ..api import executors, load, plans
-from ..tuner.baselines import EAGER, MODES, Baselines, model_baselines, through
-from ..tuner.capture_model import Call
-from ..tuner.contest import Ring, Rules
-from ..tuner.measure import stopwatch_for
-from ..tuner.turns import Turns
+from ..tuner.capture.capture_model import Call
+from ..tuner.capture.rotating_inputs import Turns
+from ..tuner.decision.baselines import EAGER, MODES, Baselines, model_baselines, through
+from ..tuner.measure.contest import Ring, Rules
+from ..tuner.measure.timing import stopwatch_for
 from .measure import Notes, machine
 from .real_models import FUNCTIONS, REAL, Case
 from .run import commit

@@ -11,16 +11,24 @@ from ..db.records import KernelRecord, TrialRecord
 from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
-from ..planner.costs.space import space_of
 from ..planner.errors import FusionplanError, Refusal
-from ..tuner.config_search import Budget, tune_group
-from ..tuner.findings import Findings
-from ..tuner.lab import Duel, Group, Pending
-from ..tuner.ledger import Ledger
-from ..tuner.outcome import Candidate, Failure, Miscompiled, Outcome, Rejected, Resources, Timed
-from ..tuner.progress import Silent
-from ..tuner.ranking import Ordered, SpaceLike
-from ..tuner.runoff import Bench
+from ..planner.space.space import space_of
+from ..tuner.progress.progress import Silent
+from ..tuner.records.findings import Findings
+from ..tuner.records.ledger import Ledger
+from ..tuner.search.config_search import Budget, tune_group
+from ..tuner.search.runoff import Bench
+from ..tuner.trial.outcome import (
+    Candidate,
+    Failure,
+    Miscompiled,
+    Outcome,
+    Rejected,
+    Resources,
+    Timed,
+)
+from ..tuner.workers.lab import Duel, Group, Pending
+from ..tuner.workers.ranking import Ordered, SpaceLike
 
 
 @dataclass(frozen=True, slots=True)

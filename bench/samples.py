@@ -292,7 +292,7 @@ def _alike(left: Results, right: Results) -> bool:
     )
 
 
-# --- the accuracy rule, as in `tuner/check.py` ---
+# --- the accuracy rule, as in `tuner/gate/check.py` ---
 
 FACTOR = 2.0
 _UNITS = {torch.float64: 8.0, torch.float32: 16.0}

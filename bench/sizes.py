@@ -24,7 +24,7 @@ from ..api import load
 from ..planner.costs.device import profile_of
 from ..planner.errors import DeviceError, FusionplanError
 from ..planner.runtime.compile import compilations
-from ..tuner.measure import stopwatch_for
+from ..tuner.measure.timing import stopwatch_for
 
 ROUNDS = 30
 SIZES = (4096, 3072, 2064, 4001, 3001)

@@ -11,13 +11,13 @@ import torch
 
 from ..api import executors, load, plans
 from ..planner.costs.device import DeviceProfile, profile_of
-from ..planner.costs.space import space_of
 from ..planner.errors import Refusal
 from ..planner.graph.graph import INPUT, Graph, Node
 from ..planner.graph.ops import is_free
 from ..planner.groups.group import subgraph
 from ..planner.plan import GroupPlan, Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
+from ..planner.space.space import space_of
 from .result import Missing, Predicted
 from .workloads import Workload, make
 

@@ -25,7 +25,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..tuner.capture_model import describe
+from ..tuner.capture.capture_model import describe
 from .result import OURS, Machine
 from .run import commit
 from .whole_models import MODELS, Kind, Size

@@ -20,11 +20,11 @@ from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
 from ..planner.runtime.dispatch import FusionplanWarning
 from ..planner.versions import versions
-from ..tuner.assembler import as_in_workers
-from ..tuner.capture_model import capture_model, describe
-from ..tuner.measure import Call, Stopwatch, Timer, WallStopwatch
-from ..tuner.progress import TrialDone
-from ..tuner.refit import calibrated
+from ..tuner.capture.capture_model import capture_model, describe
+from ..tuner.measure.timing import Call, Stopwatch, Timer, WallStopwatch
+from ..tuner.model_fit.refit import calibrated
+from ..tuner.progress.progress import TrialDone
+from ..tuner.workers.assembler import as_in_workers
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
@@ -58,8 +58,9 @@ class Whole:
     capture_s: to run and capture it; plan_s: to plan its graphs by the cost model, in which are
     `nodes` nodes (None where all plans are stored); tune_s: of the search after that. By way:
     first_s, of the first call, which compiles with the caches as they are and with one ptxas (see
-    `tuner/assembler.py`); times, of a later one; peak_bytes, the most memory of it beyond what was
-    allocated before (a way with CUDA graphs holds its memory between calls, and it does not show);
+    `tuner/workers/assembler.py`); times, of a later one; peak_bytes, the most memory of it beyond
+    what was allocated before (a way with CUDA graphs holds its memory between calls, and it does
+    not show);
     errors, relative root mean square from eager; failed, why there is none of these. eager_error:
     of eager from float32. kernels: of ours in a call. ended: why the process ended early, "" where
     it did not.

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..tuner.capture_model import Call
+from ..tuner.capture.capture_model import Call
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,8 +14,8 @@ from .errors import UsageError
 from .options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from ..tuner.accuracy import Accuracy, Hopeless, Read
-    from ..tuner.refit import Refit
+    from ..tuner.model_fit.accuracy import Accuracy, Hopeless, Read
+    from ..tuner.model_fit.refit import Refit
 
 _REACH = {"spearman": 0.90, "within": 0.80, "regret": 0.10, "registers": 0.80}
 """What the project asks of its model."""
@@ -105,10 +105,10 @@ def _undone(store: Store, device: DeviceRecord, json: bool) -> None:
 
 def _found(store: Store, device: DeviceRecord) -> _Found:
     from ..planner.costs.device import shipped as shipped_profile
-    from ..tuner.accuracy import accuracy as by_family
-    from ..tuner.accuracy import hopeless, predicted_s, samples_of
-    from ..tuner.refit import refit as fitted
-    from ..tuner.refit import start_of
+    from ..tuner.model_fit.accuracy import accuracy as by_family
+    from ..tuner.model_fit.accuracy import hopeless, predicted_s, samples_of
+    from ..tuner.model_fit.refit import refit as fitted
+    from ..tuner.model_fit.refit import start_of
 
     profile = shipped_profile(device.profile)
     read = samples_of(store, device.key, profile)
@@ -128,7 +128,7 @@ def _found(store: Store, device: DeviceRecord) -> _Found:
 def _kept(store: Store, found: _Found) -> _Found:
     from dataclasses import replace
 
-    from ..tuner.refit import keep
+    from ..tuner.model_fit.refit import keep
 
     if found.refit is None or not found.refit.is_better:
         return found

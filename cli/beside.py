@@ -80,12 +80,12 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
     import torch
 
     from ..api import executors, load, plans
-    from ..tuner.baselines import MODES, Baselines, model_baselines, through
-    from ..tuner.contest import Ring, Rules
-    from ..tuner.live import reporting
-    from ..tuner.measure import stopwatch_for
-    from ..tuner.session import RULES_ON_CPU
-    from ..tuner.turns import Turns
+    from ..tuner.capture.rotating_inputs import Turns
+    from ..tuner.decision.baselines import MODES, Baselines, model_baselines, through
+    from ..tuner.measure.contest import Ring, Rules
+    from ..tuner.measure.timing import stopwatch_for
+    from ..tuner.progress.live_panel import reporting
+    from ..tuner.session.session import RULES_ON_CPU
 
     on_gpu = place.device.type == "cuda"
     ours = load(named.model, store=store, on_miss="error", dynamic=dynamic or None)

@@ -24,7 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..tuner.bisect import GroupError
+    from ..tuner.gate.bisect import GroupError
 
 _SHOWN = 5
 """Operations of a group that are named."""
@@ -52,7 +52,7 @@ def bisect(
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr):
             from ..planner.runtime.compile import interpreted
-            from ..tuner.bisect import bisect as search
+            from ..tuner.gate.bisect import bisect as search
 
             name, captured, place = captured_model(
                 model, inputs, device, None, training, numerics_of(numerics)

@@ -14,7 +14,7 @@ from .errors import UsageError
 from .options import DeviceOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from ..tuner.calibrate import Calibration
+    from ..tuner.measure.calibrate import Calibration
 
 
 def calibrate(
@@ -37,7 +37,7 @@ def calibrate(
         raise UsageError(f"--seconds {within:g}: give a number above zero, at most 60")
     with Store.open(store) as opened:
         found = _measured(device, within)
-        from ..tuner.ledger import device_record
+        from ..tuner.records.ledger import device_record
 
         if opened.device(found.profile.key) is None:
             opened.put_device(device_record(found.profile))
@@ -59,8 +59,8 @@ def calibrate(
 
 def _measured(device: str | None, seconds: float) -> Calibration:
     from ..planner.errors import DeviceError
-    from ..tuner.calibrate import DeviceMeter
-    from ..tuner.calibrate import calibrate as measure
+    from ..tuner.measure.calibrate import DeviceMeter
+    from ..tuner.measure.calibrate import calibrate as measure
     from ..tuning import place_of
 
     place = place_of(device, None)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from ..planner.graph.graph import Graph, Numerics
     from ..planner.plan import Chosen, GroupPlan, Plan
-    from ..tuner.capture_model import CapturedModel, Part
+    from ..tuner.capture.capture_model import CapturedModel, Part
     from ..tuning import Place
 
 
@@ -151,7 +151,7 @@ def captured_model(
     training: bool,
     numerics: Numerics,
 ) -> tuple[str, CapturedModel, Place]:
-    from ..tuner.capture_model import capture_model
+    from ..tuner.capture.capture_model import capture_model
     from ..tuning import place_of
     from .modelfile import load_model
 
@@ -228,7 +228,7 @@ def _measured(store: Store, plan: Plan) -> dict[str, Measured]:
 
 def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
     from ..planner.explanation import Measured
-    from ..tuner.outcome import Candidate
+    from ..tuner.trial.outcome import Candidate
 
     wanted = Candidate(group.lowering, group.config, group.options).to_json()
     trials = store.trials(

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..planner.errors import ModelError
-from ..tuner.capture_model import Call
+from ..tuner.capture.capture_model import Call
 
 _INPUTS = ("get_inputs", "example_inputs")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from ..tuner.effort import EFFORTS
+from ..tuner.session.effort import EFFORTS
 from .errors import UsageError
 
 _EFFORTS = "; ".join(f"{name}: {a.trials} trials, {a.seconds:g} s" for name, a in EFFORTS.items())

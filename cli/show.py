@@ -66,7 +66,7 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
     """The nest of every generated group, or why it has none."""
     from ..planner.errors import Refusal
     from ..planner.groups.group import subgraph
-    from ..planner.nests.schedule import schedule_group
+    from ..planner.nests.group_nests import schedule_group
     from ..planner.regions.ways import groups_within
 
     texts = []

@@ -15,7 +15,7 @@ import typer
 from ..db import Store
 from ..planner.graph.graph import Numerics
 from ..planner.plan import Plan
-from ..tuner.effort import allowance
+from ..tuner.session.effort import allowance
 from . import render, stored
 from .errors import INTERRUPTED, SlowerError, UsageError
 from .options import (
@@ -39,7 +39,7 @@ from .render import ShownPlan
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
-    from ..tuner.progress import Progress
+    from ..tuner.progress.progress import Progress
     from ..tuning import Tuned
 
 
@@ -176,8 +176,8 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
 
 @contextlib.contextmanager
 def _progress(silent: bool, seconds: float) -> Iterator[Progress]:
-    from ..tuner.live import LiveProgress
-    from ..tuner.progress import Silent
+    from ..tuner.progress.live_panel import LiveProgress
+    from ..tuner.progress.progress import Silent
 
     if silent:
         yield Silent()

@@ -23,7 +23,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..planner.graph.graph import Graph, Node, TensorType
-    from ..tuner.capture_model import Part
+    from ..tuner.capture.capture_model import Part
     from ..tuning import Place
 
 CURES = {
@@ -76,7 +76,7 @@ def why_miss(
 
     A key is made of the graph (operations, shapes, strides, dtypes), the device and the versions.
     """
-    from ..tuner.capture_model import capture_model
+    from ..tuner.capture.capture_model import capture_model
     from ..tuning import place_of
     from .modelfile import load_model
 

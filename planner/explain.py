@@ -13,7 +13,6 @@ from .codegen.access import Tiles
 from .config import Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
-from .costs.space import Space, space_of
 from .covers.cover import cut_edges
 from .covers.pricing import aten_s
 from .errors import PlanError, Refusal, Refused
@@ -37,12 +36,13 @@ from .graph.ops import Contraction, is_compute, is_free, is_input, row
 from .groups.group import is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
-from .nests.bounds import Limit
-from .nests.forms import Affine, TileAxis
+from .nests.group_nests import Schedule, schedule_group
+from .nests.linear_forms import Affine, TileAxis
+from .nests.mask_bounds import Limit
 from .nests.nest import Derivation
-from .nests.schedule import Schedule, schedule_group
 from .plan import GroupPlan, Plan
 from .regions.ways import REGIONAL, way
+from .space.space import Space, space_of
 
 
 def explain(

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from .config import Config
 from .costs.cost import Cost
 from .graph.graph import TensorType
-from .nests.online import Proof
 from .plan import Chosen, Evidence, Lowering
+from .stream.online import Proof
 
 
 @dataclass(frozen=True, slots=True)

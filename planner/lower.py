@@ -11,7 +11,7 @@ from .config import Config
 from .errors import Refusal, Refused
 from .graph.graph import Graph
 from .graph.ops import is_compute
-from .nests.schedule import KernelNest, schedule_group
+from .nests.group_nests import KernelNest, schedule_group
 from .values.values import Load
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.judged import tiles_of
 from fusionplan.planner.costs.registers import FEATURES, WEIGHTS, features, free, most, settled
+from fusionplan.planner.costs.tile_cache import tiles_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import from_json
-from fusionplan.planner.nests.schedule import schedule_group
-from fusionplan.tuner.accuracy import samples_of
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.tuner.model_fit.accuracy import samples_of
 
 KERNELS = Path(__file__).resolve().parent.parent / "tests" / "planner" / "register_kernels.py"
 SPILLS = 200  # Bytes above which the count of registers says nothing of the need.

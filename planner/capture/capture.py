@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
-from .decompose import decompositions
+from .decompositions.decompose import decompositions
 from .duplicates import drop_duplicates
 
 __all__ = [

@@ -20,7 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from .simplify_masks import simplify_masks
+from .masks.simplify_masks import simplify_masks
 
 __all__ = ["channels_last", "laid_out"]
 

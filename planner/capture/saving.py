@@ -40,9 +40,9 @@ from ..graph.ops import (
 )
 from .capture import hint
 from .layouts import channels_last
+from .masks.simplify_masks import simplify_masks
 from .picked import drop_picked_sums
 from .reassociate import reassociate
-from .simplify_masks import simplify_masks
 from .ties import compared, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]

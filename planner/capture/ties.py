@@ -20,8 +20,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..graph.ops import OPS, Cast, Reduction, View
-from .decompose import decompositions
-from .losses import arg_extremum, dims_of
+from .decompositions.decompose import decompositions
+from .decompositions.losses import arg_extremum, dims_of
 
 aten = torch.ops.aten
 

@@ -14,10 +14,10 @@ from ..graph.graph import TensorType, itemsize
 from ..graph.ops import SUM
 from ..graph.sizes import varies
 from ..memo import by_identity
-from ..nests.bounds import Limit
-from ..nests.forms import Access, Affine, Role, Term, TileAxis
+from ..nests.linear_forms import Access, Affine, Role, Term, TileAxis
+from ..nests.mask_bounds import Limit
 from ..nests.nest import Nest
-from ..nests.place import Carry, Step
+from ..nests.placement import Carry, Step
 from ..values.values import Fold, Load, Value
 from .numbers import Numbers
 

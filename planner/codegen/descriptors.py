@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..graph.graph import itemsize
 from ..graph.sizes import divisor_of
-from ..nests.forms import Access, Term
+from ..nests.linear_forms import Access, Term
 from .access import Dims, Tiles
 from .source import Descriptor
 

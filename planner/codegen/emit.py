@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from ..config import Config
 from ..graph.graph import itemsize
 from ..graph.sizes import varies
-from ..nests.forms import Access, Role, Term
+from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
-from ..nests.place import Body, Carry, Loop, Step, Store
+from ..nests.placement import Body, Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds, siblings
 from .access import INT32_LIMIT, Dims

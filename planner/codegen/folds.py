@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ..graph.ops import SUM
 from ..graph.sizes import nominal, varies
-from ..nests.online import Correction
-from ..nests.place import Loop
+from ..nests.placement import Loop
+from ..stream.online import Correction
 from ..values.values import Compute, Fold, Load, Value
 from . import spreads
 from .access import ONES, Dims

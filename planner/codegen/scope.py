@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ..config import Config
 from ..graph.graph import Ref, itemsize
-from ..nests.forms import Access
+from ..nests.linear_forms import Access
 from ..nests.nest import Nest
 from ..values.values import Compute, Fold, Value, ancestors
 from .access import Dims, Tiles

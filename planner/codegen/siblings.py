@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..graph.ops import SUM
-from ..nests.place import Body, Carry, Item, Loop, Step
+from ..nests.placement import Body, Carry, Item, Loop, Step
 from ..values.values import Fold, Value
 from .scope import Scope
 

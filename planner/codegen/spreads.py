@@ -1,5 +1,5 @@
 """Squared distances from a mean as Triton: of a tile whose mean is known, and of what a loop has
-seen so far, from the mean so far (see `planner/nests/spreads.py`).
+seen so far, from the mean so far (see `planner/stream/welford.py`).
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.pointwise import DIVIDE
-from ..nests.place import Loop
+from ..nests.placement import Loop
 from ..values.values import Fold, Value
 from .access import Dims
 from .body import TRITON_DTYPE, literal

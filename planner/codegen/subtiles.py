@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import Refused
 from ..nests.nest import Nest
-from ..nests.place import Body, Item, Loop, Step, Store
+from ..nests.placement import Body, Item, Loop, Step, Store
 from ..values.values import Fold
 from .access import LEAST_DOT, Tiles
 

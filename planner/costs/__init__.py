@@ -1,1 +1,1 @@
-"""What a kernel costs on a device, and the space of its configs."""
+"""What a kernel costs on a device: its work, its registers, its time."""

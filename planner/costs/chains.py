@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..codegen.access import Dot, Tiles
 from ..graph.graph import itemsize
 from ..nests.nest import Nest
-from ..nests.place import Loop, Store
+from ..nests.placement import Loop, Store
 from ..values.values import Choice, Compute, Fold, Load
 from .staging import of_warp
 

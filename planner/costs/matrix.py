@@ -12,10 +12,10 @@ from ..config import Config
 from ..graph.graph import Graph, Ref
 from ..graph.ops import Contraction, bound, row
 from ..nests.nest import Nest
-from ..nests.place import Carry, Step, Store
+from ..nests.placement import Carry, Step, Store
 from ..values.values import Fold
 from .device import DeviceProfile
-from .judged import once
+from .tile_cache import once
 
 _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""

@@ -12,11 +12,11 @@ from ..codegen.subtiles import epilogue
 from ..graph.graph import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
-from ..nests.place import Loop, Step, Store
+from ..nests.placement import Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging
 from .alike import classes
-from .judged import once
+from .tile_cache import once
 
 MOST = 255
 _NARROW = 4  # Bytes of an element: a thread loads 16 bytes at once.
@@ -313,7 +313,7 @@ def _read_from_before(nest: Nest, stretch: _Stretch) -> set[int]:
 
 def _states(nest: Nest, carried: int) -> tuple[int, ...]:
     """What a loop keeps for a fold, by values of its size: squares about a mean under way have
-    the first element beside them and the sum of the distances from there (`spreads.py`)."""
+    the first element beside them and the sum of the distances from there (`welford.py`)."""
     value = nest.values[carried]
     about = isinstance(value.kind, Fold) and value.kind.about is not None
     return value.reads + (value.reads[0],) * (2 * about)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from ..codegen.access import ONES, Tiles
 from ..graph.graph import itemsize
 from ..nests.nest import Nest
-from ..nests.place import Carry, Loop, Step, Store
+from ..nests.placement import Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Load
-from .judged import once
+from .tile_cache import once
 
 
 @once

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ..codegen.access import Tiles
 from ..graph.graph import itemsize
 from ..memo import by_identity
-from ..nests.forms import Access, Role, Term
+from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
-from ..nests.place import Loop, Step, Store
+from ..nests.placement import Loop, Step, Store
 from ..values.values import Load
 from .alike import classes
 from .device import DeviceProfile
-from .judged import once
+from .tile_cache import once
 
 # Of the L2 cache, what is found again, by the bytes that ncu counted on an H200: when only the data
 # itself is counted, though what else is read and stored passes through as well, and when all that

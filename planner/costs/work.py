@@ -10,15 +10,15 @@ from ..codegen.access import GROUP, Tiles
 from ..config import Config
 from ..graph.graph import itemsize
 from ..memo import by_identity
-from ..nests.forms import Access, Role
+from ..nests.linear_forms import Access, Role
 from ..nests.nest import Nest
-from ..nests.place import Loop, Store
+from ..nests.placement import Loop, Store
 from ..values.values import Choice, Compute, Fold, ValueKind
 from . import matrix, staging
 from .alike import classes
 from .device import DeviceProfile
-from .judged import once, tiles_of
 from .registers import pressure
+from .tile_cache import once, tiles_of
 from .traffic import KEPT, awkwardness, in_flight, is_dense, passes, traffic_of, turns
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ..errors import Refused
 from ..groups.group import Part
-from ..values.trace import trace
+from ..trace.trace import trace
 
 LEAST, EACH = 3000, 100
 """Values that are looked at in any case, and for each operation. A group that is priced counts as

@@ -8,12 +8,12 @@ from ..config import Config
 from ..costs import matrix
 from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
-from ..costs.space import Space, space_of
 from ..errors import Refusal
 from ..graph.graph import Graph
 from ..graph.ops import Contraction, is_compute, row
 from ..groups.group import Part
 from ..groups.legality import has_nest
+from ..space.space import Space, space_of
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a

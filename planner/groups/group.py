@@ -9,7 +9,7 @@ from ..bitsets import bits, bitset
 from ..graph.graph import INPUT, Graph, Node, content, kernel_key, map_refs, refs, sorted_kwargs
 from ..graph.ops import Cast, Contraction, Pointwise, View, is_free, is_input, row
 from ..memo import by_identity
-from ..values.precision import held
+from ..trace.precision import held
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Loops and places: the nest of a group, in one pass where several can become one."""
+"""The loops of a group, and where in them every operation stands."""

@@ -14,10 +14,10 @@ from ..errors import Refusal, Refused
 from ..graph.graph import Graph
 from ..graph.sizes import nominal
 from ..memo import by_identity
-from ..values.trace import trace
+from ..stream.online import Correction, Proof, derive
+from ..trace.trace import trace
 from ..values.values import Choice, Fold, Index, Load, Output, Value, Values
-from .bounds import Limit, limits
-from .forms import (
+from .linear_forms import (
     Access,
     Affine,
     Role,
@@ -27,8 +27,8 @@ from .forms import (
     load_access,
     store_form,
 )
-from .online import Correction, Proof, derive
-from .place import Body, Carry, Item, Loop, Step, Store, place
+from .mask_bounds import Limit, limits
+from .placement import Body, Carry, Item, Loop, Step, Store, place
 from .tiling import tile_axes
 
 

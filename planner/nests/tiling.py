@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..errors import Refused
 from ..graph.sizes import nominal
 from ..values.values import Fold, Index, Load, Output, Values
-from .forms import Form, Role, TileAxis, all_forms, load_form, store_form
+from .linear_forms import Form, Role, TileAxis, all_forms, load_form, store_form
 
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""

@@ -32,7 +32,7 @@ from ..graph.ops import (
     row,
 )
 from ..groups.group import is_copied
-from ..values.survey import dims_of_nodes
+from ..trace.survey import dims_of_nodes
 from ..values.values import Dims
 
 __all__ = ["Chunk", "Cut", "Given", "Result", "Walk", "walk"]

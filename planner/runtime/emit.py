@@ -18,7 +18,7 @@ from ..capture.capture import Captured
 from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
-from ..values.calls import operator
+from ..trace.aten_calls import operator
 from .schedule import Unit
 
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..capture.capture import Captured
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
-from ..values.calls import operator
+from ..trace.aten_calls import operator
 
 
 def captured_of(graph: Graph, device: torch.device) -> Captured:

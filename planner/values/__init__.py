@@ -1,1 +1,1 @@
-"""A group's graph with its views gone: values over one set of factors, and what rewrites them."""
+"""The values of a group: loads, computations, reductions and stores over one set of factors."""

@@ -14,11 +14,11 @@ import torch
 
 from ..graph.graph import Arg, Graph, Ref
 from ..graph.pointwise import INVERSE
-from ..nests.bounds import kept
-from ..nests.online import derive
+from ..nests.mask_bounds import kept
+from ..stream.online import derive
+from ..stream.rewriting import Rewriting, row_of
+from ..trace.aten_calls import Calls, is_one
 from ..values.axes import Factors
-from ..values.calls import Calls, is_one
-from ..values.rewriting import Rewriting, row_of
 from ..values.values import Compute, Fold, Value, Values
 from .operands import DTYPES, Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
 

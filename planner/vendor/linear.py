@@ -25,9 +25,9 @@ from ..graph.ops import (
     is_input,
     row,
 )
+from ..stream.rewriting import Rewriting
+from ..trace.aten_calls import Calls, operator
 from ..values.axes import Factors
-from ..values.calls import Calls, operator
-from ..values.rewriting import Rewriting
 from ..values.values import Choice, Fold, Index, Load, Output, Values
 from .operands import DTYPES, Operand, Other, dtype_of, operand, plain_sum
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..graph.graph import Ref, itemsize
 from ..graph.ops import SUM
-from ..nests.forms import load_form
-from ..values.rewriting import FLOATS, Rewriting
+from ..nests.linear_forms import load_form
+from ..stream.rewriting import FLOATS, Rewriting
 from ..values.values import Compute, Fold, Load, Value
 
 DTYPES = ("float16", "bfloat16", "float32")

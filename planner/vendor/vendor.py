@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import Refused
 from ..graph.graph import Graph
-from ..values.trace import trace
+from ..trace.trace import trace
 from ..values.values import Values
 from .attention import attention
 from .linear import linear_gelu, linear_padded, linear_relu, linear_sum

@@ -11,9 +11,9 @@ from fusionplan.bench.economy_report import _table, reached
 from fusionplan.bench.replay import Trial, curve, random_curve, searched
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, to_json
-from fusionplan.tuner.lab import Group
+from fusionplan.planner.space.space import Space, space_of
+from fusionplan.tuner.workers.lab import Group
 
 WIDE, ROW = (
     TensorType((1 << 13, 1 << 12), (1 << 12, 1), "bfloat16"),

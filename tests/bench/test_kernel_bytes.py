@@ -11,9 +11,9 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.work import work_of
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, kernel_key, to_json
-from fusionplan.planner.nests.schedule import schedule_group
-from fusionplan.tuner.accuracy import Sample
-from fusionplan.tuner.wire import config_to_json
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.tuner.model_fit.accuracy import Sample
+from fusionplan.tuner.trial.wire import config_to_json
 
 SMALL, LARGE = (Config((("x0", size),), 4, 1) for size in (256, 1024))
 

@@ -16,9 +16,9 @@ from fusionplan.bench.measure import (
 from fusionplan.bench.result import EAGER, OURS, REWRITTEN, Measured, Missing
 from fusionplan.bench.workloads import WORKLOADS, make
 from fusionplan.planner.errors import FusionplanError
-from fusionplan.tuner.capture_model import Call
-from fusionplan.tuner.measure import Timer
-from fusionplan.tuner.turns import Turns
+from fusionplan.tuner.capture.capture_model import Call
+from fusionplan.tuner.capture.rotating_inputs import Turns
+from fusionplan.tuner.measure.timing import Timer
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.capture.capture_model import capture_model
 
 CPU = torch.device("cpu")
 HEAD = (

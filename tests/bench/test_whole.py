@@ -18,10 +18,10 @@ from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import Plan
-from fusionplan.tuner.decide import Decision
-from fusionplan.tuner.finalists import Finalists, Runner
-from fusionplan.tuner.gate import Passed
-from fusionplan.tuner.session import Searched, Session
+from fusionplan.tuner.decision.decide import Decision
+from fusionplan.tuner.decision.finalists import Finalists, Runner
+from fusionplan.tuner.gate.gate import Passed
+from fusionplan.tuner.session.session import Searched, Session
 from torch import nn
 
 CPU = torch.device("cpu")

@@ -111,7 +111,7 @@ def measured_plan(graph: Graph) -> Plan:
 @pytest.fixture
 def filled(tmp_path: Path) -> Store:
     """A store with two plans, a kernel and five trials of it, as a tune leaves it behind."""
-    from fusionplan.tuner.ledger import device_record, graph_record
+    from fusionplan.tuner.records.ledger import device_record, graph_record
 
     graph = chain()
     plan = measured_plan(graph)
@@ -174,10 +174,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans by the model alone, without the compiler and the interpreter in other processes."""
     from fusionplan.planner.costs.device import DeviceProfile
     from fusionplan.planner.covers.cover import modelled_plan
-    from fusionplan.tuner.decide import Decision
-    from fusionplan.tuner.finalists import Finalists, Runner
-    from fusionplan.tuner.gate import Passed
-    from fusionplan.tuner.session import Searched, Session
+    from fusionplan.tuner.decision.decide import Decision
+    from fusionplan.tuner.decision.finalists import Finalists, Runner
+    from fusionplan.tuner.gate.gate import Passed
+    from fusionplan.tuner.session.session import Searched, Session
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:
         current = session._record(profile, portable=True).versions

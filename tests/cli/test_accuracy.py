@@ -10,11 +10,11 @@ from fusionplan.cli.main import main
 from fusionplan.db import CalibrationRecord, GraphRecord, KernelRecord, Store, TrialRecord
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key, to_json
-from fusionplan.tuner.ledger import device_record
-from fusionplan.tuner.outcome import Candidate
-from fusionplan.tuner.refit import with_factors
+from fusionplan.planner.space.space import Space, space_of
+from fusionplan.tuner.model_fit.refit import with_factors
+from fusionplan.tuner.records.ledger import device_record
+from fusionplan.tuner.trial.outcome import Candidate
 
 SLOWER = with_factors(H200, {"bandwidth": 0.5})
 

@@ -31,7 +31,7 @@ def test_bench(planner, tuned):
 
 
 def contest(monkeypatch, behind):
-    from fusionplan.tuner.contest import Ring
+    from fusionplan.tuner.measure.contest import Ring
 
     def held(ring, calls):
         for call in calls.values():

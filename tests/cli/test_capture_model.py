@@ -4,7 +4,7 @@ import pytest
 import torch
 from fusionplan.planner.errors import ModelError
 from fusionplan.planner.graph.varying import bucket_key, bucket_name
-from fusionplan.tuner.capture_model import Call, capture_model, run_step
+from fusionplan.tuner.capture.capture_model import Call, capture_model, run_step
 from torch import nn
 
 

@@ -236,7 +236,7 @@ def test_internal_error(planner, monkeypatch):
 
 def test_an_error_of_the_tuner_is_internal():
     from fusionplan.cli.errors import INTERNAL, exit_code
-    from fusionplan.tuner.outcome import TunerError
+    from fusionplan.tuner.trial.outcome import TunerError
 
     assert exit_code(TunerError("a worker does not start")) == TunerError.exit_code == INTERNAL
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from fusionplan.db import Store, TrialRecord
 from fusionplan.planner.costs.device import CPU, H200
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.space.space import space_of
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.outcome import Candidate
+from fusionplan.tuner.trial.outcome import Candidate
 
 ATTENTION = """\
 import torch

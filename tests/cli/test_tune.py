@@ -205,7 +205,7 @@ def test_modelled_plan_does_not_replace_a_measured_one(planner, quick, small, mo
 
 def interrupt(monkeypatch, after):
     """Ctrl-C in the part that comes after so many."""
-    from fusionplan.tuner.session import Session
+    from fusionplan.tuner.session.session import Session
 
     modelled = Session.modelled
     seen = []
@@ -257,7 +257,7 @@ def test_fail_if_slower(planner, quick, small, monkeypatch, baseline_s, code):
     """The plan of these tests takes 1 ms."""
     from dataclasses import replace
 
-    from fusionplan.tuner.decide import Decision
+    from fusionplan.tuner.decision.decide import Decision
 
     plans = Decision.plans
 
@@ -283,7 +283,7 @@ def test_a_share_of_nothing_measured(planner, quick, small):
 
 def test_time_that_one_graph_took_for_its_peers_is_not_taken_from_the_next(monkeypatch, tmp_path):
     from fusionplan import tuning
-    from fusionplan.tuner.session import Session
+    from fusionplan.tuner.session.session import Session
 
     now, allowed = [0.0], []
     modelled = Session.modelled
@@ -303,7 +303,7 @@ def test_time_that_one_graph_took_for_its_peers_is_not_taken_from_the_next(monke
 
 def test_effort(planner, quick, small, monkeypatch):
     """What an effort allows reaches the search; trials and seconds take the place of its own."""
-    from fusionplan.tuner.session import Session
+    from fusionplan.tuner.session.session import Session
 
     allowed = []
     modelled = Session.modelled
@@ -359,6 +359,6 @@ def test_python_tells_by_logging(quick, tmp_path):
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
-    assert ("fusionplan.tuner.progress", "capture: running the model once") in lines
+    assert ("fusionplan.tuner.progress.progress", "capture: running the model once") in lines
     (hit,) = [text for name, text in lines if name == "fusionplan.api"]
     assert tuned.records[0].key[:12] in hit

@@ -33,7 +33,7 @@ _AT: list[str] = []
 
 # --- measuring and judging ---
 
-of("tuner/measure.py", "tuner/test_measure.py", "tuner/test_wins.py")
+of("tuner/measure/timing.py", "tuner/test_measure.py", "tuner/test_wins.py")
 change("the interval in a win", "self.high < 1.0 and self.median", "self.median")
 change("the margin in a win", "self.median < 1.0 - MARGIN", "self.median < 1.0")
 change("the flush of the L2 cache", "                self._buffer.zero_()\n", "")
@@ -44,27 +44,27 @@ change("of equals the first", "s <= least * (1 + TIE)", "s <= least")
 change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
 
 
-of("tuner/check.py", "tuner/test_check.py")
+of("tuner/gate/check.py", "tuner/test_check.py")
 change("the gate's root mean square limit", "(mean > most) & (error", "(mean > math.inf) & (error")
 change("the gate's limit of an element", "numel, error > allowed,", "numel, error > math.inf,")
-of("tuner/bench.py", "tuner/test_variants.py")
+of("tuner/measure/measure_role.py", "tuner/test_variants.py")
 change("finalists on new inputs", "self.seed + 1000)", "self.seed)")
 change(
     "winners at odd addresses", "found = self._checked(candidate, loaded, places, (odd,))", "pass"
 )
 change("winners at the edges of their bucket", "edges(prepared.group).items()", "{}.items()")
-of("tuner/inputs.py", "tuner/test_variants.py")
+of("tuner/trial/inputs.py", "tuner/test_variants.py")
 change(
     "elements that nobody wrote",
     "if left:\n            return f",
     "if False:\n            return f",
 )
 
-of("tuner/compiled.py", "tuner/test_compiled.py")
+of("tuner/records/machine_code.py", "tuner/test_compiled.py")
 change("what spilled says nothing of registers", "if k.spill_bytes <= MOST_SPILLED}", "}")
 change("only what is alike spills alike", "near[0] > LIKE or ", "")
 
-of("planner/costs/space.py", "planner/test_cost.py")
+of("planner/space/space.py", "planner/test_cost.py")
 change(
     "the limit of spills",
     "if cost.spill_bytes > MOST_SPILLED:",
@@ -146,7 +146,7 @@ change(
     "        if False:\n",
     "planner/test_refusals.py",
 )
-of("planner/values/lookups.py", "planner/test_lookups.py")
+of("planner/trace/indexed_loads.py", "planner/test_lookups.py")
 change("an index counts from the end", "        if row.wraps:\n", "        if False:\n")
 change(
     "only integers are indices",

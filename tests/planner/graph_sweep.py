@@ -29,14 +29,14 @@ from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.layouts import Layout
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.groups.group import subgraph
-from fusionplan.planner.nests.forms import Role
+from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.space.layouts import Layout
+from fusionplan.planner.space.space import Space, space_of
 from oracle import as_tuple, assert_close
 from random_graphs import generate
 from random_programs import Program

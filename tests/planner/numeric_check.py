@@ -11,8 +11,8 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import ops
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nests.forms import Role
-from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.runtime.compile import interpreted
 from numeric_cases import Family
 from oracle import DEVICE, run_program, whole_group

@@ -8,9 +8,9 @@ from functools import partial
 
 from fusionplan.planner.graph.graph import INPUT, Ref, TensorType
 from fusionplan.planner.nests.nest import schedule
+from fusionplan.planner.trace.survey import dims_of_nodes
+from fusionplan.planner.trace.trace import _hits, trace
 from fusionplan.planner.values.axes import FactorSpace
-from fusionplan.planner.values.survey import dims_of_nodes
-from fusionplan.planner.values.trace import _hits, trace
 from fusionplan.planner.values.values import Window
 from graphs import Builder
 

@@ -34,14 +34,14 @@ from fusionplan.planner.codegen.access import Tiles
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.registers import features, pressure
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.space.space import Space, space_of
 from pydantic import TypeAdapter
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {

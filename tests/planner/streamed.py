@@ -12,8 +12,8 @@ import torch
 from corpus import graph_of
 from fusionplan.planner.graph.graph import Ref
 from fusionplan.planner.graph.ops import OPS, Pointwise
-from fusionplan.planner.nests.online import Derived, derive, followed
-from fusionplan.planner.values.trace import trace
+from fusionplan.planner.stream.online import Derived, derive, followed
+from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Compute, Fold, Index, Literal, Load, Value, Values
 from oracle import whole_group
 

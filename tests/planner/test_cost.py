@@ -14,13 +14,13 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs import matrix
 from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
 from fusionplan.planner.costs.device import BUILTIN, CPU, H100, H200, builtin, profile_of
-from fusionplan.planner.costs.judged import tiles_of
-from fusionplan.planner.costs.space import Space, space_of
+from fusionplan.planner.costs.tile_cache import tiles_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError, Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder
 from oracle import whole_group
 

@@ -16,8 +16,8 @@ from fusionplan.planner.groups.group import copies_in, subgraph
 from fusionplan.planner.groups.legality import LARGEST_GROUP
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
-from fusionplan.planner.values.survey import dims_of_nodes
-from fusionplan.planner.values.trace import trace
+from fusionplan.planner.trace.survey import dims_of_nodes
+from fusionplan.planner.trace.trace import trace
 from graphs import Builder
 from oracle import DEVICE
 

@@ -9,7 +9,6 @@ from corpus import HALF, corpus_graph, graph_of, tensor
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import total
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.covers.pricing import aten_s
 from fusionplan.planner.errors import PlanError
@@ -18,10 +17,11 @@ from fusionplan.planner.explanation import Denied, Explanation, Measured
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
-from fusionplan.planner.nests.bounds import Limit
-from fusionplan.planner.nests.forms import Affine, Role, Term, TileAxis
-from fusionplan.planner.nests.online import Proof
+from fusionplan.planner.nests.linear_forms import Affine, Role, Term, TileAxis
+from fusionplan.planner.nests.mask_bounds import Limit
 from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.space.space import Space, space_of
+from fusionplan.planner.stream.online import Proof
 
 SOFTMAX_H = "H(t, x, x') = t * exp(x - x'), x = amax"
 N = 1024

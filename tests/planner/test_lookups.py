@@ -13,14 +13,14 @@ from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import partition
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import interpreted
-from fusionplan.planner.values.trace import trace
+from fusionplan.planner.space.space import Space, space_of
+from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Load
 from oracle import DEVICE, captured, check, run_program, whole_group
 from test_losses import verify as both

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.covers.cover import partition
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import ops
 from fusionplan.planner.groups.group import Subgraph, subgraph
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, as_tuple, assert_close, run_program
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd

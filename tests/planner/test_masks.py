@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.capture.decompose import decompositions
-from fusionplan.planner.capture.known import known
-from fusionplan.planner.capture.masks import Band, band
-from fusionplan.planner.capture.positions import Cases, Form
-from fusionplan.planner.capture.simplify_masks import simplify_masks
+from fusionplan.planner.capture.decompositions.decompose import decompositions
+from fusionplan.planner.capture.masks.derived_values import known
+from fusionplan.planner.capture.masks.masks import Band, band
+from fusionplan.planner.capture.masks.positions import Cases, Form
+from fusionplan.planner.capture.masks.simplify_masks import simplify_masks
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.points import loose
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.planner.space.points import loose
+from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, captured, check, whole_group
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.graph.ops import MIN
-from fusionplan.planner.nests.online import Proof, derive
+from fusionplan.planner.stream.online import Proof, derive
 from fusionplan.planner.values.values import Compute, Fold
 from streamed import (
     assert_streams,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from fusionplan.planner.graph.graph import Ref, TensorType
 from fusionplan.planner.graph.ops import MAX, MIN, SUM, Monoid
-from fusionplan.planner.nests.online import derive
+from fusionplan.planner.stream.online import derive
 from fusionplan.planner.values.values import (
     Compute,
     Fold,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fusionplan.planner.nests.online import derive
+from fusionplan.planner.stream.online import derive
 from streamed import assert_streams, buffers, folds, looped, refusal, t, traced
 
 

@@ -14,7 +14,7 @@ from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref, TensorType
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups import legality
-from fusionplan.planner.values.trace import MOST_VALUES, Tracer, trace
+from fusionplan.planner.trace.trace import MOST_VALUES, Tracer, trace
 from graphs import Builder
 
 SIDE = 1024

@@ -16,18 +16,18 @@ from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.layouts import Layout
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
+from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
-from fusionplan.planner.nests.schedule import schedule_group
 from fusionplan.planner.regions.chunks import walk
 from fusionplan.planner.regions.recompute import recomputed
 from fusionplan.planner.regions.ways import way
+from fusionplan.planner.space.layouts import Layout
+from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder, dense
 from refused_traces import CASES as TRACES
 from refused_traces import Cases, adding

@@ -28,7 +28,7 @@ from fusionplan.planner.regions import regions, ways
 from fusionplan.planner.regions.chunks import Walk, walk
 from fusionplan.planner.regions.recompute import recomputed
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.values.calls import operator
+from fusionplan.planner.trace.aten_calls import operator
 from oracle import DEVICE, assert_close
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from compiling import by_compiler
 from fusionplan.planner.config import Config
-from fusionplan.planner.costs.judged import tiles_of
 from fusionplan.planner.costs.registers import pressure
+from fusionplan.planner.costs.tile_cache import tiles_of
 from fusionplan.planner.graph.graph import Graph, Node, Ref
-from fusionplan.planner.nests.schedule import schedule_group
+from fusionplan.planner.nests.group_nests import schedule_group
 from graphs import dense
 
 SAMPLE = Path(__file__).with_name("register_sample.json")

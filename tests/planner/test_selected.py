@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from corpus import graph_of, tensor
 from fusionplan.planner.config import Config
-from fusionplan.planner.values.trace import trace
+from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Fold, Load
 from oracle import DEVICE, check, whole_group
 

@@ -30,8 +30,8 @@ from fusionplan.planner.codegen import access
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.lower import lower
+from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder
 from oracle import captured, check, whole_group
 

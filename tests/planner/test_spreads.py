@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
-from fusionplan.planner.nests.schedule import Schedule, schedule_group
+from fusionplan.planner.nests.group_nests import Schedule, schedule_group
 from fusionplan.planner.runtime.compile import interpreted
 from oracle import DEVICE, captured, check, run_program, whole_group
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
+from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, captured, check, interpreted, whole_group
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32

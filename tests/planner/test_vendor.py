@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.vendor.vendor import Equal, equals
-from fusionplan.tuner.check import check, expected
-from fusionplan.tuner.evaluate import evaluate
+from fusionplan.tuner.gate.check import check, expected
+from fusionplan.tuner.trial.evaluate import evaluate
 from oracle import captured, whole_group
 
 CPU = torch.device("cpu")

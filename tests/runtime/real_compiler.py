@@ -18,7 +18,6 @@ from corpus import graph_of
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
@@ -31,6 +30,7 @@ from fusionplan.planner.runtime.compile import (
     resources,
 )
 from fusionplan.planner.runtime.launch import Launcher
+from fusionplan.planner.space.space import space_of
 from oracle import whole_group
 
 TEXT = """

@@ -22,8 +22,8 @@ from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.capture_model import capture_model
-from fusionplan.tuner.session import plan_record
+from fusionplan.tuner.capture.capture_model import capture_model
+from fusionplan.tuner.session.session import plan_record
 from oracle import DEVICE
 from torch import nn
 

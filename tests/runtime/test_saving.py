@@ -14,7 +14,7 @@ from fusionplan.planner.capture.capture import decompositions
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
-from fusionplan.tuner.capture_model import capture_model
+from fusionplan.tuner.capture.capture_model import capture_model
 from oracle import DEVICE
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd

@@ -9,13 +9,13 @@ import pytest
 from fusionplan.db import CalibrationRecord, GraphRecord, KernelRecord, Store, TrialRecord
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H100, H200, DeviceProfile, shipped
-from fusionplan.planner.costs.space import Space, space_of
 from fusionplan.planner.graph.graph import to_json
-from fusionplan.tuner import accuracy, refit
-from fusionplan.tuner.accuracy import Sample, predicted_s, samples_of, spearman
-from fusionplan.tuner.lab import Group
-from fusionplan.tuner.ledger import device_record
-from fusionplan.tuner.outcome import Candidate
+from fusionplan.planner.space.space import Space, space_of
+from fusionplan.tuner.model_fit import accuracy, refit
+from fusionplan.tuner.model_fit.accuracy import Sample, predicted_s, samples_of, spearman
+from fusionplan.tuner.records.ledger import device_record
+from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.workers.lab import Group
 from tuner_graphs import pointwise, softmax
 
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0", "codegen": "3"}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.tuner.lab import Duel, Group, WorkerLab
-from fusionplan.tuner.outcome import ATEN, Candidate, Crashed, Miscompiled, Resources, Timed
-from fusionplan.tuner.pool import Pool, Role
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Miscompiled, Resources, Timed
+from fusionplan.tuner.workers.lab import Duel, Group, WorkerLab
+from fusionplan.tuner.workers.pool import Pool, Role
 from tuner_graphs import pointwise
 
 GROUP = Group.of(pointwise(), "g")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fusionplan.tuner import lab
-from fusionplan.tuner.assembler import as_in_workers, chosen
-from fusionplan.tuner.baselines import Baselines
-from fusionplan.tuner.pool import Role
-from fusionplan.tuner.progress import Silent
+from fusionplan.tuner.decision.baselines import Baselines
+from fusionplan.tuner.progress.progress import Silent
+from fusionplan.tuner.workers import lab
+from fusionplan.tuner.workers.assembler import as_in_workers, chosen
+from fusionplan.tuner.workers.pool import Role
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
 
 SETTING = "TRITON_PTXAS_PATH"

@@ -13,7 +13,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph import ops
 from fusionplan.planner.graph.pointwise import POINTWISE
 from fusionplan.planner.plan import Plan
-from fusionplan.tuner.bisect import bisect
+from fusionplan.tuner.gate.bisect import bisect
 from torch.fx.experimental.proxy_tensor import make_fx
 
 

@@ -11,10 +11,10 @@ from fusionplan.planner.costs.cost import estimate, total
 from fusionplan.planner.costs.device import H200, DeviceProfile
 from fusionplan.planner.errors import FusionplanError, Refusal
 from fusionplan.planner.graph.graph import Graph
-from fusionplan.planner.nests.schedule import schedule_group
-from fusionplan.tuner.calibrate import calibrate
-from fusionplan.tuner.ledger import device_record
-from fusionplan.tuner.refit import calibrated
+from fusionplan.planner.nests.group_nests import schedule_group
+from fusionplan.tuner.measure.calibrate import calibrate
+from fusionplan.tuner.model_fit.refit import calibrated
+from fusionplan.tuner.records.ledger import device_record
 
 TRUE = replace(
     H200,

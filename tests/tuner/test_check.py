@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
-from fusionplan.tuner.check import Expected, check, compare, deepest, expected
-from fusionplan.tuner.disturbed import Noise, disturbed
-from fusionplan.tuner.evaluate import evaluate
-from fusionplan.tuner.inputs import DATA_SETS, empty, is_poison, make, poison
-from fusionplan.tuner.slices import Limits
+from fusionplan.tuner.gate.check import Expected, check, compare, deepest, expected
+from fusionplan.tuner.gate.perturbed import Noise, disturbed
+from fusionplan.tuner.gate.slices import Limits
+from fusionplan.tuner.trial.evaluate import evaluate
+from fusionplan.tuner.trial.inputs import DATA_SETS, empty, is_poison, make, poison
 from tuner_graphs import dense, looked_up, pointwise, softmax
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def test_a_large_result_is_judged_in_pieces(data_set: str, monkeypatch: pytest.M
     inputs = make(group, data_set, CPU, seed=3)
     (whole,) = expected(group, inputs, CPU)
     reason = judged(group, data_set, change)
-    monkeypatch.setattr("fusionplan.tuner.slices._PIECE", 700)
+    monkeypatch.setattr("fusionplan.tuner.gate.slices._PIECE", 700)
     (pieces,) = expected(group, inputs, CPU)
     for name in ("largest", "typical", "scale"):
         torch.testing.assert_close(getattr(pieces.limits, name), getattr(whole.limits, name))
@@ -323,8 +323,8 @@ def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch)
         by = {None: exact.bfloat16(), torch.float64: exact, torch.float32: late}
         return [by[wide]]
 
-    monkeypatch.setattr("fusionplan.tuner.check.evaluate", evaluated)
-    monkeypatch.setattr("fusionplan.tuner.check.disturbed", lambda *_: [exact])
+    monkeypatch.setattr("fusionplan.tuner.gate.check.evaluate", evaluated)
+    monkeypatch.setattr("fusionplan.tuner.gate.check.disturbed", lambda *_: [exact])
     group = pointwise()
     (wanted,) = expected(group, make(group, "random", CPU, seed=0), CPU)
     assert wanted.differing == 3

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from fusionplan.planner.config import Config
-from fusionplan.planner.costs.space import MOST_SPILLED
-from fusionplan.tuner.compiled import Compiled
+from fusionplan.planner.space.space import MOST_SPILLED
+from fusionplan.tuner.records.machine_code import Compiled
 
 CONFIG = Config((("x0", 64), ("x1", 64)), num_warps=4)
 

@@ -10,16 +10,17 @@ import pytest
 from fusionplan.db import Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
-from fusionplan.tuner.compiled import Compiled
-from fusionplan.tuner.config_search import AGAIN, Budget, tune_group
-from fusionplan.tuner.findings import Findings, GroupFindings
-from fusionplan.tuner.lab import Duel, Group
-from fusionplan.tuner.ledger import Ledger, device_record, graph_record
-from fusionplan.tuner.mirror import mirror
-from fusionplan.tuner.outcome import (
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.records.findings import Findings, GroupFindings
+from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
+from fusionplan.tuner.records.machine_code import Compiled
+from fusionplan.tuner.records.optuna_export import mirror
+from fusionplan.tuner.search.config_search import AGAIN, Budget, tune_group
+from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.trial.outcome import (
     ATEN,
     Candidate,
     Crashed,
@@ -30,8 +31,7 @@ from fusionplan.tuner.outcome import (
     TimedOut,
     Wrong,
 )
-from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.runoff import Bench
+from fusionplan.tuner.workers.lab import Duel, Group
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, pointwise, softmax
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from fusionplan.tuner.capture_model import Call
-from fusionplan.tuner.contest import MOST_BUSY, Ring, Rules
-from fusionplan.tuner.turns import Turns
+from fusionplan.tuner.capture.capture_model import Call
+from fusionplan.tuner.capture.rotating_inputs import Turns
+from fusionplan.tuner.measure.contest import MOST_BUSY, Ring, Rules
 
 NO_INPUTS = Turns.of(Call(()), count=2)
 

@@ -12,15 +12,15 @@ from fusionplan.planner.errors import FusionplanError, ModelError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.busy import busy
-from fusionplan.tuner.capture_model import capture_model
-from fusionplan.tuner.effort import EFFORTS, allowance
-from fusionplan.tuner.findings import Findings
-from fusionplan.tuner.groups import Partition, Tasks
-from fusionplan.tuner.lab import Group
-from fusionplan.tuner.outcome import Candidate, Failure, Rejected, Timed
-from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.session import Limits, Session, Site
+from fusionplan.tuner.capture.capture_model import capture_model
+from fusionplan.tuner.measure.busy import busy
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.records.findings import Findings
+from fusionplan.tuner.search.tuned_groups import Partition, Tasks
+from fusionplan.tuner.session.effort import EFFORTS, allowance
+from fusionplan.tuner.session.session import Limits, Session, Site
+from fusionplan.tuner.trial.outcome import Candidate, Failure, Rejected, Timed
+from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 H200 = builtin("h200")
@@ -132,7 +132,7 @@ def test_a_model_that_torch_compile_cannot_do_says_why(monkeypatch: pytest.Monke
     def broken(*args: object, **options: object) -> None:
         raise NotImplementedError("no derivative of it\nand more")
 
-    monkeypatch.setattr("fusionplan.tuner.capture_model.aot_autograd", broken)
+    monkeypatch.setattr("fusionplan.tuner.capture.capture_model.aot_autograd", broken)
     with pytest.raises(ModelError) as caught:
         capture_model(lambda x: x + 1, X)
     said = str(caught.value)
@@ -185,7 +185,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, shares: list[int]) -> None:
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
     )
-    monkeypatch.setattr("fusionplan.tuner.busy._APART_S", 0.0)
+    monkeypatch.setattr("fusionplan.tuner.measure.busy._APART_S", 0.0)
 
 
 def test_a_gpu_that_works_for_somebody_else_is_told(monkeypatch: pytest.MonkeyPatch):

@@ -11,9 +11,9 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.tuner import finalists
-from fusionplan.tuner.gate import Passed, case
-from fusionplan.tuner.progress import Recording
+from fusionplan.tuner.decision import finalists
+from fusionplan.tuner.gate.gate import Passed, case
+from fusionplan.tuner.progress.progress import Recording
 from tuner_fakes import captured
 
 X = torch.randn(8, 8)

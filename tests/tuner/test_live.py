@@ -9,9 +9,9 @@ import sys
 import pytest
 from fusionplan.planner.config import Config
 from fusionplan.terminal import data_console
-from fusionplan.tuner.live import LiveProgress, reporting
-from fusionplan.tuner.outcome import Candidate, Timed, TimedOut
-from fusionplan.tuner.progress import Logged, Recording, Silent, TrialDone
+from fusionplan.tuner.progress.live_panel import LiveProgress, reporting
+from fusionplan.tuner.progress.progress import Logged, Recording, Silent, TrialDone
+from fusionplan.tuner.trial.outcome import Candidate, Timed, TimedOut
 
 CANDIDATE = Candidate("triton", Config((("x0", 64),), num_warps=4, num_stages=1))
 
@@ -29,7 +29,7 @@ def view(progress, width):
 @pytest.mark.parametrize("width", [80, 40])
 def test_panel(width, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("fusionplan.tuner.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fusionplan.tuner.progress.live_panel.time.monotonic", lambda: now[0])
     progress = LiveProgress(data_console(io.StringIO(), width), seconds=180)
     progress.phase("peers", "compiling max-autotune, 4 of 5")
     progress.trial(done(Timed(2e-5, 1e-7, 10), reused=True))
@@ -73,7 +73,7 @@ def test_every_event_is_logged():
         def emit(self, record):
             lines.append(f"{record.levelname} {record.getMessage()}")
 
-    logger, handler = logging.getLogger("fusionplan.tuner.progress"), Keeps()
+    logger, handler = logging.getLogger("fusionplan.tuner.progress.progress"), Keeps()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:

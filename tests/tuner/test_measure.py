@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from fusionplan.tuner.measure import SLOW, Interleaved, Timer, ratio, timed
+from fusionplan.tuner.measure.timing import SLOW, Interleaved, Timer, ratio, timed
 
 
 class FakeClock:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.tuner.on_cuda import difference_on_cuda
+from fusionplan.tuner.capture.same_on_cuda import difference_on_cuda
 from torch import fx, nn
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, Node, Ref
 from fusionplan.planner.lower import lower
-from fusionplan.tuner.inputs import poison
-from fusionplan.tuner.partial import LARGEST, fill_unwritten, shrunk
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.gate.partial_check import LARGEST, fill_unwritten, shrunk
+from fusionplan.tuner.trial.inputs import poison
 from tuner_graphs import dense, pointwise, softmax
 
 

@@ -8,15 +8,15 @@ from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import learned
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.tuner.config_search import Budget
-from fusionplan.tuner.findings import Findings
-from fusionplan.tuner.groups import Identity, Tasks, measured_s, plan_of
-from fusionplan.tuner.lab import Group
-from fusionplan.tuner.ledger import Ledger, compute_count, device_record, graph_record
-from fusionplan.tuner.outcome import Candidate
-from fusionplan.tuner.partition_search import COVERS, PartitionSearch
-from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.runoff import Bench
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.records.findings import Findings
+from fusionplan.tuner.records.ledger import Ledger, compute_count, device_record, graph_record
+from fusionplan.tuner.search.config_search import Budget
+from fusionplan.tuner.search.partition_search import COVERS, PartitionSearch
+from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.search.tuned_groups import Identity, Tasks, measured_s, plan_of
+from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, chain, dense
 

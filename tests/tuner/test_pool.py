@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fusionplan.tuner.outcome import Crashed, TimedOut, TunerError
-from fusionplan.tuner.pool import Pool, Role
+from fusionplan.tuner.trial.outcome import Crashed, TimedOut, TunerError
+from fusionplan.tuner.workers.pool import Pool, Role
 
 SCRIPT = """
 import json, os, sys, time
@@ -187,8 +187,8 @@ def test_no_folder_for_temporary_files_is_no_hindrance(monkeypatch: pytest.Monke
 
 WITHOUT_FILES = """
 import resource, sys
-from fusionplan.tuner.outcome import TunerError
-from fusionplan.tuner.pool import Pool, Role
+from fusionplan.tuner.trial.outcome import TunerError
+from fusionplan.tuner.workers.pool import Pool, Role
 used = resource.getrlimit(resource.RLIMIT_NOFILE)
 import os
 most = len(os.listdir("/proc/self/fd")) + 1
@@ -241,7 +241,7 @@ def test_closing_cancels_what_waits_and_refuses_more():
 PARENT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fusionplan.tuner.pool import Pool, Role, worker_command
+from fusionplan.tuner.workers.pool import Pool, Role, worker_command
 pool = Pool({"w": Role([sys.executable, "-c", %r], 1, 60)})
 future = pool.submit("w", {"do": "hang"})
 while not pool.pids(): time.sleep(0.01)
@@ -253,7 +253,7 @@ time.sleep(60)
 # The child of a killed parent: ours, with its watch on stdin, while it is busy.
 CHILD = """
 import time
-from fusionplan.tuner.process import Pipe, die_with_parent
+from fusionplan.tuner.workers.pipes import Pipe, die_with_parent
 die_with_parent()
 pipe = Pipe()
 pipe.send({"ready": True})

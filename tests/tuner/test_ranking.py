@@ -2,10 +2,10 @@
 
 import pytest
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.covers.cover import partition
-from fusionplan.tuner.groups import FEW, Tasks
-from fusionplan.tuner.ranking import BEST, RankedSpace, Ranking
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.search.tuned_groups import FEW, Tasks
+from fusionplan.tuner.workers.ranking import BEST, RankedSpace, Ranking
 from tuner_graphs import attention, softmax
 
 H200 = builtin("h200")

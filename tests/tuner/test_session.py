@@ -15,13 +15,13 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.dispatch import whole_lowering
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.versions import versions
-from fusionplan.tuner import session as session_module
-from fusionplan.tuner.capture_model import capture_model
-from fusionplan.tuner.decide import Decision
-from fusionplan.tuner.lab import Group
-from fusionplan.tuner.outcome import Candidate, Failure, Wrong
-from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.session import Limits, Session, Site
+from fusionplan.tuner.capture.capture_model import capture_model
+from fusionplan.tuner.decision.decide import Decision
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.session import session as session_module
+from fusionplan.tuner.session.session import Limits, Session, Site
+from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
+from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 H200 = builtin("h200")

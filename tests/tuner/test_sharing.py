@@ -9,16 +9,16 @@ import pytest
 from fusionplan.db import Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.graph.graph import key
-from fusionplan.tuner import ledger as ledgers
-from fusionplan.tuner.config_search import Budget, tune_group
-from fusionplan.tuner.findings import Findings, GroupFindings
-from fusionplan.tuner.lab import Group
-from fusionplan.tuner.ledger import Ledger, device_record, graph_record
-from fusionplan.tuner.outcome import ATEN, Candidate, Crashed, Failure, Timed
-from fusionplan.tuner.progress import Recording
-from fusionplan.tuner.runoff import Bench
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.records import ledger as ledgers
+from fusionplan.tuner.records.findings import Findings, GroupFindings
+from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
+from fusionplan.tuner.search.config_search import Budget, tune_group
+from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Failure, Timed
+from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
 from tuner_graphs import softmax
 

@@ -7,7 +7,7 @@ import optuna
 import pytest
 import torch
 from fusionplan import tune
-from fusionplan.tuner.undisturbed import undisturbed
+from fusionplan.tuner.session.undisturbed import undisturbed
 from torch import nn
 
 

@@ -8,13 +8,13 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.graph import graph as graphs
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, varying_to_json
 from fusionplan.planner.graph.sizes import Size
-from fusionplan.tuner import bench as bench_module
-from fusionplan.tuner.bench import Bench
-from fusionplan.tuner.edges import edge, edges
-from fusionplan.tuner.inputs import make, shifted
-from fusionplan.tuner.measure import Timer, stopwatch_for
-from fusionplan.tuner.outcome import Candidate
-from fusionplan.tuner.running import Kernels, Loaded
+from fusionplan.tuner.gate.bucket_edges import edge, edges
+from fusionplan.tuner.measure import measure_role as bench_module
+from fusionplan.tuner.measure.measure_role import Bench
+from fusionplan.tuner.measure.timing import Timer, stopwatch_for
+from fusionplan.tuner.trial.inputs import make, shifted
+from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.trial.running import Kernels, Loaded
 from tuner_graphs import dense
 
 CPU = torch.device("cpu")

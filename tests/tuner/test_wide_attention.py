@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
-from fusionplan.tuner.evaluate import evaluate
-from fusionplan.tuner.wide_attention import wide_attention
+from fusionplan.tuner.trial.evaluate import evaluate
+from fusionplan.tuner.trial.float64_attention import wide_attention
 
 Q, K, V, G = (torch.randn(2, 3, n, 8, dtype=torch.float64) for n in (5, 7, 7, 5))
 BIAS = torch.randn(2, 1, 5, 7, dtype=torch.float64)

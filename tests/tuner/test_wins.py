@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from fusionplan.planner import versions
 from fusionplan.planner.costs.registers import most
-from fusionplan.tuner import measure
-from fusionplan.tuner.measure import FLUSH_BYTES, CudaStopwatch, Interleaved, Timer, ratio
+from fusionplan.tuner.measure import timing as measure
+from fusionplan.tuner.measure.timing import FLUSH_BYTES, CudaStopwatch, Interleaved, Timer, ratio
 
 
 def test_a_win_needs_the_interval_and_the_margin() -> None:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.space import space_of
 from fusionplan.planner.graph.graph import Graph
-from fusionplan.tuner.lab import Group, WorkerLab
-from fusionplan.tuner.outcome import ATEN, Candidate, Rejected, Resources, Timed
-from fusionplan.tuner.ranking import Ranking
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, Rejected, Resources, Timed
+from fusionplan.tuner.workers.lab import Group, WorkerLab
+from fusionplan.tuner.workers.ranking import Ranking
 from tuner_graphs import attention, dense, looked_up, pointwise, softmax
 
 H200 = builtin("h200")

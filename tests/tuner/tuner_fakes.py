@@ -7,8 +7,8 @@ import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import DeviceProfile
-from fusionplan.tuner.lab import Duel, Group
-from fusionplan.tuner.outcome import Candidate, Failure, Outcome, Resources, Timed
+from fusionplan.tuner.trial.outcome import Candidate, Failure, Outcome, Resources, Timed
+from fusionplan.tuner.workers.lab import Duel, Group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -1,0 +1,262 @@
+"""Decompositions of composite operations into pointwise operations, reductions and views.
+
+torch's core ATen table is the base. It keeps the norms, softmax, gelu and dropout whole, because
+a back end may have one kernel for each; here they are the very thing to fuse, so they are opened.
+What a vendor library does in one call and nothing here can beat by opening it is kept whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from .elementwise import OPENED
+from .losses import LOSSES, accumulator, dims_of, to
+from .pooling import POOLS
+
+aten = torch.ops.aten
+Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
+
+# Opened with torch's own formulas.
+_OPENED = (
+    aten._softmax,
+    aten._log_softmax,
+    aten.native_layer_norm,
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit_no_training,
+    aten._batch_norm_with_update,
+    aten._batch_norm_with_update_functional,
+    aten.batch_norm_backward,
+    aten.gelu,
+    aten.leaky_relu,
+    aten.elu,
+    aten.hardtanh,
+    aten.linalg_vector_norm,
+    aten.repeat,
+)
+
+# In torch's core table, but one vendor call is better than the parts.
+_WHOLE = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "scaled_dot_product_attention",
+    "addmm",
+    "baddbmm",
+    "embedding_dense_backward",
+    "grid_sampler_2d",
+    "col2im",
+    "im2col",
+    "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_trilinear3d",
+)
+
+
+@functools.cache
+def _table() -> Decompositions:
+    core = core_aten_decompositions()
+    table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
+    table.update(get_decompositions(_OPENED))
+    table.update(_OWN)
+    return {op: _inside(function) for op, function in table.items()}
+
+
+_depth = threading.local()
+
+
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition that knows whether it runs inside of another one."""
+
+    @functools.wraps(function)
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        _depth.of = getattr(_depth, "of", 0) + 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _depth.of -= 1
+
+    return opened
+
+
+def _cast(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Any:
+    """A rounding to 16 bits that another decomposition makes, or autograd, is no operation of the
+    user's: eager makes it inside of one kernel, or between two. It goes by another name (see
+    `values.precision.rounds`)."""
+    users = _depth.of == 1 and torch._C._current_autograd_node() is None
+    if users or dtype not in (torch.float16, torch.bfloat16) or any(others.values()):
+        return NotImplemented
+    return torch.ops.prims.convert_element_type.default(x, dtype)
+
+
+def decompositions() -> Decompositions:
+    """The table for `aot_autograd`, a fresh copy."""
+    return dict(_table())
+
+
+def _count(x: torch.Tensor, dims: Sequence[int]) -> int:
+    return math.prod(x.shape[d] for d in dims) if x.dim() else 1
+
+
+def _mean(
+    x: torch.Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """Sum, then division, both in float32 for 16-bit types: the result is rounded once."""
+    result = dtype or x.dtype
+    if not result.is_floating_point:
+        return NotImplemented
+    wide = accumulator(result)
+    dims = dims_of(x, dim)
+    total = aten.sum.dim_IntList(x, dims, keepdim, dtype=None if wide == x.dtype else wide)
+    mean = aten.div.Tensor(total, _count(x, dims))
+    return mean if result == wide else aten._to_copy.default(mean, dtype=result)
+
+
+def _mean_of_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    return _mean(x, dtype=dtype)
+
+
+def _var_mean(
+    x: torch.Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Any:
+    """Two passes: the mean, then the squared distance from it. One pass over (sum, sum of
+    squares) would cancel for data far from zero."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = accumulator(x.dtype)
+    values = x if wide == x.dtype else aten._to_copy.default(x, dtype=wide)
+    dims = dims_of(x, dim)
+    count = _count(x, dims)
+    mean = aten.div.Tensor(aten.sum.dim_IntList(values, dims, True), count)
+    distance = aten.sub.Tensor(values, mean)
+    total = aten.sum.dim_IntList(aten.mul.Tensor(distance, distance), dims, keepdim)
+    var = aten.div.Tensor(total, max(count - (1 if correction is None else correction), 0))
+    if not keepdim:
+        mean = aten.squeeze.dims(mean, dims)
+    if wide == x.dtype:
+        return var, mean
+    return aten._to_copy.default(var, dtype=x.dtype), aten._to_copy.default(mean, dtype=x.dtype)
+
+
+def _var(
+    x: torch.Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Any:
+    pair = _var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return pair if pair is NotImplemented else pair[0]
+
+
+def _group_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    _batch: int,
+    channels: int,
+    _spatial: int,
+    groups: int,
+    eps: float,
+) -> Any:
+    """As torch's own, but the scale is not folded into a strided view of the statistics."""
+    wide = accumulator(x.dtype)
+    values = x if wide == x.dtype else aten._to_copy.default(x, dtype=wide)
+    shape = list(x.shape)
+    parts = aten.view.default(values, [shape[0], groups, channels // groups, *shape[2:]])
+    dims = list(range(2, parts.dim()))
+    var, mean = aten.var_mean.correction(parts, dims, correction=0, keepdim=True)
+    rstd = aten.rsqrt.default(aten.add.Tensor(var, eps))
+    result = aten.view.default(aten.mul.Tensor(aten.sub.Tensor(parts, mean), rstd), shape)
+    along = [1, channels] + [1] * (len(shape) - 2)
+    if weight is not None:
+        result = aten.mul.Tensor(result, aten.view.default(weight, along))
+    if bias is not None:
+        result = aten.add.Tensor(result, aten.view.default(bias, along))
+    mean, rstd = aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims)
+    if wide == x.dtype:
+        return result, mean, rstd
+    return tuple(aten._to_copy.default(v, dtype=x.dtype) for v in (result, mean, rstd))
+
+
+def _split_with_sizes(x: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[torch.Tensor]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(aten.slice.Tensor(x, dim, start, start + size))
+        start += size
+    return parts
+
+
+def _slice_scatter(
+    x: torch.Tensor,
+    src: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """What is left of the slice, the slice's new content and what is right of it, joined."""
+    if step != 1 or not x.dim():
+        return NotImplemented
+    low, high, _ = slice(start, end).indices(x.shape[dim])
+    if src.shape[dim] != high - low:
+        return NotImplemented
+    left = aten.slice.Tensor(x, dim, 0, low)
+    right = aten.slice.Tensor(x, dim, high, x.shape[dim])
+    parts = [part for part in (left, to(src, x.dtype), right) if part.shape[dim]]
+    return aten.cat.default(parts, dim)
+
+
+def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Two slices joined, for each dimension; torch's own table reads through an index."""
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims:
+        flat = aten.view.default(aten.clone.default(x, memory_format=torch.contiguous_format), [-1])
+        return aten.view.default(_roll(flat, shifts, [0]), list(x.shape))
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        cut = (size - shift) % size if size else 0
+        if cut:
+            head = aten.slice.Tensor(x, dim, cut, size)
+            x = aten.cat.default([head, aten.slice.Tensor(x, dim, 0, cut)], dim)
+    return aten.clone.default(x, memory_format=torch.contiguous_format)
+
+
+_OWN: Decompositions = {
+    aten._to_copy.default: _cast,
+    aten.mean.default: _mean_of_all,
+    aten.mean.dim: _mean,
+    aten.var.correction: _var,
+    aten.var_mean.correction: _var_mean,
+    aten.native_group_norm.default: _group_norm,
+    aten.split_with_sizes.default: _split_with_sizes,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.roll.default: _roll,
+    **LOSSES,
+    **OPENED,
+    **POOLS,
+}

@@ -1,0 +1,97 @@
+"""The kernels of a group under a layout: one nest, or the nests of a split reduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import Refusal, Refused
+from ..graph.graph import Graph, TensorType
+from ..stream.split_reduction import Parts, Phase, cut
+from ..trace.trace import trace
+from .linear_forms import Role
+from .nest import Nest, build
+
+SHORT = 4096
+"""Elements up to which the later kernels of a split hold what they reduce, whatever the layout:
+they mostly combine a few parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a kernel reads or writes: kind "in", "out" (of the whole group) or "tmp"."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNest:
+    """A nest, and which of the group's tensors its own inputs (by node) and outputs are."""
+
+    nest: Nest
+    inputs: tuple[tuple[int, Source], ...]
+    outputs: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Nests in launch order, and the temporaries that pass between them."""
+
+    kernels: tuple[KernelNest, ...]
+    temporaries: tuple[TensorType, ...] = ()
+
+
+def schedule_group(group: Graph, tiling: str, reduction: str, parts: int = 1) -> Schedule | Refusal:
+    """The kernels of a group under a layout (see `Config`), or why there are none."""
+    try:
+        return _schedule(group, tiling, reduction, parts)
+    except Refused as refused:
+        return refused.refusal
+
+
+def _schedule(group: Graph, tiling: str, reduction: str, parts: int) -> Schedule:
+    values = trace(group)
+    if parts == 1:
+        inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
+        results = tuple(Source("out", i) for i in range(len(group.outputs)))
+        return Schedule((KernelNest(build(values, tiling, reduction), inputs, results),))
+    found = cut(values, parts, len(group.nodes), early=True)
+    try:
+        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+    except Refused:
+        if not found.early:
+            raise
+        found = cut(values, parts, len(group.nodes), early=False)
+        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+
+
+def _kernels(group: Graph, found: Parts, tiling: str, reduction: str) -> tuple[KernelNest, ...]:
+    """The kernels of a split reduction."""
+    inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
+    read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))
+    kernels = []
+    for number, phase in enumerate(found.phases):
+        written = tuple(Source(kind, index) for kind, index in phase.written)
+        nest = _phase(phase, tiling, reduction, number)
+        kernels.append(KernelNest(nest, inputs + read, written))
+    return tuple(kernels)
+
+
+def _phase(phase: Phase, tiling: str, reduction: str, number: int) -> Nest:
+    """The nest of one kernel of a split; a later one holds what it reduces where that is short."""
+    values = phase.values
+    if phase.along is not None and reduction == "loop":
+        return build(values, tiling, reduction, number, phase.along)
+    if number == 0 or reduction == "held":
+        return build(values, tiling, reduction, number)
+    try:
+        nest = build(values, tiling, "held", number)
+        if nest.largest_tile([1 if a.role is Role.GRID else a.extent for a in nest.axes]) <= SHORT:
+            return nest
+    except Refused as refused:
+        if refused.refusal.rule == "apart":
+            raise
+    try:
+        return build(values, tiling, reduction, number)
+    except Refused:
+        return build(values, tiling, "loop", number)

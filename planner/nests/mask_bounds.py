@@ -1,0 +1,250 @@
+"""Which tiles of a looped axis a mask leaves empty, so that the loop can leave them out.
+
+`where(i > j, -inf, score)` over a streamed axis: where the condition holds in a whole tile, the
+scores are all -inf, their exponentials 0, and no fold of the loop gains anything. That this is so
+is followed value by value from the masked one to the folds; where the tile lies relative to the
+condition follows from the linear forms that it compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Arg, Ref
+from ..values.values import Compute, Fold, Index, Literal, Value, Values
+from .linear_forms import Affine, TileAxis, affine
+from .placement import Body, Carry, Loop, Step
+
+Linear = tuple[dict[int, int], int]
+"""Coefficients by factor, and a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A tile of the looped axis counts only if scale * index + rest <= 0 for some element of it;
+    scale is 1 or -1, rest a form over the other axes."""
+
+    scale: int
+    rest: Affine
+
+
+def limits(
+    values: Values, loop: Loop, place: Mapping[int, tuple[int, TileAxis]]
+) -> tuple[Limit, ...]:
+    """What masks say about the tiles of a loop; nothing where empty tiles would still count."""
+    items = list(_items(loop.body))
+    if not loop.carries or any(not isinstance(item, (Step, Carry)) for item in items):
+        return ()
+    inside = [item.value for item in items if isinstance(item, Step)]
+    found: list[Limit] = []
+    for number in inside:
+        value = values.values[number]
+        if not isinstance(value.kind, Compute) or value.kind.law != "select":
+            continue
+        condition, masked_if, constant = _mask(value, values)
+        if constant and _is_empty(values, inside, loop.carries, number, constant):
+            for form in kept(values, condition, not masked_if):
+                limit = _limit(form, loop.axis, place)
+                found += [limit] if limit else []
+    return tuple(dict.fromkeys(found))
+
+
+def _items(body: Body) -> Iterator[Step | Carry | object]:
+    for item in body:
+        if isinstance(item, Loop):
+            yield from _items(item.body)
+            yield from (Carry(c) for c in item.carries)
+        else:
+            yield item
+
+
+# --- what becomes of a constant ------------------------------------------------------------------
+
+
+def _mask(value: Value, values: Values) -> tuple[int, bool, str]:
+    """The condition of a select, for which outcome it gives a constant, and which: "-inf", "0",
+    or "" for any other."""
+    assert isinstance(value.kind, Compute)
+    named = dict(value.kind.operands)
+    condition = named["condition"]
+    assert isinstance(condition, Ref)
+    for name, outcome in (("self", True), ("other", False)):
+        constant = _constant(named[name], {}, values)
+        if constant:
+            return condition.node, outcome, constant
+    return condition.node, False, ""
+
+
+def _constant(argument: Arg, known: Mapping[int, str], values: Values) -> str:
+    number: object = argument
+    if isinstance(argument, Ref):
+        if argument.node in known:
+            return known[argument.node]
+        kind = values.values[argument.node].kind
+        while isinstance(kind, Compute) and kind.law == "copy":
+            (source,) = (a for _, a in kind.operands if isinstance(a, Ref))
+            kind = values.values[source.node].kind
+        if not isinstance(kind, Literal):
+            return ""
+        number = kind.number
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
+        return "-inf" if number == -math.inf else "0" if number == 0 else ""
+    return ""
+
+
+def _is_empty(
+    values: Values, inside: Sequence[int], carries: Sequence[int], masked: int, constant: str
+) -> bool:
+    """Whether the folds gain nothing from elements where value `masked` is the constant."""
+    known = {masked: constant}
+    for number in sorted({*inside, *carries}):
+        value = values.values[number]
+        if number not in known and not known.keys().isdisjoint(value.reads):
+            found = _followed(value, known, values)
+            if found:
+                known[number] = found
+    for carry in carries:
+        kind = values.values[carry].kind
+        assert isinstance(kind, Fold)
+        neutral = {"sum": "0", "max": "-inf"}.get(kind.monoid.name)
+        if (
+            neutral is None
+            or kind.about is not None
+            or all(known.get(r) != neutral for r in values.values[carry].reads)
+        ):
+            return False
+    return True
+
+
+def _followed(value: Value, known: Mapping[int, str], values: Values) -> str:
+    """What a value is where one of its sources is a known constant; "" where that is open. A
+    product with 0 counts as 0, though 0 * inf is not: nothing is gained by an empty tile."""
+    kind = value.kind
+    if isinstance(kind, Fold):
+        zero = any(known.get(r) == "0" for r in value.reads)
+        return "0" if zero and kind.monoid.name == "sum" else ""
+    if not isinstance(kind, Compute):
+        return ""
+    named = {n: _constant(a, known, values) for n, a in kind.operands}
+    left, right = named.get("self", named.get("x", "")), named.get("other", "")
+    factor = dict(kind.operands).get("other")
+    positive = isinstance(factor, (int, float)) and factor > 0
+    match kind.law:
+        case "copy" | "clone":
+            return left
+        case "add" if "-inf" in (left, right):
+            return "-inf"
+        case "sub" if left == "-inf":
+            return "-inf"
+        case "mul" if "0" in (left, right):
+            return "0"
+        case "mul" | "div" if left == "-inf" and positive:
+            return "-inf"
+        case "div" | "neg" if left == "0":
+            return "0"
+        case "exp" | "exp2" if left == "-inf":
+            return "0"
+        case "select" if left == right:
+            return left
+    return ""
+
+
+# --- where a condition holds ---------------------------------------------------------------------
+
+_FALSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+
+
+def kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
+    """Forms that are at most 0 wherever the condition has the wanted outcome."""
+    kind = values.values[condition].kind
+    if not isinstance(kind, Compute):
+        return
+    named = dict(kind.operands)
+    if kind.law in ("and", "or"):
+        if (kind.law == "and") == wanted:
+            for operand in (named["self"], named["other"]):
+                if isinstance(operand, Ref):
+                    yield from kept(values, operand.node, wanted)
+        return
+    if kind.law == "not":
+        operand = named["self"]
+        if isinstance(operand, Ref):
+            yield from kept(values, operand.node, not wanted)
+        return
+    if kind.law not in _FALSE:
+        return
+    law = kind.law if wanted else _FALSE[kind.law]
+    left, right = _linear(named["self"], values), _linear(named["other"], values)
+    if left is None or right is None:
+        return
+    if law in ("gt", "ge"):
+        left, right = right, left
+    yield _sum(left, right, -1, 1 if law in ("lt", "gt") else 0)
+
+
+def _linear(argument: Arg, values: Values) -> Linear | None:
+    """An integer value as a linear form over factors."""
+    if isinstance(argument, int):
+        return {}, int(argument)
+    if not isinstance(argument, Ref):
+        return None
+    value = values.values[argument.node]
+    if "int" not in value.dtype:
+        return None
+    match value.kind:
+        case Index(factors=factors, start=start, step=step):
+            form, scale = {}, step
+            for factor in reversed(factors):
+                form[factor] = scale
+                scale *= values.extents[factor]
+            return form, start
+        case Literal(number=int() as number):
+            return {}, number
+        case Compute() as compute:
+            return _computed(compute, values)
+    return None
+
+
+def _computed(compute: Compute, values: Values) -> Linear | None:
+    named = dict(compute.operands)
+    if compute.law == "copy":
+        return _linear(next(iter(named.values())), values)
+    left = _linear(named["self"], values) if "self" in named else None
+    if left is None:
+        return None
+    if compute.law == "neg":
+        return _sum(({}, 0), left, -1)
+    right = _linear(named.get("other"), values)
+    alpha = named.get("alpha", 1)
+    if right is None or not isinstance(alpha, int):
+        return None
+    match compute.law:
+        case "add":
+            return _sum(left, right, alpha)
+        case "sub":
+            return _sum(left, right, -alpha)
+        case "mul" if not left[0] or not right[0]:
+            constant, form = (left, right) if not left[0] else (right, left)
+            return _sum(({}, 0), form, constant[1])
+    return None
+
+
+def _sum(left: Linear, right: Linear, scale: int, more: int = 0) -> Linear:
+    """left + scale * right + more."""
+    form = dict(left[0])
+    for factor, coefficient in right[0].items():
+        form[factor] = form.get(factor, 0) + scale * coefficient
+    return {f: c for f, c in form.items() if c}, left[1] + scale * right[1] + more
+
+
+def _limit(form: Linear, axis: int, place: Mapping[int, tuple[int, TileAxis]]) -> Limit | None:
+    whole = affine(form[0], place, form[1])
+    own = [t for t in whole.terms if t.axis == axis]
+    rest = tuple(t for t in whole.terms if t.axis != axis)
+    if len(own) != 1 or own[0].div != 1 or own[0].mod or abs(own[0].scale) != 1:
+        return None
+    if any(t.div != 1 or t.mod for t in rest):
+        return None
+    return Limit(own[0].scale, Affine(rest, whole.base))

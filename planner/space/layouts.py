@@ -1,0 +1,117 @@
+"""How a group's grid is tiled and its reductions are walked: the layouts worth a try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..config import Config
+from ..costs.device import DeviceProfile
+from ..errors import Refusal
+from ..graph.graph import Graph
+from ..nests.group_nests import Schedule, schedule_group
+from ..nests.linear_forms import Role
+from ..nests.nest import Nest
+from ..stream.split_reduction import SMALLEST
+from .points import dot_sides, least_blocks
+
+LARGEST_TILE = 1 << 16
+_NEIGHBOURS = 64  # Elements side by side that one program takes at least.
+_LONG = 1 << 16  # Elements of a row from which it may be held in parts,
+_PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
+# Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
+_CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What decides the nests: tiling, how reductions are walked, and their parts."""
+
+    tiling: Literal["natural", "flat"]
+    reduction: Literal["held", "loop", "nested"]
+    split: int = 1
+
+    @property
+    def name(self) -> str:
+        base = self.tiling if self.reduction == "held" else self.reduction
+        return base if self.split == 1 else f"{base}/{self.split}"
+
+    @staticmethod
+    def of(config: Config) -> Layout:
+        return Layout(config.tiling, config.reduction, config.split)
+
+
+NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
+_LOOP, _NESTED = Layout("natural", "loop"), Layout("natural", "nested")
+
+
+def schedules_of(
+    group: Graph, device: DeviceProfile
+) -> tuple[dict[Layout, Schedule], dict[Layout, Refusal]]:
+    """The kernels of every layout that the group has, and why it lacks the others."""
+    schedules: dict[Layout, Schedule] = {}
+    refusals: dict[Layout, Refusal] = {}
+    for layout in layouts(group, device):
+        found = schedule_group(group, layout.tiling, layout.reduction, layout.split)
+        if not isinstance(found, Refusal):
+            found = _sensible(layout, found, schedules)
+        if isinstance(found, Refusal):
+            refusals[layout] = found
+        else:
+            schedules[layout] = found
+    return schedules, refusals
+
+
+def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
+    """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
+    found = [NATURAL, _FLAT, _LOOP, _NESTED]
+    plain = schedule_group(group, "natural", "loop")
+    if isinstance(plain, Refusal):
+        return found
+    nest = plain.kernels[0].nest
+    sides = dot_sides(nest)
+    rows, length = 1, 1
+    for number, axis in enumerate(nest.axes):
+        if axis.role is not Role.GRID:
+            length *= axis.extent
+        elif sides.get(number):
+            rows *= -(-axis.extent // 128)
+        else:
+            rows *= -(-axis.extent // _NEIGHBOURS) if _is_adjacent(nest, number) else axis.extent
+    if rows < (device.sm_count if sides else 4 * device.sm_count) and length >= 2 * SMALLEST:
+        busy, shortest = _CUT_PRODUCTS if sides else _CUT_ROWS
+        least, most = busy * device.sm_count, 16 * device.sm_count
+        powers = (1 << e for e in range(1, 13))
+        wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
+        for parts in wanted:
+            found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
+            found += [Layout("natural", "nested", parts)] if sides else []
+    if length >= _LONG and not sides:
+        held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
+        found += [layout for layout in held if layout not in found]
+    return found
+
+
+def _is_adjacent(nest: Nest, axis: int) -> bool:
+    """Whether the elements of an axis lie side by side in the largest input: one program takes
+    many of them."""
+    largest = max(nest.loads.values(), key=lambda access: access.type.nbytes, default=None)
+    return largest is not None and any(
+        t.axis == axis and t.scale == 1 for t in largest.offset.terms
+    )
+
+
+def _sensible(
+    layout: Layout, found: Schedule, others: Mapping[Layout, Schedule]
+) -> Schedule | Refusal:
+    nest = found.kernels[0].nest
+    if layout == _FLAT and NATURAL in others:
+        natural = others[NATURAL].kernels[0].nest
+        if [a.extents for a in nest.axes] == [a.extents for a in natural.axes]:
+            return Refusal("flat", "the natural tiling is flat already")
+    for kernel in found.kernels:
+        held = kernel.nest.largest_tile(least_blocks(kernel.nest))
+        if held > LARGEST_TILE:
+            return Refusal("held", f"a tile of {held} elements is too large")
+    return found

@@ -1,0 +1,124 @@
+"""Blocks and warps worth a try for one kernel, the usual ones first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from ..codegen.access import LEAST_DOT, power_of_two
+from ..nests.linear_forms import Role, TileAxis
+from ..nests.nest import Nest
+
+WARPS = (1, 2, 4, 8, 16, 32)
+_BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
+_RESULT = (128, 64, 256, 32, 16)
+_SUMMED = (64, 128, 32, 16)
+_USUAL = 160  # Between 128 x 128 and 128 x 256.
+_DOT_WARPS = (8, 4)
+
+
+def loose(nest: Nest) -> list[TileAxis]:
+    """The axes whose block is to be chosen."""
+    return [a for a in nest.axes if a.role is not Role.HELD]
+
+
+def least_blocks(nest: Nest) -> list[int]:
+    return [power_of_two(a.extent) if a.role is Role.HELD else 1 for a in nest.axes]
+
+
+def points(nest: Nest) -> Iterator[tuple[int, dict[str, int]]]:
+    """Warps and blocks of one kernel, the usual tile sizes first."""
+    sides = dot_sides(nest)
+    if sides:
+        yield from _dot_points(nest, sides)
+        return
+    free = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
+    least = least_blocks(nest)
+    # A value's tile: what it holds whole times the blocks of its other axes, by their position.
+    tiles = {
+        (
+            math.prod(least[a] for a in live),
+            tuple(place for place, a in enumerate(free) if a in live),
+        )
+        for live in _tile_axes(nest)
+    }
+    limits = tuple(power_of_two(nest.axes[a].extent) for a in free)
+    names = [nest.axes[a].name for a in free]
+    for tile, blocks in _blocks(limits, tuple(sorted(tiles))):
+        for warps in WARPS:
+            if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1):
+                yield warps, dict(zip(names, blocks, strict=True))
+
+
+def _tile_axes(nest: Nest) -> Iterator[frozenset[int]]:
+    """The axes of every tile: of each value, and of the products that a contraction sums."""
+    yield from nest.live
+    for fold in nest.contractions:
+        yield frozenset[int]().union(*(nest.live[r] for r in nest.values[fold].reads))
+
+
+def dot_sides(nest: Nest) -> dict[int, str]:
+    """The axes of which matrix products of tiles take more than one element at a time: "result"
+    and "summed". Empty where no contraction can be such a product."""
+    found: dict[int, str] = {}
+    for value in nest.contractions:
+        fold = nest.fold(value)
+        assert fold.times is not None
+        left, right = nest.live[fold.source], nest.live[fold.times]
+        summed = set(nest.reduced(fold))
+        sides = [_longest(left - right - summed, nest), _longest(right - left - summed, nest)]
+        if None not in sides and all(nest.axes[a].extent >= LEAST_DOT for a in summed):
+            found |= {a: "result" for a in sides if a is not None}
+            for axis in summed:
+                found.setdefault(axis, "summed")
+    return found
+
+
+def _longest(axes: frozenset[int], nest: Nest) -> int | None:
+    """The innermost of the axes that is long enough for one side of a product."""
+    long = [a for a in sorted(axes) if nest.axes[a].extent >= LEAST_DOT]
+    return max(long, key=lambda a: (min(nest.axes[a].extent, 128), a), default=None)
+
+
+def _dot_points(nest: Nest, sides: dict[int, str]) -> Iterator[tuple[int, dict[str, int]]]:
+    free = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
+    choices = [block_sizes(nest.axes[a], sides.get(a, "")) for a in free]
+    result = [place for place, a in enumerate(free) if sides.get(a) == "result"]
+
+    def unusual(blocks: tuple[int, ...]) -> float:
+        return abs(math.log2(math.prod(blocks[place] for place in result) / _USUAL ** len(result)))
+
+    for blocks in sorted(itertools.product(*choices), key=unusual):
+        chosen = {nest.axes[a].name: size for a, size in zip(free, blocks, strict=True)}
+        for warps in _DOT_WARPS:
+            yield warps, chosen
+
+
+def block_sizes(axis: TileAxis, side: str) -> Sequence[int]:
+    """Block sizes of an axis beside matrix products, the usual ones first (see `dot_sides`)."""
+    most = power_of_two(axis.extent)
+    usual = {"result": _RESULT, "summed": _SUMMED, "": (1,)}[side]
+    return [size for size in usual if size <= most] or [most]
+
+
+@lru_cache(maxsize=256)
+def _blocks(
+    limits: tuple[int, ...], tiles: tuple[tuple[int, tuple[int, ...]], ...]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Block sizes under limits with the size of their largest tile: those near 2048 elements
+    first, long inner blocks before long outer ones."""
+    outer = max(0, len(limits) - _BLOCKED)
+    choices = [
+        tuple(1 << p for p in range(min(limit, 8192).bit_length())) if place >= outer else (1,)
+        for place, limit in enumerate(limits)
+    ]
+    most = max(16384, *(held for held, _ in tiles))
+    found = []
+    for blocks in itertools.product(*choices):
+        tile = max(held * math.prod(blocks[place] for place in places) for held, places in tiles)
+        if tile <= most:
+            order = (abs(tile.bit_length() - 12), *(-b for b in reversed(blocks)))
+            found.append((order, tile, blocks))
+    return tuple((tile, blocks) for _, tile, blocks in sorted(found))

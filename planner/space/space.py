@@ -1,0 +1,416 @@
+"""The search space of one group, as data: dimensions, and the model's judgement of each point."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..codegen import descriptors
+from ..codegen.access import Tiles, power_of_two
+from ..codegen.subtiles import epilogue
+from ..config import Config
+from ..costs.cost import Cost, estimate, floor_s, total
+from ..costs.device import DeviceProfile
+from ..costs.tile_cache import once, tiles_of
+from ..costs.work import shared_bytes
+from ..errors import Refusal, Refused
+from ..graph.graph import Graph, itemsize
+from ..memo import by_identity
+from ..nests.group_nests import Schedule
+from ..nests.linear_forms import Role, TileAxis
+from ..nests.nest import Nest
+from ..values.values import Fold
+from .layouts import LARGEST_TILE, NATURAL, Layout, schedules_of
+from .points import WARPS, block_sizes, dot_sides, loose, points
+
+Value = str | int | bool
+_Judged = tuple[Config, Cost]
+
+_STAGES = (1, 3)
+_DOT_STAGES = (3, 4, 2, 1)
+_DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
+_GROUPS = (8, 1)
+_SUBTILES = (1, 2, 4)
+_WIDENED = (1, 2, 4)
+_EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
+_MOST_PER_THREAD = 128
+MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
+_ENUMERATED = 3000
+_LOOKED_AT = 800  # Configs among which one is chosen without measuring.
+_QUICK = 6  # Configs of a layout that stand for it where groups are compared.
+_RESIDENT = (1, 2)  # Programs of an SM that load ahead.
+_TRIED = 32  # Points of a later kernel of a split that the model compares,
+_VARIED = 3  # the best of them that are tried with the first kernel's
+_FIRST = 40  # first points.
+_RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
+_HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
+_NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
+_AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
+_NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One number to choose; `layouts` are those in which it has a meaning."""
+
+    name: str
+    values: tuple[Value, ...]
+    layouts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """`schedules` holds the kernels of every layout the group has; `refusals` why it lacks the
+    others. Configs that the model puts above `hopeless_s` seconds never reach the compiler. usual:
+    what `quick` gives, where it is known."""
+
+    device: DeviceProfile
+    schedules: Mapping[Layout, Schedule]
+    refusals: Mapping[Layout, Refusal]
+    dimensions: tuple[Dimension, ...]
+    group: Graph
+    hopeless_s: float = math.inf
+    usual: Cost | None = None
+
+    @property
+    def has_descriptors(self) -> bool:
+        return any(d.name == "access" for d in self.dimensions)
+
+    def floor_s(self) -> float:
+        """Seconds that no config can beat: compulsory traffic at full bandwidth."""
+        return floor_s(self.group, self.device)
+
+    def config(self, choice: Mapping[str, Any]) -> Config:
+        """The config of a choice by dimension name; dimensions its layout lacks are ignored."""
+        layout = next(layout for layout in self.schedules if layout.name == choice["layout"])
+        blocks = [(axis.name, int(choice[axis.name])) for axis in _tiled(self.schedules[layout])]
+        return Config(
+            tuple(sorted(blocks)),
+            num_warps=int(choice["num_warps"]),
+            num_stages=self._stages(layout, choice),
+            tiling=layout.tiling,
+            reduction=layout.reduction,
+            split=layout.split,
+            eviction=choice["eviction"],
+            group=int(choice.get("group", 1)),
+            # Triton runs two nested loops as one, not three.
+            programs=0 if layout.reduction == "nested" else int(choice.get("programs", 0)),
+            flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
+            access=choice.get("access", "pointer"),
+            subtiles=int(choice.get("subtiles", 1)),
+            widen=int(choice.get("widen", 1)) if layout.reduction == "loop" else 1,
+        )
+
+    def _stages(self, layout: Layout, choice: Mapping[str, Any]) -> int:
+        """Of a loop; what is held has none unless its programs walk over several tiles."""
+        if layout.reduction != "held":
+            return int(choice["num_stages"])
+        return _STAGES[-1] if choice.get("programs", 0) and self._has_tiles_ahead else 1
+
+    @property
+    def _has_tiles_ahead(self) -> bool:
+        return not any(d.name == "group" for d in self.dimensions)
+
+    def choice(self, config: Config) -> dict[str, Value]:
+        """The choice that gives a config; inverse of `config`."""
+        return {
+            "layout": Layout.of(config).name,
+            **dict(config.blocks),
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+            "eviction": config.eviction,
+            "group": config.group,
+            "programs": config.programs,
+            "flatten": config.flatten,
+            "access": config.access,
+            "subtiles": config.subtiles,
+            "widen": config.widen,
+        }
+
+    def judge(self, config: Config) -> Cost | Refusal:
+        """The predicted cost, or why the config never reaches the compiler."""
+        layout = Layout.of(config)
+        if layout not in self.schedules:
+            known = self.refusals.get(layout)
+            return known or Refusal("layout", f"the group has no layout {layout.name}")
+        costs = []
+        for kernel in self.schedules[layout].kernels:
+            try:
+                refusal = _hopeless(kernel.nest, config, self.device)
+                if refusal is not None:
+                    return refusal
+                costs.append(estimate(kernel.nest, config, self.device))
+                if config.subtiles > 1 and kernel is self.schedules[layout].kernels[0]:
+                    epilogue(kernel.nest, tiles_of(kernel.nest, config), config.subtiles)
+            except Refused as refused:
+                return refused.refusal
+        if config.access == "descriptor" and not any(
+            _are_of_use(kernel.nest, tiles_of(kernel.nest, config))
+            for kernel in self.schedules[layout].kernels
+        ):
+            return Refusal("descriptor", "no access is a block that a descriptor can copy")
+        cost = total(costs)
+        if cost.spill_bytes > MOST_SPILLED:
+            return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
+        if cost.seconds > self.hopeless_s:
+            return Refusal("slow", f"the model expects {cost.seconds * 1e6:.0f} us")
+        return cost
+
+    def quick(self) -> Cost | None:
+        """The model's cost of the best of a few usual configs: enough to compare groups."""
+        if self.usual is not None:
+            return self.usual
+        return min(self._quick(self.schedules, {}).values(), key=_seconds, default=None)
+
+    def _quick(
+        self, layouts: Iterable[Layout], known: dict[Config, Cost | Refusal]
+    ) -> dict[Layout, Cost]:
+        """The best of a few usual configs of each of these layouts that has one."""
+        usual = {layout: list(self._usual(layout, known)) for layout in layouts}
+        return {layout: min(costs, key=_seconds) for layout, costs in usual.items() if costs}
+
+    def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[Cost]:
+        """The costs of the first few blocks and warps of a layout, each run in the first way in
+        which it can be. known: what a space without a limit has judged."""
+        seen: dict[tuple[object, int], None] = {}
+        for config in itertools.islice(self._of_layout(layout, few=True), 8 * _QUICK):
+            point = (config.blocks, config.num_warps)
+            if point not in seen:
+                if len(seen) == _QUICK:
+                    return
+                if config not in known:
+                    known[config] = self.judge(config)
+                cost = known[config]
+                if isinstance(cost, Cost) and cost.seconds <= self.hopeless_s:
+                    seen[point] = None
+                    yield cost
+
+    def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
+        """The model's best configs, best first."""
+        return _ranked(self)[:limit]
+
+    def top(self) -> _Judged | None:
+        """The model's best config among the most usual."""
+        return next(iter(_sorted(self, self.enumerate(_LOOKED_AT))), None)
+
+    def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
+        """The model's best configs of every class, in turns: it ranks like configs well, but the
+        classes against each other less surely. A class is a layout and a number of warps, or with
+        matrix products their tiles as well."""
+        classes: dict[object, list[tuple[Config, Cost]]] = {}
+        for config, cost in self.ranked(_ENUMERATED):
+            tiles = config.blocks if cost.flops else ()
+            classes.setdefault((Layout.of(config), config.num_warps, tiles), []).append(
+                (config, cost)
+            )
+        best = min((cost.seconds for _, cost in itertools.chain(*classes.values())), default=0.0)
+        near = [c for c in classes.values() if c[0][1].seconds <= _NEAR * best]
+        turns = itertools.zip_longest(*near)
+        found = [item for turn in turns for item in turn if item is not None]
+        if not any(cost.flops for _, cost in found[:1]):
+            hinted = [more for config, _ in found[:4] for more in self._hinted(config)]
+            found[6:6] = hinted
+        return found[:limit]
+
+    def _hinted(self, config: Config) -> Iterator[_Judged]:
+        """The same with other hints to the cache, and a loop with its loads begun ahead."""
+        changed = [replace(config, eviction=e) for e in _EVICTIONS if e != config.eviction]
+        if config.reduction != "held":
+            changed.append(replace(config, num_stages=_STAGES[-1]))
+        if config.reduction == "loop":
+            changed += [replace(config, widen=n) for n in _WIDENED if n != config.widen]
+        for one in changed:
+            cost = self.judge(one)
+            if isinstance(cost, Cost):
+                yield one, cost
+
+    def enumerate(self, most: int = _ENUMERATED) -> Iterator[Config]:
+        """Configs of every layout, plain cache hints, the usual first; bounded for groups of many
+        axes."""
+        for layout in self.schedules:
+            each = most // len(self.schedules)
+            yield from itertools.islice(self._of_layout(layout), each)
+
+    def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
+        first, *later = self.schedules[layout].kernels
+        by_dots = bool(dot_sides(first.nest))
+        known: dict[int, list[dict[str, Value]]] = {}
+        for number, (warps, chosen) in enumerate(points(first.nest)):
+            rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
+            if warps not in known:
+                known[warps] = self._following([k.nest for k in later], warps, 1 if few else _TRIED)
+            for following in known[warps][: _VARIED if number < _FIRST else 1]:
+                one = {"layout": layout.name, **chosen, **following, **rest}
+                if by_dots:
+                    yield from (self.config(one | m) for m in self._variants(layout, few))
+                    continue
+                yield self.config(one)
+                if not few and layout.reduction == "held":
+                    yield from self._ahead(first.nest, one)
+
+    def _ahead(self, nest: Nest, one: dict[str, Value]) -> Iterator[Config]:
+        """The same by few programs that load their next tiles while they work on one, where a fold
+        makes them wait and tiles are so large that an SM has room for few."""
+        if not self._has_tiles_ahead or not any(isinstance(v.kind, Fold) for v in nest.values):
+            return
+        tiles = Tiles.of(nest, self.config(one))
+        sizes = [
+            math.prod(tiles.blocks[a] for a in access.axes) * itemsize(access.type.dtype)
+            for access in nest.loads.values()
+        ]
+        if max(sizes, default=0) >= _AHEAD:
+            count = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+            for programs in (each * self.device.sm_count for each in _RESIDENT):
+                if count > 2 * programs:
+                    yield self.config(one | {"programs": programs})
+
+    def _following(self, nests: list[Nest], warps: int, tried: int) -> list[dict[str, Value]]:
+        """Blocks of the later kernels of a split, the best by the model first: those of each that
+        are best, then their next best together. tried: points of each that the model judges."""
+        best: list[list[dict[str, Value]]] = []
+        for nest in nests:
+            usual = itertools.islice((b for w, b in points(nest) if w == warps), tried)
+            found: list[tuple[float, dict[str, Value]]] = []
+            for blocks in usual:
+                config = Config(tuple(blocks.items()), num_warps=warps, num_stages=1)
+                refused = tried > 1 and _hopeless(nest, config, self.device)
+                if not refused:
+                    seconds = estimate(nest, config, self.device).seconds if tried > 1 else 0.0
+                    found.append((seconds, dict(blocks)))
+            found.sort(key=lambda item: item[0])
+            alone: dict[str, Value] = {a.name: 1 for a in loose(nest)}
+            best.append([blocks for _, blocks in found[:_VARIED]] or [alone])
+        count = max((len(each) for each in best), default=1)
+        return [
+            {k: v for each in best for k, v in each[min(place, len(each) - 1)].items()}
+            for place in range(count)
+        ]
+
+    def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, Value]]:
+        """How a kernel with matrix products of some tiles is run, the usual ways first; or only
+        those."""
+        held, nested = layout.reduction == "held", layout.reduction == "nested"
+        kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
+        for access, stages in itertools.product(
+            kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]
+        ):
+            one: dict[str, Value] = {"num_stages": stages, "group": 8, "access": access}
+            yield one | {"flatten": nested}
+            if not few and not held and not nested and stages == _DOT_STAGES[0]:
+                yield one | {"programs": self.device.sm_count}
+                yield one | {"subtiles": 2}
+
+
+@by_identity(16)
+def _ranked(space: Space) -> list[_Judged]:
+    return _sorted(space, space.enumerate())
+
+
+def _sorted(space: Space, configs: Iterable[Config]) -> list[_Judged]:
+    """Those that are not refused, best first."""
+    judged = ((config, space.judge(config)) for config in configs)
+    return sorted(((c, cost) for c, cost in judged if isinstance(cost, Cost)), key=_by_seconds)
+
+
+def _seconds(cost: Cost) -> float:
+    return cost.seconds
+
+
+def _by_seconds(judged: _Judged) -> tuple[float, str]:
+    return judged[1].seconds, str(judged[0])
+
+
+def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
+    """The space of a group, or why it cannot be one kernel."""
+    schedules, refusals = schedules_of(group, device)
+    if not schedules:
+        return refusals[NATURAL]
+    space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
+    known: dict[Config, Cost | Refusal] = {}
+    usual = space._quick(schedules, known)
+    if not usual:
+        return space
+    least = min(cost.seconds for cost in usual.values())
+    limited = replace(space, hopeless_s=_HOPELESS * least + _NOISE_S)
+    # Of those below the limit a few more; a layout that has none of them is far behind.
+    near = [layout for layout in usual if usual[layout].seconds <= limited.hopeless_s]
+    again = limited._quick(near, known)
+    return replace(limited, usual=min(again.values(), key=_seconds))
+
+
+def _dimensions(
+    schedules: Mapping[Layout, Schedule], device: DeviceProfile
+) -> tuple[Dimension, ...]:
+    layouts = frozenset(layout.name for layout in schedules)
+    found = [Dimension("layout", tuple(layout.name for layout in schedules), layouts)]
+    sizes: dict[str, set[int]] = {}
+    used: dict[str, set[str]] = {}
+    by_dots: set[str] = set()
+    for layout, schedule in schedules.items():
+        for kernel in schedule.kernels:
+            sides = dot_sides(kernel.nest)
+            by_dots |= {layout.name} if sides else set()
+            for number, axis in enumerate(kernel.nest.axes):
+                if axis.role is not Role.HELD:
+                    own = block_sizes(axis, sides.get(number, "")) if sides else _powers(axis)
+                    sizes.setdefault(axis.name, set()).update(own)
+                    used.setdefault(axis.name, set()).add(layout.name)
+    for name in sorted(sizes):
+        found.append(Dimension(name, tuple(sorted(sizes[name])), frozenset(used[name])))
+    found.append(Dimension("num_warps", WARPS, layouts))
+    looping = frozenset(layout.name for layout in schedules if layout.reduction != "held")
+    if looping:
+        stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
+        found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
+    found.append(Dimension("eviction", _EVICTIONS, layouts))
+    walked = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
+    if walked - by_dots:
+        found.append(Dimension("widen", _WIDENED, walked - by_dots))
+    held = frozenset(layout.name for layout in schedules if layout.reduction == "held")
+    if not by_dots and held:
+        counts = (0, *(each * device.sm_count for each in _RESIDENT))
+        found.append(Dimension("programs", counts, held))
+    if by_dots:
+        found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
+        found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
+        found.append(Dimension("flatten", (False, True), frozenset(by_dots & {"nested"})))
+        found.append(Dimension("subtiles", _SUBTILES, frozenset(by_dots)))
+        if device.capability >= _DESCRIPTORS:
+            found.append(Dimension("access", ("pointer", "descriptor"), frozenset(by_dots)))
+    return tuple(found)
+
+
+def _powers(axis: TileAxis) -> tuple[int, ...]:
+    most = min(power_of_two(axis.extent), 1 << 14)
+    return tuple(1 << p for p in range(most.bit_length()))
+
+
+def _tiled(schedule: Schedule) -> list[TileAxis]:
+    return [a for kernel in schedule.kernels for a in loose(kernel.nest)]
+
+
+@once
+def _are_of_use(nest: Nest, tiles: Tiles) -> bool:
+    return descriptors.are_of_use(tiles)
+
+
+@once
+def _largest_tile(nest: Nest, tiles: Tiles) -> int:
+    return tiles.largest_tile()
+
+
+def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
+    tiles = tiles_of(nest, config)
+    shared = shared_bytes(nest, tiles, config)
+    if shared > device.shared_per_sm - _RESERVED:
+        return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
+    tile = _largest_tile(nest, tiles)
+    if tile > LARGEST_TILE:
+        return Refusal("tile", f"a tile of {tile} elements is over {LARGEST_TILE}")
+    each = tile / (32 * config.num_warps)
+    if each > _MOST_PER_THREAD:
+        return Refusal("tile", f"{each:.0f} elements a thread are over {_MOST_PER_THREAD}")
+    return None

@@ -1,0 +1,184 @@
+"""Online reductions, derived: folds that wait for other folds over the same looped axis are made
+to join their pass.
+
+A fold over a looped axis is *carried*: complete only after the loop. A value that varies along
+the axis is *streamed*. A fold whose source reads a carried fold would need another pass; it joins
+the same pass where one of these rules holds, else it is refused with the step that failed:
+
+- multiplier: sum(u * x) = sum(u) * x for an x made of carried folds that is not streamed;
+- exponent: the source is u * exp(E), E linear in running extrema x, so that what was summed with
+  the old x follows the new one by H(t, x, x') = t * exp(c * (x' - x));
+- rising: max(f(u)) = f(max(u)) for an f that does not fall;
+- spread: sum((u - mean(u))**2) follows the sum that gives the mean (`welford.py`);
+- pick: sum(where(j == i, f(u), 0)) = f(sum(where(j == i, u, 0))) for any f, and 0 without a hit.
+
+H distributes over the sum and H(H(t, x, x'), x', x'') = H(t, x, x''), so that the order and the
+size of the blocks do not matter and parts of a split loop combine by the same H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import Refusal, Refused
+from ..graph.graph import Ref
+from ..graph.ops import MAX, MIN
+from ..values.values import Compute, Fold, Value, Values
+from .move_behind_reduce import lift, pick
+from .products import Base, Factor, combined, product
+from .rewriting import Rewriting, unless_zero
+from .welford import spread
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How a fold that is under way follows the extrema it was computed with:
+    H(t, x, x') = t * base ** sum(c * (x' - x)) over `exponent`.
+
+    exponent: (coefficient c, id of the extremum x in `Derived.values`); c is negative for a
+    maximum and positive for a minimum, so that H never grows and is 0 where x was infinite."""
+
+    exponent: tuple[tuple[float, int], ...]
+    base: Base = "e"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was derived for the fold of node `fold`: the rule, and the statement it gives."""
+
+    fold: str
+    rule: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """`values` computes the same outputs; `corrections` by fold id in it; `refusals` by the
+    origin of the folds that keep a later pass."""
+
+    values: Values
+    corrections: Mapping[int, Correction]
+    proofs: tuple[Proof, ...]
+    refusals: Mapping[str, Refusal]
+
+
+def followed(
+    values: Sequence[Value], corrections: Mapping[int, Correction], fold: int
+) -> frozenset[int]:
+    """The folds of the same pass that a fold follows while they are under way."""
+    correction, kind = corrections.get(fold), values[fold].kind
+    found = {x for _, x in correction.exponent} if correction else set()
+    if isinstance(kind, Fold) and kind.about is not None:
+        found.add(kind.about)
+    return frozenset(found)
+
+
+def derive(values: Values, over: frozenset[int]) -> Derived:
+    """The values rewritten so that as many folds as possible share one pass over the looped
+    factors `over`. What no rule reaches is left as it is, with a refusal."""
+    work = Rewriting(values, over)
+    corrections: dict[int, Correction] = {}
+    proofs: list[Proof] = []
+    refusals: dict[str, Refusal] = {}
+    for value in values.values:
+        kind = value.kind
+        if not isinstance(kind, Fold) or over.isdisjoint(kind.reduced):
+            continue
+        if not work.is_carried(kind):
+            why = f"{value.origin} reduces only a part of the looped axis"
+            refusals[value.origin] = Refusal("online", why)
+            continue
+        waits = frozenset[int]().union(*(work.carried(v) for v in value.reads))
+        work.now = max((work.passes[f] for f in waits), default=0)
+        work.passes[value.id] = work.now
+        work.along = frozenset(kind.reduced)
+        try:
+            proofs += _join(work, value.id, kind, corrections)
+        except Refused as refused:
+            work.passes[value.id] = work.now + 1
+            refusals[value.origin] = refused.refusal
+    result, renamed = work.finish()
+    renumbered = {
+        renamed[fold]: replace(h, exponent=tuple((c, renamed[x]) for c, x in h.exponent))
+        for fold, h in corrections.items()
+        if fold in renamed
+    }
+    return Derived(result, renumbered, tuple(proofs), refusals)
+
+
+def _join(
+    work: Rewriting, fold: int, kind: Fold, corrections: dict[int, Correction]
+) -> list[Proof]:
+    """Make one carried fold join the pass of those it reads. Raises Refused."""
+    if kind.monoid in (MAX, MIN):
+        return _proved(work, fold, "rising", lift(work, fold, kind))
+    if kind.about is not None or not any(work.waits(v) for v in work.values[fold].reads):
+        return []
+    if kind.monoid.name != "sum":
+        raise Refused("online", f"no rule corrects a {kind.monoid.name} under way")
+    near = _proved(work, fold, "spread", spread(work, fold, kind))
+    picked = near or _proved(work, fold, "pick", pick(work, fold, kind))
+    return picked or _separate(work, fold, kind, corrections)
+
+
+def _proved(work: Rewriting, fold: int, rule: str, formula: str) -> list[Proof]:
+    return [Proof(work.values[fold].origin, rule, formula)] if formula else []
+
+
+def _separate(
+    work: Rewriting, fold: int, kind: Fold, corrections: dict[int, Correction]
+) -> list[Proof]:
+    """A sum joins: multipliers move behind it, exponents become a correction."""
+    value = work.values[fold]
+    parts = [product(work, v) for v in (kind.source, kind.times) if v is not None]
+    whole = combined(None, *parts)
+    kept = [part.kept for part in parts]
+    if None in kept:
+        raise Refused("online", f"an operand of {value.origin} does not vary along the loop")
+    source, times = (*kept, None)[:2]
+    assert source is not None
+    inner = fold
+    if whole.moved:
+        summed = replace(kind, source=source, times=times)
+        inner = work.add(summed, value.dims, value.dtype, value.origin)
+        result = inner
+        for factor in whole.moved:
+            operands = (("self", Ref(result)), ("other", Ref(factor.value)))
+            dtype, how = value.dtype, (factor.cost, factor.law)
+            scaled = Compute(factor.expr, operands, dtype, dtype, *how)
+            result = work.add(scaled, value.dims, value.dtype, value.origin)
+        if whole.masked:
+            result = unless_zero(work, inner, result)
+        work.put(fold, result)
+        work.passes[inner] = work.now
+    proofs = [Proof(value.origin, "multiplier", _moving(kind, f)) for f in whole.moved]
+    if whole.exponent:
+        exponent = tuple((c, x) for x, c in sorted(whole.exponent.items()))
+        corrections[inner] = Correction(exponent, whole.base)
+        proofs.append(Proof(value.origin, "exponent", _statement(work, corrections[inner])))
+    return proofs
+
+
+# --- statements ---
+
+
+def _moving(kind: Fold, factor: Factor) -> str:
+    sign = "*" if factor.law == "mul" else "/"
+    name = "mean" if kind.mean else "sum"
+    return f"{name}(u {sign} x) = {name}(u) {sign} x, x = {factor.text}"
+
+
+def _statement(work: Rewriting, correction: Correction) -> str:
+    """H as it is printed: "H(t, x, x') = t * exp(x - x'), x = amax"."""
+    several = len(correction.exponent) > 1
+    terms, names = [], []
+    for i, (c, x) in enumerate(correction.exponent):
+        name = f"x{i}" if several else "x"
+        names.append(f"{name} = {work.values[x].origin}")
+        step = f"{name} - {name}'" if c < 0 else f"{name}' - {name}"
+        if abs(c) != 1:
+            step = f"{abs(c):g} * ({step})"
+        terms.append(step)
+    function = "exp" if correction.base == "e" else "exp2"
+    return f"H(t, x, x') = t * {function}({' + '.join(terms)}), {', '.join(names)}"

@@ -1,0 +1,229 @@
+"""Values under rewriting, and what of them varies along a looped axis (see `online.py`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+
+from ..graph.graph import Arg, Ref
+from ..graph.ops import MAX, MIN, OPS, Pointwise
+from ..values.values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Literal,
+    Load,
+    Value,
+    ValueKind,
+    Values,
+    written,
+)
+
+FLOATS = ("float32", "float64")
+INDICES = ("int32", "int64")
+
+
+class Rewriting:
+    """Values to which new ones are appended and in which a slot may change its kind: what read
+    the slot reads the new kind. `passes[f]` numbers the pass over the loop in which the carried
+    fold f is under way; `now` is that of the fold in hand, `along` the factors it reduces."""
+
+    def __init__(self, given: Values, over: frozenset[int]) -> None:
+        self.given = given
+        self.over = over
+        self.values = list(given.values)
+        self.passes: dict[int, int] = {}
+        self.now = 0
+        self.along = over
+        self.changed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._varies: dict[int, frozenset[int]] = {}
+        self._carried: dict[int, frozenset[int]] = {}
+        self._same = {self._identity(v.kind, v.dims, v.dtype): v.id for v in self.values}
+
+    @staticmethod
+    def _identity(kind: ValueKind, dims: Dims, dtype: str) -> object:
+        return kind, written(kind), frozenset(f for dim in dims for f in dim), dtype
+
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
+        """A new value, or the one there is of this kind."""
+        key = self._identity(kind, dims, dtype)
+        if key not in self._same:
+            self._same[key] = len(self.values)
+            self.values.append(Value(len(self.values), kind, dims, dtype, origin))
+        return self._same[key]
+
+    def number(self, number: float, dtype: str) -> int:
+        return self.add(Literal(number), (), dtype, repr(number))
+
+    def cast(self, value: int, dtype: str) -> int:
+        source = self.values[value]
+        if source.dtype == dtype:
+            return value
+        kind = Compute("{x}", (("x", Ref(value)),), None, source.dtype, "move", "copy")
+        return self.add(kind, source.dims, dtype, source.origin)
+
+    def rebuilt(self, value: int, operands: Mapping[str, int]) -> int:
+        """The computation of a value with other operands."""
+        old = self.values[value]
+        assert isinstance(old.kind, Compute)
+        new = tuple((n, Ref(operands[n]) if n in operands else a) for n, a in old.kind.operands)
+        return self.add(replace(old.kind, operands=new), old.dims, old.dtype, old.origin)
+
+    def put(self, slot: int, result: int) -> None:
+        """Let all that reads the slot read what `result` computes."""
+        self.values[slot] = replace(self.values[slot], kind=self.values[result].kind)
+        self.changed = True
+        self._forget()
+
+    def is_carried(self, kind: ValueKind) -> bool:
+        return isinstance(kind, Fold) and bool(self.over) and self.over <= set(kind.reduced)
+
+    def varies(self, value: int) -> frozenset[int]:
+        """The factors on which a value really depends."""
+        for each in self.operands_first([value], self._varies):
+            kind = self.values[each].kind
+            own: set[int] = set()
+            match kind:
+                case Load(dims=dims):
+                    moving = (d for d in dims if d.stride * d.step or d.limit is not None)
+                    own.update(f for dim in moving for f in dim.factors)
+                case Index(factors=factors) | Choice(factors=factors):
+                    own.update(factors)
+            own.update(*(self._varies[r] for r in self.values[each].reads))
+            own.difference_update(kind.reduced if isinstance(kind, Fold) else ())
+            self._varies[each] = frozenset(own)
+        return self._varies[value]
+
+    def carried(self, value: int) -> frozenset[int]:
+        """The carried folds that a value reads before any other, itself where it is one."""
+        for each in self.operands_first([value], self._carried):
+            reads = self.values[each].reads
+            self._carried[each] = (
+                frozenset({each})
+                if self.is_carried(self.values[each].kind)
+                else frozenset[int]().union(*(self._carried[r] for r in reads))
+            )
+        return self._carried[value]
+
+    def streams(self, argument: Arg) -> bool:
+        """Whether an operand varies over what the fold in hand reduces."""
+        return isinstance(argument, Ref) and not self.along.isdisjoint(self.varies(argument.node))
+
+    def waits(self, value: int) -> frozenset[int]:
+        """The carried folds in a value that are under way in the pass of the fold in hand."""
+        return frozenset(f for f in self.carried(value) if self.passes[f] == self.now)
+
+    def is_extremum(self, value: int) -> bool:
+        kind = self.values[value].kind
+        return isinstance(kind, Fold) and kind.monoid in (MAX, MIN) and bool(self.waits(value))
+
+    def constant(self, argument: Arg) -> float | None:
+        """The number that an operand is everywhere, if it is one."""
+        if isinstance(argument, (bool, int, float)):
+            return float(argument)
+        if isinstance(argument, Ref):
+            match self.values[argument.node].kind:
+                case Literal(number=number):
+                    return float(number)
+                case Compute(law="copy", operands=((_, inner),)):
+                    return self.constant(inner)
+        return None
+
+    def uncopied(self, value: int) -> int:
+        """The index behind its conversions."""
+        match self.values[value]:
+            case Value(kind=Compute(law="copy", operands=((_, Ref(node=inner)),)), dtype=dtype):
+                return self.uncopied(inner) if dtype in INDICES else value
+        return value
+
+    def names(self, values: Sequence[int] | frozenset[int]) -> str:
+        return ", ".join(self.values[v].origin for v in sorted(values))
+
+    def live(self) -> list[int]:
+        """All that the outputs read, every value after its operands."""
+        return self.operands_first(sorted({o.value for o in self.given.outputs}))
+
+    def operands_first(self, wanted: Sequence[int], known: Container[int] = ()) -> list[int]:
+        """The wanted values and all that they read, but for what is known and what only that
+        reads, every value after its operands."""
+        order: dict[int, None] = {}
+        pending = [value for value in reversed(wanted) if value not in known]
+        while pending:
+            reads = sorted(self.values[pending[-1]].reads)
+            missing = [read for read in reads if read not in order and read not in known]
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                order[pending.pop()] = None
+        return list(order)
+
+    def readers(self) -> Counter[int]:
+        """By value, how many others read it, stores included."""
+        found = Counter(o.value for o in self.given.outputs)
+        for value in self.live():
+            found.update(self.values[value].reads)
+        return found
+
+    def finish(self) -> tuple[Values, Mapping[int, int]]:
+        """The live values, numbered densely, and their new ids."""
+        if not self.changed:
+            return self.given, {v.id: v.id for v in self.given.values}
+        order = self.live()
+        renamed = {old: new for new, old in enumerate(order)}
+        values = tuple(
+            replace(self.values[old], id=new, kind=_renamed(self.values[old].kind, renamed))
+            for old, new in renamed.items()
+        )
+        outputs = tuple(replace(o, value=renamed[o.value]) for o in self.given.outputs)
+        return Values(values, outputs, self.given.extents), renamed
+
+
+def _renamed(kind: ValueKind, ids: Mapping[int, int]) -> ValueKind:
+    match kind:
+        case Compute(operands=operands):
+            new = tuple((n, Ref(ids[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
+            return replace(kind, operands=new)
+        case Fold(source=source, times=times, about=about):
+            new_times = None if times is None else ids[times]
+            new_about = None if about is None else ids[about]
+            return replace(kind, source=ids[source], times=new_times, about=new_about)
+        case Choice(pieces=pieces):
+            return replace(kind, pieces=tuple((ids[v], low, high) for v, low, high in pieces))
+        case Load(at=at):
+            return replace(kind, at=tuple(replace(a, value=ids[a.value]) for a in at))
+    return kind
+
+
+def row_of(name: str) -> Pointwise:
+    row = OPS[f"aten.{name}"]
+    assert isinstance(row, Pointwise)
+    return row
+
+
+def compute(work: Rewriting, name: str, like: Value, *operands: int) -> int:
+    """A new value computed by a row of the table from values named self, other, in the dtype of
+    `like` and of its shape."""
+    row = row_of(name)
+    expr = row.form(like.dtype).replace(" * {alpha}", "")
+    named = tuple(zip(("self", "other"), map(Ref, operands), strict=False))
+    kind = Compute(expr, named, like.dtype, like.dtype, row.cost, row.law)
+    return work.add(kind, like.dims, like.dtype, like.origin)
+
+
+def unless_zero(work: Rewriting, total: int, result: int) -> int:
+    """A sum of zeros selected by a mask stays 0 where its multiplier is infinite or NaN: the row
+    that a softmax has masked altogether."""
+    like = work.values[total]
+    row = row_of("eq.Scalar")
+    kind = Compute(row.expr, (("self", Ref(total)), ("other", 0)), like.dtype, "bool", row.cost)
+    empty = work.add(kind, like.dims, "bool", like.origin)
+    where = row_of("where.self")
+    operands = (("condition", Ref(empty)), ("self", Ref(total)), ("other", Ref(result)))
+    chosen = Compute(where.expr, operands, like.dtype, like.dtype, where.cost, where.law)
+    return work.add(chosen, like.dims, like.dtype, like.origin)

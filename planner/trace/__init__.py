@@ -1,0 +1,1 @@
+"""From a group's graph to its values: views become strides of loads, dimensions become factors."""

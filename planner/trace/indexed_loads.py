@@ -1,0 +1,152 @@
+"""Reading by index: a load whose address has a term that a value gives.
+
+The source must lie in memory: an input of the group, or a view of one. An index that is negative
+counts from the end where eager counts so; one outside reads nothing, and gives NaN, or 0 of
+integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ..errors import Refused
+from ..graph.graph import Node, Ref
+from ..graph.ops import Lookup, bound
+from ..values.axes import Factors
+from ..values.values import At, Compute, Dims, Load, LoadDim, Windows
+from .strided_views import strided
+from .views import Found, Reader, Reading, Request, load_dims
+
+_INDICES = ("int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class _Picks:
+    """indices: by dimension of the source, the node that names places along it. first: where the
+    dimensions of the indices stand in the result, or None where each stands at its own place."""
+
+    source: int
+    indices: tuple[tuple[int, int], ...]
+    first: int | None
+
+
+def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
+    """The load of a lookup, and the dimensions of its result. Raises Refused where the source is
+    computed by the same kernel, or the index is no integer."""
+    picks = _picks(reader, node, row)
+    memory = strided(reader.group, reader.group.nodes[picks.source])
+    if memory is None or node.type is None:
+        raise Refused("indexed", f"{node.name} reads by index what the kernel itself computes")
+    shape = reader.shape(picks.source)
+    values, dims = yield from _index(reader, node, picks, windows)
+    if picks.first is None:
+        own = [d for d in range(len(shape)) if d != picks.indices[0][0]]
+        kept = tuple(dims[d] for d in own)
+        sizes = tuple(node.type.shape[d] for d in own)
+        seen = tuple(windows[d] for d in own)
+    else:
+        own = [d for d in range(len(shape)) if d not in dict(picks.indices)]
+        sizes = tuple(shape[d] for d in own)
+        seen = windows[: picks.first] + windows[picks.first + len(dims) :]
+        kept = reader.fresh(sizes, seen)
+        dims = kept[: picks.first] + dims + kept[picks.first :]
+    parts = load_dims(kept, sizes, tuple(memory.stride[d] for d in own), seen)
+    at = []
+    for value, (dim, index) in zip(values, picks.indices, strict=True):
+        if row.wraps:
+            value = _wrapped(reader, value, shape[dim], index)
+        at.append(At(value, memory.stride[dim], shape[dim]))
+    first = LoadDim((), 1, memory.offset, 0)
+    dtype = node.type.dtype
+    kind = Load(memory.input, (first, *parts) if memory.offset else parts, dtype, tuple(at))
+    return reader.add(kind, dims, dtype, node)
+
+
+def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
+    """The dimensions of a lookup, its source being read as a whole. Raises Refused where a part
+    of an axis of the result asks for another part of the source."""
+    picks = _picks(reader, node, row)
+    shape, whole = reader.shape(picks.source), reader.shape(node.id)
+    value, source = yield picks.source, (None,) * len(shape)
+    _, dims = yield from _index(reader, node, picks, windows)
+    own = [d for d in range(len(shape)) if d not in dict(picks.indices)]
+    if picks.first is None:
+        kept = tuple(dims[d] for d in own)
+        if any(whole[d] != shape[d] for d in own):
+            raise Refused("window", f"{node.name} gathers from a part of its source")
+    else:
+        kept = reader.fresh(tuple(shape[d] for d in own), (None,) * len(own))
+        dims = kept[: picks.first] + dims + kept[picks.first :]
+    for mine, dim in zip(kept, own, strict=True):
+        if mine and source[dim]:
+            reader.space.unify(mine, source[dim])
+    return value, dims
+
+
+def _picks(reader: Reader, node: Node, row: Lookup) -> _Picks:
+    named = bound(node)
+    source, index = named[row.source], named[row.index]
+    assert isinstance(source, Ref)
+    rank = len(reader.shape(source.node))
+    if isinstance(index, tuple):
+        found = [(d, i.node) for d, i in enumerate(index) if isinstance(i, Ref)]
+        taken = [d for d, _ in found]
+        if not found:
+            raise Refused("indexed", f"{node.name} has no index")
+        # Indices side by side leave their dimensions there, others in front.
+        first = taken[0] if taken == list(range(taken[0], taken[-1] + 1)) else 0
+        return _Picks(source.node, tuple(found), first)
+    assert isinstance(index, Ref)
+    dim = named.get("dim", 0)
+    if not rank or not isinstance(dim, int):
+        raise Refused("indexed", f"{node.name} reads a number by index")
+    dim %= rank
+    return _Picks(source.node, ((dim, index.node),), None if row.along else dim)
+
+
+def _index(
+    reader: Reader, node: Node, picks: _Picks, windows: Windows
+) -> Generator[Request, Found, tuple[list[int], Dims]]:
+    """The values of the indices, and their common dimensions."""
+    nodes = [reader.group.nodes[i] for _, i in picks.indices]
+    if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):
+        raise Refused("indexed", f"{node.name} reads by what is no index: {nodes[0].type}")
+    shape = _broadcast([reader.shape(n.id) for n in nodes])
+    if picks.first is not None:
+        shape = shape or ((1,) if _keeps_one(reader, node, picks) else ())
+        windows = windows[picks.first : picks.first + len(shape)]
+    values: list[int] = []
+    dims: list[Factors] = [()] * len(shape)
+    for n in nodes:
+        value, own = yield from reader.operand(n.id, shape, windows)
+        values.append(value)
+        for position, factors in enumerate(own):
+            if factors and dims[position]:
+                reader.space.unify(dims[position], factors)
+            dims[position] = dims[position] or factors
+    return values, tuple(dims)
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Of tensors that broadcast against each other, aligned at the last dimension."""
+    aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in aligned)[::-1]
+
+
+def _keeps_one(reader: Reader, node: Node, picks: _Picks) -> bool:
+    """Whether an index without dimensions leaves one of size 1 (`index_select`)."""
+    kept = len(reader.shape(picks.source)) - len(picks.indices)
+    return len(reader.shape(node.id)) > kept
+
+
+def _wrapped(reader: Reader, value: int, size: int, index: int) -> int:
+    """The place that an index names; a negative one counts from the end."""
+    node = reader.group.nodes[index]
+    assert node.type is not None
+    dtype = node.type.dtype
+    dims = reader.dims(value)
+    text = "tl.where({self} < 0, {self} + {size}, {self})"
+    operands = (("self", Ref(value)), ("size", size))
+    return reader.add(Compute(text, operands, dtype, dtype, "fma", "wrap"), dims, dtype, node)[0]

@@ -1,0 +1,163 @@
+"""In which dtype an operation is computed, and its expression there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch._prims_common import elementwise_dtypes
+
+from ..errors import Refused
+from ..graph.graph import Arg, Graph, Node, Ref
+from ..graph.numbers import BOUNDS, stored
+from ..graph.ops import Cast, Contraction, Law, Pointwise, Reduction, View, bound, row
+from ..graph.sizes import plain
+from ..values.values import register_dtype
+
+NARROW = ("float16", "bfloat16")
+
+
+def expression(operation: Pointwise, arguments: Mapping[str, Arg], working: str | None) -> str:
+    """The row's expression in a dtype, without the factor `alpha` where that is 1."""
+    expr = operation.expr
+    if operation.on_bool and working == "bool":
+        expr = operation.on_bool
+    if arguments.get("alpha") == 1:
+        expr = expr.replace(" * {alpha}", "").replace(" & {alpha}", "")
+    return expr
+
+
+_KINDS = {
+    "default": Kind.DEFAULT,
+    "float": Kind.INT_TO_FLOAT,
+    "bool": Kind.ALWAYS_BOOL,
+}
+
+
+def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str | None, str]:
+    """The dtype the expression is evaluated in and the one it yields, by PyTorch's promotion."""
+    if operation.promotion == "same":
+        return None, register_dtype(dtype_of(node))
+    samples: list[torch.Tensor | int | float] = []
+    for name, argument in bound(node).items():
+        if name == "condition" or "{" + name + "}" not in operation.expr:
+            continue
+        if isinstance(argument, Ref):
+            tensor = group.nodes[argument.node].type
+            if tensor is None:
+                raise Refused("opaque", f"{group.nodes[argument.node].name} is no single tensor")
+            dtype = getattr(torch, tensor.dtype)
+            samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
+        elif name != "alpha" and isinstance(argument, (bool, int, float)):
+            samples.append(plain(argument))
+    working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
+    name = register_dtype(str(working).removeprefix("torch."))
+    return name, "bool" if operation.promotion == "bool" else name
+
+
+def number_of(group: Graph, node: Node, operation: Pointwise, number: Arg) -> Arg:
+    """A number beside tensors, as eager takes it: arithmetic on 16-bit floats keeps all of it, but
+    what compares them, or takes a remainder, first makes it one of them."""
+    if not isinstance(number, (bool, int, float)) or not operation.rounds_numbers:
+        return number
+    types = [group.nodes[i].type for i in node.inputs]
+    narrow = {t.dtype for t in types if t is not None and t.dtype in NARROW}
+    alone = len(narrow) == 1 and len(types) == 1
+    return stored(number, narrow.pop()) if alone else number
+
+
+def dtype_of(node: Node) -> str:
+    assert node.type is not None
+    return node.type.dtype
+
+
+_INTEGERS = ("int32", "int64")
+
+
+def cast_law(source: str, target: str) -> Law:
+    """What algebra may assume of a conversion between dtypes of registers."""
+    if target == source or source == "bool":
+        return "copy"
+    if target in ("float32", "float64") or (source in BOUNDS and target in _INTEGERS):
+        return "copy"
+    return "rising" if source in ("float32", "float64") and target in _INTEGERS else ""
+
+
+USER_CAST = "aten._to_copy.default"
+"""A cast that the user wrote. One that a decomposition makes is `prims.convert_element_type`."""
+
+
+def rounds(group: Graph, node: Node) -> bool:
+    """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
+    wrote does, but where it is only stored, or an operand of products of matrices, for there it is
+    rounded in any case; with the numerics of eager the result of every operation does."""
+    if node.type is None or node.type.dtype not in NARROW:
+        return False
+    users = list(group.users(node.id))
+    if group.numerics == "eager":
+        return bool(users) and isinstance(row(node), (Pointwise, Cast, Reduction, Contraction))
+    if node.op != USER_CAST:
+        return False
+    while users:
+        user = group.nodes[users.pop()]
+        if isinstance(row(user), View):
+            users += group.users(user.id)
+        elif not isinstance(row(user), Contraction):
+            return True
+    return False
+
+
+def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str, str]:
+    """The dtype in which a product takes its operands, and its precision where that is float32.
+
+    Operands that are 16-bit numbers, only spread to float32, give the same products as those. With
+    one such, tf32 has all that a result shows which is rounded to bfloat16 at once."""
+    sides = [held(group, left), held(group, right)]
+    own = dtype_of(group.nodes[left])
+    if sides[0] is not None and sides[0] == sides[1]:
+        return sides[0], "ieee"
+    if dict(node.kwargs).get("precision") == "tf32":
+        return own, "tf32"
+    loose = own == "float32" and any(sides) and group.numerics == "fast"
+    shown = loose and _is_rounded_at_once(group, node)
+    return own, "tf32" if shown else "ieee"
+
+
+def held(group: Graph, node: int) -> str | None:
+    """The 16-bit dtype of which all of a node's numbers are; None where there is none."""
+    while True:
+        this = group.nodes[node]
+        if this.type is None:
+            return None
+        if this.type.dtype in NARROW:
+            return this.type.dtype
+        if len(this.inputs) != 1 or not _passes_on(this):
+            return None
+        node = this.inputs[0]
+
+
+def _passes_on(node: Node) -> bool:
+    """Whether the result has the operand's numbers, as float32."""
+    kind = row(node)
+    if isinstance(kind, Pointwise):
+        same = kind.law == "copy" or (kind.law == "mul" and 1 in node.args[1:])
+    else:
+        same = isinstance(kind, (Cast, View))
+    return same and dtype_of(node) == "float32"
+
+
+def _is_rounded_at_once(group: Graph, node: Node) -> bool:
+    """Whether all that reads it is rounded to bfloat16, itself or behind views."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        readers = [n for n in group.nodes if one.id in n.inputs]
+        if not readers or one.id in group.outputs:
+            return False
+        for reader in readers:
+            if _passes_on(reader):
+                stack.append(reader)
+            elif not isinstance(row(reader), Cast) or dtype_of(reader) != "bfloat16":
+                return False
+    return True

@@ -1,0 +1,555 @@
+"""From a group's graph to its values: views move to the loads, dimensions become factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..errors import Refused
+from ..graph.graph import Arg, Graph, Node, Ref, TensorType
+from ..graph.numbers import converted, stored
+from ..graph.ops import (
+    ALL,
+    ANY,
+    DTYPES,
+    SUM,
+    Cast,
+    Concat,
+    Constant,
+    Contraction,
+    Iota,
+    Law,
+    Lookup,
+    Pointwise,
+    Reduction,
+    View,
+    bound,
+    is_compute,
+    is_input,
+    row,
+)
+from ..graph.pointwise import INVERSE
+from ..graph.sizes import varies
+from ..memo import by_identity
+from ..stream.one_hot_sums import read_by_index
+from ..values.axes import Factors, FactorSpace
+from ..values.values import (
+    Choice,
+    Compute,
+    Dims,
+    Fold,
+    Index,
+    Literal,
+    Load,
+    Output,
+    Value,
+    ValueKind,
+    Values,
+    Window,
+    Windows,
+    register_dtype,
+    written,
+)
+from .exactness import Forms
+from .indexed_loads import lookup
+from .integer_ranges import narrowed
+from .precision import (
+    NARROW,
+    cast_law,
+    expression,
+    number_of,
+    product_dtypes,
+    rounds,
+    working_dtypes,
+)
+from .views import Found, Reading, Request, load_dims, view
+from .windows import dims_of
+from .windows import hits as _hits
+
+MOST_VALUES = 384
+"""Values that a group may have in any case, and"""
+
+MOST_EACH = 4
+"""those that it may have for each of its nodes. Operations on what is read through different
+windows are computed for each of them: two steps of a stencil of nine points make 81 reads, three
+steps 729. Beyond this neither planning nor compilation ends in time."""
+
+
+@by_identity(16)
+def trace(group: Graph) -> Values:
+    """The values of a group in topological order. Raises Refused where an axis does not factor
+    or a view cannot be moved to the loads, or the values are too many.
+
+    An input is loaded once for all its readers; only where a reader needs it transposed against
+    another (`x + x.T`) does every reader load it for itself.
+    """
+    try:
+        return _trace(group, shared=True)
+    except Refused as refused:
+        if refused.refusal.rule != "transposed":
+            raise
+        return _trace(group, shared=False)
+
+
+def _trace(group: Graph, shared: bool) -> Values:
+    tracer = Tracer(group, shared)
+    outputs = []
+    for each in group.nodes:
+        if is_compute(each) and each.type is not None and each.type.numel == 0:
+            raise Refused("empty", f"{each.name} has no elements")
+    for index, node in enumerate(group.outputs):
+        if node is None:
+            raise Refused("output", "a group's output is no tensor")
+        value, dims = tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
+        outputs.append(Output(index, value, dims, _type(group.nodes[node])))
+    return tracer.finish(outputs)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A node that is being read. near: what its operands, and theirs, are at the same place: all
+    that pointwise operations alone lead to, through the same windows. Without it `h ^ (h >> 1)` of
+    indices, each time of the last, would be read twice as often with every step."""
+
+    request: Request
+    reading: Reading
+    near: dict[Request, Found]
+
+
+class Tracer:
+    """Reads the nodes of a group, each once for every window that it is read through."""
+
+    in_order = False
+
+    def __init__(self, group: Graph, shared: bool) -> None:
+        self.group = group
+        self.again = _read_again(group, shared)
+        self.level = frozenset(n.id for n in group.nodes if isinstance(row(n), (Pointwise, Cast)))
+        self.space = FactorSpace()
+        self.forms = Forms(group)
+        self.values: list[Value] = []
+        self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
+        self.seen: dict[tuple[int, Windows], Found] = {}
+
+    def read(self, node_id: int, windows: Windows) -> Found:
+        """The value of a node read through windows, and the dimensions it is read at."""
+        begun = _Begun((node_id, windows), self._reading(node_id, windows), {})
+        under_way = [begun]
+        found: Found | None = None
+        while under_way:
+            one = under_way[-1]
+            try:
+                # What is None is sent to one that begins.
+                request = one.reading.send(found)  # type: ignore[arg-type]
+            except StopIteration as end:
+                under_way.pop()
+                found = end.value
+                if under_way and one.request[0] in self.again:
+                    under_way[-1].near[one.request] = end.value
+                continue
+            level = one.request[0] in self.level
+            found = one.near.get(request) if level else None
+            if found is None:
+                near = one.near if level and request[0] in self.level else {}
+                under_way.append(_Begun(request, self._reading(*request), near))
+        assert found is not None
+        return found
+
+    def _reading(self, node_id: int, windows: Windows) -> Reading:
+        node = self.group.nodes[node_id]
+        shape = _type(node).shape
+        windows = tuple(
+            None if w is None or w.is_whole(n) else w for w, n in zip(windows, shape, strict=True)
+        )
+        if node_id in self.again:
+            return (yield from self._trace(node, windows))
+        found = self.seen.get((node_id, windows))
+        if found is None:
+            found = self.seen[node_id, windows] = yield from self._trace(node, windows)
+        return found
+
+    def _trace(self, node: Node, windows: Windows) -> Reading:
+        value, dims = yield from self._evaluated(node, windows)
+        if rounds(self.group, node) and not self._has(value, _type(node).dtype):
+            value = self._rounded(value, node)
+        return value, dims
+
+    def _evaluated(self, node: Node, windows: Windows) -> Reading:
+        if is_input(node):
+            return self._load(node, windows)
+        match row(node):
+            case Pointwise(law="copy"):
+                return (yield _source(node), windows)
+            case Pointwise() as operation:
+                return (yield from self._pointwise(node, operation, windows))
+            case Cast():
+                return (yield from self._cast(node, windows))
+            case Reduction() as reduction:
+                return (yield from self._fold(node, reduction, windows))
+            case Contraction() as contraction:
+                return (yield from self._contract(node, contraction, windows))
+            case View(kind=kind):
+                return (yield from view(self, node, kind, windows))
+            case Lookup() as found:
+                return (yield from self._lookup(node, found, windows))
+            case Concat():
+                return (yield from self._concat(node, windows))
+            case Constant() as constant:
+                return self._constant(node, constant, windows)
+            case Iota():
+                return self._iota(node, windows)
+        raise Refused("opaque", f"{node.op} has no row in the operation table")
+
+    def dims(self, value: int) -> Dims:
+        return self.values[value].dims
+
+    def shape(self, node_id: int) -> tuple[int, ...]:
+        return _type(self.group.nodes[node_id]).shape
+
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
+        if len(self.values) == self.most:
+            raise Refused("size", f"more than {self.most} values, up to {node.name}")
+        value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
+        self.values.append(value)
+        return value.id, dims
+
+    def fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
+        sizes = (n if w is None else w.size for n, w in zip(shape, windows, strict=True))
+        return tuple(self.space.fresh(size) for size in sizes)
+
+    def _load(self, node: Node, windows: Windows) -> Found:
+        tensor = _type(node)
+        if tensor.dtype not in DTYPES:
+            raise Refused("dtype", f"no kernel reads {node.name}, which is {tensor.dtype}")
+        dims = self.fresh(tensor.shape, windows)
+        parts = load_dims(dims, tensor.shape, tensor.stride, windows)
+        return self.add(Load(node.id, parts, tensor.dtype), dims, tensor.dtype, node)
+
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> Reading:
+        """An operand broadcast to `shape`, aligned at the last dimension."""
+        own = _type(self.group.nodes[node_id]).shape
+        lead = len(shape) - len(own)
+        inner = tuple(None if n == 1 else w for n, w in zip(own, windows[lead:], strict=True))
+        value, dims = yield node_id, inner
+        return value, ((),) * lead + dims
+
+    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> Reading:
+        shape = _type(node).shape
+        operands: list[tuple[str, Arg]] = []
+        dims: list[Factors] = [()] * len(shape)
+        arguments = bound(node)
+        working, result = working_dtypes(self.group, node, operation)
+        expr = expression(operation, arguments, working)
+        for name, argument in arguments.items():
+            if "{" + name + "}" not in expr:
+                continue
+            if not isinstance(argument, Ref):
+                operands.append((name, number_of(self.group, node, operation, argument)))
+                continue
+            value, own = yield from self.operand(argument.node, shape, windows)
+            if node.op in ("aten.eq.Tensor", "aten.ne.Tensor"):
+                value = self._as_stored(value, self.group.nodes[argument.node])
+            operands.append((name, Ref(value)))
+            for position, factors in enumerate(own):
+                if factors and dims[position]:
+                    self.space.unify(dims[position], factors)
+                elif factors:
+                    dims[position] = factors
+        form = self.forms.of(node, operation, expr, operands, working)
+        given = form.operands
+        if form.inverts:
+            given = [(n, self._inverse(a, node) if n == "other" else a) for n, a in given]
+        kind = Compute(form.expr, tuple(given), working, result, form.cost, form.law)
+        return self.add(kind, tuple(dims), _type(node).dtype, node)
+
+    def _inverse(self, divisor: Arg, node: Node) -> Ref:
+        """1 / divisor, computed once for all that it divides."""
+        assert isinstance(divisor, Ref)
+        own = self.values[divisor.node]
+        kind = Compute(INVERSE, (("self", divisor),), own.dtype, own.dtype, "div")
+        return Ref(self.add(kind, own.dims, own.dtype, node)[0])
+
+    def _as_stored(self, value: int, node: Node) -> int:
+        """A 16-bit float at the precision of its dtype: registers keep more, and a maximum would
+        no longer equal the element it came of, or what was stored of it."""
+        if _type(node).dtype not in NARROW or isinstance(self.values[value].kind, Load):
+            return value
+        return self._rounded(value, node)
+
+    def _rounded(self, value: int, node: Node) -> int:
+        """A value at the precision of a node's 16-bit dtype."""
+        dtype, kept = _type(node).dtype, self.values[value]
+        expr = f"as_{dtype}({{x}})"
+        if isinstance(kept.kind, Compute) and kept.kind.expr == expr:
+            return value
+        kind = Compute(expr, (("x", Ref(value)),), "float32", "float32", "fma", "rising")
+        return self.add(kind, kept.dims, dtype, node)[0]
+
+    def _cast(self, node: Node, windows: Windows) -> Reading:
+        value, dims = yield _source(node), windows
+        match self.values[value].kind:
+            case Literal(number=number) if not varies(number):
+                source = _type(self.group.nodes[_source(node)]).dtype
+                own = converted(number, source, _type(node).dtype)
+                return self.add(Literal(own), dims, _type(node).dtype, node)
+        target = _type(node).dtype
+        if register_dtype(target) not in ("float32", "float64"):
+            # An integer, or whether it is 0, shows what registers keep beyond 16 bits.
+            value = self._as_stored(value, self.group.nodes[_source(node)])
+        source = self.values[value].dtype
+        law = cast_law(source, register_dtype(target))
+        kind = Compute("{x}", (("x", Ref(value)),), None, source, "move", law)
+        return self.add(kind, dims, target, node)
+
+    def _has(self, value: int, dtype: str) -> bool:
+        """Whether a 16-bit dtype has every number that a value can be."""
+        match self.values[value].kind:
+            case Load(dtype=stored):
+                pass
+            case Literal():
+                return True
+            case _:
+                stored = self.values[value].dtype
+        return stored in (dtype, "bool", "uint8", "int8")
+
+    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> Reading:
+        if any(windows):
+            raise Refused("window", f"{node.name} is a reduction read through a slice")
+        named = bound(node)
+        source = named["self"]
+        assert isinstance(source, Ref)
+        shape = _type(self.group.nodes[source.node]).shape
+        value, dims = yield source.node, (None,) * len(shape)
+        over = dims_of(named.get("dim"), len(shape))
+        if reduction.monoid.name in ("max", "min") and 0 in shape:
+            raise Refused("empty", f"{node.name} reduces an empty tensor")
+        logical = reduction.monoid in (ANY, ALL)
+        if logical and self.values[value].dtype != "bool":
+            # What is not 0 is true: an int32, in which bools are folded, would lose a fraction.
+            kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
+            value, _ = self.add(kind, dims, "bool", node)
+        kept = tuple(d for i, d in enumerate(dims) if i not in over)
+        if named.get("keepdim"):
+            kept = tuple(() if i in over else d for i, d in enumerate(dims))
+        reduced = tuple(f for i in sorted(over) for f in dims[i])
+        if reduction.monoid == SUM and not reduction.mean:
+            return self._sum(node, value, reduced, kept)
+        fold = Fold(reduction.monoid, value, reduced, reduction.mean)
+        if not logical:
+            return self.add(fold, kept, _type(node).dtype, node)
+        found, _ = self.add(fold, kept, "bool", node)
+        if _type(node).dtype == "bool":
+            return found, kept
+        kind = Compute("{x}", (("x", Ref(found)),), None, "bool", "move")  # of uint8 a uint8
+        return self.add(kind, kept, _type(node).dtype, node)
+
+    def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> Found:
+        """A sum; along dimensions that only repeat the value it is a product with their size."""
+        dtype = register_dtype(_type(node).dtype)
+        reduced, resolve = self.space.resolve(reduced), self.space.resolve
+        own = {f for dim in self.values[value].dims for f in resolve(dim)}
+        again = tuple(f for f in reduced if f not in own)
+        rest = tuple(f for f in reduced if f in own)
+        if not again:
+            return self.add(Fold(SUM, value, reduced), kept, dtype, node)
+        count = math.prod(self.space.extent(f) for f in again)
+        found = (value, kept)
+        if rest:
+            found = self.add(Fold(SUM, value, rest), kept, dtype, node)
+        return self._binary("{self} * {other}", "mul", found, count, (), node)
+
+    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
+        """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
+        named, shape = bound(node), _type(node).shape
+        left, right = named[contraction.left], named[contraction.right]
+        assert isinstance(left, Ref)
+        assert isinstance(right, Ref)
+        batch = windows[:-2]
+        a, a_dims = yield left.node, (*batch, windows[-2], None)
+        b, b_dims = yield right.node, (*batch, None, windows[-1])
+        for mine, other in zip(a_dims[:-2], b_dims[:-2], strict=True):
+            if mine and other:
+                self.space.unify(mine, other)
+        if a_dims[-1] and b_dims[-2]:
+            self.space.unify(a_dims[-1], b_dims[-2])
+        reduced = a_dims[-1] or b_dims[-2]
+        if _type(self.group.nodes[left.node]).shape[-1] == 0:
+            raise Refused("empty", f"{node.name} contracts an axis of length 0")
+        lead = tuple(x or y for x, y in zip(a_dims[:-2], b_dims[:-2], strict=True))
+        dims = (*lead, a_dims[-2], b_dims[-1])
+        operand, precision = product_dtypes(self.group, node, left.node, right.node)
+        kind = Fold(SUM, a, reduced, False, b, operand, precision)
+        result = self.add(kind, dims, _type(node).dtype, node)
+        if not contraction.bias:
+            return result
+        bias = named[contraction.bias]
+        assert isinstance(bias, Ref)
+        alpha, beta = named.get("alpha", 1), named.get("beta", 1)
+        if alpha != 1:
+            result = self._binary("{self} * {other}", "mul", result, alpha, (), node)
+        if beta == 0:
+            return result
+        added = yield from self.operand(bias.node, shape, windows)
+        if beta != 1:
+            added = self._binary("{self} * {other}", "mul", added, beta, (), node)
+        return self._binary("{self} + {other}", "add", result, Ref(added[0]), added[1], node)
+
+    def _binary(
+        self,
+        expr: str,
+        law: Law,
+        left: Found,
+        right: Arg,
+        right_dims: Dims,
+        node: Node,
+    ) -> Found:
+        """An operation that is part of a node, with a value or a number on its right."""
+        dims = list(left[1])
+        for position, factors in enumerate(right_dims):
+            if factors and dims[position]:
+                self.space.unify(dims[position], factors)
+            dims[position] = dims[position] or factors
+        dtype = register_dtype(_type(node).dtype)
+        operands = (("self", Ref(left[0])), ("other", right))
+        return self.add(Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node)
+
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
+        return lookup(self, node, row, windows)
+
+    def _constant(self, node: Node, constant: Constant, windows: Windows) -> Found:
+        number = bound(node)[constant.argument] if constant.argument else constant.value
+        if not isinstance(number, (bool, int, float)):
+            raise Refused("constant", f"{node.name} is filled with {number!r}")
+        dims = self.fresh(_type(node).shape, windows)
+        number = stored(number, _type(node).dtype)
+        return self.add(Literal(number), dims, _type(node).dtype, node)
+
+    def _iota(self, node: Node, windows: Windows) -> Found:
+        named = bound(node)
+        start, step = named.get("start") or 0, named.get("step", 1)
+        assert isinstance(start, (int, float))
+        assert isinstance(step, (int, float))
+        start, step = (n if isinstance(n, int) else int(n) for n in (start, step))
+        (window,) = windows
+        dims = self.fresh(_type(node).shape, windows)
+        whole = Window(start, step, _type(node).shape[0]).inside(window)
+        return self.add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
+
+    def _concat(self, node: Node, windows: Windows) -> Reading:
+        named, shape = bound(node), _type(node).shape
+        parts, dim = named["tensors"], named["dim"]
+        assert isinstance(parts, tuple)
+        assert isinstance(dim, int)
+        dim %= len(shape)
+        outer = windows[dim] or Window(0, 1, shape[dim])
+        pieces: list[tuple[int, int, int]] = []
+        dims: list[Factors] = []
+        start = 0
+        for part in parts:
+            assert isinstance(part, Ref)
+            own = _type(self.group.nodes[part.node]).shape
+            if len(own) != len(shape):
+                raise Refused("concat", f"{node.name} has an operand of another rank")
+            size = own[dim]
+            low, high = _hits(outer, start, start + size)
+            if low < high:
+                inner = list(windows)
+                inner[dim] = Window(-start, 1, size).inside(outer)
+                value, own_dims = yield part.node, tuple(inner)
+                pieces.append((value, low, high))
+                for position, factors in enumerate(own_dims):
+                    if dims and dims[position] and factors:
+                        self.space.unify(dims[position], factors)
+                    elif dims and factors:
+                        dims[position] = factors
+                dims = dims or list(own_dims)
+            start += size
+        # Operands of length 1 are the same wherever they are read.
+        dims[dim] = dims[dim] or self.space.fresh(outer.size)
+        kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
+        return self.add(kind, tuple(dims), _type(node).dtype, node)
+
+    def finish(self, outputs: list[Output]) -> Values:
+        """Resolve every factor, check that no value meets itself transposed, merge equal loads."""
+        resolve = self.space.resolve
+        same: dict[object, int] = {}
+        renamed: dict[int, int] = {}
+        kept: list[Value] = []
+        for value in self.values:
+            dims = tuple(resolve(dim) for dim in value.dims)
+            flat = [f for dim in dims for f in dim]
+            if len(flat) != len(set(flat)):
+                raise Refused("transposed", f"{value.origin} is used together with its transpose")
+            kind = _resolved(value.kind, self.space, renamed)
+            identity = (kind, written(kind), value.dtype, dims)
+            if identity in same:
+                renamed[value.id] = same[identity]
+                continue
+            renamed[value.id] = same[identity] = len(kept)
+            kept.append(replace(value, id=len(kept), kind=kind, dims=dims))
+        stores = tuple(
+            replace(o, value=renamed[o.value], dims=tuple(resolve(d) for d in o.dims))
+            for o in outputs
+        )
+        factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
+        # A sum over a broadcast dimension counts it, though no value varies along it.
+        factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
+        extents = {f: self.space.extent(f) for f in sorted(factors)}
+        return narrowed(read_by_index(Values(tuple(kept), stores, extents)))
+
+
+def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:
+    match kind:
+        case Load(dims=dims, at=at):
+            return replace(
+                kind,
+                dims=tuple(replace(d, factors=space.resolve(d.factors)) for d in dims),
+                at=tuple(replace(a, value=renamed[a.value]) for a in at),
+            )
+        case Compute(operands=operands):
+            new = tuple((n, Ref(renamed[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
+            return replace(kind, operands=new)
+        case Fold(source=source, reduced=reduced, times=times):
+            return replace(
+                kind,
+                source=renamed[source],
+                times=None if times is None else renamed[times],
+                reduced=space.resolve(reduced),
+            )
+        case Index(factors=factors):
+            return replace(kind, factors=space.resolve(factors))
+        case Choice(factors=factors, pieces=pieces):
+            chosen = tuple((renamed[v], low, high) for v, low, high in pieces)
+            return replace(kind, factors=space.resolve(factors), pieces=chosen)
+    return kind
+
+
+def _read_again(group: Graph, shared: bool) -> frozenset[int]:
+    """Nodes that each reader evaluates for itself, over axes of its own: views, and what is made
+    of indices and constants alone (`i[:, None] >= i[None, :]`); unless shared, inputs too."""
+    again: set[int] = set()
+    indices: set[int] = set()
+    for node in group.nodes:
+        kind = row(node)
+        if is_input(node):
+            again.update(() if shared else (node.id,))
+        elif not isinstance(kind, (Reduction, Contraction)) and indices.issuperset(node.inputs):
+            indices.add(node.id)
+        elif isinstance(kind, View):
+            again.add(node.id)
+    return frozenset(again | indices)
+
+
+def _type(node: Node) -> TensorType:
+    if node.type is None:
+        raise Refused("opaque", f"{node.name} is no single tensor")
+    return node.type
+
+
+def _source(node: Node) -> int:
+    """The tensor that a cast or a copy takes."""
+    source = bound(node).get("self", node.args[0])
+    if not isinstance(source, Ref):
+        raise Refused("cast", f"{node.name} casts no tensor")
+    return source.node

@@ -1,0 +1,257 @@
+"""What is kept: the plans of a model's graphs, or what eager or a mode of torch.compile does.
+
+Everything that takes part is a call of the whole model, through the door that its user takes: the
+model itself, `torch.compile(model, mode=...)`, and the model as `load` runs it by given plans. When
+a baseline wins, its plan is run through that door too before it is kept, for that is what will run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ...planner.capture.capture import Captured
+from ...planner.covers.pricing import SPARED
+from ...planner.graph.graph import INPUT, key
+from ...planner.graph.varying import is_varying
+from ...planner.plan import Contest, Plan
+from ...planner.runtime.cudagraph import GraphedExecutor
+from ...planner.runtime.dispatch import FusionplanWarning, whole_lowering
+from ...planner.runtime.executor import Executor
+from ...planner.runtime.inductor import compile_group
+from ..capture.capture_model import Model, Part
+from ..gate.gate import Passed, as_baseline, measured
+from ..measure.contest import Ring, TurnCall
+from ..measure.timing import TIE
+from ..progress.progress import Progress
+from ..search.tuned_groups import Identity
+from .baselines import EAGER, MODES, OWN_GRAPHS, Baselines, baseline_plan, through
+from .finalists import Finalists, Runner
+
+PLAN, GRAPHED, SPARING = "plan", "plan as CUDA graphs", "plan that spares memory"
+AS_KEPT = "as kept"
+
+Plans = Mapping[str, Plan]
+"""By graph key."""
+
+Door = Callable[[Plans], Model]
+"""The model as `load` runs it by these plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A graph of the model with the plans that it has; `identity`: of any plan of it."""
+
+    part: Part
+    finalists: Finalists
+    identity: Identity
+
+    @property
+    def key(self) -> str:
+        return self.part.key
+
+    def passed(self, plan: Plan) -> Passed:
+        """What the gate says of one of its plans, or of a baseline's."""
+        of = self.finalists
+        runners = (r for r in (of.best, of.plain, of.graphed, of.sparing) if r is not None)
+        known = next((r.passed for r in runners if r.plan == plan), None)
+        return known or as_baseline(plan, self.part.captured.graph)
+
+
+@dataclass(slots=True)
+class Decision:
+    """One decision on all graphs of a model. ring: its turns hold copies of the user's call.
+    ours_only: a baseline is kept only where there is nothing of ours. conditions: clocks and
+    temperature, asked for after the contest."""
+
+    entrants: Sequence[Entrant]
+    baselines: Baselines
+    door: Door
+    ring: Ring
+    progress: Progress
+    training: bool = False
+    ours_only: bool = False
+    conditions: Callable[[], Mapping[str, int]] = dict
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def plans(self) -> list[Plan]:
+        """The plan to keep for each graph, in order, with the record of the contest."""
+        own = self._own()
+        calls = {EAGER: self.baselines.ready[EAGER]} if EAGER in self.baselines.ready else {}
+        calls |= self._runs(own)
+        calls |= {n: c for n, c in self.baselines.ready.items() if n != EAGER}
+        if not calls:
+            return [entrant.identity.plan((), "searched") for entrant in self.entrants]
+        self.progress.phase("contest", "timing the model by its plans, eager and torch.compile")
+        told = self._told(self.ring.contest(calls))
+        ours = [name for name in own if name in calls]
+        winner = _preferred(told, own, ours if self.ours_only else ())
+        if winner in own:
+            told = replace(told, winner=winner)
+        kept, told = (own[winner], told) if winner in own else self._as_kept(winner, told, own)
+        return self._measured(kept, told)
+
+    def _own(self) -> dict[str, Plans]:
+        """Ours by name, without those that are as another. None where no kernel of ours runs."""
+        found: dict[str, Plans] = {}
+        kinds: dict[str, Callable[[Finalists], Runner | None]] = {
+            SPARING: lambda f: f.sparing or f.best,
+            PLAN: (lambda f: f.plain or f.best) if self.training else (lambda f: f.best),
+        }
+        if self.training:
+            kinds[GRAPHED] = lambda f: f.graphed or f.best
+        for name, choose in kinds.items():
+            chosen = {e.key: choose(e.finalists) for e in self.entrants}
+            if name == SPARING and all(e.finalists.sparing is None for e in self.entrants):
+                continue
+            if all(runner is None for runner in chosen.values()):
+                continue
+            plans = {
+                e.key: runner.plan if (runner := chosen[e.key]) else e.identity.plan((), "searched")
+                for e in self.entrants
+            }
+            if plans not in found.values():
+                found[name] = plans
+        return found
+
+    def _runs(self, plans: Mapping[str, Plans]) -> dict[str, TurnCall]:
+        """Ours through the door, ready to be timed; what does not run is left out."""
+        given = {n: through(self.door(p), self.ring.turns, self.training) for n, p in plans.items()}
+        ours = Baselines(given, self.progress, _quiet, "plans")
+        ours.warm()
+        self.left_out |= ours.left_out
+        return ours.ready
+
+    def _told(self, contest: Contest) -> Contest:
+        left_out = {**self.baselines.left_out, **self.left_out}
+        return replace(
+            contest,
+            graphs=sum(entrant.part.times for entrant in self.entrants),
+            left_out=tuple(left_out.items()),
+            conditions=tuple(self.conditions().items()),
+        )
+
+    def _as_kept(
+        self, winner: str, told: Contest, own: Mapping[str, Plans]
+    ) -> tuple[Plans, Contest]:
+        """A baseline that won, run by the plan that says so, beside itself and the best of ours:
+        the plan is kept only where it does not lose to ours."""
+        best = _preferred(told, own, [n for n in own if n not in self.left_out])
+        kept: dict[str, Plans] = {AS_KEPT: self._baseline(winner)}
+        anew = self._captured_anew(winner)
+        if anew is not None:
+            kept = {f"{AS_KEPT}, captured anew": anew} | kept
+        runs = self._runs(kept)
+        calls = dict(runs)
+        if best in own:
+            calls |= self._runs({best: own[best]})
+        calls[winner] = self.baselines.ready[winner]
+        again = self._told(self.ring.contest(calls))
+        chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
+        self.progress.note(f"{winner} is the fastest; it is kept as the plan")
+        if chosen in own:
+            self.progress.note(f"by a plan, {winner} is no faster than ours, which is kept")
+            return own[chosen], replace(told, winner=chosen)
+        return kept.get(chosen, kept[AS_KEPT]), _joined(told, again, chosen)
+
+    def _baseline(self, name: str) -> Plans:
+        return {
+            e.key: baseline_plan(name, e.part.captured.graph, e.identity, frame=True)
+            for e in self.entrants
+        }
+
+    def _captured_anew(self, mode: str) -> Plans | None:
+        """The kernels of a mode with CUDA graphs in a graph of ours, whose call costs the host
+        less; of inference with sizes that stay."""
+        graphs = [entrant.part.captured.graph for entrant in self.entrants]
+        if mode not in OWN_GRAPHS or self.training or len(graphs) > 1 or is_varying(graphs[0]):
+            return None
+        return {key: replace(p, cudagraph=True) for key, p in self._baseline(mode).items()}
+
+    def _measured(self, kept: Plans, told: Contest) -> list[Plan]:
+        """With the seconds of the whole call, of which each graph has its share."""
+        figures = _figures(told)
+        baselines = {n: s for n, s in figures.items() if n in {EAGER, *self.baselines.given}}
+        shares = self._shares()
+        return [
+            measured(
+                kept[entrant.key],
+                entrant.passed(kept[entrant.key]),
+                figures[told.winner] * share,
+                [(name, seconds * share) for name, seconds in baselines.items()],
+                told,
+            )
+            for entrant, share in zip(self.entrants, shares, strict=True)
+        ]
+
+    def _shares(self) -> list[float]:
+        """Of one call of each graph, by what they take as bare executors; alike where unknown."""
+        found = [e.finalists.best for e in self.entrants]
+        seconds = [runner.plan.measured if runner else None for runner in found]
+        times = [entrant.part.times for entrant in self.entrants]
+        known = [s for s in seconds if s is not None]
+        if len(known) < len(seconds) or not sum(known):
+            return [1 / sum(times)] * len(times)
+        total = sum(s * n for s, n in zip(known, times, strict=True))
+        return [s / total for s in known]
+
+
+def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = ()) -> str:
+    """The winner, or of some of them the least behind, the first of equals. In its place ours that
+    spares memory, where that takes little more time and no baseline is faster."""
+    found = [c for c in told.contestants if c.name in (among or {c.name})]
+    least = min((c.behind for c in found), default=0.0)
+    best = next((c.name for c in found if c.behind <= least * (1 + TIE)), told.winner)
+    behind = {c.name: c.behind for c in told.contestants}
+    if SPARING not in behind or best not in own:
+        return best
+    rivals = min((b for n, b in behind.items() if n not in own), default=float("inf"))
+    enough = behind[SPARING] <= min(SPARED * least, rivals * (1 + TIE))
+    return SPARING if enough else best
+
+
+def _joined(told: Contest, again: Contest, chosen: str) -> Contest:
+    """The first contest with what is kept in it, by its time beside the baseline's."""
+    kept = next(c for c in again.contestants if c.name == chosen)
+    return replace(
+        told, contestants=(*told.contestants, replace(kept, name=AS_KEPT)), winner=AS_KEPT
+    )
+
+
+def _figures(told: Contest) -> dict[str, float]:
+    """Seconds of all, in the one of the two ways in which the winner gains less."""
+    cold = {c.name: c.cold_s for c in told.contestants}
+    busy = {c.name: c.busy_s for c in told.contestants}
+
+    def gain(seconds: Mapping[str, float]) -> float:
+        others = [s for name, s in seconds.items() if name in {EAGER, *MODES}]
+        return min(others, default=0.0) / seconds[told.winner]
+
+    return min((cold, busy), key=gain)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A graph of the model that has no plan yet is no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FusionplanWarning)
+        yield
+
+
+def by_executor(captured: Captured, plans: Plans) -> Model:
+    """A graph by itself, run by its plan: a door for a caller that has no model at hand."""
+    plan = plans[key(captured.graph)]
+    whole = whole_lowering(plan, captured.graph)
+    if whole is None:
+        executor = Executor(captured, plan, captured.device)
+        return GraphedExecutor(executor) if plan.cudagraph else executor
+    lowering, mode = whole
+    if lowering == "aten":
+        run: Model = captured.gm
+        return run
+    outputs = sorted({o for o in captured.graph.outputs if o is not None})
+    work = tuple(n.id for n in captured.graph.nodes if n.op != INPUT)
+    call = compile_group(captured, work, outputs, mode)
+    return lambda *inputs: call(list(inputs))

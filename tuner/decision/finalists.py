@@ -1,0 +1,214 @@
+"""The plans of one graph that go into the contest: right ones, the fastest of their kind.
+
+They are compared among themselves as bare executors, which all enter through the same door. Whether
+one of them is kept is decided beside eager and torch.compile, by the whole call (see `decide`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...planner.capture.capture import Captured, Stage
+from ...planner.covers.pricing import SPARED
+from ...planner.errors import FusionplanError
+from ...planner.graph.graph import Graph
+from ...planner.graph.ops import is_compute
+from ...planner.plan import Contest, Plan
+from ...planner.regions.ways import REGIONAL
+from ...planner.runtime.cudagraph import GraphedExecutor
+from ...planner.runtime.dispatch import whole_lowering
+from ...planner.runtime.executor import Executor
+from ..gate.gate import Case, Failed, Passed, cases, fault, judge
+from ..measure.contest import Ring, TurnCall
+from ..measure.timing import TIE
+from ..progress.progress import Progress
+from ..search.tuned_groups import Identity
+from .baselines import OWN_GRAPHS
+
+OVERLAPPING = (9, 0)
+"""The compute capability from which a kernel can be launched while the one before it ends."""
+
+Run = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A plan that runs, and whether as a CUDA graph; passed: on what the gate found it right."""
+
+    plan: Plan
+    run: Run
+    kernels: int
+    passed: Passed
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """What all plans of a graph share. ring: holds copies of `inputs`, of which those that change
+    from call to call are different tensors in each turn."""
+
+    captured: Captured
+    inputs: Sequence[Any]
+    identity: Identity
+    ring: Ring
+    progress: Progress
+    stage: Stage = "inference"
+
+
+@dataclass(frozen=True, slots=True)
+class Finalists:
+    """The plans of a graph that go on. best: the fastest. plain, graphed: the fastest without and
+    with a CUDA graph. sparing: one that spares a region's large values for little more time."""
+
+    best: Runner | None = None
+    plain: Runner | None = None
+    graphed: Runner | None = None
+    sparing: Runner | None = None
+
+
+def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
+    """Of plans in the order of the search's preference."""
+    runners = _runners(plans, arena)
+    if not runners:
+        return Finalists()
+    with torch.no_grad():
+        told = arena.ring.contest({n: _bound(r, arena) for n, r in runners.items()})
+    timed = {c.name: c.busy_s for c in told.contestants}
+    runners = {n: replace(r, plan=replace(r.plan, measured=timed[n])) for n, r in runners.items()}
+    best = runners[told.winner]
+    return Finalists(
+        best,
+        _first(runners, told, lambda plan: not plan.cudagraph),
+        _first(runners, told, lambda plan: plan.cudagraph),
+        None if _spares(best.plan) else _first(runners, told, _spares, SPARED),
+    )
+
+
+def _spares(plan: Plan) -> bool:
+    return any(group.lowering in REGIONAL for group in plan.groups)
+
+
+def _first(
+    runners: Mapping[str, Runner],
+    told: Contest,
+    wanted: Callable[[Plan], bool],
+    most: float = float("inf"),
+) -> Runner | None:
+    """The least behind of the wanted ones, the first of equals."""
+    behind = {c.name: c.behind for c in told.contestants if wanted(runners[c.name].plan)}
+    behind = {name: b for name, b in behind.items() if b <= most}
+    least = min(behind.values(), default=0.0)
+    return next((runners[n] for n, b in behind.items() if b <= least * (1 + TIE)), None)
+
+
+def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
+    """The plans that build and compute the right thing; with a CUDA graph too where there is
+    more than one launch to save, of kernels of ours or of libraries."""
+    found: dict[str, Runner] = {}
+    given: tuple[Case, ...] = ()
+    for number, plan in enumerate(plans):
+        # A stored plan says how it ran; here every plan is tried in all of its ways.
+        plan = replace(plan, cudagraph=False, overlaps=False)
+        # A plan without a group of its own runs as eager or torch.compile does, and so is timed
+        # as a baseline. Not so a backward graph's: it has no code of the user's to fall back on.
+        whole = whole_lowering(plan, arena.captured.graph)
+        if whole is not None and arena.stage != "backward":
+            continue
+        try:
+            executor = Executor(arena.captured, plan, arena.captured.device)
+            given = given or cases(arena.captured, arena.inputs)
+            verdict = judge(executor, given)
+        except FusionplanError as error:
+            verdict = Failed(str(error))
+        if isinstance(verdict, Failed):
+            arena.progress.note(f"plan {number} is left out: {verdict.reason}")
+            continue
+        if verdict.by_eager:
+            where = ", ".join(verdict.by_eager)
+            arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
+        runner = Runner(plan, executor, executor.kernels_per_call, verdict)
+        found[str(number)] = runner
+        if _saves_launches(plan, arena):
+            found |= _graphs(str(number), runner, executor, given[0], arena)
+    return found
+
+
+def _saves_launches(plan: Plan, arena: Arena) -> bool:
+    """Whether a CUDA graph is worth trying."""
+    if arena.captured.device.type != "cuda" or launches(plan, arena.captured.graph) < 2:
+        return False
+    return not any(g.lowering == "inductor" and g.options in OWN_GRAPHS for g in plan.groups)
+
+
+def _graphs(
+    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
+) -> dict[str, Runner]:
+    """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
+    where this is the plan that the search likes best."""
+    found: dict[str, Runner] = {}
+    plan, device = runner.plan, arena.captured.device
+    # What Inductor compiles for a plan takes too long to be compiled twice.
+    others = any(g.lowering == "inductor" for g in plan.groups)
+    ours = executor.kernels_per_call and not others
+    if ours and torch.cuda.get_device_capability(device) >= OVERLAPPING:
+        overlapping = replace(runner, plan=replace(plan, overlaps=True))
+        try:
+            other = Executor(arena.captured, overlapping.plan, device)
+            graphed = _graphed(name, overlapping, other, given, arena)
+        except FusionplanError as error:
+            arena.progress.note(f"plan {name} is not tried with launches that overlap: {error}")
+            graphed = None
+        if graphed is not None:
+            found[f"{name} as a graph, overlapping"] = graphed
+    if not found or name == "0":
+        graphed = _graphed(name, runner, executor, given, arena)
+        if graphed is not None:
+            found[f"{name} as a graph"] = graphed
+    return found
+
+
+def _graphed(
+    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
+) -> Runner | None:
+    """The plan as a CUDA graph; None where that cannot be, with a note. Its kernels are those of
+    the plan that passed, so that it has to be right on one set of inputs."""
+    run = GraphedExecutor(executor, copies=None if arena.stage == "inference" else 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            # The second call with the same inputs captures, the third replays.
+            for _ in range(2):
+                run(*arena.inputs)
+            reason = fault(run, given)
+            torch.cuda.synchronize(arena.captured.device)
+        except (FusionplanError, RuntimeError) as error:
+            reason = str(error)
+    if not run.replays:
+        texts = [str(w.message) for w in caught if "CUDA graph" in str(w.message)]
+        reason = texts[0] if texts else reason or "it was not captured"
+    if reason is not None:
+        first = reason.strip().splitlines()[0]
+        arena.progress.note(f"plan {name} is not tried as a CUDA graph: {first}")
+        return None
+    return replace(runner, plan=replace(runner.plan, cudagraph=True), run=run)
+
+
+def launches(plan: Plan, graph: Graph) -> int:
+    """At least so many kernels a call launches: those of each group, and one for each operation
+    outside of them."""
+    grouped = {n for g in plan.groups if g.lowering != "aten" for n in g.nodes}
+    apart = sum(is_compute(n) and n.id not in grouped for n in graph.nodes)
+    return apart + sum(g.kernels or 1 for g in plan.groups if g.lowering != "aten")
+
+
+def _bound(runner: Runner, arena: Arena) -> TurnCall:
+    run, turns = runner.run, arena.ring.turns.calls
+
+    def call(turn: int) -> object:
+        return run(*turns[turn % len(turns)].args)
+
+    return call

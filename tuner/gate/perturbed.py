@@ -1,0 +1,213 @@
+"""A graph in float64 whose operations err at random, as those of a real run do.
+
+Each such evaluation is one more sample of what rounding alone can make of the outputs. What
+rounding cannot change, it leaves as it is: a copy, a comparison of inputs, a product of two
+numbers that fits its type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...planner.graph.graph import Graph, Node, refs
+from ...planner.graph.ops import Cast, Contraction, Pointwise, Reduction, Row, bound, row
+from ..trial.evaluate import Evaluator, seeded
+from .slices import CONDITION
+
+_SUMMING = ("sum", "prod")
+"""Reductions that round; the others choose one of their operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How operations err. narrow: each result is rounded to its own type, else to float32 where
+    it has 16 bits: kernels may hold it so. times: more than rounding does. extreme: each error is
+    as large as it may be, one way or the other. sign: -1 for the same errors the other way round.
+    Equal seeds give equal errors."""
+
+    narrow: bool
+    seed: int = 1
+    times: float = 1.0
+    extreme: bool = False
+    sign: int = 1
+
+
+class Disturbed(Evaluator):
+    """As `Evaluator` with wide=torch.float64, and errors at every operation that can have them.
+
+    The operands of a sum, a matmul or a function are wrong by up to one unit in the last place of
+    float32, at random; the result of a sum of n by sqrt(n) / CONDITION units, which times CONDITION
+    is the random walk of its rounding. The result is rounded, up or down at random, to the type
+    that it has in the graph.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, noise: Noise) -> None:
+        super().__init__(graph, device, wide=torch.float64, within=True)
+        self.noise = noise
+        self._generator = torch.Generator(device=device)
+        self._rows: dict[int, Row | None] = {n.id: row(n) for n in graph.nodes}
+        self._types = {n.id: _float(n.type.dtype) for n in graph.nodes if n.type is not None}
+        self._parts = _parts(graph)
+        self._walk = {n.id: max(1.0, math.sqrt(summed(n, graph)) / CONDITION) for n in graph.nodes}
+
+    def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        self._generator.manual_seed(self.noise.seed)
+        return super().__call__(*inputs)
+
+    def apply(
+        self, node: int, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        """The operation's result, with errors."""
+        kind, dtype = self._rows[node], self._types.get(node)
+        if node in self._parts:
+            return self._opaque(self._parts[node], function, args, named)
+        if dtype is None:  # integers, booleans
+            return function(*args, **named)
+        if isinstance(kind, (Pointwise, Cast)):
+            return self._pointwise(dtype, function, args, named)
+        summing = isinstance(kind, Reduction) and kind.monoid.name in _SUMMING
+        if isinstance(kind, Contraction) or summing:
+            result = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
+            result = self._noisy(result, dtype, self._walk[node])
+            return self._rounded(result, result, dtype)
+        if kind is None:
+            return self._opaque({-1: dtype}, function, args, named)
+        return function(*args, **named)
+
+    def _pointwise(
+        self,
+        dtype: torch.dtype,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> Any:
+        result = function(*args, **named)
+        if bool(self._fits(result, dtype).all()):
+            return result
+        moved = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
+        return self._rounded(result, moved, dtype)
+
+    def _opaque(
+        self,
+        dtypes: Mapping[int, torch.dtype],
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> Any:
+        """One without a row, of one result or of several. Where all that it gives are numbers of
+        the type it has, it chose among its operands, as a sort does."""
+        result = function(*args, **named)
+        if _is_random(function) or not isinstance(result, (torch.Tensor, tuple, list)):
+            return result
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        kinds = {place % len(results): dtype for place, dtype in dtypes.items()}
+        if all(bool(self._fits(results[i], dtype).all()) for i, dtype in kinds.items()):
+            return result
+        least = min(kinds.values(), key=lambda dtype: torch.finfo(dtype).eps)
+        moved = function(*self._noisy(args, least), **self._noisy(named, least))
+        if isinstance(moved, torch.Tensor):
+            return self._rounded(results[0], moved, kinds[0])
+        found = list(moved)
+        for place, dtype in kinds.items():
+            found[place] = self._rounded(results[place], found[place], dtype)
+        return found
+
+    def _fits(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Elements that are numbers of the type, so that nothing has to be rounded."""
+        kept = value.to(self._precision(dtype)).to(value.dtype)
+        return (kept == value) | ~torch.isfinite(value)
+
+    def _precision(self, dtype: torch.dtype) -> torch.dtype:
+        if dtype is torch.float64 or self.noise.narrow:
+            return dtype
+        return torch.float32
+
+    def _rounded(self, exact: torch.Tensor, moved: torch.Tensor, dtype: torch.dtype) -> Any:
+        """`moved`, rounded up or down at random; `exact` where that needs no rounding."""
+        to = self._precision(dtype)
+        if moved is not exact:
+            moved = torch.where(self._fits(exact, dtype), exact, moved)
+        if to is torch.float64:
+            return moved * (1 + self._uniform(moved) * torch.finfo(to).eps)
+        _, exponent = torch.frexp(moved)
+        # Half a unit in the last place: from so far below, rounding to nearest may go up.
+        half = torch.ldexp(torch.full_like(moved, torch.finfo(to).eps / 4), exponent)
+        dither = half.mul_(self._uniform(moved))
+        above = (moved + dither).to(to).to(moved.dtype)
+        return torch.where(self._fits(moved, dtype), moved, above)
+
+    def _noisy(self, value: Any, dtype: torch.dtype, units: float = 1.0) -> Any:
+        """A value, or arguments, with every float wrong by up to so many units in its last
+        place."""
+        if isinstance(value, Mapping):
+            return {k: self._noisy(v, dtype) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._noisy(v, dtype) for v in value]
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        eps = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+        return value * (1 + self._uniform(value) * (units * eps))
+
+    def _uniform(self, like: torch.Tensor) -> torch.Tensor:
+        """From -1 to 1, times what is asked for."""
+        found = torch.rand(
+            like.shape, generator=self._generator, device=like.device, dtype=torch.float64
+        )
+        found = found.mul_(2).sub_(1)
+        if self.noise.extreme:
+            found = found.sign_()
+        return found.mul_(self.noise.times * self.noise.sign)
+
+
+def disturbed(
+    graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device, noise: Noise
+) -> list[torch.Tensor]:
+    """The outputs of the graph with errors (see `Disturbed`), in float64."""
+    with seeded(device):
+        return Disturbed(graph, device, noise)(*inputs)
+
+
+def summed(node: Node, graph: Graph) -> int:
+    """Elements that go into one result of a sum, a matmul or another reduction; else 0."""
+    kind = row(node)
+    if isinstance(kind, Contraction):
+        left = next(iter(refs(bound(node)[kind.left])))
+        operand = graph.nodes[left].type
+        return operand.shape[-1] if operand else 0
+    source = graph.nodes[node.inputs[0]].type if isinstance(kind, Reduction) else None
+    if source is None or node.type is None or not node.type.numel:
+        return 0
+    return source.numel // node.type.numel
+
+
+def _parts(graph: Graph) -> dict[int, dict[int, torch.dtype]]:
+    """By node with several results, the types of those that are floats, by place."""
+    found: dict[int, dict[int, torch.dtype]] = {}
+    for node in graph.nodes:
+        if "getitem" in node.op and node.inputs and isinstance(node.args[1], int):
+            dtype = _float(node.type.dtype) if node.type is not None else None
+            places = found.setdefault(node.inputs[0], {})
+            if dtype is not None:
+                places[node.args[1]] = dtype
+    return {node: places for node, places in found.items() if _is_opaque(graph.nodes[node])}
+
+
+def _is_opaque(node: Node) -> bool:
+    return node.type is None and bool(node.inputs)
+
+
+def _float(name: str) -> torch.dtype | None:
+    dtype = getattr(torch, name)
+    return dtype if dtype.is_floating_point else None
+
+
+def _is_random(function: Callable[..., Any]) -> bool:
+    """Or writes to its arguments: it must not be called twice."""
+    tags, schema = getattr(function, "tags", ()), getattr(function, "_schema", None)
+    mutable = schema is not None and schema.is_mutable
+    return mutable or torch.Tag.nondeterministic_seeded in tags

@@ -1,0 +1,175 @@
+"""Which other integers and booleans rounding alone can make of an output.
+
+A comparison of two floats, the place of the largest of several, a float cut to an integer: each
+falls on the other side where the floats that decide are nearer than they may err. That is found
+out only where an element differs, by what the same graph gives with errors as large as the
+accuracy rule allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...planner.errors import PlanError
+from ...planner.graph.graph import Graph, Node
+from ...planner.graph.ops import Reduction, bound, row
+from .perturbed import Noise, disturbed
+from .slices import CONDITION, FACTOR, Limits, place, slices
+
+_SAMPLES, _PATIENCE = 96, 16
+"""Evaluations with errors, at most, and how many of them in a row may explain nothing more. Every
+second has the errors of the one before it the other way round."""
+
+_KEPT = 1 << 26
+"""Bytes of their results that are kept for the next candidate."""
+
+_CHOOSING = ("argmax", "argmin", "sort", "topk", "max.dim", "min.dim")
+"""Operations that give places: one place is not the nearer to the right one for its number."""
+
+_BITS = "fusionplan.bitcast.default"
+_EXTREMES = ("max", "min")
+
+
+@dataclass(slots=True)
+class Doubt:
+    """What may be of one output of a graph, for given inputs. known: what two evaluations with
+    errors gave. expected: `check.expected`, for the floats that decide."""
+
+    graph: Graph
+    output: int
+    inputs: Sequence[torch.Tensor]
+    device: torch.device
+    expected: Callable[..., Sequence[Any]]
+    known: Sequence[torch.Tensor]
+    _more: list[torch.Tensor] = field(default_factory=list)
+
+    def unjustified(
+        self, wrong: torch.Tensor, got: torch.Tensor, value: torch.Tensor, eager: torch.Tensor
+    ) -> torch.Tensor:
+        """Those of the elements marked that no rounding explains."""
+        places = self._is_place
+        reach = torch.zeros_like(value) if got.dtype is not torch.bool and not places else None
+        for sample in (eager, *self.known):
+            wrong = wrong & (got != sample)
+            if reach is not None:
+                reach = torch.maximum(reach, (sample - value).abs())
+        wrong, left, since = self._chosen(wrong, got, value), wrong.numel() + 1, 0
+        for number in range(_SAMPLES):
+            count = int(wrong.sum())
+            since = since + 1 if count == left else 0
+            if count == 0 or since == _PATIENCE:
+                break
+            left, sample = count, self._sample(number)
+            wrong = wrong & (got != sample)
+            if reach is not None:
+                reach = torch.maximum(reach, (sample - value).abs())
+                wrong = wrong & ((got - value).abs() > FACTOR * reach)
+        return wrong
+
+    def _sample(self, number: int) -> torch.Tensor:
+        """The output with errors as large as are allowed."""
+        if number < len(self._more):
+            return self._more[number]
+        pair, other = divmod(number, 2)
+        narrow = pair % 2 == 0
+        times, sign = (FACTOR if narrow else CONDITION), (-1 if other else 1)
+        found = self._evaluated(Noise(narrow, 100 + pair, times, extreme=True, sign=sign))
+        if number == len(self._more) and found.nbytes * (number + 1) <= _KEPT:
+            self._more.append(found)
+        return found
+
+    def _evaluated(self, noise: Noise) -> torch.Tensor:
+        only = Graph(self.graph.nodes, (self.output,))
+        return disturbed(only, self.inputs, self.device, noise)[0]
+
+    @property
+    def _is_place(self) -> bool:
+        """Whether a choice among elements made the output."""
+        return any(
+            node.op == _BITS or any(f".{name}" in node.op for name in _CHOOSING)
+            for node in _whole(self.graph, self.output)
+        )
+
+    def _chosen(self, wrong: torch.Tensor, got: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Without places of elements that are as near to the largest (or smallest) as both may
+        err."""
+        found = _chooser(self.graph, self.output)
+        if found is None or not bool(wrong.any()):
+            return wrong
+        source, dims = found
+        try:
+            only = Graph(self.graph.nodes, (source,))
+            (of,) = self.expected(only, self.inputs, self.device)
+        except (torch.OutOfMemoryError, PlanError):
+            return wrong
+        if of.limits is None:
+            return wrong
+        true = _rows(of.value.double(), dims)
+        margin = _rows(_margin(of.limits, of.value.double()), dims)
+        inside = (got >= 0) & (got < true.shape[1])
+        index, best = torch.where(inside, got, 0).reshape(-1, 1), value.reshape(-1, 1)
+        if len(index) != len(true) or bool((best < 0).any() | (best >= true.shape[1]).any()):
+            return wrong
+        ours, theirs = true.gather(1, index.long()), true.gather(1, best.long())
+        extreme = (theirs == true.amax(1, True)) | (theirs == true.amin(1, True))
+        slack = margin.gather(1, index.long()) + margin.gather(1, best.long())
+        near = (extreme & ((ours - theirs).abs() <= slack)).reshape(got.shape)
+        return wrong & ~(near & inside)
+
+
+def _whole(graph: Graph, output: int) -> list[Node]:
+    """The integers and booleans that an output is computed from, the last first."""
+    made, found = {output}, []
+    for node in reversed(graph.nodes):
+        if node.id in made and not (node.type is not None and "float" in node.type.dtype):
+            found.append(node)
+            made.update(node.inputs)
+    return found
+
+
+def _chooser(graph: Graph, output: int) -> tuple[int, tuple[int, ...]] | None:
+    """The floats of whose largest or smallest an output is the place, and the dimensions along
+    which it is looked for; None where it is something else. Capture makes such a place of the bits
+    of the floats, the index beside them (see `capture.losses`)."""
+    behind = _whole(graph, output)
+    folds = [n for n in behind if isinstance(k := row(n), Reduction) and k.monoid.name in _EXTREMES]
+    opaque = [n for n in behind if n.op.startswith(("aten.argmax.", "aten.argmin."))]
+    bits = [n for n in behind if n.op == _BITS]
+    if len(bits) == 1 and len(folds) == 1:
+        source, named = graph.nodes[bits[0].inputs[0]], bound(folds[0])
+        operand = graph.nodes[folds[0].inputs[0]].type
+    elif len(opaque) == 1 and not bits:
+        source, named = graph.nodes[opaque[0].inputs[0]], bound(opaque[0])
+        operand = source.type
+    else:
+        return None
+    if source.type is None or operand is None or source.type.shape != operand.shape:
+        return None
+    dim = named.get("dim")
+    each = dim if isinstance(dim, tuple) else (dim,) if isinstance(dim, int) else ()
+    count = len(operand.shape)
+    chosen = tuple(d % count for d in each if isinstance(d, int))
+    return source.id, chosen or tuple(range(count))
+
+
+def _rows(value: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """Everything along some dimensions as one row for each place in the others."""
+    others = [d for d in range(value.ndim) if d not in dims]
+    kept = math.prod(value.shape[d] for d in others)
+    return value.permute(*others, *dims).reshape(kept, -1)
+
+
+def _margin(of: Limits, value: torch.Tensor) -> torch.Tensor:
+    """What each element may err."""
+    margin = torch.empty_like(value).flatten()
+    for first, (piece,) in slices(of.width, value):
+        rows = slice(first, first + len(piece))
+        begin = place(of.width, value.numel(), first, 0)
+        span = of.largest[rows] * (piece.abs() + of.scale[rows])
+        margin[begin : begin + piece.numel()] = span.flatten()
+    return margin.view(value.shape)

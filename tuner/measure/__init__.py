@@ -1,0 +1,1 @@
+"""Time on the device: one candidate, candidates in turn, the contest, and the device itself."""

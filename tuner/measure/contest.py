@@ -1,0 +1,183 @@
+"""The contest: ways to run the same thing, timed in turn, with inputs that change, under one rule.
+
+Every round times each contestant twice: *cold*, one call by itself after the second-level cache was
+overwritten, and *busy*, a few calls one after the other with the host's time included. A user's
+program may be bound by either. A contestant is judged by the one in which it falls further behind
+the fastest. The least behind wins; of those that are equal, the one named first. Rounds go on until
+intervals tell the winner from all others or show that they are equal, or the budget ends;
+who is clearly behind drops out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...planner.plan import Contest, Contestant
+from ..capture.rotating_inputs import Turns
+from .timing import TIE, Stopwatch, ratio
+
+TurnCall = Callable[[int], object]
+"""Runs on the inputs of a turn."""
+
+BUSY_S, MOST_BUSY = 2e-3, 16
+"""Seconds that the calls of a busy lap take together at least; most calls of one."""
+
+SURE = 3.0
+"""Standard deviations of an interval, 99.7%: it is looked at after every round, and one of so many
+looks would soon mislead at 95%."""
+
+CLEARLY = 0.02
+"""Behind the leader's interval by more than this part, a contestant drops out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """least, most: rounds. budget_s: seconds of all runs, from the least number of rounds on.
+    width: half of an interval that is narrow enough to call two contestants equal. warm_up: calls
+    of each before the first that counts; None: every turn, and three more."""
+
+    least: int = 10
+    most: int = 400
+    budget_s: float = 10.0
+    width: float = 0.005
+    warm_up: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How a contestant's time compares with the fastest's: the median of the ratios by round, and
+    the ends of its interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Laps:
+    """Seconds of each round, by contestant, cold and busy."""
+
+    cold: dict[str, list[float]]
+    busy: dict[str, list[float]]
+
+    @staticmethod
+    def of(names: Sequence[str]) -> Laps:
+        return Laps({n: [] for n in names}, {n: [] for n in names})
+
+    def behind(self, name: str) -> Behind:
+        """In whichever of the two ways it does worse."""
+        both = [_behind(name, laps) for laps in (self.cold, self.busy)]
+        return max(both, key=lambda behind: behind.median)
+
+
+def _behind(name: str, laps: Mapping[str, Sequence[float]]) -> Behind:
+    best = min(laps, key=lambda n: statistics.median(laps[n]))
+    if name == best:
+        return Behind(1.0, 1.0, 1.0)
+    found = ratio([a / b for a, b in zip(laps[name], laps[best], strict=False)], SURE)
+    return Behind(max(1.0, found.median), found.low, found.high)
+
+
+@dataclass(slots=True)
+class Ring:
+    """Where contestants meet. stopwatch: of the device. rules: see `Rules`."""
+
+    stopwatch: Stopwatch
+    turns: Turns
+    rules: Rules = field(default_factory=Rules)
+
+    def contest(self, calls: Mapping[str, TurnCall]) -> Contest:
+        """All of them in turn, in the order of preference among equals. At least one."""
+        names = list(calls)
+        laps = Laps.of(names)
+        self._warm_up(calls)
+        count = self._count(calls)
+        running, spent, rounds = names, 0.0, 0
+        while not self._is_over(laps, running, rounds, spent):
+            for i in range(len(running)):
+                name = running[(i + rounds) % len(running)]
+                spent += self._lap(name, calls[name], laps, rounds, count)
+            rounds += 1
+            running = _running(laps, running, rounds, self.rules.least)
+        return self._result(laps, names, running)
+
+    def _warm_up(self, calls: Mapping[str, TurnCall]) -> None:
+        """Every contestant on every turn: a graph may be captured for addresses that come again."""
+        for call in calls.values():
+            self.turns.watch(partial(call, 0))
+        most = self.rules.warm_up
+        for call in calls.values():
+            for turn in range(len(self.turns) + 3 if most is None else most):
+                self.turns.restore(turn)
+                self.stopwatch.laps([partial(call, turn)])
+
+    def _count(self, calls: Mapping[str, TurnCall]) -> int:
+        """Calls of a busy lap."""
+        once = min(self.stopwatch.laps([partial(call, 0)])[0] for call in calls.values())
+        return max(2, min(MOST_BUSY, math.ceil(BUSY_S / max(once, 1e-9))))
+
+    def _lap(self, name: str, call: TurnCall, laps: Laps, number: int, count: int) -> float:
+        """Both laps of a round; the seconds that they took."""
+        self.turns.restore(number)
+        cold = self.stopwatch.laps([partial(call, number)])[0]
+        turns = range(number + 1, number + 1 + count)
+        for turn in turns[: len(self.turns)]:
+            self.turns.restore(turn)
+        busy = self.stopwatch.burst([partial(call, turn) for turn in turns])
+        laps.cold[name].append(cold)
+        laps.busy[name].append(busy / count)
+        return cold + busy
+
+    def _is_over(self, laps: Laps, running: Sequence[str], rounds: int, spent: float) -> bool:
+        if rounds < self.rules.least:
+            return False
+        if rounds >= self.rules.most or spent > self.rules.budget_s:
+            return True
+        return self._is_decided(laps, running)
+
+    def _is_decided(self, laps: Laps, running: Sequence[str]) -> bool:
+        leader, *others = sorted(running, key=lambda n: laps.behind(n).median)
+        best = laps.behind(leader)
+        for name in others:
+            behind = laps.behind(name)
+            apart = behind.low > best.high * (1 + TIE)
+            narrow = max(behind.high - behind.low, best.high - best.low) < 2 * self.rules.width
+            if not (apart or narrow):
+                return False
+        return True
+
+    def _result(self, laps: Laps, names: Sequence[str], running: Sequence[str]) -> Contest:
+        behind = {name: laps.behind(name) for name in names}
+        least = min(behind[name].median for name in running)
+        winner = next(n for n in names if n in running and behind[n].median <= least * (1 + TIE))
+        return Contest(
+            tuple(
+                Contestant(
+                    name,
+                    statistics.median(laps.cold[name]),
+                    statistics.median(laps.busy[name]),
+                    behind[name].median,
+                    behind[name].low,
+                    behind[name].high,
+                    len(laps.cold[name]),
+                )
+                for name in names
+            ),
+            winner,
+            len(self.turns),
+            decided=self._is_decided(laps, running),
+        )
+
+
+def _running(laps: Laps, running: Sequence[str], rounds: int, least: int) -> list[str]:
+    """Without those that are clearly behind."""
+    if rounds < least:
+        return list(running)
+    behind = {name: laps.behind(name) for name in running}
+    leader = min(running, key=lambda name: behind[name].median)
+    limit = behind[leader].high + CLEARLY
+    return [name for name in running if name == leader or behind[name].low <= limit]

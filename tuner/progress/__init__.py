@@ -1,0 +1,1 @@
+"""What a tune tells while it runs, and how a terminal shows it."""

@@ -1,0 +1,110 @@
+"""What a tune tells while it runs. The command line draws it; tests record it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ...terminal import duration
+from ..trial.outcome import Candidate, Outcome
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDone:
+    """One candidate of one group. number counts from 1 within the group; of: most trials it will
+    have. best_s: of the group so far. reused: known from the store, not run again."""
+
+    group: str
+    name: str
+    number: int
+    of: int
+    candidate: Candidate
+    outcome: Outcome
+    predicted_s: float | None
+    best_s: float | None
+    reused: bool = False
+
+
+class Progress(Protocol):
+    """Called from the thread that tunes; must not raise and should be quick."""
+
+    def phase(self, name: str, text: str) -> None:
+        """A new part of the work has begun: "model", "peers", "search", "verify", "store"."""
+
+    def trial(self, done: TrialDone) -> None:
+        """A candidate is settled."""
+
+    def group_done(self, group: str, best: Candidate, seconds: float) -> None:
+        """A group is tuned."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know: interrupted, a peer failed, what was not checked."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def phase(self, name: str, text: str) -> None:
+        pass
+
+    def trial(self, done: TrialDone) -> None:
+        pass
+
+    def group_done(self, group: str, best: Candidate, seconds: float) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Recording:
+    """Keeps all that it is told, in order, as (kind, what)."""
+
+    events: list[tuple[str, Any]] = field(default_factory=list)
+
+    def phase(self, name: str, text: str) -> None:
+        self.events.append(("phase", name))
+
+    def trial(self, done: TrialDone) -> None:
+        self.events.append(("trial", done))
+
+    def group_done(self, group: str, best: Candidate, seconds: float) -> None:
+        self.events.append(("group", (group, best, seconds)))
+
+    def note(self, text: str) -> None:
+        self.events.append(("note", text))
+
+    def of(self, kind: str) -> list[Any]:
+        return [what for k, what in self.events if k == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Writes all that it is told to the log, and passes it on."""
+
+    progress: Progress
+
+    def phase(self, name: str, text: str) -> None:
+        log.info("%s: %s", name, text)
+        self.progress.phase(name, text)
+
+    def trial(self, done: TrialDone) -> None:
+        log.debug(
+            "%s trial %d of %d: %s, %s, predicted %s, best so far %s%s",
+            *(done.name, done.number, done.of, done.candidate, done.outcome),
+            *(duration(done.predicted_s), duration(done.best_s)),
+            ", known from the store" * done.reused,
+        )
+        self.progress.trial(done)
+
+    def group_done(self, group: str, best: Candidate, seconds: float) -> None:
+        log.info("group %s: %s, %s", group, best, duration(seconds))
+        self.progress.group_done(group, best, seconds)
+
+    def note(self, text: str) -> None:
+        log.info("note: %s", text)
+        self.progress.note(text)

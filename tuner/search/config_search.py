@@ -1,0 +1,538 @@
+"""The best config of one group: Optuna proposes, compile workers run ahead, the device measures.
+
+The study lives in memory while it measures: storage costs more than a trial's time on the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import optuna
+from optuna.distributions import IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from ...planner.config import Config
+from ...planner.costs.cost import Cost
+from ...planner.errors import Refusal
+from ...planner.vendor.vendor import equals
+from ..progress.progress import TrialDone
+from ..records.findings import GroupFindings
+from ..records.ledger import Known
+from ..trial.outcome import (
+    ATEN,
+    Candidate,
+    Failure,
+    Outcome,
+    Rejected,
+    Resources,
+    Timed,
+    is_transient,
+)
+from ..workers.lab import Group, Pending
+from ..workers.ranking import SpaceLike
+from .runoff import Bench, settle
+
+SEEDS = 8
+SEEDED = 0.6
+"""Share of the trials that go to the model's best, in its order, before Optuna's own proposals."""
+SURE = 1.5
+"""Times the seconds of a kernel that the framework takes at least, by the model, where it is not
+measured: what lies in L2 between two operations is read faster than the model says."""
+NEAR_FLOOR = 1.05
+PATIENCE = 24
+RETRIES = 6
+"""Proposals that may be old or hopeless before the model is asked instead."""
+POLL_S, WAIT_S = 0.2, 60.0
+"""Seconds between looks at what other tuners have found, and most seconds of waiting for the
+last of it."""
+AGAIN = 4
+"""Most candidates of a group that are tried once more, because what they failed for may be no fault
+of theirs: on a machine where all fail, more would take all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """trials: most for this group, known ones included. until: on `clock`."""
+
+    trials: int
+    until: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def is_spent(self) -> bool:
+        return self.clock() >= self.until
+
+
+@dataclass(slots=True)
+class _Flying:
+    """A config on its way through the compiler. estimated: registers by the model; those of `cost`
+    are what to expect after what was compiled before."""
+
+    trial: optuna.trial.Trial
+    candidate: Candidate
+    cost: Cost
+    estimated: int
+    pending: Pending
+
+
+def tune_group(
+    group: Group,
+    space: SpaceLike | Refusal,
+    bench: Bench,
+    budget: Budget,
+    framework_s: float = 0.0,
+    settles: bool = True,
+) -> GroupFindings:
+    """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
+    the winner. framework_s: seconds that the framework takes at least, by the model; it is then
+    measured last, and only if no config is faster than that by far. settles: False leaves the
+    winner to be settled later.
+
+    What is found goes to `bench.findings` and the store at once, so an interruption loses
+    nothing. With a refusal for a space no config is tried.
+    """
+    found = bench.findings.of(group.key)
+    found.settled = None
+    try:
+        _search(group, space, _Search(group, bench, found, budget), framework_s, settles)
+    finally:
+        bench.ledger.let_go()
+    return found
+
+
+def _search(
+    group: Group,
+    space: SpaceLike | Refusal,
+    search: _Search,
+    framework_s: float,
+    settles: bool,
+) -> None:
+    bench, found = search.bench, search.found
+    search.resume(bench.ledger.open(group))
+    if not isinstance(space, Refusal):
+        configs = _Configs(space, bench.seed, search)
+        try:
+            configs.run(bench.ledger.neighbours(group), framework_s)
+        finally:
+            configs.cancel()
+    else:
+        search.framework()
+    search.framework_again()
+    if not settles:
+        return
+    settle(group, bench, found)
+    # After that, because kernels may be dropped.
+    if framework_s and ATEN not in found.outcomes and _may_win(framework_s, found):
+        search.framework()
+        found.settled = None
+        settle(group, bench, found)
+
+
+def _may_win(framework_s: float, found: GroupFindings) -> bool:
+    """Whether the framework, which takes so long by the model, may be as fast as the best."""
+    return found.best_s is None or found.best_s * SURE > framework_s
+
+
+@dataclass(slots=True)
+class _Search:
+    """Settles candidates of one group: measured, written down, told."""
+
+    group: Group
+    bench: Bench
+    found: GroupFindings
+    budget: Budget
+    since_better: int = 0
+    news: list[Known] = field(default_factory=list)
+    """Of other tuners, not yet told to the study."""
+
+    @property
+    def outcomes(self) -> dict[Candidate, Outcome]:
+        return self.found.outcomes
+
+    @property
+    def triton(self) -> int:
+        return self.found.trials
+
+    def resume(self, known: list[Known]) -> None:
+        """Take over what the store knows; failures that are doubted are to be tried again."""
+        for item in known:
+            if item.candidate in self.outcomes:
+                continue
+            if is_transient(item.outcome):
+                self.found.doubted.append(item.candidate)
+            else:
+                self._count(item.candidate, item.outcome, None, reused=True)
+
+    def framework(self) -> None:
+        """The group by the framework's own kernels, and by a vendor's call that computes all of
+        it: the times to beat."""
+        calls = [Candidate("vendor", options=e.name) for e in equals(self.group.graph)]
+        for candidate in (ATEN, *calls):
+            if candidate not in self.outcomes:
+                self._measure_call(candidate)
+
+    def is_ours(self, candidate: Candidate) -> bool:
+        """Whether nobody else measures it, nor has: it is then this tuner's to do."""
+        known = self.outcomes.get(candidate)
+        if known is not None and not is_transient(known):
+            return False
+        if self.bench.ledger.claim(self.group, candidate):
+            return True
+        self.take_news()
+        return False
+
+    def take_news(self) -> None:
+        """Take over what other tuners have found out meanwhile."""
+        for item in self.bench.ledger.news(self.group):
+            if item.candidate not in self.outcomes and not is_transient(item.outcome):
+                self._count(item.candidate, item.outcome, None, reused=True)
+                self.news.append(item)
+
+    def framework_again(self) -> None:
+        """The same once more, where it failed for what may be no fault of its own."""
+        for candidate in self.found.to_try_again():
+            if candidate.lowering in ("aten", "vendor"):
+                self.found.again.add(candidate)
+                self._measure_call(candidate)
+
+    def _measure_call(self, candidate: Candidate) -> None:
+        """Unless another tuner is at it, whose result is waited for."""
+        before = self.outcomes.get(candidate)
+        while not self.is_ours(candidate):
+            if self.outcomes.get(candidate) is not before or self.budget.is_spent:
+                return
+            time.sleep(POLL_S)
+        outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
+        self.finish(candidate, outcome, None, None)
+
+    def measure(
+        self,
+        candidate: Candidate,
+        cost: Cost,
+        compiled: Resources | Failure,
+        meanwhile: Callable[[], None],
+    ) -> Outcome:
+        """Settle one that came from the compiler."""
+        if not isinstance(compiled, Resources):
+            self.finish(candidate, compiled, cost, None)
+            return compiled
+        best_s = self.found.best_s
+        outcome = self.bench.lab.measure(self.group, candidate, best_s, meanwhile)
+        self.finish(candidate, outcome, cost, compiled)
+        return outcome
+
+    def finish(
+        self,
+        candidate: Candidate,
+        outcome: Outcome,
+        cost: Cost | None,
+        resources: Resources | None,
+    ) -> None:
+        self.bench.ledger.add(self.group, candidate, outcome, cost, resources)
+        self._count(candidate, outcome, cost)
+        if not isinstance(outcome, Timed) and outcome.transient:
+            self._tell(candidate, outcome.reason)
+
+    def _tell(self, candidate: Candidate, reason: str) -> None:
+        """Each kind of trouble once: a full disk fails every candidate."""
+        told = self.bench.findings.told
+        if reason not in told:
+            told.add(reason)
+            self.bench.progress.note(
+                f"{self.group.name}: {candidate} failed, perhaps for no fault of its own, and is "
+                f"tried again: {reason}"
+            )
+
+    @property
+    def is_over(self) -> bool:
+        return self.triton >= self.budget.trials or self.budget.is_spent
+
+    def _count(
+        self, candidate: Candidate, outcome: Outcome, cost: Cost | None, *, reused: bool = False
+    ) -> None:
+        before = self.found.best_s
+        self.found.add(candidate, outcome, cost)
+        after = self.found.best_s
+        better = after is not None and (before is None or after < before)
+        self.since_better = 0 if better else self.since_better + 1
+        self.bench.progress.trial(
+            TrialDone(
+                self.group.key,
+                self.group.name,
+                self.triton,
+                self.budget.trials,
+                candidate,
+                outcome,
+                cost.seconds if cost else None,
+                after,
+                reused,
+            )
+        )
+
+
+class _Configs:
+    """The study of one group, and the configs under way."""
+
+    def __init__(self, space: SpaceLike, seed: int, search: _Search) -> None:
+        self.space, self.search = space, search
+        self.ranked = space.ranked(512)
+        self.floor_s = space.floor_s()
+        self.study = new_study(seed)
+        self.flying: list[_Flying] = []
+        self.ahead = 1 + max(1, search.bench.lab.compilers)
+        self.measuring = 0
+        self.asked: set[Config] = set()
+        self.elsewhere: set[Config] = set()
+        """What other tuners are at."""
+        self._rest: Iterator[tuple[Config, Cost]] = iter(self.ranked)
+        self._tell_known()
+
+    def run(self, neighbours: list[Candidate], framework_s: float) -> None:
+        """Keep the compilers busy, measure what they deliver, until the budget or a stop; one at
+        least, in the framework's place where that waits."""
+        self._enqueue(neighbours)
+        search = self.search
+        self._fill()
+        if not framework_s:
+            search.framework()
+        while self.flying and not self._is_good_enough():
+            if search.is_over and (search.triton or not framework_s):
+                break
+            self._deliver(self._next())
+            self._fill()  # what did not run meanwhile, as after a failure to compile
+        self.cancel()
+        self._gather()
+        self._again()
+
+    def _gather(self) -> None:
+        """Wait for what other tuners are at; what they have let go of is measured here."""
+        search, until = self.search, time.monotonic() + WAIT_S
+        self._take_news()
+        while self.elsewhere and not search.is_over and time.monotonic() < until:
+            for config in list(self.elsewhere):
+                candidate = Candidate("triton", config)
+                if not search.is_over and search.is_ours(candidate):
+                    self.elsewhere.discard(config)
+                    self._measure_now(candidate, config)
+            if self.elsewhere:
+                time.sleep(POLL_S)
+            self._take_news()
+
+    def _measure_now(self, candidate: Candidate, config: Config) -> None:
+        cost = self.space.judge(config)
+        if isinstance(cost, Cost):
+            pending = self.search.bench.lab.compile(self.search.group, config)
+            self.search.measure(candidate, cost, pending.result(), lambda: None)
+
+    def _take_news(self) -> None:
+        self.search.take_news()
+        while self.search.news:
+            item = self.search.news.pop()
+            config = item.candidate.config
+            if config is not None:
+                self.asked.add(config)
+                self.elsewhere.discard(config)
+                self._learn(config, item.outcome)
+
+    def _again(self) -> None:
+        """Try once more what failed for a cause that may lie elsewhere."""
+        search = self.search
+        for candidate in search.found.to_try_again()[:AGAIN]:
+            if search.budget.is_spent:
+                return
+            if candidate.config is not None and search.is_ours(candidate):
+                search.found.again.add(candidate)
+                self._measure_now(candidate, candidate.config)
+
+    def cancel(self) -> None:
+        """Let go of what is under way."""
+        while self.flying:
+            flying = self.flying.pop()
+            flying.pending.cancel()
+        self.search.bench.ledger.let_go()
+
+    def _enqueue(self, neighbours: list[Candidate]) -> None:
+        seeds = max(SEEDS, int(SEEDED * self.search.budget.trials))
+        best = [config for config, _ in self.space.seeds(seeds)]
+        near = []
+        for candidate in neighbours[:SEEDS]:
+            if candidate.config is not None and self._fits(candidate.config):
+                near.append(candidate.config)
+        doubted = [c.config for c in self.search.found.doubted if c.config and self._fits(c.config)]
+        for config in dict.fromkeys([*best[:1], *doubted, *near, *best[1:]]):
+            choice = self._indices(config)
+            if choice is not None and config not in self.asked:
+                self.study.enqueue_trial(choice)
+
+    def _fits(self, config: Config) -> bool:
+        """Whether a config of a group of other sizes is one of this space."""
+        try:
+            return self._indices(config) is not None and not isinstance(
+                self.space.judge(config), Refusal
+            )
+        except (KeyError, StopIteration, ValueError):
+            return False
+
+    def _fill(self) -> None:
+        search = self.search
+        while (
+            len(self.flying) < self.ahead
+            and search.triton + self.measuring + len(self.flying) < search.budget.trials
+            and not search.budget.is_spent
+        ):
+            flying = self._propose()
+            if flying is None:
+                return
+            self.flying.append(flying)
+
+    def _propose(self) -> _Flying | None:
+        """A config that is new and not hopeless; None when the space has no more."""
+        for _ in range(RETRIES):
+            trial = self.study.ask()
+            config = self.space.config(self._values(trial))
+            cost = self._judged(trial, config)
+            if cost is not None:
+                return self._launch(trial, config, cost)
+        # Optuna repeats itself: the next best by the model that was not tried.
+        for config, cost in self._rest:
+            indices = self._indices(config)
+            known = config in self.asked or self._spilled(config, cost)
+            if indices is not None and not known and self._is_ours(config):
+                self.study.enqueue_trial(indices)
+                trial = self.study.ask()
+                self._values(trial)
+                return self._launch(trial, config, cost)
+        return None
+
+    def _judged(self, trial: optuna.trial.Trial, config: Config) -> Cost | None:
+        if config in self.asked:
+            outcome = self.search.outcomes.get(Candidate("triton", config))
+            self._tell(trial, outcome if outcome is not None else Rejected("asked before"))
+            return None
+        cost = self.space.judge(config)
+        if isinstance(cost, Refusal):
+            self.asked.add(config)
+            self._tell(trial, Rejected(str(cost)))
+            return None
+        if spilled := self._spilled(config, cost):
+            self.asked.add(config)
+            self._tell(trial, Rejected(f"a kernel like it spilled {spilled} bytes a thread"))
+            return None
+        if not self._is_ours(config):
+            self._tell(trial, Rejected("another tuner is at it"))
+            return None
+        return cost
+
+    def _is_ours(self, config: Config) -> bool:
+        """Whether this tuner is to measure it; what another is at is looked for later."""
+        self._take_news()
+        if config in self.asked:
+            return False
+        candidate = Candidate("triton", config)
+        ours = self.search.is_ours(candidate)
+        if not ours:
+            self.asked.add(config)
+            if candidate not in self.search.outcomes:
+                self.elsewhere.add(config)
+        return ours
+
+    def _spilled(self, config: Config, cost: Cost) -> int:
+        return self.search.found.compiled.spilled(config, cost.registers)
+
+    def _launch(self, trial: optuna.trial.Trial, config: Config, cost: Cost) -> _Flying:
+        self.asked.add(config)
+        candidate = Candidate("triton", config)
+        expected = self.search.found.compiled.registers(config, cost.registers)
+        pending = self.search.bench.lab.compile(self.search.group, config)
+        told = replace(cost, registers=expected)
+        return _Flying(trial, candidate, told, cost.registers, pending)
+
+    def _next(self) -> _Flying:
+        """The earliest that is compiled; waits for one."""
+        while True:
+            for flying in self.flying:
+                if flying.pending.done():
+                    self.flying.remove(flying)
+                    return flying
+            self.search.bench.lab.wait([f.pending for f in self.flying])
+
+    def _deliver(self, flying: _Flying) -> None:
+        self.measuring = 1
+        compiled, config = flying.pending.result(), flying.candidate.config
+        if isinstance(compiled, Resources) and config is not None:
+            registers, spills = compiled.registers, compiled.spill_bytes
+            self.search.found.compiled.add(config, flying.estimated, registers, spills)
+        outcome = self.search.measure(flying.candidate, flying.cost, compiled, self._fill)
+        self.measuring = 0
+        self._tell(flying.trial, outcome)
+
+    def _is_good_enough(self) -> bool:
+        """Near the floor of what the device can do, and no better for a while."""
+        best = self.search.found.best_s
+        return (
+            best is not None
+            and best <= self.floor_s * NEAR_FLOOR
+            and self.search.since_better >= PATIENCE
+        )
+
+    # Optuna. Numbers are asked for by their place in the dimension, so that neighbours are near.
+
+    def _values(self, trial: optuna.trial.Trial) -> dict[str, Any]:
+        return {
+            d.name: d.values[trial.suggest_int(d.name, 0, len(d.values) - 1)]
+            for d in self.space.dimensions
+        }
+
+    def _indices(self, config: Config) -> dict[str, int] | None:
+        choice = self.space.choice(config)
+        indices = {}
+        for dimension in self.space.dimensions:
+            value = choice.get(dimension.name, dimension.values[0])
+            if value not in dimension.values:
+                return None
+            indices[dimension.name] = dimension.values.index(value)
+        return indices
+
+    def _tell(self, trial: optuna.trial.Trial, outcome: Outcome) -> None:
+        if isinstance(outcome, Timed):
+            self.study.tell(trial, outcome.seconds)
+        else:
+            pruned = isinstance(outcome, Rejected)
+            state = TrialState.PRUNED if pruned else TrialState.FAIL
+            self.study.tell(trial, state=state)
+
+    def _tell_known(self) -> None:
+        for candidate, outcome in self.search.outcomes.items():
+            if candidate.config is not None:
+                self.asked.add(candidate.config)
+                self._learn(candidate.config, outcome)
+
+    def _learn(self, config: Config, outcome: Outcome) -> None:
+        """Tell the study what it did not ask for."""
+        indices = self._indices(config)
+        if indices is None or not isinstance(outcome, Timed):
+            return
+        self.study.add_trial(
+            create_trial(
+                params=indices,
+                distributions={
+                    d.name: IntDistribution(0, len(d.values) - 1) for d in self.space.dimensions
+                },
+                value=outcome.seconds,
+            )
+        )
+
+
+def new_study(seed: int) -> optuna.Study:
+    """A seeded study in memory that expects several trials to be under way."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=SEEDS, multivariate=True, constant_liar=True
+        )
+    return optuna.create_study(direction="minimize", sampler=sampler)

@@ -1,0 +1,355 @@
+"""Which nodes share a kernel, decided on measured time.
+
+The time of a partition is the sum of its groups' times, so that every measured group serves every
+partition that contains it, and each distinct group is tuned once. What a lower bound shows cannot
+win is never compiled. Caches break the sum: the best few are measured end to end afterwards.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import optuna
+from optuna.trial import TrialState
+
+from ...planner.config import Config
+from ...planner.costs.device import CPU
+from ...planner.covers.cover import cuts_of
+from ...planner.errors import Refusal
+from ..progress.progress import TrialDone
+from ..records.ledger import compute_count
+from ..trial.outcome import Candidate, Timed
+from ..workers.lab import Group
+from .config_search import SEEDS, Budget, new_study, tune_group
+from .runoff import Bench, settle
+from .tuned_groups import Cuts, Groups, Partition, Task, Tasks, measured_s
+
+KEPT = 2
+COVERS = 5
+"""The model's best covers, looked at before any other partition."""
+
+_VENDORS = (0.75, 1.3)
+MOST_ASKED = 48
+NEAR_FLOOR = 1.1
+"""A partition this close to the least that the device can do is not searched further."""
+WORTH = 1.15
+"""A partition is measured when the model thinks it at most this much slower than the best."""
+MOST_SCALED = 1.25
+INDUCTOR = Candidate("inductor", options="default")
+MOST_INDUCTOR = 3
+INDUCTOR_S = 20.0
+"""Seconds that must be left for Inductor to be tried on a group."""
+FIRST_SHARE = 0.75
+"""Of the trials and the time, for the partition that the model prefers; the rest is for others."""
+LEARNED = 4
+LEARNED_SHARE = 0.5
+"""How often a cover by what was measured is asked for, and its share of the time that is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How many trials a group gets: before any gets more, at least, and in all."""
+
+    first: int = 1
+    least: int = 4
+    usual: int = 8
+
+
+class PartitionSearch:
+    """`run`, then `best`; after an interruption `best` gives what is known."""
+
+    def __init__(
+        self, tasks: Tasks, bench: Bench, budget: Budget, split: Split | None = None
+    ) -> None:
+        self.tasks, self.bench, self.budget = tasks, bench, budget
+        self.split = split or Split()
+        self.graph = tasks.graph
+        self.edges = tasks.cover.edges(self.graph)
+        self.seen: dict[Groups, None] = {}
+        self.used = 0
+        self.short: set[str] = set()
+        """Groups, by key, that there was no time to tune beyond the first trial."""
+
+    def ahead(self) -> Iterator[tuple[Group, Config]]:
+        """What the first partition will have compiled, the costliest groups first: of one group
+        after the other the compilers would have too little to do."""
+        first = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)[0].groups
+        tasks = {task.group.key: task for task in self.tasks.all(first)}
+        costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
+        for key in sorted(tasks, key=lambda key: -costs[key]):
+            space = tasks[key].space
+            if not isinstance(space, Refusal):
+                count = min(self.budget.trials, SEEDS) if len(tasks) == 1 else self.split.least
+                for config, _ in space.seeds(SEEDS)[:count]:
+                    yield tasks[key].group, config
+
+    def run(self) -> None:
+        """Tune the groups of the partitions that are worth it."""
+        best = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)
+        first = best[0].groups
+        self.seen[first] = None
+        if not first:
+            return
+        alone = not self.edges
+        share = 1.0 if alone else FIRST_SHARE
+        self._tune(first, int(self.budget.trials * share), share=share)
+        if alone or self._is_obvious(first):
+            return
+        kept = min(MOST_INDUCTOR, self.budget.trials // 16)
+        self._learn(kept)
+        for groups in self._proposals([cover.groups for cover in best]):
+            rest = self.budget.trials - self.used - kept
+            if self.budget.is_spent or rest < self.split.least:
+                break
+            if self._is_worth_measuring(groups):
+                self._tune(groups, min(rest, self.split.usual * len(groups)))
+        self._try_inductor(self.best(1)[0].groups)
+        rest = self.budget.trials - self.used
+        if rest >= self.split.least and not self.budget.is_spent:
+            self._tune(self.best(1)[0].groups, rest, again=True)
+
+    def _learn(self, kept: int) -> None:
+        """Covers by what was measured: groups that took far longer than the model says make room
+        for others, as long as the cheapest cover is one that was not tried."""
+        for _ in range(LEARNED):
+            rest = self.budget.trials - self.used - kept
+            if self.budget.is_spent or rest < self.split.least:
+                return
+            both = dict(self._both())
+            scale = statistics.median(m / p for p, m in both.values()) if both else 1.0
+            scale = min(MOST_SCALED, scale)  # a group alone would excuse itself
+            known = {key: measured / scale for key, (_, measured) in both.items()}
+            groups = self.tasks.cover.learned(self.graph, self.tasks.profile, known)
+            if not self._is_new(groups):
+                return
+            self._tune(groups, min(rest, self.split.usual * len(groups)), share=LEARNED_SHARE)
+
+    def best(self, count: int = KEPT) -> list[Partition]:
+        """The measured partitions, fastest first; if none is, the first as it stands."""
+        found = []
+        for groups in self.seen:
+            seconds = measured_s(groups, self.tasks, self.bench.findings)
+            found.append(Partition(groups, self.tasks.modelled_s(groups), seconds))
+        complete = [p for p in found if p.measured_s is not None]
+        complete.sort(key=lambda p: p.measured_s or 0.0)
+        return complete[:count] or found[:1]
+
+    def _incumbent_s(self) -> float | None:
+        best = self.best(1)
+        return best[0].measured_s if best else None
+
+    def _is_obvious(self, groups: Groups) -> bool:
+        """One group, as fast as its memory traffic allows: cutting it only adds traffic."""
+        if len(groups) != 1:
+            return False
+        incumbent = self._incumbent_s()
+        return incumbent is not None and incumbent <= self.tasks.floor_s(groups) * NEAR_FLOOR
+
+    def _is_worth_measuring(self, groups: Groups) -> bool:
+        incumbent = self._incumbent_s()
+        if incumbent is None:
+            return True
+        if self.tasks.floor_s(groups) >= incumbent:
+            return False
+        return self._estimated_s(groups) <= incumbent * WORTH
+
+    def _estimated_s(self, groups: Groups) -> float:
+        """Measured where it is, modelled where not; the model's seconds are brought towards the
+        measured scale by what both know. Only so far: a group that runs much slower than the
+        model says is the very reason to try others."""
+        measured = modelled = 0.0
+        unknown: list[Task] = []
+        for task in self.tasks.all(groups):
+            best = self.bench.findings.best(task.group.key)
+            if best is None:
+                unknown.append(task)
+            else:
+                measured += best.seconds
+        known_s = modelled_s = 0.0
+        for guess, truth in self._both().values():
+            known_s += truth
+            modelled_s += guess
+        scale = min(MOST_SCALED, known_s / modelled_s) if modelled_s else 1.0
+        modelled = sum(
+            t.modelled.seconds if t.modelled and not t.vendors else t.floor_s for t in unknown
+        )
+        return measured + modelled * scale
+
+    def _both(self) -> dict[str, tuple[float, float]]:
+        """Modelled and measured seconds of the groups of which both are known, by key."""
+        done = {task.group.key: task for g in self.seen for task in self.tasks.all(g)}
+        found = {}
+        for key, task in done.items():
+            best = self.bench.findings.best(key)
+            if best is not None and task.modelled is not None:
+                found[key] = task.modelled.seconds, best.seconds
+        return found
+
+    def _proposals(self, best: Sequence[Groups]) -> Iterator[Groups]:
+        """The model's best covers, what grows edge by edge, never-fuse, always-fuse, then what
+        Optuna proposes; each new partition once. Optuna is told the estimate that stands when it
+        asks for the next."""
+        for groups in best:
+            if self._is_new(groups):
+                yield groups
+        study = new_study(self.bench.seed)
+        names = {f"{a}-{b}": (a, b) for a, b in self.edges}
+        everything: Cuts = frozenset(self.edges)
+        known = [cuts_of(self.graph, groups) for groups in best]
+        for cuts in (*known, *self._grown(), everything, frozenset[tuple[int, int]]()):
+            study.enqueue_trial({n: e in cuts for n, e in names.items()})
+        for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + len(known) + 4)):
+            trial = study.ask()
+            cuts = frozenset(
+                e for n, e in names.items() if trial.suggest_categorical(n, [False, True])
+            )
+            groups = self.tasks.cover.partition(self.graph, cuts)
+            if self._is_new(groups):
+                yield groups
+            self._tell(study, trial, groups)
+
+    def _is_new(self, groups: Groups) -> bool:
+        new = groups not in self.seen
+        self.seen[groups] = None
+        return new
+
+    def _grown(self) -> Iterator[Cuts]:
+        """The cuts that growing groups leaves, also if the vendor's products were slower or faster
+        than the model thinks."""
+        profile = self.tasks.profile
+        for vendor in (1.0, *_VENDORS):
+            leaning = replace(profile, vendor=profile.vendor * vendor)
+            yield self.tasks.cover.grown(self.graph, leaning)
+
+    def _tell(self, study: optuna.Study, trial: optuna.trial.Trial, groups: Groups) -> None:
+        if all(task.modelled is None for task in self.tasks.all(groups)):
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, self._estimated_s(groups))
+
+    def _tune(
+        self, groups: Groups, trials: int, *, again: bool = False, share: float = 1.0
+    ) -> None:
+        """Tune the groups that are not yet (with `again`, all of them more), the costly ones
+        longer, in a share of the time that is left. Each is tried once before any is tuned: a plan
+        is as slow as the group that there was no time for."""
+        end = self.budget.clock()
+        end += (self.budget.until - end) * share
+        self.tasks.begin(groups, self.bench.lab)
+        own = self.tasks.all(groups)
+        counts = Counter(task.group.key for task in own)
+        tasks = {task.group.key: task for task in own}
+        weights = {
+            key: counts[key] * self._seconds(task)
+            for key, task in tasks.items()
+            if again or key in self.short or self._is_new_task(task)
+        }
+        costliest = sorted(weights, key=lambda key: -weights[key])
+        before = {key: self.bench.findings.of(key).trials for key in costliest}
+        if len(weights) > 1 and not again:
+            for key in costliest:
+                if not self.budget.is_spent:
+                    total = before[key] + self.split.first
+                    self._tune_one(tasks[key], total, self.budget.until, settles=False)
+            weights = {key: counts[key] * self._seconds(tasks[key]) for key in weights}
+            costliest.sort(key=lambda key: -weights[key])
+        self._tune_longer(tasks, weights, before, trials, end)
+        for key in costliest:
+            if self.bench.findings.of(key).settled is None:
+                settle(tasks[key].group, self.bench, self.bench.findings.of(key))
+
+    def _tune_longer(
+        self,
+        tasks: Mapping[str, Task],
+        weights: Mapping[str, float],
+        before: Mapping[str, int],
+        trials: int,
+        end: float,
+    ) -> None:
+        """Tune groups by their weights, the heaviest first, until `end`. before: trials that they
+        had."""
+        costliest = sorted(weights, key=lambda key: -weights[key])
+        rest = sum(weights.values())
+        for key in costliest:
+            if self.budget.is_spent:
+                return
+            part = weights[key] / rest if rest else 1.0
+            rest -= weights[key]
+            now = self.budget.clock()
+            until = now + (end - now) * max(part, 0.1)
+            if until <= now:
+                self.short.add(key)
+                continue
+            self.short.discard(key)
+            total = before[key] + self._trials(len(weights), part, trials)
+            self._tune_one(tasks[key], total, until)
+            trials = max(0, trials - self.bench.findings.of(key).trials + before[key])
+
+    def _seconds(self, task: Task) -> float:
+        """Of a group, measured or else modelled."""
+        best = self.bench.findings.best(task.group.key)
+        if best is not None:
+            return best.seconds
+        return task.modelled.seconds if task.modelled else 1e-6
+
+    def _tune_one(self, task: Task, total: int, until: float, settles: bool = True) -> None:
+        """A group, up to so many trials of it in all. settles: see `tune_group`."""
+        before = self.bench.findings.of(task.group.key).trials
+        budget = Budget(total, until, self.budget.clock)
+        tune_group(task.group, task.space, self.bench, budget, task.framework_s, settles)
+        self.used += self.bench.findings.of(task.group.key).trials - before
+
+    def _is_new_task(self, task: Task) -> bool:
+        """Whether none of its kernels was tried, as when its time was over before one was compiled;
+        of a group without kernels, whether it was not measured."""
+        found = self.bench.findings.of(task.group.key)
+        return not (found.outcomes if isinstance(task.space, Refusal) else found.trials)
+
+    def _try_inductor(self, groups: Groups) -> None:
+        """Inductor's own kernels for the costliest groups of several operations that are not yet
+        near their floor. Each is a trial, and takes the time of a compilation on the device."""
+        if self.tasks.profile == CPU:  # in the interpreter speed means nothing
+            return
+        tasks = {task.group.key: task for task in self.tasks.all(groups)}
+        findings = self.bench.findings
+        seconds = {key: findings.of(key).best_s or 0.0 for key in tasks}
+        tried = 0
+        for key in sorted(tasks, key=lambda key: -seconds[key]):
+            task, known = tasks[key], findings.of(key).outcomes
+            if compute_count(task.group.graph) < 2 or INDUCTOR in known:
+                continue
+            if not seconds[key] > task.floor_s * NEAR_FLOOR:
+                continue
+            left_s = self.budget.until - self.budget.clock()
+            if tried == MOST_INDUCTOR or self.used >= self.budget.trials or left_s < INDUCTOR_S:
+                return
+            tried += 1
+            self.used += 1
+            self._measure_inductor(task)
+
+    def _measure_inductor(self, task: Task) -> None:
+        group, bench = task.group, self.bench
+        found = bench.findings.of(group.key)
+        before_s = found.best_s
+        if not bench.ledger.claim(group, INDUCTOR):
+            return  # another tuner is at it, and a later one will know
+        outcome = bench.lab.measure(group, INDUCTOR, before_s)
+        bench.ledger.add(group, INDUCTOR, outcome)
+        found.add(INDUCTOR, outcome, None)
+        if isinstance(outcome, Timed) and (before_s is None or outcome.seconds < before_s):
+            found.settled = None
+            settle(group, bench, found)
+        number, most = len(found.outcomes), self.budget.trials
+        done = TrialDone(
+            group.key, group.name, number, most, INDUCTOR, outcome, None, found.best_s, False
+        )
+        bench.progress.trial(done)
+
+    def _trials(self, groups: int, share: float, trials: int) -> int:
+        if groups == 1:
+            return max(1, trials)
+        least = min(self.split.usual, max(self.split.least, trials // groups))
+        return max(least, int(trials * share))

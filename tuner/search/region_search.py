@@ -1,0 +1,123 @@
+"""Regions of a graph in other ways: the graphs that stand for them are searched like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...planner.covers.cover import replaced, walked_s, way_s
+from ...planner.graph.graph import key as graph_key
+from ...planner.groups.group import subgraph
+from ...planner.plan import GroupPlan, Plan
+from ...planner.regions.chunks import Walk
+from ...planner.regions.regions import regions
+from ...planner.regions.ways import REGIONAL, Way, ways
+from .config_search import Budget
+from .partition_search import PartitionSearch
+from .runoff import Bench
+from .tuned_groups import Identity, Tasks, plan_of
+
+WITHIN = 2.0
+"""Times the model's seconds of the best way of a region that another may take, to be searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    nodes: tuple[int, ...]
+    way: Way
+
+
+class RegionSearch:
+    """The regions of a graph, around the large values of the partition that the model prefers.
+    `run`, then `plans`; after an interruption with what is known."""
+
+    def __init__(self, tasks: Tasks, bench: Bench, identity: Identity) -> None:
+        self.tasks, self.bench, self.identity = tasks, bench, identity
+        cover, graph = tasks.cover, tasks.graph
+        self.preferred = cover.best(graph, tasks.profile, 1)[0].groups
+        self.trials = [t for nodes in regions(graph, self.preferred) for t in self._ways(nodes)]
+        self.found: dict[tuple[int, ...], list[GroupPlan]] = {}
+
+    @property
+    def weight(self) -> float:
+        """The part of the preferred partition's time, by the model, that is the regions'."""
+        inside = {node for trial in self.trials for node in trial.nodes}
+        tasks = zip(self.preferred, self.tasks.all(self.preferred), strict=True)
+        seconds = [(nodes, t.modelled.seconds if t.modelled else t.floor_s) for nodes, t in tasks]
+        total = sum(s for _, s in seconds)
+        own = sum(s for nodes, s in seconds if inside.issuperset(nodes))
+        return own / total if total else 1.0
+
+    def run(self, budget: Budget) -> None:
+        """Search the bodies of every way of every region."""
+        for number, trial in enumerate(self.trials):
+            if budget.is_spent:
+                return
+            left = len(self.trials) - number
+            now = budget.clock()
+            until = now + (budget.until - now) / left
+            trials = max(1, budget.trials // len(self.trials))
+            bodies = list(self._bodies(trial.way.walk, Budget(trials, until, budget.clock)))
+            self.found.setdefault(trial.nodes, []).append(self._group(trial, bodies))
+
+    def plans(self, bases: Sequence[Plan]) -> list[Plan]:
+        """The first plan in which the groups make up the regions, with those in the best way, then
+        in the others."""
+        if not self.found:
+            return []
+        findings = self.bench.findings
+        preferred = plan_of(self.preferred, self.tasks, findings, self.identity)
+        for base in (*bases, preferred):
+            made = [self._plan(base, place) for place in range(len(REGIONAL))]
+            if made[0].groups != base.groups:
+                return list(dict.fromkeys(made))
+        return []
+
+    def _ways(self, nodes: tuple[int, ...]) -> list[_Trial]:
+        """Of each kind the way that the model thinks best."""
+        best: dict[str, tuple[float, Way]] = {}
+        for way in ways(subgraph(self.tasks.graph, nodes).graph):
+            seconds = way_s(way, self.tasks.profile)
+            if way.lowering not in best or seconds < best[way.lowering][0]:
+                best[way.lowering] = (seconds, way)
+        least = min((seconds for seconds, _ in best.values()), default=0.0)
+        ordered = sorted(best.values(), key=lambda each: each[0])
+        return [_Trial(nodes, way) for seconds, way in ordered if seconds <= least * WITHIN]
+
+    def _plan(self, base: Plan, place: int) -> Plan:
+        groups: list[GroupPlan] = list(base.groups)
+        for choices in self.found.values():
+            ordered = sorted(choices, key=lambda g: g.measured or float("inf"))
+            groups = replaced(groups, ordered[min(place, len(ordered) - 1)])
+        known = [g.predicted for g in groups if g.predicted is not None]
+        total = sum(known) if len(known) == len(groups) else None
+        return replace(base, groups=tuple(groups), predicted=total)
+
+    def _bodies(self, found: Walk, budget: Budget) -> Iterator[Plan]:
+        """The best plan of each body; the first, of which there are most chunks, is searched
+        longest."""
+        for number, body in enumerate(found.bodies):
+            tasks = Tasks(body, self.tasks.profile, self.tasks.cover)
+            now = budget.clock()
+            share = 0.7 if number + 1 < len(found.bodies) else 1.0
+            until = now + (budget.until - now) * share
+            trials = max(1, int(budget.trials * share) >> number)
+            search = PartitionSearch(tasks, self.bench, Budget(trials, until, budget.clock))
+            search.run()
+            identity = replace(self.identity, graph_key=graph_key(body))
+            best = search.best(1)
+            yield plan_of(best[0].groups if best else (), tasks, self.bench.findings, identity)
+
+    def _group(self, trial: _Trial, bodies: Sequence[Plan]) -> GroupPlan:
+        walk, profile = trial.way.walk, self.tasks.profile
+        seconds = [sum(g.measured or 0.0 for g in body.groups) for body in bodies]
+        known = [body.predicted for body in bodies if body.predicted is not None]
+        return GroupPlan(
+            trial.nodes,
+            trial.way.lowering,
+            graph_key(subgraph(self.tasks.graph, trial.nodes).graph),
+            predicted=walked_s(walk, known, profile) if len(known) == len(bodies) else None,
+            measured=walked_s(walk, seconds, profile),
+            options=trial.way.options,
+            bodies=tuple(bodies),
+        )

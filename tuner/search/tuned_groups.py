@@ -1,0 +1,259 @@
+"""The groups of a partition as things to tune, and a partition as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from ...planner.costs.cost import Cost
+from ...planner.costs.device import DeviceProfile
+from ...planner.covers import cover
+from ...planner.covers.pricing import aten_s, space_for
+from ...planner.errors import Refusal
+from ...planner.graph.graph import Graph
+from ...planner.groups.group import Part, copies_in
+from ...planner.lower import kernel_name
+from ...planner.plan import Evidence, GroupPlan, Plan
+from ...planner.vendor.vendor import equals
+from ..records.findings import Finding, Findings
+from ..records.ledger import compute_count
+from ..trial.outcome import ATEN
+from ..workers.lab import Group, Lab
+from ..workers.ranking import RankedSpace, SpaceLike
+from .config_search import SURE
+
+FEW = 2
+
+Groups = tuple[tuple[int, ...], ...]
+Cuts = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The planner's functions over partitions; a test brings its own. best: the model's best few;
+    learned: the best with seconds that are known; grown: the cuts that growing groups leaves."""
+
+    edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
+    partition: Callable[[Graph, Cuts], Groups] = cover.partition
+    best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
+    learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned
+    grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
+    space: Callable[[Part, DeviceProfile], SpaceLike | Refusal] = space_for
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A distinct group. Isomorphic groups of the graph share one task. vendors: whether a vendor's
+    call computes all of it, of whose time the model knows nothing. framework_s: seconds that the
+    framework takes at least, where the model is sure that a kernel takes far less; else 0."""
+
+    group: Group
+    space: SpaceLike | Refusal
+    modelled: Cost | None
+    floor_s: float
+    vendors: bool = False
+    framework_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Tasks:
+    """The tasks of a graph's groups, each made once. By nodes, and by the group's key."""
+
+    graph: Graph
+    profile: DeviceProfile
+    cover: Cover = field(default_factory=Cover)
+    _by_nodes: dict[tuple[tuple[int, ...], tuple[int, ...]], Task] = field(default_factory=dict)
+    _by_key: dict[str, Task] = field(default_factory=dict)
+    _spaces: dict[str, RankedSpace | Refusal] = field(default_factory=dict)
+    _all: dict[Groups, list[Task]] = field(default_factory=dict)
+
+    def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
+        found = self._by_nodes.get((nodes, copies))
+        if found is None:
+            found = self._by_nodes[nodes, copies] = self._make(nodes, copies)
+        return found
+
+    def all(self, groups: Groups) -> list[Task]:
+        """The tasks of a partition, one for each group."""
+        if groups not in self._all:
+            both = zip(groups, copies_in(self.graph, groups), strict=True)
+            self._all[groups] = [self.of(nodes, copies) for nodes, copies in both]
+        return self._all[groups]
+
+    def begin(self, groups: Groups, lab: Lab) -> None:
+        """Have the configs of all these groups ranked at the same time, in the lab's workers. A
+        few are ranked here before a worker has started."""
+        both = zip(groups, copies_in(self.graph, groups), strict=True)
+        parts = {part.key: part for part in (Part.of(self.graph, *each) for each in both)}
+        if len(parts) <= FEW:
+            return
+        for part in parts.values():
+            space = self._space(part)
+            if isinstance(space, RankedSpace):
+                space.begin(partial(lab.rank, _group(part), self.profile))
+
+    @property
+    def different(self) -> int:
+        """How many different groups the cover has that the model prefers."""
+        return len({task.group.key for task in self.all(self.first)})
+
+    @property
+    def first(self) -> Groups:
+        """The cover that the model prefers."""
+        return self.cover.best(self.graph, self.profile, 1)[0].groups
+
+    def _space(self, part: Part) -> RankedSpace | Refusal:
+        if part.key not in self._spaces:
+            space = self.cover.space(part, self.profile)
+            own = space if isinstance(space, Refusal) else RankedSpace(space)
+            self._spaces[part.key] = own
+        return self._spaces[part.key]
+
+    def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
+        part = Part.of(self.graph, nodes, copies)
+        known = self._by_key.get(part.key)
+        if known is not None:
+            return known
+        group = _group(part)
+        space = self._space(part)
+        modelled, floor_s = None, 0.0
+        if not isinstance(space, Refusal):
+            # Of a few hundred configs; of thousands where workers have ranked them (see `begin`).
+            best = space.top()
+            modelled = best[1] if best else None
+            floor_s = space.floor_s()
+        vendors = bool(equals(part.group))
+        made = Task(group, space, modelled, floor_s, vendors)
+        if modelled and not vendors and not part.contracts:
+            # One operation after the other, each at the speed of memory.
+            framework_s = aten_s(part.group, self.profile)
+            if framework_s > SURE * modelled.seconds:
+                made = replace(made, framework_s=framework_s)
+        self._by_key[group.key] = made
+        return made
+
+    def modelled_s(self, groups: Groups) -> float:
+        """The model's seconds of a partition; a group it cannot make counts as its operations,
+        one launch each."""
+        return sum(map(self._group_s, self.all(groups)))
+
+    def floor_s(self, groups: Groups) -> float:
+        """Seconds that no config of any of the groups can beat."""
+        return sum(task.floor_s for task in self.all(groups))
+
+    def _group_s(self, task: Task) -> float:
+        if task.modelled is not None:
+            return task.modelled.seconds
+        sizes = (n.type.nbytes * 3 for n in task.group.graph.nodes if n.type and n.inputs)
+        return sum(self.profile.stream_s(size) for size in sizes)
+
+
+def _group(part: Part) -> Group:
+    return Group.of(part.group, kernel_name(part.group))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition with what is known of its time. measured_s: the sum over its groups, None while
+    one of them has not been measured."""
+
+    groups: Groups
+    modelled_s: float
+    measured_s: float | None = None
+
+
+def measured_s(groups: Groups, tasks: Tasks, findings: Findings) -> float | None:
+    """The sum of the best times of all groups; None while one has none."""
+    total = 0.0
+    for task in tasks.all(groups):
+        best = findings.best(task.group.key)
+        if best is None:
+            return None
+        total += best.seconds
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a plan is for."""
+
+    graph_key: str
+    device: str
+    versions: Mapping[str, str]
+
+    def plan(
+        self, groups: Sequence[GroupPlan], evidence: Evidence, predicted: float | None = None
+    ) -> Plan:
+        return Plan(
+            self.graph_key,
+            self.device,
+            tuple(self.versions.items()),
+            evidence,
+            tuple(groups),
+            predicted,
+        )
+
+
+def plan_of(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity) -> Plan:
+    """The partition with the best that was found for each group. A group without any finding
+    runs as the framework runs it."""
+    own = zip(groups, copies_in(tasks.graph, groups), tasks.all(groups), strict=True)
+    made = [_group_plan(nodes, copies, task, findings) for nodes, copies, task in own]
+    predicted = [g.predicted for g in made]
+    known = [p for p in predicted if p is not None]
+    total = sum(known) if len(known) == len(predicted) else None
+    return identity.plan(made, "searched", total)
+
+
+def _group_plan(
+    nodes: tuple[int, ...], copies: tuple[int, ...], task: Task, findings: Findings
+) -> GroupPlan:
+    best = findings.best(task.group.key)
+    count = compute_count(task.group.graph)
+    made = GroupPlan(nodes, "aten", task.group.key, kernels=count, copies=copies)
+    if best is None:
+        return made
+    made = replace(made, measured=best.seconds)
+    if best.candidate == ATEN:
+        return made
+    return replace(
+        made,
+        lowering=best.candidate.lowering,
+        config=best.candidate.config,
+        options=best.candidate.options,
+        predicted=_predicted(best, task),
+        kernels=best.cost.launches if best.cost else 1,
+    )
+
+
+def runners_up(
+    plan: Plan, tasks: Tasks, findings: Findings, count: int, within: float
+) -> list[Plan]:
+    """The plan with the next best configs of its slowest group: they were close in the search,
+    and the last measurement tells them apart better."""
+    slowest = max(plan.groups, key=lambda group: group.measured or 0.0, default=None)
+    if slowest is None or slowest.lowering != "triton":
+        return []
+    others = findings.of(slowest.kernel_key).finalists(count + 1, within)
+    plans = []
+    for finding in others:
+        config = finding.candidate.config
+        if config is not None and config != slowest.config:
+            changed = replace(
+                slowest,
+                config=config,
+                measured=finding.seconds,
+                predicted=finding.cost.seconds if finding.cost else None,
+                kernels=finding.cost.launches if finding.cost else 1,
+            )
+            groups = [changed if group is slowest else group for group in plan.groups]
+            plans.append(replace(plan, groups=tuple(groups)))
+    return plans[:count]
+
+
+def _predicted(best: Finding, task: Task) -> float | None:
+    if best.candidate.config is None or isinstance(task.space, Refusal):
+        return None
+    cost = best.cost or task.space.judge(best.candidate.config)
+    return None if isinstance(cost, Refusal) else cost.seconds

@@ -1,0 +1,1 @@
+"""A whole tune, from the model to the stored plan."""

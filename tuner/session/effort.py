@@ -1,0 +1,40 @@
+"""How long a tune may look: three budgets with names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ...planner.errors import FusionplanError
+
+Effort = Literal["quick", "default", "thorough"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """trials: most kernels tried for each graph; seconds: most time for all graphs. each: a graph
+    of many groups may try so many for each of them, where that is more."""
+
+    trials: int
+    seconds: float
+    each: int = 0
+
+
+EFFORTS: dict[Effort, Allowance] = {
+    "quick": Allowance(16, 60.0, 4),
+    "default": Allowance(64, 180.0, 10),
+    "thorough": Allowance(256, 900.0, 24),
+}
+
+
+def allowance(effort: str, trials: int | None = None, seconds: float | None = None) -> Allowance:
+    """The budget of an effort; `trials` and `seconds` take the place of its own. Raises
+    FusionplanError for an effort that does not exist."""
+    named = EFFORTS.get(effort)  # type: ignore[call-overload]
+    if named is None:
+        raise FusionplanError(f"effort {effort!r}: give one of {', '.join(get_args(Effort))}")
+    return Allowance(
+        named.trials if trials is None else trials,
+        named.seconds if seconds is None else seconds,
+        named.each if trials is None else 0,
+    )

@@ -1,0 +1,472 @@
+"""A whole tune: partitions and configs searched, the winner measured beside its peers, stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...db.records import PlanRecord
+from ...db.store import Store
+from ...planner.capture.capture import Captured, Stage
+from ...planner.config import Config
+from ...planner.costs.device import DeviceProfile, builtin, profile_of
+from ...planner.errors import Refusal
+from ...planner.graph.graph import key as graph_key
+from ...planner.graph.varying import bucket_key
+from ...planner.plan import Plan
+from ...planner.runtime.compile import interpreted
+from ...planner.versions import versions
+from ..capture.capture_model import Call as ModelCall
+from ..capture.capture_model import Part
+from ..capture.rotating_inputs import TURNS, Turns
+from ..decision.baselines import Baselines, graph_baselines, real_inputs
+from ..decision.decide import Decision, Entrant, by_executor
+from ..decision.finalists import Arena, Finalists, finalists
+from ..measure.contest import Ring, Rules, TurnCall
+from ..measure.timing import Stopwatch, conditions, stopwatch_for
+from ..model_fit.refit import calibrated
+from ..progress.progress import Progress, Silent
+from ..records.findings import Findings
+from ..records.ledger import Ledger, device_record, graph_record
+from ..records.optuna_export import mirror
+from ..search.config_search import Budget
+from ..search.partition_search import PartitionSearch
+from ..search.region_search import RegionSearch
+from ..search.runoff import Bench
+from ..search.tuned_groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
+from ..trial.outcome import Candidate, Outcome
+from ..workers.lab import Duel, Group, Lab, Pending, WorkerLab
+from ..workers.ranking import Begun
+from .effort import EFFORTS
+from .offline import plan_offline
+
+RUNNERS_UP, WITHIN = 3, 1.04
+FINAL_SHARE = 0.2
+"""Of the time, kept for the last measurement."""
+
+SEARCH_SHARE, EACH_S = 0.3, 0.5
+"""Of the time, what the search has at least once the peers are compiled; or seconds for each group,
+up to all of the time. What the peers took beyond the rest is added, for a tune that only compiled
+peers has found nothing."""
+
+REGIONAL, REGIONAL_LEAST = 0.6, 0.25
+"""Of the search, for the other ways of the graph's regions where they take all of its time; at
+least that part of it for regions that take little."""
+
+ABOUT = "about"
+
+_LEAST_ON_CPU = 2
+"""Runs of a candidate in the interpreter, where speed means nothing."""
+
+RULES_ON_CPU = Rules(least=1, most=1, budget_s=0.0, warm_up=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
+    takes place even when they are over, and the search has its share even when compiling the
+    peers took longer (see `SEARCH_SHARE`). seed: of everything random. each: see `Allowance`."""
+
+    trials: int = EFFORTS["default"].trials
+    seconds: float = EFFORTS["default"].seconds
+    seed: int = 0
+    each: int = 0
+
+    def trials_of(self, groups: int) -> int:
+        """Of a graph of so many different groups."""
+        return max(self.trials, self.each * groups)
+
+
+def tune_captured(
+    captured: Captured,
+    inputs: Sequence[Any],
+    *,
+    store: Store | str | Path | None = None,
+    profile: DeviceProfile | None = None,
+    stage: Stage = "inference",
+    trials: int = EFFORTS["default"].trials,
+    seconds: float = EFFORTS["default"].seconds,
+    progress: Progress | None = None,
+    baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
+    name: str = "",
+    seed: int = 0,
+    compilers: int | None = None,
+) -> Plan:
+    """Tune a captured graph on its device and store the plan, which is returned.
+
+    On a CUDA device (and in Triton's interpreter, as a rehearsal) candidates are measured. Else
+    the plan is the model's for `profile` (default: H200): compiled, checked in the interpreter,
+    evidence "modelled". inputs: of the graph; fake ones are made up. baselines: "eager", and modes
+    of torch.compile, on the inputs of a turn; None: eager and Inductor on the captured graph.
+    compilers: processes that compile.
+
+    Ctrl-C ends the search and keeps the best so far; without any finding it is raised again.
+    """
+    limits = Limits(trials, seconds, seed)
+    told = progress or Silent()
+    with _opened(store) as opened:
+        session = Session(captured, inputs, opened, limits, told, name, compilers)
+        if captured.device.type == "cuda" or interpreted():
+            found = profile or calibrated(opened, profile_of(captured.device))
+            return session.measured(found, baselines, stage)
+        return session.modelled(profile or builtin("h200"))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where it happens; a test brings its own. lab: opens the place for candidates by the name
+    of its device; stopwatch: times what runs in this process."""
+
+    lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
+    stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
+    cover: Cover = field(default_factory=Cover)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the search leaves: the plans that go into the contest, and all that it liked."""
+
+    identity: Identity
+    finalists: Finalists
+    plans: tuple[Plan, ...]
+
+
+@dataclass(slots=True)
+class Session:
+    """One tune of one graph. static: addresses of inputs that stay in place from call to call,
+    such as weights."""
+
+    captured: Captured
+    inputs: Sequence[Any]
+    store: Store
+    limits: Limits
+    progress: Progress
+    name: str = ""
+    compilers: int | None = None
+    static: Collection[int] = ()
+    site: Site = field(default_factory=Site)
+    about: Mapping[str, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    def measured(
+        self,
+        profile: DeviceProfile,
+        baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
+        stage: Stage = "inference",
+    ) -> Plan:
+        """Search on the device, then the contest, of this graph by itself; for a caller that has
+        no model at hand. baselines: calls on the inputs of a turn; None: eager and Inductor on the
+        captured graph. Of a graph of training a baseline is timed, but kept only where there is
+        nothing of ours: what runs the forward graph runs the backward graph too."""
+        self.inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
+        turns = Turns.of(ModelCall(tuple(self.inputs)))
+        make = baselines or partial(graph_baselines, self.captured)
+        contestants = Baselines(make(turns), self.progress)
+        found = self.searched(profile, contestants, stage)
+        part = Part(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
+        decision = Decision(
+            [Entrant(part, found.finalists, found.identity)],
+            contestants,
+            partial(by_executor, self.captured),
+            Ring(self.stopwatch(profile), turns, self.rules),
+            self.progress,
+            conditions=self.conditions,
+            ours_only=stage != "inference",
+        )
+        try:
+            (plan,) = decision.plans()
+        except KeyboardInterrupt:
+            plan = self.uncompared(found)
+        self.save(plan, profile)
+        return plan
+
+    def searched(
+        self, profile: DeviceProfile, baselines: Baselines, stage: Stage = "inference"
+    ) -> Searched:
+        """Search on the device, and the best plans by themselves. The baselines are compiled while
+        the first kernels are."""
+        identity = self._record(profile)
+        findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
+        ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
+        with self._lab(profile) as lab:
+            tasks.begin(tasks.first, lab)
+            least_s = self._least_s(tasks)
+            gated = GatedLab(lab, baselines, self.progress, self._until, least_s)
+            bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
+            regional = RegionSearch(tasks, bench, identity)
+            partitions = self._search(tasks, bench, regional, gated)
+        if not gated.open:  # nothing was to be measured, and nothing interrupted
+            baselines.warm()
+        plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
+        if plans:
+            plans = [
+                *regional.plans(plans),
+                *plans,
+                *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
+            ]
+        self._tell_what_was_not_tried(tasks, findings, partitions)
+        best = self._finalists(plans, profile, identity, stage)
+        if best.best is not None:
+            ledger.add_plan(best.best.plan, self.name)
+        reason = mirror(self.store, ledger)
+        if reason is not None:
+            self.progress.note(reason)
+        return Searched(identity, best, tuple(plans))
+
+    def _finalists(
+        self, plans: Sequence[Plan], profile: DeviceProfile, identity: Identity, stage: Stage
+    ) -> Finalists:
+        """Of the plans that the search found, and the one that the store has."""
+        self.progress.phase("verify", "checking and timing the best plans")
+        # What a forward graph saves stays in place for its backward graph, as in a training loop.
+        count = TURNS if stage != "backward" else 1
+        turns = Turns.of(ModelCall(tuple(self.inputs)), self.static, count)
+        ring = Ring(self.stopwatch(profile), turns, self.rules)
+        arena = Arena(self.captured, self.inputs, identity, ring, self.progress, stage)
+        known = self._known(profile)
+        try:
+            return finalists([*([known] if known else []), *plans], arena)
+        except KeyboardInterrupt:
+            if not plans:
+                raise
+            self.progress.note("interrupted: the best plan of the search was not compared")
+            return Finalists()
+
+    def uncompared(self, found: Searched) -> Plan:
+        """What is kept when Ctrl-C ended the contest. Raises KeyboardInterrupt where nothing is."""
+        if found.finalists.best is None and not found.plans:
+            raise KeyboardInterrupt
+        self.progress.note("interrupted: the plan was not compared with eager and torch.compile")
+        if found.finalists.best is not None:
+            return replace(found.finalists.best.plan, evidence="searched")
+        return unverified(found.plans[0])
+
+    def _known(self, profile: DeviceProfile) -> Plan | None:
+        """The plan of the store, which a new one has to beat."""
+        record = self.store.plan(graph_key(self.captured.graph), profile.key, versions())
+        if record is None or record.evidence != "measured":
+            return None
+        try:
+            return Plan.from_json(record.payload)
+        except ValueError:
+            return None
+
+    def conditions(self) -> dict[str, int]:
+        return {} if self._on_cpu else conditions(self.captured.device.index or 0)
+
+    def _least_s(self, tasks: Tasks) -> float:
+        """Seconds of the search: one group that was not tried can make the plan a slow one."""
+        each = EACH_S * tasks.different
+        return max(SEARCH_SHARE * self.limits.seconds, min(self.limits.seconds, each))
+
+    def _tell_what_was_not_tried(
+        self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]
+    ) -> None:
+        """A budget may end before the first kernel was measured, or before each group's was."""
+        own = {task.group.key: task for p in partitions[:1] for task in tasks.all(p.groups)}
+        possible = [key for key, task in own.items() if not isinstance(task.space, Refusal)]
+        without = sum(not findings.of(key).trials for key in possible)
+        within = f"within {self.limits.trials} trials and {self.limits.seconds:g} s"
+        if possible and not any(found.trials for found in findings.groups.values()):
+            self.progress.note(
+                f"no kernel was measured {within}: the plan is the fastest of eager and "
+                "torch.compile; allow more seconds"
+            )
+        elif without:
+            self.progress.note(
+                f"of {without} of {len(possible)} groups no kernel was measured {within}: others "
+                "run them; allow more seconds"
+            )
+
+    @property
+    def _until(self) -> float:
+        """When the search ends."""
+        return self.started + self.limits.seconds * (1 - FINAL_SHARE)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.captured.device.type != "cuda"
+
+    def _lab(self, profile: DeviceProfile) -> AbstractContextManager[Lab]:
+        index = self.captured.device.index or 0
+        return self.site.lab(
+            "cpu" if self._on_cpu else f"cuda:{index}",
+            profile.capability,
+            compilers=self.compilers,
+            interpret=self._on_cpu,
+            seed=self.limits.seed,
+            least=_LEAST_ON_CPU,
+        )
+
+    def stopwatch(self, profile: DeviceProfile) -> Stopwatch:
+        return self.site.stopwatch(self.captured.device, profile.l2_bytes)
+
+    @property
+    def rules(self) -> Rules:
+        return RULES_ON_CPU if self._on_cpu else Rules()
+
+    def modelled(self, profile: DeviceProfile) -> Plan:
+        """The model's plan: compiled for the target, checked in the interpreter, not measured."""
+        identity = self._record(profile, portable=self._on_cpu)
+        tasks = Tasks(self.captured.graph, profile, self.site.cover)
+        plan = plan_offline(tasks, identity, self.progress, self.compilers, self.limits.seed)
+        self.save(plan, profile)
+        return plan
+
+    def _search(
+        self, tasks: Tasks, bench: Bench, regional: RegionSearch, lab: GatedLab
+    ) -> list[Partition]:
+        """The best partitions; after Ctrl-C those that are known."""
+        most = self.limits.trials_of(tasks.different)
+        self.progress.phase("search", f"up to {most} trials")
+        clock, until, trials = lab.clock, self._until, most
+        search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
+        try:
+            for group, config in search.ahead():
+                lab.begin(group, config)
+            lab.warm()
+            now = clock()  # What the peers took is not to be shared out.
+            if regional.trials:
+                part = REGIONAL * max(REGIONAL_LEAST, regional.weight)
+                trials = max(1, int(trials * (1 - part)))
+                search.budget = Budget(trials, until, clock)
+                share = now + (until - now) * part
+                regional.run(Budget(most - trials, share, clock))
+            search.run()
+        except KeyboardInterrupt:
+            if not any(g.found for g in bench.findings.groups.values()):
+                raise
+            self.progress.note("interrupted: the best so far is verified and kept")
+        return search.best()
+
+    def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
+        key = graph_key(self.captured.graph)
+        self.store.put_device(device_record(profile))
+        self.store.put_graph(graph_record(self.captured.graph, key, self.name or key[:12]))
+        return Identity(key, profile.key, versions(portable=portable))
+
+    def save(self, plan: Plan, profile: DeviceProfile) -> None:
+        """A plan with better evidence is not replaced by one with worse."""
+        self.progress.phase("store", self.store.location)
+        exact = self.store.plan(plan.graph_key, profile.key, versions())
+        if plan.evidence == "modelled" and exact is not None and exact.evidence != "modelled":
+            self.progress.note(f"the store keeps its plan for this graph: it is {exact.evidence}")
+            return
+        bucket = bucket_key(self.captured.graph)
+        record = plan_record(plan, profile.key, self.name, bucket, self.about)
+        if not self.store.save_plan(record):
+            known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
+            word = "better" if known is None else known.evidence
+            self.progress.note(f"the store keeps its plan for this graph: it is {word}")
+
+
+def unverified(plan: Plan) -> Plan:
+    """A plan as the search left it: its seconds are the sum of its groups'."""
+    known = [group.measured for group in plan.groups if group.measured is not None]
+    complete = len(known) == len(plan.groups)
+    total = sum(known) if complete and known else None
+    return replace(plan, evidence="searched", measured=total)
+
+
+def plan_record(
+    plan: Plan,
+    device_key: str,
+    name: str,
+    bucket: str | None = None,
+    about: Mapping[str, str] | None = None,
+) -> PlanRecord:
+    """The plan as the store keeps it; one for each graph, device and versions. bucket: see
+    `varying`. about: what was tuned, for people."""
+    current = dict(plan.versions)
+    identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
+    return PlanRecord(
+        key=hashlib.sha256(identity.encode()).hexdigest()[:32],
+        graph_key=plan.graph_key,
+        device_key=device_key,
+        versions=current,
+        name=name or plan.graph_key[:12],
+        evidence=plan.evidence,
+        payload=plan.to_json() | ({ABOUT: dict(about)} if about else {}),
+        speedup=plan.speedup,
+        bucket_key=bucket,
+    )
+
+
+@dataclass(slots=True)
+class GatedLab:
+    """A lab whose first measurement waits until the peers are compiled, which happens in this
+    process while the compile workers do their first batch: torch.compile tunes on the same
+    device, and neither must run beside the other's measuring. until: when the search ends, on its
+    `clock`, which stands still until least_s of it are left."""
+
+    lab: Lab
+    baselines: Baselines
+    progress: Progress
+    until: float
+    least_s: float
+    open: bool = False
+    beyond_s: float = 0.0
+    ahead: dict[tuple[str, Config], Pending] = field(default_factory=dict)
+    """What was begun before somebody asked for it."""
+
+    def clock(self) -> float:
+        return time.monotonic() - self.beyond_s
+
+    @property
+    def compilers(self) -> int:
+        return self.lab.compilers
+
+    def begin(self, group: Group, config: Config) -> None:
+        """Compile it before it is asked for: meanwhile the peers are."""
+        if (group.key, config) not in self.ahead:
+            self.ahead[group.key, config] = self.lab.compile(group, config)
+
+    def compile(self, group: Group, config: Config) -> Pending:
+        begun = self.ahead.pop((group.key, config), None)
+        return self.lab.compile(group, config) if begun is None else begun
+
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
+        return self.lab.rank(group, profile)
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        self.lab.wait(pending, timeout_s)
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        self.warm()
+        return self.lab.measure(group, candidate, incumbent_s, meanwhile)
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
+        self.warm()
+        return self.lab.duel(group, candidates)
+
+    def warm(self) -> None:
+        """Compile the baselines, once."""
+        if not self.open:
+            self.open = True
+            self.baselines.warm()
+            self.beyond_s = max(0.0, self.least_s - (self.until - time.monotonic()))
+
+
+@contextmanager
+def _opened(store: Store | str | Path | None) -> Iterator[Store]:
+    """The store itself, or one opened at a location for as long as it is needed."""
+    if isinstance(store, Store):
+        yield store
+        return
+    with Store.open(store) as opened:
+        yield opened

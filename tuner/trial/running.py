@@ -1,0 +1,124 @@
+"""A candidate for a group, bound to its inputs and outputs: a call that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...planner.codegen.source import Program
+from ...planner.errors import Refusal
+from ...planner.graph.graph import Graph, TensorType
+from ...planner.lower import lower
+from ...planner.runtime.compile import interpreted
+from ...planner.runtime.launch import Launcher
+from ...planner.runtime.layout import match
+from ...planner.vendor.vendor import equal
+from .evaluate import Evaluator
+from .inputs import empty
+from .outcome import Candidate
+
+Run = Callable[[], Sequence[torch.Tensor]]
+
+
+def output_types(group: Graph) -> tuple[TensorType, ...]:
+    """Types of the outputs. Raises ValueError for one that is no single tensor."""
+    types = []
+    for output in group.outputs:
+        kind = None if output is None else group.nodes[output].type
+        if kind is None:
+            raise ValueError("an output of the group is no single tensor")
+        types.append(kind)
+    return tuple(types)
+
+
+class Kernels:
+    """The generated kernels of a group, loaded on a device. Raises CompileFailed."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program, self.device = program, device
+        self.launchers = [Launcher(kernel, device) for kernel in program.kernels]
+
+    def bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Run:
+        """A call that launches all kernels over these tensors, which it keeps alive."""
+        temporaries = [empty(kind, self.device) for kind in self.program.temporaries]
+        kinds = {"in": inputs, "out": outputs, "tmp": temporaries}
+        stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else 0
+        launches: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        for launcher in self.launchers:
+            tensors = [kinds[b.kind][b.index] for b in launcher.source.buffers]
+            aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
+            arguments: list[Any] = list(tensors)
+            if not launcher.takes_tensors:
+                arguments = [t.data_ptr() for t in tensors]
+            launch = launcher.aligned if aligned else launcher.unaligned
+            launches.append((launch, tuple(arguments)))
+
+        def run() -> Sequence[torch.Tensor]:
+            for launch, arguments in launches:
+                launch(stream, *arguments)
+            return outputs
+
+        run.keeps = (inputs, temporaries)  # type: ignore[attr-defined]  # addresses do not
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A candidate that can be bound. kernels: None where it is not generated. partial: it writes
+    only part of its outputs (see `partial`)."""
+
+    bind: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Run]
+    kernels: Kernels | None = None
+    partial: bool = False
+
+
+def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | Refusal:
+    """Something to bind to inputs and outputs, or why there is none. Raises CompileFailed."""
+    if candidate.lowering == "aten":
+        return _calls(Evaluator(group, device))
+    if candidate.lowering == "inductor":
+        return _calls(_inductor(group, device, candidate.options))
+    if candidate.lowering == "vendor":
+        found = equal(group, candidate.options)
+        if found is None:
+            return Refusal("vendor", f"no call {candidate.options!r} computes the group")
+        return _calls(_matched(Evaluator(found, device), output_types(group)))
+    if candidate.config is None:
+        return Refusal("config", "a generated kernel needs a config")
+    program = lower(group, candidate.config, interpreted=interpreted())
+    if isinstance(program, Refusal):
+        return program
+    kernels = Kernels(program, device)
+    return Loaded(kernels.bind, kernels)
+
+
+def _calls(function: Callable[..., Sequence[torch.Tensor]]) -> Loaded:
+    def bind(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Run:
+        return lambda: function(*inputs)
+
+    return Loaded(bind)
+
+
+def _matched(
+    function: Callable[..., Sequence[torch.Tensor]], types: Sequence[TensorType]
+) -> Callable[..., Sequence[torch.Tensor]]:
+    """The function with its results in the strides that the group's readers count on."""
+
+    def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = function(*inputs)
+        return [match(r, t.shape, t.stride) for r, t in zip(results, types, strict=True)]
+
+    return run
+
+
+def _inductor(
+    group: Graph, device: torch.device, mode: str
+) -> Callable[..., Sequence[torch.Tensor]]:
+    evaluator = Evaluator(group, device)
+    compiled: Callable[..., Sequence[torch.Tensor]] = torch.compile(
+        evaluator, mode=mode or "default", dynamic=False, fullgraph=True
+    )
+    return compiled

@@ -1,0 +1,1 @@
+"""Worker processes that compile and measure, and what they are asked."""

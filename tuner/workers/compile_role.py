@@ -1,0 +1,54 @@
+"""The compile role: a group and a config to machine code in Triton's own cache on disk, and a
+group's configs in the order of the cost model.
+
+The worker that measures compiles the same text with the same options and finds it there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ...planner.costs.device import DeviceProfile
+from ...planner.errors import Refusal
+from ...planner.graph import graph as graphs
+from ...planner.lower import lower
+from ...planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
+from ...planner.space.space import space_of
+from ..trial.outcome import Miscompiled, Rejected, to_json
+from ..trial.wire import config_from_json
+from .ranking import Ranking
+
+
+def handle(request: Mapping[str, Any]) -> dict[str, Any]:
+    """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
+    to a ranking."""
+    if "rank" in request:
+        return _ranked(request)
+    group = graphs.from_json(request["group"])
+    program = lower(group, config_from_json(request["config"]))
+    if isinstance(program, Refusal):
+        return to_json(Rejected(str(program)))
+    target = Target(capability=request["capability"])
+    start = time.perf_counter()
+    try:
+        compiled = [compile_kernel(kernel, target) for kernel in program.kernels]
+        taken = time.perf_counter() - start
+        used = [resources(one) for one in compiled]
+    except CompileFailed as error:
+        return to_json(Miscompiled(str(error), error.transient))
+    return {
+        "registers": max(r.registers for r in used),
+        "spill_bytes": max(r.spill_bytes for r in used),
+        "shared_bytes": max(r.shared_bytes for r in used),
+        "compile_s": taken,
+        "kernels": len(used),
+    }
+
+
+def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:
+    space = space_of(graphs.from_json(request["rank"]), DeviceProfile.from_json(request["profile"]))
+    # The parent has made the same space: it asks for none that is refused.
+    assert not isinstance(space, Refusal), space
+    return Ranking.of(space).to_json()

@@ -1,0 +1,303 @@
+"""Where candidates are compiled and measured: worker processes, or a fake in tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ...planner.config import Config
+from ...planner.costs.device import DeviceProfile
+from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
+from ..trial import outcome as outcomes
+from ..trial.outcome import (
+    Candidate,
+    Crashed,
+    Failure,
+    Miscompiled,
+    Outcome,
+    Resources,
+    Timed,
+    TimedOut,
+    TunerError,
+    is_transient,
+)
+from ..trial.wire import config_to_json
+from . import assembler
+from .pool import Answer, Pool, Role, worker_command
+from .ranking import Begun, Ranking
+
+COMPILE_LIMIT_S = 20.0
+MEASURE_LIMIT_S = 30.0
+RANK_LIMIT_S = 60.0
+BUDGET_S = 0.03
+"""Seconds of runs for one trial."""
+DUEL_BUDGET_S = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group by itself: its graph and what crosses to the workers."""
+
+    key: str
+    name: str
+    graph: Graph
+    data: Mapping[str, Any]
+
+    @staticmethod
+    def of(graph: Graph, name: str) -> Group:
+        return Group(kernel_key(graph), name, graph, to_json(graph, varying_to_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Finalists timed in turn: an outcome for each, and the winner's index (None: all failed).
+    whole: the process or the device failed, which says nothing of any one of them."""
+
+    outcomes: tuple[Outcome, ...]
+    best: int | None
+    conditions: Mapping[str, int]
+    whole: bool = False
+
+    @staticmethod
+    def undecided(outcome: Outcome, count: int) -> Duel:
+        return Duel((outcome,) * count, None, {}, whole=True)
+
+
+class Pending(Protocol):
+    """What `Lab.compile` gives: done at some time, then with a result."""
+
+    def done(self) -> bool: ...
+    def result(self) -> Resources | Failure: ...
+    def cancel(self) -> object: ...
+
+
+class Lab(Protocol):
+    """compilers: how many compile at a time."""
+
+    @property
+    def compilers(self) -> int: ...
+    def compile(self, group: Group, config: Config) -> Pending: ...
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
+        """The model's order of its configs, begun elsewhere; None: whoever wants it makes it."""
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        """Until one of them is done, or the time is over."""
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        """Check and time a candidate; `meanwhile` runs here while the device is busy."""
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
+
+
+class _Compiling:
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def cancel(self) -> bool:
+        return self.future.cancel()
+
+    def result(self) -> Resources | Failure:
+        answer = self.future.result()
+        if isinstance(answer, TimedOut):
+            return replace(answer, reason=f"compiling: {answer.reason}")
+        if isinstance(answer, Crashed):
+            # The compiler died: no device was near.
+            return Miscompiled(f"compiling: {answer.reason}", answer.transient)
+        try:
+            if "outcome" in answer:
+                return _failed(outcomes.from_json(answer))
+            return Resources(
+                int(answer["registers"]),
+                int(answer["spill_bytes"]),
+                int(answer["shared_bytes"]),
+                float(answer["compile_s"]),
+            )
+        except (TunerError, KeyError, TypeError, ValueError) as error:
+            return Miscompiled(f"compiling: {_unreadable(error)}")
+
+
+class _Ranking:
+    """What does not come in time, or with the worker, is made by whoever asks."""
+
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+
+    def result(self) -> Ranking | None:
+        answer = self.future.result()
+        if isinstance(answer, (TimedOut, Crashed)):
+            return None
+        try:
+            return Ranking.from_json(answer)
+        except ValueError:
+            return None
+
+
+class WorkerLab:
+    """Compile workers and one measuring worker. `device`: "cuda:0", or "cpu" with `interpret`."""
+
+    def __init__(
+        self,
+        device: str,
+        capability: int,
+        *,
+        compilers: int | None = None,
+        interpret: bool = False,
+        seed: int = 0,
+        least: int = 10,
+        compile_limit_s: float = COMPILE_LIMIT_S,
+        measure_limit_s: float = MEASURE_LIMIT_S,
+    ) -> None:
+        self._capability = capability
+        self._interpret = interpret
+        self._compilers = compilers or max(1, min(12, len(os.sched_getaffinity(0)) - 3))
+        measure = worker_command(
+            "measure", "--device", device, "--seed", str(seed), "--least", str(least)
+        )
+        # A worker that is started again while the peers are compiled has the ptxas of now.
+        own = {assembler.SETTING: assembler.chosen()}
+        roles = {
+            # No device is visible to a compiler: it needs none, and a context costs a second.
+            "compile": Role(
+                worker_command("compile"),
+                self._compilers,
+                compile_limit_s,
+                {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None, **own},
+            ),
+            "measure": Role(
+                measure,
+                1,
+                measure_limit_s,
+                {"TRITON_INTERPRET": "1" if interpret else None, **own},
+            ),
+        }
+        self.pool = Pool(roles)
+        self._suspects: set[tuple[str, Candidate]] = set()
+        """What failed for a cause that may lie outside of it: alone in a process next time."""
+
+    @property
+    def compilers(self) -> int:
+        return self._compilers
+
+    def compile(self, group: Group, config: Config) -> Pending:
+        request = {
+            "group": group.data,
+            "config": config_to_json(config),
+            "capability": self._capability,
+        }
+        return _Compiling(self.pool.submit("compile", request))
+
+    def rank(self, group: Group, profile: DeviceProfile) -> Begun:
+        request = {"rank": group.data, "profile": profile.to_json()}
+        return _Ranking(self.pool.submit("compile", request, RANK_LIMIT_S))
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
+        futures = [p.future for p in pending if isinstance(p, _Compiling)]
+        wait(futures, timeout=timeout_s, return_when=FIRST_COMPLETED)
+
+    def measure(
+        self,
+        group: Group,
+        candidate: Candidate,
+        incumbent_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Outcome:
+        request = {
+            "do": "measure",
+            "group": group.data,
+            "candidate": candidate.to_json(),
+            "budget_s": BUDGET_S,
+            "incumbent_s": incumbent_s,
+        }
+        about = (group.key, candidate)
+        future = self._send(request, candidate, alone=about in self._suspects)
+        if meanwhile is not None:
+            meanwhile()
+        outcome = _outcome(future.result())
+        if is_transient(outcome):
+            self._suspects.add(about)
+        return outcome
+
+    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
+        request = {
+            "do": "duel",
+            "group": group.data,
+            "candidates": [c.to_json() for c in candidates],
+            "budget_s": DUEL_BUDGET_S,
+        }
+        answer = self._send(request, *candidates).result()
+        try:
+            return _duel(answer, len(candidates))
+        except (TunerError, KeyError, TypeError, ValueError) as error:
+            return Duel.undecided(Crashed(_unreadable(error)), len(candidates))
+
+    def check(self, group: Group, candidate: Candidate) -> Failure | str:
+        """Run a candidate over all data sets without timing it: why it fails, or what was
+        checked, in words."""
+        request = {"do": "check", "group": group.data, "candidate": candidate.to_json()}
+        answer = self._send(request, candidate).result()
+        if isinstance(answer, dict) and "checked" in answer:
+            return str(answer["checked"])
+        return _failed(_outcome(answer))
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def _send(
+        self, request: Mapping[str, Any], *candidates: Candidate, alone: bool = False
+    ) -> Future[Answer]:
+        # Inductor compiles in the measuring worker.
+        slow = any(c.lowering == "inductor" for c in candidates)
+        limit = 180.0 if slow else None
+        return self.pool.submit("measure", request, limit, alone=alone)
+
+    def __enter__(self) -> WorkerLab:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _outcome(answer: Answer) -> Outcome:
+    """What an answer says of the candidate; one that cannot be read costs this candidate alone."""
+    if isinstance(answer, Outcome):
+        return answer
+    try:
+        return outcomes.from_json(answer)
+    except TunerError as error:
+        return Crashed(_unreadable(error))
+
+
+def _duel(answer: Answer, count: int) -> Duel:
+    """Raises what an answer raises that is none."""
+    if isinstance(answer, Outcome):
+        return Duel.undecided(answer, count)
+    if "outcomes" not in answer:
+        return Duel.undecided(outcomes.from_json(answer), count)
+    found, best = tuple(outcomes.from_json(o) for o in answer["outcomes"]), answer["best"]
+    winners = [None, *(i for i, outcome in enumerate(found) if isinstance(outcome, Timed))]
+    if len(found) != count or best not in winners:
+        raise ValueError(f"{len(found)} outcomes of {count}, the best of which is {best}")
+    return Duel(found, best, dict(answer["conditions"]))
+
+
+def _unreadable(error: Exception) -> str:
+    said = str(error) if isinstance(error, TunerError) else repr(error)
+    return f"the worker's answer cannot be read: {said}"
+
+
+def _failed(outcome: Outcome) -> Failure:
+    if isinstance(outcome, Timed):
+        return Crashed(_unreadable(TunerError("it is a time where none was asked for")))
+    return outcome

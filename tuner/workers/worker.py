@@ -1,0 +1,71 @@
+"""A worker process: `python -m fusionplan.tuner.workers.worker compile|measure [options]`.
+
+It reads requests and writes answers, one JSON object a line. The first line it writes is
+{"ready": true}. An answer with "leaving" is its last: the device is in a state it cannot trust.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .pipes import Pipe, die_with_parent
+
+POLITENESS = 10
+"""By how much compilers stand back for what measures, and for torch.compile, which compiles and
+tunes the peers at the same time."""
+
+Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fusionplan.tuner.workers.worker")
+    parser.add_argument("role", choices=("compile", "measure"))
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--least", type=int, default=10, help="runs of a candidate on the CPU")
+    options = parser.parse_args(arguments)
+    die_with_parent()
+    pipe = Pipe()
+    handle, final = _role(options)
+    pipe.send({"ready": True})
+    while True:
+        request = pipe.receive()
+        answer, leaving = _answer(handle, final, request)
+        pipe.send({"id": request["id"], **answer, **({"leaving": True} if leaving else {})})
+        if leaving:
+            return 0
+
+
+def _role(options: argparse.Namespace) -> tuple[Handler, type[Exception] | tuple[()]]:
+    """The role's handler, and the exception that carries its last answer. Each role imports only
+    what it needs."""
+    if options.role == "compile":
+        from . import compile_role
+
+        os.nice(POLITENESS)
+        return compile_role.handle, ()
+    from ..measure import measure_role
+
+    opened = measure_role.open_bench(options.device, seed=options.seed, least=options.least)
+    return opened.handle, measure_role.Broken
+
+
+def _answer(
+    handle: Handler, final: type[Exception] | tuple[()], request: Mapping[str, Any]
+) -> tuple[dict[str, Any], bool]:
+    try:
+        return handle(request), False
+    except final as error:
+        return dict(error.args[0]), True
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs one candidate
+        outside = isinstance(error, (MemoryError, OSError))
+        return {"error": traceback.format_exc(limit=8), "transient": outside}, False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
