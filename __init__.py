@@ -12,7 +12,9 @@ from .logs import configure
 if TYPE_CHECKING:
     from .api import Options, executors, load, plans
     from .db.errors import StoreError
+    from .explaining import explain
     from .planner.errors import DeviceError, FusionplanError, ModelError, PlanError
+    from .planner.explanation import Explanation
     from .planner.plan import Plan
     from .planner.runtime.dispatch import FusionplanWarning
     from .tuner.progress.progress import Progress
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DeviceError",
+    "Explanation",
     "FusionplanError",
     "FusionplanWarning",
     "ModelError",
@@ -32,6 +35,7 @@ __all__ = [
     "Tuned",
     "__version__",
     "executors",
+    "explain",
     "load",
     "plans",
     "tune",
@@ -39,6 +43,7 @@ __all__ = [
 
 _HOME = {
     "DeviceError": ".planner.errors",
+    "Explanation": ".planner.explanation",
     "FusionplanError": ".planner.errors",
     "FusionplanWarning": ".planner.runtime.dispatch",
     "ModelError": ".planner.errors",
@@ -49,6 +54,7 @@ _HOME = {
     "StoreError": ".db.errors",
     "Tuned": ".tuning",
     "executors": ".api",
+    "explain": ".explaining",
     "load": ".api",
     "plans": ".api",
     "tune": ".tuning",

@@ -33,6 +33,7 @@ from .explanation import (
 )
 from .graph.graph import Graph, key
 from .graph.ops import Contraction, is_compute, is_free, is_input, row
+from .graph.varying import bucket_name, is_varying
 from .groups.group import is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
@@ -76,6 +77,7 @@ def explain(
         work.alone(grouped) if only is None else (),
         work.boundaries(only),
         plan.chosen,
+        bucket_name(graph) if is_varying(graph) else "",
     )
 
 

@@ -181,7 +181,8 @@ class Boundary:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A whole plan. alone: nodes in no group. device: the profile that the costs are of. chosen:
-    how the model chose its groups; None where the plan does not say."""
+    how the model chose its groups; None where the plan does not say. bucket: the sizes for which
+    the plan holds, in words; "" where no size varies."""
 
     graph_key: str
     device: str
@@ -192,6 +193,7 @@ class Explanation:
     alone: tuple[Alone, ...]
     boundaries: tuple[Boundary, ...]
     chosen: Chosen | None = None
+    bucket: str = ""
     format: int = 1
 
     def to_json(self) -> dict[str, Any]:

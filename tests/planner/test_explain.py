@@ -358,6 +358,7 @@ def test_json_keys(causal):
         "alone",
         "boundaries",
         "chosen",
+        "bucket",
         "format",
     ]
     assert data["chosen"] is None  # a plan made by hand
