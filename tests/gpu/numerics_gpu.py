@@ -1,6 +1,7 @@
-"""The table of tests/planner/numeric_cases.py by compiled kernels, against eager on CUDA.
+"""The table of `numeric_cases.py` by compiled kernels, against eager on CUDA.
 
-    PYTHONPATH=tests:tests/planner python tests/gpu/numerics_gpu.py [family ...]
+    PYTHONPATH=tests:tests/planner:tests/planner/numerics \
+        python tests/gpu/numerics_gpu.py [family ...]
 
 Prints what differs, and counts. A minute with a cold cache of Triton's.
 """

@@ -33,7 +33,7 @@ _AT: list[str] = []
 
 # --- measuring and judging ---
 
-of("tuner/measure/timing.py", "tuner/test_measure.py", "tuner/test_wins.py")
+of("tuner/measure/timing.py", "tuner/measure/test_timing.py", "tuner/measure/test_wins.py")
 change("the interval in a win", "self.high < 1.0 and self.median", "self.median")
 change("the margin in a win", "self.median < 1.0 - MARGIN", "self.median < 1.0")
 change("the flush of the L2 cache", "                self._buffer.zero_()\n", "")
@@ -44,44 +44,44 @@ change("of equals the first", "s <= least * (1 + TIE)", "s <= least")
 change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
 
 
-of("tuner/gate/check.py", "tuner/test_check.py")
+of("tuner/gate/check.py", "tuner/gate/test_check.py")
 change("the gate's root mean square limit", "(mean > most) & (error", "(mean > math.inf) & (error")
 change("the gate's limit of an element", "numel, error > allowed,", "numel, error > math.inf,")
-of("tuner/measure/measure_role.py", "tuner/test_variants.py")
+of("tuner/measure/measure_role.py", "tuner/gate/test_variants.py")
 change("finalists on new inputs", "self.seed + 1000)", "self.seed)")
 change(
     "winners at odd addresses", "found = self._checked(candidate, loaded, places, (odd,))", "pass"
 )
 change("winners at the edges of their bucket", "edges(prepared.group).items()", "{}.items()")
-of("tuner/trial/inputs.py", "tuner/test_variants.py")
+of("tuner/trial/inputs.py", "tuner/gate/test_variants.py")
 change(
     "elements that nobody wrote",
     "if left:\n            return f",
     "if False:\n            return f",
 )
 
-of("tuner/records/machine_code.py", "tuner/test_compiled.py")
+of("tuner/records/machine_code.py", "tuner/records/test_machine_code.py")
 change("what spilled says nothing of registers", "if k.spill_bytes <= MOST_SPILLED}", "}")
 change("only what is alike spills alike", "near[0] > LIKE or ", "")
 
-of("planner/space/space.py", "planner/test_cost.py")
+of("planner/space/space.py", "planner/costs/test_cost.py")
 change(
     "the limit of spills",
     "if cost.spill_bytes > MOST_SPILLED:",
     "if False:",
-    "planner/test_refusals.py",
+    "planner/groups/test_refusals.py",
 )
 change("the limit of time", "if cost.seconds > self.hopeless_s:", "if False:")
-of("planner/costs/registers.py", "tuner/test_wins.py")
+of("planner/costs/registers.py", "tuner/measure/test_wins.py")
 change("the register limit of a program", "min(MOST, 65536 // (32 * num_warps))", "MOST")
 
 # --- what a plan is for ---
 
-of("planner/versions.py", "tuner/test_wins.py")
+of("planner/versions.py", "tuner/measure/test_wins.py")
 change("Triton's version in the key", '        ("triton", str(triton.__version__)),\n', "")
 change("torch's version in the key", '        ("torch", str(torch.__version__)),\n', "")
 change("the code generation in the key", '        ("codegen", CODEGEN),\n', "")
-of("planner/graph/graph.py", "planner/test_keys.py")
+of("planner/graph/graph.py", "planner/graph/test_keys.py")
 change("strides in the key", "_arg_to_json(of.stride, varying)", "None")
 change(
     "dtypes in the key",
@@ -89,7 +89,7 @@ change(
     "_arg_to_json(of.stride, varying)]",
 )
 change("no name in the key", 'replace(n, name=f"v{n.id}")', "n")
-of("api.py", "runtime/test_api.py")
+of("api.py", "planner/runtime/test_api.py")
 change("a plan for another graph", "if plan.graph_key != record.graph_key:", "if False:")
 change(
     "a modelled plan is not measured",
@@ -108,19 +108,23 @@ change("a payload's digest", 'digested(text) != row[f"{name}_sha256"]', "False")
 change("only finite numbers are stored", "not math.isfinite(value)", "False")
 of("db/opening.py", "db/test_migrations.py")
 change("a newer store", "elif revision not in schema.revisions():", "elif False:")
-of("planner/graph/sizes.py", "planner/test_sizes.py")
+of("planner/graph/sizes.py", "planner/graph/test_sizes.py")
 change("buckets tell multiples of 16", "int(int(b) % ALIGNED == 0)", "0")
 change("a sum's divisor", "min(divisor_of(left), divisor_of(right))", "divisor_of(left)")
-of("planner/graph/varying.py", "planner/test_sizes.py")
+of("planner/graph/varying.py", "planner/graph/test_sizes.py")
 change("buckets tell what varies with what", '{"varies": list(number.probes)}', '{"varies": 0}')
 
 # --- capture ---
 
-of("planner/capture/duplicates.py", "runtime/test_capture.py", "planner/test_passes.py")
+of(
+    "planner/capture/duplicates.py",
+    "planner/runtime/test_capture.py",
+    "planner/codegen/test_passes.py",
+)
 change("random numbers stay apart", "torch.Tag.nondeterministic_seeded not in target.tags", "True")
 change("1 and True are not the same", "return type(value), repr(value)", "return value")
 change("two results are two tensors", " and kept.isdisjoint(_storages([node]))", "")
-of("planner/capture/capture.py", "runtime/test_capture.py")
+of("planner/capture/capture.py", "planner/runtime/test_capture.py")
 change(
     "outputs stay aliases",
     'delete_user_cb=lambda user: user.op != "output"',
@@ -131,7 +135,7 @@ change("a conjugate is no plain tensor", "if value.is_conj() or value.is_neg():"
 
 # --- groups ---
 
-of("planner/groups/legality.py", "planner/test_refusals.py", "planner/test_plans.py")
+of("planner/groups/legality.py", "planner/groups/test_refusals.py", "planner/covers/test_plans.py")
 change("a path that comes back", "if comes_back(dependences, home, merged):", "if False:")
 change("the size of a group", "if merged.bit_count() > LARGEST_GROUP:", "if False:")
 change(
@@ -139,25 +143,25 @@ change(
     "if len(group.inputs) + len(group.outputs) > MOST_BUFFERS:",
     "if False:",
 )
-of("planner/values/axes.py", "planner/test_axes.py")
+of("planner/values/axes.py", "planner/trace/test_axes.py")
 change(
     "an axis that does not split",
     "        if extent % inner:\n",
     "        if False:\n",
-    "planner/test_refusals.py",
+    "planner/groups/test_refusals.py",
 )
-of("planner/trace/indexed_loads.py", "planner/test_lookups.py")
+of("planner/trace/indexed_loads.py", "planner/trace/test_indexed_loads.py")
 change("an index counts from the end", "        if row.wraps:\n", "        if False:\n")
 change(
     "only integers are indices",
     "if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):",
     "if False:",
-    "planner/test_refusals.py",
+    "planner/groups/test_refusals.py",
 )
 
 # --- generated code ---
 
-of("planner/codegen/emit.py", "planner/test_lookups.py")
+of("planner/codegen/emit.py", "planner/trace/test_indexed_loads.py")
 change("NaN for an index outside", '\'float("nan")\' if lost and not multiplied else "0"', '"0"')
 change(
     "a grid axis of one block in 64 bits",
@@ -171,24 +175,24 @@ change(
     "a ragged axis is masked",
     "return step > 1 if varies(extent) else extent % step != 0",
     "return False",
-    "planner/test_source.py",
+    "planner/codegen/test_source.py",
 )
 change(
     "a guard below",
     '[f"({text} >= 0)"] * below + ',
     "",
-    "planner/test_copies.py",
-    "planner/test_random_graphs.py",
+    "planner/covers/test_copies.py",
+    "planner/numerics/test_random_graphs.py",
 )
-of("planner/codegen/scope.py", "planner/test_lookups.py")
+of("planner/codegen/scope.py", "planner/trace/test_indexed_loads.py")
 change("an index is looked at", "            if at.checked:\n", "            if False:\n")
 change(
     "a product that cancels is rounded",
     '(law == "sub" and made) or ',
     "",
-    "planner/test_numerics.py",
+    "planner/numerics/test_numerics.py",
 )
-of("planner/codegen/folds.py", "planner/test_online.py")
+of("planner/codegen/folds.py", "planner/stream/test_online.py")
 change(
     "an extremum that is still the identity",
     "_guarded(state, neutral), self._dims",
@@ -202,7 +206,7 @@ change(
 
 # --- at run time ---
 
-of("planner/runtime/emit.py", "runtime/test_executor.py")
+of("planner/runtime/emit.py", "planner/runtime/test_executor.py")
 change("other strides are copied", "if v{node}.stride() != {stride}:", "if False:")
 change("buffers that are not aligned", "& 15 else", "& 0 else")
 change(
@@ -210,12 +214,12 @@ change(
     "sorted(last.keys() - set(self.captured.graph.outputs))",
     "sorted(last.keys())",
 )
-of("planner/runtime/executor.py", "runtime/test_executor.py")
+of("planner/runtime/executor.py", "planner/runtime/test_executor.py")
 change(
     "a plan that names other nodes", "if not group.nodes or max(group.nodes) >= size:", "if False:"
 )
 change("a group without a config", "    if group.config is None:\n", "    if False:\n")
-of("planner/runtime/cudagraph.py", "runtime/test_cudagraph.py")
+of("planner/runtime/cudagraph.py", "planner/runtime/test_cudagraph.py")
 change(
     "what is still held is not written",
     "            if not found.is_held:\n",
@@ -223,24 +227,24 @@ change(
 )
 change("moving inputs are copied", "            buffer.copy_(args[place])\n", "            pass\n")
 change("small results are copies", "hands.append(torch.Tensor.clone)", "hands.append(None)")
-of("planner/runtime/dispatch.py", "runtime/test_dispatch.py")
+of("planner/runtime/dispatch.py", "planner/runtime/test_dispatch.py")
 change("a miss is an error", "            raise NoPlan(\n", "            str(\n")
 change(
     "a graph that fails is a miss",
     "raise NoPlan(why) from error",
     "pass",
-    "runtime/test_failures.py",
+    "planner/runtime/test_failures.py",
 )
-of("planner/runtime/waits.py", "runtime/test_waits.py")
+of("planner/runtime/waits.py", "planner/runtime/test_waits.py")
 change(
     "a product is waited for",
     r'_WAIT.sub(r"\g<1>0", lines[min(short)])',
     "lines[min(short)]; break",
 )
-of("planner/runtime/races.py", "runtime/test_descriptors.py")
+of("planner/runtime/races.py", "planner/runtime/test_descriptors.py")
 change(
     "tiles that are written over",
     "needed = ahead + turns + ",
     "needed = ahead + ",
-    "planner/test_cubin.py",
+    "planner/codegen/test_cubin.py",
 )

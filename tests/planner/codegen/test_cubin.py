@@ -1,6 +1,6 @@
 """The kernels around matrix products compile for an H200, with no GPU, and fit it: registers,
 spills and shared memory of the workloads of bench/contractions.py at full size, by the model's
-best configs. `python tests/planner/contraction_cubins.py` prints the table alone."""
+best configs. `python tests/planner/codegen/contraction_cubins.py` prints the table alone."""
 
 from __future__ import annotations
 

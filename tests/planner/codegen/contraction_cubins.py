@@ -1,7 +1,7 @@
 """Compiles the kernels of the workloads in bench/contractions.py, at their full sizes, by the
 model's best configs, for an H200. No GPU is needed. Prints a table of what the compiler made:
 
-    TRITON_INTERPRET=0 python tests/planner/contraction_cubins.py [--json] [NAME ...]
+    TRITON_INTERPRET=0 python tests/planner/codegen/contraction_cubins.py [--json] [NAME ...]
 
 --json: the same as JSON."""
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import triton
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from corpus import BERT_EMBEDDINGS, bert_embeddings, graph_of
 from full_size import MODELS, Planned, planned

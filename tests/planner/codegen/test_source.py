@@ -1,6 +1,6 @@
 """Generated source, held as goldens in golden/. After a wanted change of the code generator:
 
-    pytest tests/planner/test_source.py --accept-goldens
+    pytest tests/planner/codegen/test_source.py --accept-goldens
 
 and read the difference before it is committed.
 """
