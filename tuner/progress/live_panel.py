@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ...terminal import data_console, duration
 from ..trial.outcome import Candidate, Timed, name_of
+from .notebook_bar import NotebookBar, is_notebook
 from .progress import Logged, Progress, Silent, TrialDone
 
 _BAR = 24
@@ -26,16 +27,21 @@ _BAR = 24
 
 @contextmanager
 def reporting(progress: Progress | bool | None, seconds: float) -> Iterator[Progress]:
-    """Where a tune of so many seconds tells what it does: to the log, and to `progress`. None is a
-    panel where stderr is a terminal and lines in a notebook, True either in any case, False nothing
-    more."""
+    """Report what a tune of so many seconds does: to the log, and to `progress`. None: a bar in a
+    notebook, a panel where stderr is a terminal, else nothing. True: a bar in a notebook, else a
+    panel, or lines where stderr is no terminal. False: nothing."""
     if progress is None:
-        progress = sys.stderr.isatty() or "ipykernel" in sys.modules
+        progress = sys.stderr.isatty() or is_notebook()
     if progress is True:
-        with LiveProgress(data_console(sys.stderr), seconds) as live:
+        shown = NotebookBar(seconds) if is_notebook() else _on_stderr(seconds)
+        with shown as live:
             yield Logged(live)
     else:
         yield Logged(progress or Silent())
+
+
+def _on_stderr(seconds: float) -> LiveProgress:
+    return LiveProgress(data_console(sys.stderr), seconds)
 
 
 class LiveProgress:

@@ -10,6 +10,7 @@ import pytest
 from fusionplan.planner.config import Config
 from fusionplan.terminal import data_console
 from fusionplan.tuner.progress.live_panel import LiveProgress, reporting
+from fusionplan.tuner.progress.notebook_bar import NotebookBar
 from fusionplan.tuner.progress.progress import Logged, Recording, Silent, TrialDone
 from fusionplan.tuner.trial.outcome import Candidate, Timed, TimedOut
 
@@ -50,6 +51,21 @@ def test_lines_where_there_is_no_terminal():
         progress.phase("search", "up to 64 trials")
         progress.note("a name with \x1b[2J in it")
     assert console.file.getvalue() == "search: up to 64 trials\nnote: a name with \\x1b[2J in it\n"
+
+
+def test_a_bar_in_a_notebook(monkeypatch, capsys):
+    monkeypatch.setattr("fusionplan.tuner.progress.live_panel.is_notebook", lambda: True)
+    with reporting(None, 60) as told:
+        assert isinstance(told.progress, NotebookBar)
+        told.phase("search", "up to 64 trials")
+        told.trial(done(Timed(2e-5, 1e-7, 10)))
+        told.note("a name with \x1b[2J in it")
+    out, err = capsys.readouterr()
+    assert "search: up to 64 trials" in err
+    assert "0 of 60 s" in err
+    assert "trial 1, best so far of fused_add 20 us" in err
+    assert "note: a name with \\x1b[2J in it" in out + err
+    assert "\x1b[2J" not in out + err
 
 
 def test_python_chooses(monkeypatch, capsys):
