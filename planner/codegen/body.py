@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ..graph.graph import Arg, Ref, itemsize
+from ..graph.graph import Arg, Ref, Symbol, itemsize
 from ..graph.numbers import BOUNDS, single, wrapped
 from ..graph.sizes import Amount, varies
+from ..graph.texts import text_of
 from ..values.values import Compute
 from .numbers import Numbers
 
@@ -41,9 +42,12 @@ def convert(text: str, source: str, target: str) -> str:
 
 
 def literal(number: Arg, dtype: str | None, numbers: Numbers) -> str:
-    """A Python number as it stands in an expression evaluated in `dtype`."""
+    """A Python number, or the name of a dtype, as it stands in an expression evaluated in
+    `dtype`."""
     if number is None:
         return "None"
+    if isinstance(number, Symbol):
+        return TRITON_DTYPE[number.name]
     if not isinstance(number, (bool, int, float)):
         raise TypeError(f"{number!r} is no number")
     if varies(number) and (text := _argument(number, dtype, numbers)):
@@ -109,7 +113,8 @@ def expression(
             fields[name] = text
         else:
             fields[name] = convert(text, dtypes[operand.node], compute.working)
-    return compute.expr.format(**fields)
+    text = text_of(compute.op, compute.accuracy, compute.working, "alpha" in fields)
+    return text.format(**fields)
 
 
 def identity(identities: dict[str, str], dtype: str) -> str:

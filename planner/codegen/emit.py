@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config
 from ..graph.graph import itemsize
+from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
@@ -18,7 +19,7 @@ from . import folds, siblings
 from .access import INT32_LIMIT, Dims
 from .body import TRITON_DTYPE, convert, expression, is_float, literal
 from .intrinsics import GPU, STAND_INS
-from .scope import ROUNDED_PRODUCT, Scope
+from .scope import Scope
 from .source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from .subtiles import Epilogue, epilogue
 
@@ -279,7 +280,7 @@ class _Emitter:
                 dims = scope.union(value.reads)
                 texts = {source: scope.at(source, dims) for source in value.reads}
                 if value.id in scope.apart:
-                    compute = replace(compute, expr=ROUNDED_PRODUCT)
+                    compute = replace(compute, accuracy=Accuracy.ROUNDED)
                 text = expression(compute, texts, scope.dtypes, self.tiles.numbers)
                 text = convert(text, compute.result, value.dtype)
                 if scope.interpreted and value.dtype == "bool" and not dims:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..graph.op import Accuracy, Op
 from ..graph.ops import SUM
 from ..graph.sizes import nominal, varies
+from ..graph.texts import text_of
 from ..nests.placement import Loop
 from ..stream.online import Correction
 from ..values.values import Compute, Fold, Load, Value
@@ -184,7 +186,8 @@ class Carried:
             (c, scope.tiles.spread(ends[x], scope.dims[x], over), f"v{x}_sofar")
             for c, x in correction.exponent
         ]
-        return f"{text} * {_power(correction.base, terms, _form(scope, scope.nest.fold(fold)))}"
+        accuracy = _accuracy(scope, scope.nest.fold(fold))
+        return f"{text} * {_power(correction.base, terms, accuracy)}"
 
     def _is_long(self, fold: int) -> bool:
         """Whether a sum has so many turns that their rounding errors, one after the other, would be
@@ -238,8 +241,8 @@ class Carried:
                 old = self.scope.tiles.spread(f"v{x}_before", self._dims(x), dims)
                 terms.append((c, self.scope.at(x, dims), old))
             name = f"v{fold}_scale"
-            form = _form(self.scope, self.scope.nest.fold(fold))
-            self.scope.line(f"{name} = {_power(correction.base, terms, form)}")
+            accuracy = _accuracy(self.scope, self.scope.nest.fold(fold))
+            self.scope.line(f"{name} = {_power(correction.base, terms, accuracy)}")
             self._scales[correction] = name, dims
         return self._scales[correction]
 
@@ -248,15 +251,15 @@ def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
 
 
-def _form(scope: Scope, fold: Fold) -> str:
-    """The form of the exponential that corrects a sum: as quick as the one that is summed."""
+def _accuracy(scope: Scope, fold: Fold) -> Accuracy:
+    """That of the exponential that corrects a sum: as quick as the one that is summed."""
     kind = scope.nest.values[fold.source].kind
-    expr = kind.expr if isinstance(kind, Compute) else ""
-    own = next((form for form in ("fast_exp", "tl.exp") if expr == f"{form}({{self}})"), "exp")
-    return "tl.exp" if own == "exp" and (scope.narrow or scope.dots) else own
+    if isinstance(kind, Compute) and kind.op is Op.EXP and kind.accuracy is not Accuracy.EXACT:
+        return kind.accuracy
+    return Accuracy.QUICK if scope.narrow or scope.dots else Accuracy.EXACT
 
 
-def _power(base: str, terms: list[tuple[float, str, str]], form: str) -> str:
+def _power(base: str, terms: list[tuple[float, str, str]], accuracy: Accuracy) -> str:
     """base ** sum(c * (new - old))."""
     parts = []
     for c, new, old in terms:
@@ -264,9 +267,8 @@ def _power(base: str, terms: list[tuple[float, str, str]], form: str) -> str:
         # Where both are infinite they do not differ; inf - inf would be NaN.
         apart = f"tl.where({first} == {second}, 0.0, {first} - {second})"
         parts.append(apart + f" * {abs(c)}" * (abs(c) != 1))
-    if base == "2":
-        return f"tl.exp2({' + '.join(parts)})"
-    return f"{form}({' + '.join(parts)})"
+    op, accuracy = (Op.EXP, accuracy) if base == "e" else (Op.EXP2, Accuracy.EXACT)
+    return text_of(op, accuracy, None).format(self=" + ".join(parts))
 
 
 def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ..config import Config
 from ..graph.graph import Ref, itemsize
+from ..graph.op import Op
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
 from ..values.values import Compute, Fold, Value, ancestors
@@ -14,9 +15,6 @@ from .access import Dims, Tiles
 from .body import TRITON_DTYPE, convert
 from .descriptors import coordinates, described
 from .source import Buffer
-
-PRODUCT = "{self} * {other}"
-ROUNDED_PRODUCT = "libdevice.mul_rn({self}, {other})"
 
 
 class Scope:
@@ -138,8 +136,8 @@ def _cancelled(nest: Nest) -> frozenset[int]:
         if isinstance(kind, Fold) or not folded.isdisjoint(value.reads):
             folded.add(value.id)
         made = folded.intersection(value.reads)
-        law = kind.law if isinstance(kind, Compute) else ""
-        if (law == "sub" and made) or (law == "add" and len(made) == len(value.reads) == 2):
+        op = kind.op if isinstance(kind, Compute) else None
+        if (op is Op.SUB and made) or (op is Op.ADD and len(made) == len(value.reads) == 2):
             sides = [_behind(nest, v) for v in value.reads]
             found.update(v.id for v in sides if _is_product(v))
     return frozenset(found)
@@ -149,7 +147,7 @@ def _behind(nest: Nest, number: int) -> Value:
     """The value behind conversions and folds of single elements."""
     value = nest.values[number]
     kind = value.kind
-    if isinstance(kind, Compute) and kind.law == "copy":
+    if isinstance(kind, Compute) and kind.op is Op.CONVERT:
         return _behind(nest, value.reads[0])
     if isinstance(kind, Fold) and kind.times is None and not nest.reduced(kind):
         return _behind(nest, kind.source)
@@ -158,6 +156,6 @@ def _behind(nest: Nest, number: int) -> Value:
 
 def _is_product(value: Value) -> bool:
     kind = value.kind
-    if not isinstance(kind, Compute) or kind.expr != PRODUCT or kind.working != "float32":
+    if not isinstance(kind, Compute) or kind.op is not Op.MUL or kind.working != "float32":
         return False
     return all(isinstance(operand, Ref) for _, operand in kind.operands)

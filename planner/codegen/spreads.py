@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..graph.pointwise import DIVIDE
+from ..graph.op import Accuracy, Op
+from ..graph.texts import text_of
 from ..nests.placement import Loop
 from ..values.values import Fold, Value
 from .access import Dims
@@ -28,7 +29,8 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
     if scope.nest.fold(fold.about).mean:
         return total
     count = literal(scope.nest.count(fold), value.dtype, scope.tiles.numbers)
-    quotient = DIVIDE.form(value.dtype).format(self=total, other=count)
+    division = text_of(Op.DIV, Accuracy.EXACT, value.dtype)
+    quotient = division.format(self=total, other=count)
     scope.line(f"v{value.id}_mean = {quotient}")
     return f"v{value.id}_mean"
 

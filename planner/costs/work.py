@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..codegen.access import GROUP, Tiles
 from ..config import Config
 from ..graph.graph import itemsize
+from ..graph.op import Accuracy, Op
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role
 from ..nests.nest import Nest
@@ -213,8 +214,10 @@ def _of_element(kind: ValueKind) -> Arithmetic:
             return Arithmetic(div=1.0, sfu=1.0)
         case Compute(cost="libdevice"):
             return Arithmetic(libdevice=1.0, sfu=1.0)
-        case Compute(cost=cost, expr=expr):
-            return Arithmetic(1.0 + _EXACT_EXP * expr.startswith("exp("), float(cost == "sfu"))
+        case Compute(op=Op.EXP, accuracy=Accuracy.EXACT):
+            return Arithmetic(1.0 + _EXACT_EXP, 1.0)
+        case Compute(cost=cost):
+            return Arithmetic(1.0, float(cost == "sfu"))
         case Choice():
             return Arithmetic(2.0)
     return Arithmetic(1.0)

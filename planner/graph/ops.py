@@ -1,7 +1,7 @@
 """The operation table: one row for every ATen overload a kernel can hold.
 
-No later stage asks for an operation's name: what it must know stands in the row. Rows of pointwise
-operations carry a Triton expression whose fields are the argument names of ATen's own schema.
+No later stage asks for an overload's name: what it must know stands in the row. Rows of pointwise
+operations name an `Op`, whose operands are called as in ATen's own schema.
 An overload with no row is opaque: it runs as `aten` and is never inside a generated kernel.
 """
 
@@ -15,19 +15,26 @@ import torch
 from . import library  # noqa: F401 - defines the operators of our own
 from .graph import INPUT, Arg, Node, Symbol
 from .numbers import BOUNDS
-from .pointwise import DIVIDE, FLOOR_DIVIDE, POINTWISE, POW, TRUNC_DIVIDE
+from .op import Op
+from .pointwise import (
+    BITWISE_NOT,
+    DIVIDE,
+    FLOOR_DIVIDE,
+    LOGICAL_NOT,
+    POINTWISE,
+    POW,
+    POWERS,
+    TRUNC_DIVIDE,
+)
 from .rows import (
     Cast,
     Concat,
     Constant,
     Contraction,
-    CostClass,
     Iota,
-    Law,
     Lookup,
     Monoid,
     Pointwise,
-    Promotion,
     Reduction,
     Row,
     View,
@@ -46,13 +53,10 @@ __all__ = [
     "Concat",
     "Constant",
     "Contraction",
-    "CostClass",
     "Iota",
-    "Law",
     "Lookup",
     "Monoid",
     "Pointwise",
-    "Promotion",
     "Reduction",
     "Row",
     "View",
@@ -87,15 +91,6 @@ MIN = Monoid(
 ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
-
-# As eager computes them; at -0.0 and infinities the general function gives other results.
-_DECOMPOSED_POW = {
-    2.0: "{x} * {x}",
-    3.0: "{x} * {x} * {x}",
-    0.5: "tl.sqrt_rn({x})",
-    -0.5: "tl.rsqrt({x})",
-    -1.0: "tl.div_rn(1.0, {x})",
-}
 
 _VIEWS: dict[str, View] = {
     "view.default": View("reshape"),
@@ -157,7 +152,7 @@ _EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default")
 
 _OTHERS: dict[str, Row] = {
     "cat.default": Concat(),
-    "_to_copy.default": Cast(),
+    "_to_copy.default": Cast(by_user=True),
     "full.default": Constant("fill_value"),
     "full_like.default": Constant("fill_value"),
     "scalar_tensor.default": Constant("s"),
@@ -178,11 +173,9 @@ OPS: dict[str, Row] = {
     **{f"aten.{name}": row for name, row in _OTHERS.items()},
     "prims.convert_element_type.default": Cast(),
     "prims.iota.default": Iota(),
-    "fusionplan.bitcast.default": Pointwise("{self}", "move", "same"),
-    "fusionplan.exceeds.default": Pointwise(
-        "({self} > {other}) | ({self} != {self})", promotion="bool"
-    ),
-    "fusionplan.uniform.default": Pointwise("uniform({seed}, {index})", "div", "same"),
+    "fusionplan.bitcast.default": Pointwise(Op.BITCAST, "same"),
+    "fusionplan.exceeds.default": Pointwise(Op.EXCEEDS, "bool"),
+    "fusionplan.uniform.default": Pointwise(Op.UNIFORM, "same"),
 }
 
 
@@ -197,11 +190,11 @@ def row(node: Node) -> Row | None:
     if node.op == "aten.pow.Tensor_Scalar":
         power = _power(node)
         return None if power is POW and node.type.dtype not in _FLOATS else power
-    if node.op == "fusionplan.bitcast.default":
-        return Pointwise(f"tl.cast({{self}}, tl.{node.type.dtype}, bitcast=True)", "move", "same")
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
+    if found is BITWISE_NOT and node.type.dtype == "bool":
+        return LOGICAL_NOT
     if isinstance(found, (Constant, Pointwise)) and _is_beyond(node, found):
         return None  # which eager refuses
     if isinstance(found, Iota) and not _is_whole(node):
@@ -275,14 +268,7 @@ def _divided(node: Node) -> Pointwise | None:
 
 def _power(node: Node) -> Pointwise:
     exponent = node.args[1]
-    if isinstance(exponent, (int, float)) and float(exponent) in _DECOMPOSED_POW:
-        text = _DECOMPOSED_POW[float(exponent)].replace("{x}", "{self}")
-        whole = float(exponent).is_integer() and exponent > 0
-        promotion: Promotion = "default" if whole else "float"
-        wide = text.replace("sqrt_rn", "sqrt").replace("tl.div_rn(1.0, {self})", "1.0 / {self}")
-        cost: CostClass = "fma" if whole else "div"
-        return Pointwise(text, cost, promotion, wide=wide)
-    return POW
+    return POWERS.get(exponent, POW) if isinstance(exponent, (int, float)) else POW
 
 
 def is_free(node: Node) -> bool:

@@ -6,74 +6,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-CostClass = Literal["move", "fma", "sfu", "div", "libdevice"]
+from .op import Op
+from .texts import CostClass, cost_of
+
 Promotion = Literal["default", "float", "bool", "same"]
-Law = Literal[
-    "",
-    "copy",  # the operand itself, perhaps in another dtype
-    "add",  # self + other * alpha
-    "sub",  # self - other * alpha
-    "rsub",  # other - self * alpha
-    "mul",  # self * other
-    "div",  # self / other
-    "neg",
-    "exp",
-    "exp2",
-    "select",  # self where condition, else other
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "and",  # of booleans
-    "or",
-    "not",
-    "rising",  # does not fall when an operand rises
-    "rising_from_0",  # the same, for operands of at least 0
-    "wrap",  # self where it is not negative, else self + size
-]
-"""What algebra may assume of a pointwise operation (see `online.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """`expr` computes one element. Operands come in the dtype that PyTorch's type promotion
+    """`op` of one element of each operand. Operands come in the dtype that PyTorch's type promotion
     gives them ("float": integers become float32; "bool": promoted, and the result is bool;
     "same": untouched), 16-bit floats as float32.
 
-    relaxed: used instead where the value is rounded to bfloat16 before anything reads it;
-    its relative error must stay under 2**-10. quick: used for float32 where no output of the
-    kernel is wider than 16 bits, and for a matrix product that was rounded to 16 bits; relative
-    error under 2**-18, of an exponential under 2**-17 at the ends of its range. on_bool: used when
-    the operands are bool. wide: used for float64, where a correctly rounded function takes only
-    float32. flushing: used instead of either where it is no matter that what is below 2**-126
-    becomes 0. summed: used in float32 where only sums of thousands of results are seen, in
-    which its rounding errors, small or random, are lost. rounds_numbers: a number beside a 16-bit
-    float is rounded to that before it is used. checks_numbers: eager refuses a number that the
-    type of the operands has not, where others wrap it.
+    rounds_numbers: a number beside a 16-bit float is rounded to that before it is used.
+    checks_numbers: eager refuses a number that the type of the operands has not, where others wrap
+    it.
     """
 
-    expr: str
-    cost: CostClass = "fma"
+    op: Op
     promotion: Promotion = "default"
-    relaxed: str | None = None
-    on_bool: str | None = None
-    wide: str | None = None
-    law: Law = ""
-    quick: str | None = None
-    quick_cost: CostClass = "sfu"
-    flushing: str | None = None
-    summed: str | None = None
     rounds_numbers: bool = False
     checks_numbers: bool = False
 
-    def form(self, dtype: str) -> str:
-        """The expression for operands of a floating dtype, as exact as it gets."""
-        return (self.wide or self.expr) if dtype == "float64" else self.expr
+    @property
+    def cost(self) -> CostClass:
+        """Of its exact form."""
+        return cost_of(self.op)
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Conversion to the node's own dtype."""
+    """Conversion to the node's own dtype. by_user: the user wrote it, so that it rounds; else a
+    decomposition made it."""
+
+    by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.graph import Arg, Ref
+from ..graph.op import ANDS, NEGATED, NOTS, ORS, Op
 from ..values.values import Compute, Fold, Index, Literal, Value, Values
 from .linear_forms import Affine, TileAxis, affine
 from .placement import Body, Carry, Loop, Step
@@ -41,7 +42,7 @@ def limits(
     found: list[Limit] = []
     for number in inside:
         value = values.values[number]
-        if not isinstance(value.kind, Compute) or value.kind.law != "select":
+        if not isinstance(value.kind, Compute) or value.kind.op is not Op.WHERE:
             continue
         condition, masked_if, constant = _mask(value, values)
         if constant and _is_empty(values, inside, loop.carries, number, constant):
@@ -83,7 +84,7 @@ def _constant(argument: Arg, known: Mapping[int, str], values: Values) -> str:
         if argument.node in known:
             return known[argument.node]
         kind = values.values[argument.node].kind
-        while isinstance(kind, Compute) and kind.law == "copy":
+        while isinstance(kind, Compute) and kind.op is Op.CONVERT:
             (source,) = (a for _, a in kind.operands if isinstance(a, Ref))
             kind = values.values[source.node].kind
         if not isinstance(kind, Literal):
@@ -128,32 +129,30 @@ def _followed(value: Value, known: Mapping[int, str], values: Values) -> str:
     if not isinstance(kind, Compute):
         return ""
     named = {n: _constant(a, known, values) for n, a in kind.operands}
-    left, right = named.get("self", named.get("x", "")), named.get("other", "")
+    left, right = named.get("self", ""), named.get("other", "")
     factor = dict(kind.operands).get("other")
     positive = isinstance(factor, (int, float)) and factor > 0
-    match kind.law:
-        case "copy" | "clone":
+    match kind.op:
+        case Op.CONVERT:
             return left
-        case "add" if "-inf" in (left, right):
+        case Op.ADD if "-inf" in (left, right):
             return "-inf"
-        case "sub" if left == "-inf":
+        case Op.SUB if left == "-inf":
             return "-inf"
-        case "mul" if "0" in (left, right):
+        case Op.MUL if "0" in (left, right):
             return "0"
-        case "mul" | "div" if left == "-inf" and positive:
+        case Op.MUL | Op.DIV if left == "-inf" and positive:
             return "-inf"
-        case "div" | "neg" if left == "0":
+        case Op.DIV | Op.NEG if left == "0":
             return "0"
-        case "exp" | "exp2" if left == "-inf":
+        case Op.EXP | Op.EXP2 if left == "-inf":
             return "0"
-        case "select" if left == right:
+        case Op.WHERE if left == right:
             return left
     return ""
 
 
 # --- where a condition holds ---------------------------------------------------------------------
-
-_FALSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
 def kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
@@ -162,26 +161,26 @@ def kept(values: Values, condition: int, wanted: bool) -> Iterator[Linear]:
     if not isinstance(kind, Compute):
         return
     named = dict(kind.operands)
-    if kind.law in ("and", "or"):
-        if (kind.law == "and") == wanted:
+    if kind.op in ANDS | ORS:
+        if (kind.op in ANDS) == wanted:
             for operand in (named["self"], named["other"]):
                 if isinstance(operand, Ref):
                     yield from kept(values, operand.node, wanted)
         return
-    if kind.law == "not":
+    if kind.op in NOTS:
         operand = named["self"]
         if isinstance(operand, Ref):
             yield from kept(values, operand.node, not wanted)
         return
-    if kind.law not in _FALSE:
+    if kind.op not in NEGATED:
         return
-    law = kind.law if wanted else _FALSE[kind.law]
+    op = kind.op if wanted else NEGATED[kind.op]
     left, right = _linear(named["self"], values), _linear(named["other"], values)
     if left is None or right is None:
         return
-    if law in ("gt", "ge"):
+    if op in (Op.GT, Op.GE):
         left, right = right, left
-    yield _sum(left, right, -1, 1 if law in ("lt", "gt") else 0)
+    yield _sum(left, right, -1, 1 if op in (Op.LT, Op.GT) else 0)
 
 
 def _linear(argument: Arg, values: Values) -> Linear | None:
@@ -209,23 +208,23 @@ def _linear(argument: Arg, values: Values) -> Linear | None:
 
 def _computed(compute: Compute, values: Values) -> Linear | None:
     named = dict(compute.operands)
-    if compute.law == "copy":
+    if compute.op is Op.CONVERT:
         return _linear(next(iter(named.values())), values)
     left = _linear(named["self"], values) if "self" in named else None
     if left is None:
         return None
-    if compute.law == "neg":
+    if compute.op is Op.NEG:
         return _sum(({}, 0), left, -1)
     right = _linear(named.get("other"), values)
     alpha = named.get("alpha", 1)
     if right is None or not isinstance(alpha, int):
         return None
-    match compute.law:
-        case "add":
+    match compute.op:
+        case Op.ADD:
             return _sum(left, right, alpha)
-        case "sub":
+        case Op.SUB:
             return _sum(left, right, -alpha)
-        case "mul" if not left[0] or not right[0]:
+        case Op.MUL if not left[0] or not right[0]:
             constant, form = (left, right) if not left[0] else (right, left)
             return _sum(({}, 0), form, constant[1])
     return None

@@ -9,9 +9,19 @@ from dataclasses import replace
 
 from ..errors import Refused
 from ..graph.graph import Arg, Ref
+from ..graph.op import (
+    ANDS,
+    KEEPS_NONNEGATIVE,
+    KEEPS_ZERO,
+    KEEPS_ZERO_AND_INFINITY,
+    NEVER_NEGATIVE,
+    RISING,
+    RISING_FROM_0,
+    Op,
+)
 from ..graph.ops import MAX, MIN
-from ..values.values import Compute, Fold, Index, Literal, Value, ValueKind
-from .rewriting import FLOATS, INDICES, Rewriting, row_of, unless_zero
+from ..values.values import FLOATS, INDICES, Compute, Fold, Index, Literal, Value, ValueKind, mapped
+from .rewriting import Rewriting, unless_zero
 
 
 def pick(work: Rewriting, fold: int, kind: Fold) -> str:
@@ -22,7 +32,7 @@ def pick(work: Rewriting, fold: int, kind: Fold) -> str:
         return ""
     operands = dict(source.kind.operands)
     condition, chosen = operands.get("condition"), operands.get("self")
-    if source.kind.law != "select" or work.constant(operands["other"]) != 0:
+    if source.kind.op is not Op.WHERE or work.constant(operands["other"]) != 0:
         return ""
     if source.dtype != value.dtype or not work.waits(source.id):
         return ""
@@ -45,10 +55,7 @@ def pick(work: Rewriting, fold: int, kind: Fold) -> str:
             return total(at)
         if not isinstance(own.kind, Compute):
             raise Refused("online", f"{own.origin} cannot be picked from")
-        new = tuple(
-            (n, Ref(behind(a.node)) if isinstance(a, Ref) else a) for n, a in own.kind.operands
-        )
-        return work.add(replace(own.kind, operands=new), value.dims, own.dtype, own.origin)
+        return work.add(mapped(own.kind, behind), value.dims, own.dtype, own.origin)
 
     result = behind(chosen.node)
     sought = sought_index(work, condition.node)
@@ -69,9 +76,9 @@ def is_one_hot(work: Rewriting, condition: int) -> bool:
     if not isinstance(kind, Compute):
         return False
     sides = [a.node for _, a in kind.operands if isinstance(a, Ref)]
-    if kind.law == "and":
+    if kind.op in ANDS:
         return any(is_one_hot(work, side) for side in sides)
-    if kind.expr != row_of("eq.Tensor").expr or kind.working not in INDICES:
+    if kind.op is not Op.EQ or kind.working not in INDICES:
         return False
     moving = [work.uncopied(side) for side in sides if work.streams(Ref(side))]
     if len(moving) != 1:
@@ -84,7 +91,7 @@ def sought_index(work: Rewriting, condition: int) -> int | None:
     """The value that an index of the whole axis is compared with; None where a condition is
     anything else."""
     kind = work.values[condition].kind
-    if not isinstance(kind, Compute) or kind.law == "and" or not is_one_hot(work, condition):
+    if not isinstance(kind, Compute) or kind.op in ANDS or not is_one_hot(work, condition):
         return None
     sides = [a.node for _, a in kind.operands if isinstance(a, Ref)]
     still = [s for s in sides if not work.streams(Ref(s))]
@@ -97,18 +104,10 @@ def sought_index(work: Rewriting, condition: int) -> int | None:
 
 def is_on_axis(work: Rewriting, sought: int) -> int:
     """Whether an index lies on the axis of the fold in hand."""
-    value, length = work.values[sought], work.given.size(tuple(work.along))
-
-    def test(name: str, number: int) -> Ref:
-        operands = (("self", Ref(sought)), ("other", number))
-        row = row_of(name)
-        made = Compute(row.expr, operands, value.dtype, "bool", row.cost, row.law)
-        return Ref(work.add(made, value.dims, "bool", value.origin))
-
-    both = row_of("logical_and.default")
-    pair = (("self", test("ge.Scalar", 0)), ("other", test("lt.Scalar", length)))
-    made = Compute(both.expr, pair, "bool", "bool", both.cost, both.law)
-    return work.add(made, value.dims, "bool", value.origin)
+    length = work.given.size(tuple(work.along))
+    least = work.compute(Op.GE, sought, self=Ref(sought), other=0)
+    most = work.compute(Op.LT, sought, self=Ref(sought), other=length)
+    return work.compute(Op.LOGICAL_AND, least, self=Ref(least), other=Ref(most))
 
 
 def lift(work: Rewriting, fold: int, kind: Fold) -> str:
@@ -141,30 +140,28 @@ def lift(work: Rewriting, fold: int, kind: Fold) -> str:
     work.passes[result] = work.now
     for link, name in reversed(chain):
         old = work.values[link]
-        assert isinstance(old.kind, Compute)
-        operands = tuple((n, Ref(result) if n == name else a) for n, a in old.kind.operands)
-        result = work.add(replace(old.kind, operands=operands), value.dims, old.dtype, old.origin)
+        moved = work.with_operands(link, {name: result})
+        result = work.add(moved, value.dims, old.dtype, old.origin)
     work.put(fold, result)
-    moved = [work.values[v].origin for v, _ in reversed(chain) if not _is_copy(work.values[v].kind)]
-    formula = f"{kind.monoid.name}(f(u)) = f({monoid.name}(u)), f = {', then '.join(moved)}"
-    return formula
+    names = [work.values[v].origin for v, _ in reversed(chain) if not _is_copy(work.values[v].kind)]
+    return f"{kind.monoid.name}(f(u)) = f({monoid.name}(u)), f = {', then '.join(names)}"
 
 
 def _behind_mask(work: Rewriting, value: int, readers: Mapping[int, int]) -> tuple[int, int] | None:
     """For m * f(u), m being 0 or 1, or where(m, f(u), 0) with f(0) = 0: the ids of f(u), and of
     the same mask around u."""
     own = work.values[value]
-    if not isinstance(own.kind, Compute) or own.kind.law not in ("mul", "select"):
+    if not isinstance(own.kind, Compute) or own.kind.op not in (Op.MUL, Op.WHERE):
         return None
-    operands = dict(own.kind.operands)
+    operands, multiplies = dict(own.kind.operands), own.kind.op is Op.MUL
     for name, other in (("self", "other"), ("other", "self")):
         inner, mask = operands[name], operands[other]
-        gate = work.constant(mask) == 0 if own.kind.law == "select" else _is_zero_one(work, mask)
+        gate = _is_zero_one(work, mask) if multiplies else work.constant(mask) == 0
         if not gate or not isinstance(inner, Ref) or readers[inner.node] != 1:
             continue
         step = _monotone(work, inner.node)
         # As a factor the mask makes NaN of infinity, which f must not have made finite.
-        keeps = step and _keeps_zero(work, inner.node, infinity=own.kind.law == "mul")
+        keeps = step and _keeps_zero(work, inner.node, infinity=multiplies)
         if step and keeps and work.values[inner.node].dtype == own.dtype:
             inside = work.cast(step[1], own.dtype)
             return inner.node, work.rebuilt(value, {name: inside})
@@ -175,7 +172,7 @@ def _is_zero_one(work: Rewriting, argument: Arg) -> bool:
     if not isinstance(argument, Ref):
         return False
     match work.values[argument.node]:
-        case Value(kind=Compute(law="copy", operands=((_, inner),))):
+        case Value(kind=Compute(op=Op.CONVERT, operands=((_, inner),))):
             return _is_zero_one(work, inner)
         case Value(dtype=dtype):
             return dtype == "bool"
@@ -185,13 +182,11 @@ def _keeps_zero(work: Rewriting, value: int, infinity: bool) -> bool:
     """Whether an operation gives 0 for 0, and if asked infinity for infinity."""
     kind = work.values[value].kind
     assert isinstance(kind, Compute)
-    if kind.law in ("copy", "neg", "mul", "div"):
-        return True
-    return kind.expr in (_UNBOUNDED if infinity else _UNBOUNDED | _FIXES_SIGN | _texts("relu"))
+    return kind.op in (KEEPS_ZERO_AND_INFINITY if infinity else KEEPS_ZERO)
 
 
 def _is_copy(kind: ValueKind) -> bool:
-    return isinstance(kind, Compute) and kind.law == "copy"
+    return isinstance(kind, Compute) and kind.op is Op.CONVERT
 
 
 def _monotone(work: Rewriting, value: int) -> tuple[str, int, int] | None:
@@ -206,35 +201,24 @@ def _monotone(work: Rewriting, value: int) -> tuple[str, int, int] | None:
     name, inside = moving[0]
     operands = dict(own.kind.operands)
     slope: float | None = 0.0
-    match own.kind.law:
-        case "copy" | "rising" | "exp" | "exp2":
+    match own.kind.op:
+        case op if op in RISING:
             slope = 1.0
-        case "rising_from_0":
+        case op if op in RISING_FROM_0:
             slope = float(_is_nonnegative(work, inside))
-        case "neg":
+        case Op.NEG:
             slope = -1.0
-        case "add" | "sub" | "rsub" as law:
+        case Op.ADD | Op.SUB | Op.RSUB as op:
             alpha = work.constant(operands.get("alpha", 1)) or 0.0
-            scaled = "self" if law == "rsub" else "other"
-            slope = 1.0 if name != scaled else alpha if law == "add" else -alpha
-        case "mul":
+            scaled = "self" if op is Op.RSUB else "other"
+            slope = 1.0 if name != scaled else alpha if op is Op.ADD else -alpha
+        case Op.MUL:
             slope = work.constant(operands["other" if name == "self" else "self"])
-        case "div" if name == "self":
+        case Op.DIV if name == "self":
             slope = work.constant(operands["other"])
     if not slope or not math.isfinite(slope):
         return None
     return name, inside, 1 if slope > 0 else -1
-
-
-def _texts(*names: str) -> frozenset[str]:
-    rows = [row_of(f"{name}.default") for name in names]
-    return frozenset(e for row in rows for e in (row.expr, row.relaxed, row.wide, row.quick) if e)
-
-
-_NEVER_NEGATIVE = _texts("relu", "abs", "sigmoid", "sqrt") | {"{self} * {self}"}
-_FIXES_SIGN = _texts("log1p", "tanh", "erf", "expm1", "floor", "ceil", "trunc", "round")
-_UNBOUNDED = _texts("log1p", "sqrt")
-_MAXIMUM, _CLAMP = row_of("maximum.default").expr, _texts("clamp", "clamp_min")
 
 
 def _is_nonnegative(work: Rewriting, value: int) -> bool:
@@ -252,16 +236,15 @@ def _is_nonnegative(work: Rewriting, value: int) -> bool:
             return number >= 0
         case Fold(monoid=monoid, source=source, times=times):
             return monoid.name in ("sum", "max", "min") and times is None and holds(Ref(source))
-        case Compute(expr=expr, operands=operands, law=law):
+        case Compute(op=op, operands=operands):
             arguments = [a for n, a in operands if n != "condition"]
-            if expr in _NEVER_NEGATIVE or law in ("exp", "exp2"):
+            if op in NEVER_NEGATIVE:
                 return True
-            if expr in _CLAMP and holds(dict(operands).get("min")):
+            if op in (Op.CLAMP, Op.CLAMP_MIN) and holds(dict(operands).get("min")):
                 return True
-            if expr == _MAXIMUM:
+            if op is Op.MAXIMUM:
                 return any(map(holds, arguments))
-            if law == "mul" and len(arguments) == 2 and arguments[0] == arguments[1]:
+            if op is Op.MUL and len(arguments) == 2 and arguments[0] == arguments[1]:
                 return True
-            passes = law in ("copy", "add", "mul", "div", "select") or expr in _FIXES_SIGN
-            return passes and all(map(holds, arguments))
+            return op in KEEPS_NONNEGATIVE and all(map(holds, arguments))
     return own.dtype in ("bool", "uint8")

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..graph.graph import Arg, Ref
+from ..graph.op import Op
 from ..graph.ops import SUM
 from ..values.values import At, Compute, Dims, Fold, Index, Load, LoadDim, Value, Values
 from .move_behind_reduce import is_on_axis, sought_index
-from .rewriting import Rewriting, row_of
+from .rewriting import Rewriting
 
 
 class _NotAlone(Exception):
@@ -51,7 +52,7 @@ def _selected(work: Rewriting, fold: int) -> int:
     source = work.values[value.kind.source]
     operands = dict(source.kind.operands) if isinstance(source.kind, Compute) else {}
     match source.kind, operands.get("condition"):
-        case Compute(law="select"), Ref(node=condition):
+        case Compute(op=Op.WHERE), Ref(node=condition):
             sought = sought_index(work, condition)
         case _:
             sought = None
@@ -60,11 +61,8 @@ def _selected(work: Rewriting, fold: int) -> int:
     found = _Element(work, value.kind.reduced, sought, value.dims).at(operands["self"])
     if isinstance(found, Ref):
         found = Ref(work.cast(found.node, value.dtype))
-    row = row_of("where.self")
     inside = Ref(is_on_axis(work, sought))
-    named = (("condition", inside), ("self", found), ("other", operands["other"]))
-    chosen = Compute(row.expr, named, value.dtype, value.dtype, row.cost, row.law)
-    return work.add(chosen, value.dims, value.dtype, value.origin)
+    return work.compute(Op.WHERE, fold, condition=inside, self=found, other=operands["other"])
 
 
 class _Element:

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import Refusal, Refused
-from ..graph.graph import Ref
+from ..graph.op import Op
 from ..graph.ops import MAX, MIN
-from ..values.values import Compute, Fold, Value, Values
+from ..values.values import Fold, Value, Values
 from .move_behind_reduce import lift, pick
 from .products import Base, Factor, combined, product
 from .rewriting import Rewriting, unless_zero
@@ -144,9 +144,7 @@ def _separate(
         inner = work.add(summed, value.dims, value.dtype, value.origin)
         result = inner
         for factor in whole.moved:
-            operands = (("self", Ref(result)), ("other", Ref(factor.value)))
-            dtype, how = value.dtype, (factor.cost, factor.law)
-            scaled = Compute(factor.expr, operands, dtype, dtype, *how)
+            scaled = factor.of(result, value.dtype)
             result = work.add(scaled, value.dims, value.dtype, value.origin)
         if whole.masked:
             result = unless_zero(work, inner, result)
@@ -164,7 +162,7 @@ def _separate(
 
 
 def _moving(kind: Fold, factor: Factor) -> str:
-    sign = "*" if factor.law == "mul" else "/"
+    sign = "*" if factor.op is Op.MUL else "/"
     name = "mean" if kind.mean else "sum"
     return f"{name}(u {sign} x) = {name}(u) {sign} x, x = {factor.text}"
 

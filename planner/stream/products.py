@@ -10,22 +10,27 @@ from typing import Literal as OneOf
 
 from ..errors import Refused
 from ..graph.graph import Arg, Ref
-from ..graph.ops import MAX, Law
-from ..values.values import Compute, Fold, Value
-from .rewriting import FLOATS, Rewriting, compute, row_of
+from ..graph.op import Accuracy, Op
+from ..graph.ops import MAX
+from ..values.values import FLOATS, Compute, Fold, Value, compute
+from .rewriting import Rewriting
 
 Base = OneOf["e", "2"]
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A multiplier (law "mul") or divisor ("div") that moves behind the sum; `text` names it."""
+    """A multiplier (`op` MUL) or divisor (DIV) that moves behind the sum; `text` names it."""
 
     value: int
-    law: Law
-    expr: str
-    cost: str
     text: str
+    op: Op = Op.MUL
+    accuracy: Accuracy = Accuracy.EXACT
+
+    def of(self, total: int, dtype: str) -> Compute:
+        """The sum with it."""
+        operands = {"self": Ref(total), "other": Ref(self.value)}
+        return compute(self.op, dtype, self.accuracy, **operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,6 @@ class Product:
     exponent: Mapping[int, float] = field(default_factory=dict)
     base: Base = "e"
     masked: bool = False
-
-
-def _multiplier(value: int, text: str) -> Factor:
-    row = row_of("mul.Tensor")
-    return Factor(value, row.law, row.expr, row.cost, text)
 
 
 def combined(kept: int | None, *parts: Product) -> Product:
@@ -65,18 +65,18 @@ def product(work: Rewriting, value: int) -> Product:
     if not work.waits(value):
         return Product(value)
     if not work.streams(Ref(value)):
-        return Product(None, (_multiplier(value, own.origin),))
+        return Product(None, (Factor(value, own.origin),))
     if isinstance(own.kind, Compute) and own.dtype in FLOATS:
-        match own.kind.law:
-            case "copy" | "neg":
+        match own.kind.op:
+            case Op.CONVERT | Op.NEG:
                 return _product_through(work, own, own.kind)
-            case "mul":
+            case Op.MUL:
                 return _product_of_both(work, own, own.kind)
-            case "div":
+            case Op.DIV:
                 return _quotient(work, own, own.kind)
-            case "select":
+            case Op.WHERE:
                 return _selected(work, own, own.kind)
-            case "exp" | "exp2":
+            case Op.EXP | Op.EXP2:
                 return _exponential(work, own, own.kind)
     raise Refused(
         "online", f"{own.origin} is no product: {work.names(work.waits(value))} cannot leave it"
@@ -116,7 +116,7 @@ def _quotient(work: Rewriting, own: Value, kind: Compute) -> Product:
             "online", f"{own.origin} divides by {work.names([below.node])}, which is streamed"
         )
     assert top.kept is not None
-    factor = Factor(below.node, "div", kind.expr, kind.cost, work.values[below.node].origin)
+    factor = Factor(below.node, work.values[below.node].origin, Op.DIV, kind.accuracy)
     return replace(top, kept=work.cast(top.kept, own.dtype), moved=(*top.moved, factor))
 
 
@@ -148,7 +148,7 @@ def _exponential(work: Rewriting, own: Value, kind: Compute) -> Product:
     form = _linear(work, argument.node)
     others = {x: c for x, c in form.items() if work.waits(x) and not work.is_extremum(x)}
     extrema = {x: c for x, c in form.items() if work.is_extremum(x)}
-    base: Base = "e" if kind.law == "exp" else "2"
+    base: Base = "e" if kind.op is Op.EXP else "2"
     for swap in _swaps(work, extrema, others):
         follows = dict(extrema)
         for x, instead in swap.items():
@@ -185,20 +185,21 @@ def _leaving(
     work: Rewriting, own: Value, kind: Compute, x: int, c: float, instead: int | None
 ) -> Factor:
     """The multiplier exp(c * (x - instead))."""
-    like, name = work.values[x], work.values[x].origin
+    name = work.values[x].origin
     sign = "-" if c == -1 else "" if c == 1 else f"{c:g} * "
     text, power = f"{sign}{name}", x
     if instead is not None:
         other = work.values[instead].origin
         text = f"{other} - {name}" if c == -1 else f"{sign}({name} - {other})"
-        pair = (instead, x) if c == -1 else (x, instead)
-        power = compute(work, "sub.Tensor", like, *pair)
+        left, right = (instead, x) if c == -1 else (x, instead)
+        power = work.compute(Op.SUB, x, self=Ref(left), other=Ref(right))
     elif c == -1:
-        power = compute(work, "neg.default", like, x)
+        power = work.compute(Op.NEG, x, self=Ref(x))
     if c not in (1, -1):
-        power = compute(work, "mul.Tensor", like, power, work.number(c, like.dtype))
-    multiplier = compute(work, f"{kind.law}.default", like, power)
-    return _multiplier(multiplier, f"{kind.law}({text})")
+        scale = work.number(c, work.values[x].dtype)
+        power = work.compute(Op.MUL, x, self=Ref(power), other=Ref(scale))
+    multiplier = work.compute(kind.op, x, self=Ref(power))
+    return Factor(multiplier, f"{kind.op.value}({text})")
 
 
 def _substituted(work: Rewriting, value: int, instead: Mapping[int, int]) -> int:
@@ -209,7 +210,7 @@ def _substituted(work: Rewriting, value: int, instead: Mapping[int, int]) -> int
     new = {n: _substituted(work, node, instead) for n, node in old.items()}
     if new == old:
         return value
-    if kind.law in ("add", "sub") and "other" in new and work.constant(Ref(new["other"])) == 0:
+    if kind.op in (Op.ADD, Op.SUB) and "other" in new and work.constant(Ref(new["other"])) == 0:
         return new.get("self", value)
     return work.rebuilt(value, new)
 
@@ -268,26 +269,26 @@ def _linear_parts(
     operands = dict(kind.operands)
     left, right = operands.get("self"), operands.get("other")
     alpha = work.constant(operands.get("alpha", 1))
-    match kind.law:
-        case "copy":
+    match kind.op:
+        case Op.CONVERT:
             ((_, only),) = kind.operands
             if isinstance(only, Ref) and work.values[only.node].dtype in FLOATS:
                 return [(only, 1.0)]
-        case "neg":
+        case Op.NEG:
             return [(left, -1.0)]
-        case "add" | "sub" | "rsub" if alpha is not None:
-            first, second = (right, left) if kind.law == "rsub" else (left, right)
-            return [(first, 1.0), (second, alpha if kind.law == "add" else -alpha)]
-        case "mul":
+        case Op.ADD | Op.SUB | Op.RSUB if alpha is not None:
+            first, second = (right, left) if kind.op is Op.RSUB else (left, right)
+            return [(first, 1.0), (second, alpha if kind.op is Op.ADD else -alpha)]
+        case Op.MUL:
             for one, other in ((left, right), (right, left)):
                 k = work.constant(other)
                 if k is not None and math.isfinite(k):
                     return [(one, k)]
-        case "div":
+        case Op.DIV:
             k = work.constant(right)
             if k and math.isfinite(k):
                 return [(left, 1 / k)]
-        case "select":
+        case Op.WHERE:
             return _unmasked(work, operands, scale, opened)
     return None
 
@@ -319,12 +320,12 @@ def _is_infinite(work: Rewriting, condition: int) -> int | None:
     tested = operands.get("self")
     if not isinstance(tested, Ref):
         return None
-    if kind.expr == row_of("isinf.default").expr:
+    if kind.op is Op.ISINF:
         return tested.node
     limit = work.constant(operands.get("other"))
-    if kind.expr != row_of("eq.Scalar").expr or limit is None or not math.isinf(limit):
+    if kind.op is not Op.EQ or limit is None or not math.isinf(limit):
         return None
     inner = work.values[tested.node].kind
-    if isinstance(inner, Compute) and inner.expr == row_of("abs.default").expr:
+    if isinstance(inner, Compute) and inner.op is Op.ABS:
         (tested,) = (a for _, a in inner.operands)
     return tested.node if isinstance(tested, Ref) else None

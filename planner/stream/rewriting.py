@@ -7,23 +7,23 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from ..graph.graph import Arg, Ref
-from ..graph.ops import MAX, MIN, OPS, Pointwise
+from ..graph.op import Op
+from ..graph.ops import MAX, MIN
 from ..values.values import (
-    Choice,
+    INDICES,
     Compute,
     Dims,
     Fold,
-    Index,
     Literal,
-    Load,
     Value,
     ValueKind,
     Values,
+    compute,
+    conversion,
+    depends,
+    mapped,
     written,
 )
-
-FLOATS = ("float32", "float64")
-INDICES = ("int32", "int64")
 
 
 class Rewriting:
@@ -65,15 +65,25 @@ class Rewriting:
         source = self.values[value]
         if source.dtype == dtype:
             return value
-        kind = Compute("{x}", (("x", Ref(value)),), None, source.dtype, "move", "copy")
-        return self.add(kind, source.dims, dtype, source.origin)
+        return self.add(conversion(source, dtype), source.dims, dtype, source.origin)
+
+    def compute(self, op: Op, like: int, /, **operands: Arg) -> int:
+        """A new value of an operation in the dtype of another value, and of its shape."""
+        own = self.values[like]
+        kind = compute(op, own.dtype, **operands)
+        return self.add(kind, own.dims, kind.result, own.origin)
+
+    def with_operands(self, value: int, operands: Mapping[str, int]) -> Compute:
+        """The computation of a value with some of its operands changed."""
+        kind = self.values[value].kind
+        assert isinstance(kind, Compute)
+        new = tuple((n, Ref(operands[n]) if n in operands else a) for n, a in kind.operands)
+        return replace(kind, operands=new)
 
     def rebuilt(self, value: int, operands: Mapping[str, int]) -> int:
-        """The computation of a value with other operands."""
+        """A value computed with other operands."""
         old = self.values[value]
-        assert isinstance(old.kind, Compute)
-        new = tuple((n, Ref(operands[n]) if n in operands else a) for n, a in old.kind.operands)
-        return self.add(replace(old.kind, operands=new), old.dims, old.dtype, old.origin)
+        return self.add(self.with_operands(value, operands), old.dims, old.dtype, old.origin)
 
     def put(self, slot: int, result: int) -> None:
         """Let all that reads the slot read what `result` computes."""
@@ -87,17 +97,7 @@ class Rewriting:
     def varies(self, value: int) -> frozenset[int]:
         """The factors on which a value really depends."""
         for each in self.operands_first([value], self._varies):
-            kind = self.values[each].kind
-            own: set[int] = set()
-            match kind:
-                case Load(dims=dims):
-                    moving = (d for d in dims if d.stride * d.step or d.limit is not None)
-                    own.update(f for dim in moving for f in dim.factors)
-                case Index(factors=factors) | Choice(factors=factors):
-                    own.update(factors)
-            own.update(*(self._varies[r] for r in self.values[each].reads))
-            own.difference_update(kind.reduced if isinstance(kind, Fold) else ())
-            self._varies[each] = frozenset(own)
+            self._varies[each] = depends(self.values[each], self._varies)
         return self._varies[value]
 
     def carried(self, value: int) -> frozenset[int]:
@@ -131,14 +131,14 @@ class Rewriting:
             match self.values[argument.node].kind:
                 case Literal(number=number):
                     return float(number)
-                case Compute(law="copy", operands=((_, inner),)):
+                case Compute(op=Op.CONVERT, operands=((_, inner),)):
                     return self.constant(inner)
         return None
 
     def uncopied(self, value: int) -> int:
         """The index behind its conversions."""
         match self.values[value]:
-            case Value(kind=Compute(law="copy", operands=((_, Ref(node=inner)),)), dtype=dtype):
+            case Value(kind=Compute(op=Op.CONVERT, operands=((_, Ref(inner)),)), dtype=dtype):
                 return self.uncopied(inner) if dtype in INDICES else value
         return value
 
@@ -177,53 +177,17 @@ class Rewriting:
         order = self.live()
         renamed = {old: new for new, old in enumerate(order)}
         values = tuple(
-            replace(self.values[old], id=new, kind=_renamed(self.values[old].kind, renamed))
+            replace(
+                self.values[old], id=new, kind=mapped(self.values[old].kind, renamed.__getitem__)
+            )
             for old, new in renamed.items()
         )
         outputs = tuple(replace(o, value=renamed[o.value]) for o in self.given.outputs)
         return Values(values, outputs, self.given.extents), renamed
 
 
-def _renamed(kind: ValueKind, ids: Mapping[int, int]) -> ValueKind:
-    match kind:
-        case Compute(operands=operands):
-            new = tuple((n, Ref(ids[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
-            return replace(kind, operands=new)
-        case Fold(source=source, times=times, about=about):
-            new_times = None if times is None else ids[times]
-            new_about = None if about is None else ids[about]
-            return replace(kind, source=ids[source], times=new_times, about=new_about)
-        case Choice(pieces=pieces):
-            return replace(kind, pieces=tuple((ids[v], low, high) for v, low, high in pieces))
-        case Load(at=at):
-            return replace(kind, at=tuple(replace(a, value=ids[a.value]) for a in at))
-    return kind
-
-
-def row_of(name: str) -> Pointwise:
-    row = OPS[f"aten.{name}"]
-    assert isinstance(row, Pointwise)
-    return row
-
-
-def compute(work: Rewriting, name: str, like: Value, *operands: int) -> int:
-    """A new value computed by a row of the table from values named self, other, in the dtype of
-    `like` and of its shape."""
-    row = row_of(name)
-    expr = row.form(like.dtype).replace(" * {alpha}", "")
-    named = tuple(zip(("self", "other"), map(Ref, operands), strict=False))
-    kind = Compute(expr, named, like.dtype, like.dtype, row.cost, row.law)
-    return work.add(kind, like.dims, like.dtype, like.origin)
-
-
 def unless_zero(work: Rewriting, total: int, result: int) -> int:
     """A sum of zeros selected by a mask stays 0 where its multiplier is infinite or NaN: the row
     that a softmax has masked altogether."""
-    like = work.values[total]
-    row = row_of("eq.Scalar")
-    kind = Compute(row.expr, (("self", Ref(total)), ("other", 0)), like.dtype, "bool", row.cost)
-    empty = work.add(kind, like.dims, "bool", like.origin)
-    where = row_of("where.self")
-    operands = (("condition", Ref(empty)), ("self", Ref(total)), ("other", Ref(result)))
-    chosen = Compute(where.expr, operands, like.dtype, like.dtype, where.cost, where.law)
-    return work.add(chosen, like.dims, like.dtype, like.origin)
+    empty = work.compute(Op.EQ, total, self=Ref(total), other=0)
+    return work.compute(Op.WHERE, total, condition=Ref(empty), self=Ref(total), other=Ref(result))

@@ -19,21 +19,21 @@ from typing import Literal
 
 from ..errors import Refused
 from ..graph.graph import Arg, Ref, TensorType
-from ..graph.pointwise import DIVIDE, FLUSHING_EXP
+from ..graph.op import Accuracy, Op
 from ..graph.sizes import divisor_of, nominal, reciprocal, varies
 from ..values.axes import Factors
 from ..values.values import (
-    Choice,
     Compute,
     Dims,
     Fold,
-    Index,
     Load,
     LoadDim,
     Output,
     Value,
     ValueKind,
     Values,
+    compute,
+    mapped,
 )
 from .online import Correction, derive, followed
 
@@ -276,32 +276,11 @@ class _Copy:
 
     def _copied(self, old: Value) -> int:
         dims = tuple(self.factors(d) for d in old.dims)
-        kind: ValueKind = old.kind
-        match kind:
-            case Load():
-                parts = tuple(replace(d, factors=self.factors(d.factors)) for d in kind.dims)
-                at = tuple(replace(a, value=self.known[a.value]) for a in kind.at)
-                kind = replace(kind, dims=parts, at=at)
-            case Compute(operands=operands):
-                kind = replace(kind, operands=tuple((n, self._renamed(a)) for n, a in operands))
-            case Fold(source=source, times=times, about=about):
-                reduced = self.factors(kind.reduced)
-                if old.id in self.under_way:
-                    reduced = tuple(f for f in reduced if f not in self.builder.parted)
-                    dims = (self.builder.parted, *dims)
-                kind = replace(
-                    kind,
-                    source=self.known[source],
-                    times=None if times is None else self.known[times],
-                    about=None if about is None else self.known[about],
-                    reduced=reduced,
-                    mean=kind.mean and old.id not in self.under_way,
-                )
-            case Choice(factors=factors, pieces=pieces):
-                chosen = tuple((self.known[v], low, high) for v, low, high in pieces)
-                kind = replace(kind, factors=self.factors(factors), pieces=chosen)
-            case Index(factors=factors):
-                kind = replace(kind, factors=self.factors(factors))
+        kind = mapped(old.kind, self.known.__getitem__, self.factors)
+        if isinstance(kind, Fold) and old.id in self.under_way:
+            kept = tuple(f for f in kind.reduced if f not in self.builder.parted)
+            kind = replace(kind, reduced=kept, mean=False)
+            dims = (self.builder.parted, *dims)
         return self._add(kind, dims, old.dtype, old.origin)
 
     def _combined(self, old: Value) -> int:
@@ -314,33 +293,33 @@ class _Copy:
         correction = builder.corrections.get(old.id)
         dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
         if correction is not None:
-            scale: int | None = None
-            for c, x in correction.exponent:
-                apart = "tl.where({new} == {old}, 0.0, {new} - {old})"
-                both: tuple[tuple[str, Arg], ...] = (
-                    ("new", Ref(self.value(x))),
-                    ("old", Ref(self._state(builder.values.values[x]))),
-                )
-                one = self._compute(apart, both, dims, old)
-                one = self._compute("{self} * {other}", _pair(one, c), dims, old)
-                if scale is not None:
-                    one = self._compute("{self} + {other}", _pair(scale, Ref(one)), dims, old)
-                scale = one
-            assert scale is not None
-            power = "exp({self})" if correction.base == "e" else "tl.exp2({self})"
-            source = builder.values.values[fold.source].kind
-            if isinstance(source, Compute) and source.expr == FLUSHING_EXP:
-                power = FLUSHING_EXP
-            scale = self._compute(power, (("self", Ref(scale)),), dims, old, "sfu")
-            state = self._compute("{self} * {other}", _pair(state, Ref(scale)), dims, old)
+            scale = Ref(self._scale(correction, builder.values.values[fold.source].kind, dims, old))
+            state = self._compute(Op.MUL, dims, old, self=Ref(state), other=scale)
         if fold.about is not None:
             state = self._spread(state, builder.values.values[fold.about], dims, old)
         kept = tuple(self.factors(d) for d in old.dims)
         total = self._add(Fold(fold.monoid, state, (builder.part,)), kept, old.dtype, old.origin)
         if fold.mean:
             count = builder.values.size(fold.reduced)
-            total = self._compute("{self} * {other}", _pair(total, reciprocal(count)), kept, old)
+            share = reciprocal(count)
+            total = self._compute(Op.MUL, kept, old, self=Ref(total), other=share)
         return total
+
+    def _scale(self, correction: Correction, source: ValueKind, dims: Dims, old: Value) -> int:
+        """What brings every part of a fold up to the extrema of the whole."""
+        total: int | None = None
+        for c, x in correction.exponent:
+            before = self._state(self.builder.values.values[x])
+            one = self._compute(Op.CHANGE, dims, old, new=Ref(self.value(x)), old=Ref(before))
+            one = self._compute(Op.MUL, dims, old, self=Ref(one), other=c)
+            if total is not None:
+                one = self._compute(Op.ADD, dims, old, self=Ref(total), other=Ref(one))
+            total = one
+        assert total is not None
+        op = Op.EXP if correction.base == "e" else Op.EXP2
+        flushes = isinstance(source, Compute) and source.accuracy is Accuracy.FLUSHING
+        accuracy = Accuracy.FLUSHING if flushes else Accuracy.EXACT
+        return self._compute(op, dims, old, accuracy, self=Ref(total))
 
     def _spread(self, state: int, total: Value, dims: Dims, old: Value) -> int:
         """The squared distances of every part from the mean of the whole: those from its own mean,
@@ -353,13 +332,13 @@ class _Copy:
         if not fold.mean:
             mean = self._quotient(mean, count, tuple(map(self.factors, total.dims)), old)
         own = self._quotient(self._state(total), each, dims, old)
-        apart = self._compute("{self} - {other}", _pair(own, Ref(mean)), dims, old)
-        square = self._compute("{self} * {other}", _pair(apart, Ref(apart)), dims, old)
-        square = self._compute("{self} * {other}", _pair(square, each), dims, old)
-        return self._compute("{self} + {other}", _pair(state, Ref(square)), dims, old)
+        apart = self._compute(Op.SUB, dims, old, self=Ref(own), other=Ref(mean))
+        square = self._compute(Op.MUL, dims, old, self=Ref(apart), other=Ref(apart))
+        square = self._compute(Op.MUL, dims, old, self=Ref(square), other=each)
+        return self._compute(Op.ADD, dims, old, self=Ref(state), other=Ref(square))
 
     def _quotient(self, value: int, count: int, dims: Dims, old: Value) -> int:
-        return self._compute(DIVIDE.form(old.dtype), _pair(value, count), dims, old, "div")
+        return self._compute(Op.DIV, dims, old, self=Ref(value), other=count)
 
     def _state(self, old: Value) -> int:
         """The load of a fold's parts."""
@@ -374,25 +353,19 @@ class _Copy:
 
     def _compute(
         self,
-        expr: str,
-        operands: tuple[tuple[str, Arg], ...],
+        op: Op,
         dims: Dims,
-        old: Value,
-        cost: str = "fma",
+        like: Value,
+        accuracy: Accuracy = Accuracy.EXACT,
+        /,
+        **operands: Arg,
     ) -> int:
-        kind = Compute(expr, operands, old.dtype, old.dtype, cost)
-        return self._add(kind, dims, old.dtype, old.origin)
-
-    def _renamed(self, argument: Arg) -> Arg:
-        return Ref(self.known[argument.node]) if isinstance(argument, Ref) else argument
+        kind = compute(op, like.dtype, accuracy, **operands)
+        return self._add(kind, dims, like.dtype, like.origin)
 
     def _add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
         self.made.append(Value(len(self.made), kind, dims, dtype, origin))
         return len(self.made) - 1
-
-
-def _pair(left: int, right: Arg) -> tuple[tuple[str, Arg], ...]:
-    return ("self", Ref(left)), ("other", right)
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..graph.graph import Arg, Ref
+from ..graph.op import Op
 from ..graph.sizes import PROBES, at_probe, reciprocal
-from ..values.values import Compute, Fold, Literal, Value
-from .rewriting import FLOATS, Rewriting
+from ..values.values import FLOATS, Compute, Fold, Literal, Value
+from .rewriting import Rewriting
 
 
 def spread(work: Rewriting, fold: int, kind: Fold) -> str:
@@ -39,9 +40,9 @@ def _is_contraction(value: Value) -> bool:
 def _squared(work: Rewriting, kind: Fold) -> int | None:
     """The value whose squares are summed."""
     match work.values[kind.source].kind:
-        case Compute(law="mul", operands=((_, Ref(node=one)), (_, Ref(node=other)))):
+        case Compute(op=Op.MUL, operands=((_, Ref(node=one)), (_, Ref(node=other)))):
             return one if one == other else None
-        case Compute(expr="{self} * {self}", operands=((_, Ref(node=one)),)):
+        case Compute(op=Op.SQUARE, operands=((_, Ref(node=one)),)):
             return one
     return None
 
@@ -49,7 +50,7 @@ def _squared(work: Rewriting, kind: Fold) -> int | None:
 def _from_mean(work: Rewriting, distance: int, kind: Fold) -> tuple[int, int] | None:
     """For u - mean(u), the mean over all that the fold reduces: u, and the fold that sums it."""
     match work.values[distance].kind:
-        case Compute(law="sub", operands=((_, Ref(node=source)), (_, Ref(node=mean)))):
+        case Compute(op=Op.SUB, operands=((_, Ref(node=source)), (_, Ref(node=mean)))):
             total = _mean_of(work, mean, work.given.size(kind.reduced))
         case _:
             return None
@@ -63,9 +64,9 @@ def _from_mean(work: Rewriting, distance: int, kind: Fold) -> tuple[int, int] | 
 def _mean_of(work: Rewriting, value: int, count: int) -> int:
     """For total / count: the total; else the value itself."""
     match work.values[value].kind:
-        case Compute(law="div", operands=((_, Ref(node=total)), (_, divisor))):
+        case Compute(op=Op.DIV, operands=((_, Ref(node=total)), (_, divisor))):
             return total if _is_same(_number(work, divisor), count) else value
-        case Compute(law="mul", operands=((_, Ref(node=total)), (_, factor))):
+        case Compute(op=Op.MUL, operands=((_, Ref(node=total)), (_, factor))):
             return total if _is_same(_number(work, factor), reciprocal(count)) else value
     return value
 

@@ -1,21 +1,20 @@
-"""Which of its forms a pointwise operation takes: the exact one, or a cheaper one where nobody sees
+"""How exactly a pointwise operation is computed: as eager does, or more cheaply where nobody sees
 the difference."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..graph.graph import Arg, Graph, Node, Ref, refs
+from ..graph.op import EXPONENTIALS, Accuracy, Op
 from ..graph.ops import (
     MAX,
     SUM,
     Cast,
     Constant,
     Contraction,
-    CostClass,
-    Law,
     Lookup,
     Pointwise,
     Reduction,
@@ -24,6 +23,7 @@ from ..graph.ops import (
     row,
 )
 from ..graph.sizes import nominal, reciprocal
+from ..graph.texts import has, settled, widens
 from .precision import NARROW, dtype_of
 
 _MANY = 4096
@@ -36,11 +36,13 @@ Operands = Sequence[tuple[str, Arg]]
 class Form:
     """inverts: the operand `other` stands for its inverse, which is computed by itself."""
 
-    expr: str
+    op: Op
     operands: Operands
-    cost: CostClass
-    law: Law
+    accuracy: Accuracy = Accuracy.EXACT
     inverts: bool = False
+
+    def at(self, accuracy: Accuracy) -> Form:
+        return replace(self, accuracy=settled(self.op, accuracy))
 
 
 class Forms:
@@ -59,51 +61,47 @@ class Forms:
         self._normalizing = _normalizing(group, self._below_one)
         self._averaged = _averaged(group)
 
-    def of(
-        self, node: Node, operation: Pointwise, expr: str, operands: Operands, working: str | None
-    ) -> Form:
-        """The form of a node; expr: the row's own, in a dtype."""
-        form = Form(expr, operands, operation.cost, operation.law)
-        if operation.wide and working == "float64":
-            return Form(operation.wide, operands, operation.cost, operation.law)
+    def of(self, node: Node, operation: Pointwise, operands: Operands, working: str | None) -> Form:
+        """The form of a node in a dtype."""
+        form = Form(operation.op, operands)
         if node.id in self._exact or self._group.numerics == "eager":
             return form
-        if operation.relaxed and _is_rounded_to_bfloat16(self._group, node):
-            form = Form(operation.relaxed, operands, "sfu", operation.law)
-        elif self._is_quick(node, operation):
-            form = _quick(operation, form, working)
-        elif working == "float32":
-            form = self._nearly_exact(node, operation, form)
-        if working != "float32" or form.expr not in (operation.relaxed, operation.quick):
+        if working != "float64" or not widens(form.op):
+            form = self._cheaper(node, form, working)
+        if working != "float32" or form.op is not operation.op or form.accuracy is Accuracy.EXACT:
             return form
-        if operation.flushing and node.id in self._below_one:
-            return Form(operation.flushing, operands, form.cost, form.law)
+        if has(form.op, Accuracy.FLUSHING) and node.id in self._below_one:
+            return form.at(Accuracy.FLUSHING)
         if node.id in self._normalizing:
-            return Form("{self} * {other}", operands, "fma", "mul", inverts=True)
+            return Form(Op.MUL, operands, inverts=True)
         return form
 
-    def _is_quick(self, node: Node, operation: Pointwise) -> bool:
+    def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
+        if has(form.op, Accuracy.RELAXED) and _is_rounded_to_bfloat16(self._group, node):
+            return form.at(Accuracy.RELAXED)
+        if working != "float32":
+            return form
+        if self._is_quick(node, form.op):
+            return _quick(form)
+        return self._nearly_exact(node, form)
+
+    def _is_quick(self, node: Node, op: Op) -> bool:
         """What follows a rounding to 16 bits carries an error far above that of a quick form; what
         is made of sums of such values is known better, but not to an exponential's error."""
-        exponential = operation.law in ("exp", "exp2")
         return (
             self._narrow
-            or (exponential and (node.id in self._rounded or node.id in self._logged))
+            or (op in EXPONENTIALS and (node.id in self._rounded or node.id in self._logged))
             or not self._scaled.isdisjoint(node.inputs)
         )
 
-    def _nearly_exact(self, node: Node, operation: Pointwise, form: Form) -> Form:
+    def _nearly_exact(self, node: Node, form: Form) -> Form:
         """Without correct rounding where only a sum of many is seen; a division by a power of two
         is as exact as its inverse."""
         divisor = dict(form.operands).get("other")
-        if (
-            operation.law == "div"
-            and isinstance(divisor, (int, float))
-            and _is_power_of_two(divisor)
-        ):
-            return _quick(operation, form, "float32")
-        if operation.summed and node.id in self._averaged:
-            return Form(operation.summed, form.operands, form.cost, form.law)
+        if form.op is Op.DIV and isinstance(divisor, (int, float)) and _is_power_of_two(divisor):
+            return _quick(form)
+        if has(form.op, Accuracy.SUMMED) and node.id in self._averaged:
+            return form.at(Accuracy.SUMMED)
         return form
 
 
@@ -140,9 +138,9 @@ def _scaled_products(group: Graph) -> frozenset[int]:
     for node in group.nodes:
         kind = row(node)
         product = isinstance(kind, Contraction) and dtype_of(node) in NARROW
-        law = kind.law if isinstance(kind, Pointwise) else ""
-        keeps = law in ("mul", "div") or isinstance(kind, (Cast, View))
-        read = node.inputs if law == "mul" else node.inputs[:1]
+        op = kind.op if isinstance(kind, Pointwise) else None
+        keeps = op in (Op.MUL, Op.DIV) or isinstance(kind, (Cast, View))
+        read = node.inputs if op is Op.MUL else node.inputs[:1]
         if product or (keeps and not found.isdisjoint(read)):
             found.add(node.id)
     return frozenset(found)
@@ -161,13 +159,13 @@ def _summed_for_logarithm(group: Graph) -> frozenset[int]:
         if isinstance(kind, View):
             return leads(user, summed=summed)
         if summed:
-            return isinstance(kind, Pointwise) and user.op in ("aten.log.default",)
+            return isinstance(kind, Pointwise) and kind.op is Op.LOG
         return isinstance(kind, Reduction) and kind.monoid == SUM and leads(user, summed=True)
 
     return frozenset(
         node.id
         for node in group.nodes
-        if isinstance(kind := row(node), Pointwise) and kind.law in ("exp", "exp2")
+        if isinstance(kind := row(node), Pointwise) and kind.op in EXPONENTIALS
         if leads(node, summed=False)
     )
 
@@ -178,10 +176,13 @@ def _below_one(group: Graph) -> frozenset[int]:
     found: set[int] = set()
     for node in group.nodes:
         kind = row(node)
-        if not isinstance(kind, Pointwise) or kind.law != "exp":
+        if not isinstance(kind, Pointwise) or kind.op is not Op.EXP:
             continue
         apart = group.nodes[node.inputs[0]]
-        if apart.op != "aten.sub.Tensor" or bound(apart).get("alpha", 1) != 1:
+        difference = row(apart)
+        if not isinstance(difference, Pointwise) or difference.op is not Op.SUB:
+            continue
+        if bound(apart).get("alpha", 1) != 1:
             continue
         largest = _maximum(group, bound(apart)["other"], bound(apart)["self"])
         if largest is None:
@@ -196,7 +197,8 @@ def _normalizing(group: Graph, below_one: frozenset[int]) -> frozenset[int]:
     """Divisions by a sum of such exponentials: it is at least 1, so that its inverse is as good."""
     found: set[int] = set()
     for node in group.nodes:
-        if node.op != "aten.div.Tensor" or dtype_of(node) != "float32":
+        kind = row(node)
+        if not isinstance(kind, Pointwise) or kind.op is not Op.DIV or dtype_of(node) != "float32":
             continue
         divisor = bound(node)["other"]
         while isinstance(divisor, Ref):
@@ -222,7 +224,7 @@ def _maximum(group: Graph, value: Arg, of: Arg) -> Node | None:
                 return node
             case View():
                 value = bound(node).get("self")
-            case Pointwise(law="select") if _is_constant(group, bound(node)["self"]):
+            case Pointwise(op=Op.WHERE) if _is_constant(group, bound(node)["self"]):
                 value = bound(node)["other"]
             case _:
                 return None
@@ -285,14 +287,10 @@ def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
     return bool(users) and node.id not in group.outputs and all(casts)
 
 
-def _quick(operation: Pointwise, form: Form, working: str | None) -> Form:
+def _quick(form: Form) -> Form:
     """The cheaper form of an operation in float32, of nearly its full accuracy."""
-    if working != "float32":
-        return form
     divisor = dict(form.operands).get("other")
-    if operation.law == "div" and isinstance(divisor, (int, float)) and divisor:
+    if form.op is Op.DIV and isinstance(divisor, (int, float)) and divisor:
         inverse = [(n, reciprocal(divisor) if n == "other" else a) for n, a in form.operands]
-        return Form("{self} * {other}", inverse, "fma", "mul")
-    if operation.quick:
-        return Form(operation.quick, form.operands, operation.quick_cost, operation.law)
-    return form
+        return Form(Op.MUL, inverse)
+    return form.at(Accuracy.QUICK) if has(form.op, Accuracy.QUICK) else form

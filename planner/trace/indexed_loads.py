@@ -13,13 +13,12 @@ from itertools import zip_longest
 
 from ..errors import Refused
 from ..graph.graph import Node, Ref
+from ..graph.op import Op
 from ..graph.ops import Lookup, bound
 from ..values.axes import Factors
-from ..values.values import At, Compute, Dims, Load, LoadDim, Windows
+from ..values.values import INDICES, At, Dims, Load, LoadDim, Windows, compute
 from .strided_views import strided
 from .views import Found, Reader, Reading, Request, load_dims
-
-_INDICES = ("int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _index(
 ) -> Generator[Request, Found, tuple[list[int], Dims]]:
     """The values of the indices, and their common dimensions."""
     nodes = [reader.group.nodes[i] for _, i in picks.indices]
-    if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):
+    if any(n.type is None or n.type.dtype not in INDICES for n in nodes):
         raise Refused("indexed", f"{node.name} reads by what is no index: {nodes[0].type}")
     shape = _broadcast([reader.shape(n.id) for n in nodes])
     if picks.first is not None:
@@ -147,6 +146,5 @@ def _wrapped(reader: Reader, value: int, size: int, index: int) -> int:
     assert node.type is not None
     dtype = node.type.dtype
     dims = reader.dims(value)
-    text = "tl.where({self} < 0, {self} + {size}, {self})"
-    operands = (("self", Ref(value)), ("size", size))
-    return reader.add(Compute(text, operands, dtype, dtype, "fma", "wrap"), dims, dtype, node)[0]
+    place = compute(Op.WRAP_INDEX, dtype, self=Ref(value), size=size)
+    return reader.add(place, dims, dtype, node)[0]

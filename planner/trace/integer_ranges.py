@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..graph.graph import Arg, Ref
+from ..graph.op import Op
 from ..values.values import At, Compute, Index, Literal, Load, Value, ValueKind, Values
 
 _LIMIT = 2**31 - 1
@@ -44,11 +45,11 @@ def _range(value: Value, ranges: Mapping[int, Range], values: Values) -> Range |
 
 
 def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
-    """By the laws whose result's range follows from the operands'."""
+    """By the operations whose result's range follows from the operands'."""
     if compute.working not in (None, "int32", "int64"):
         return None
     bounds = dict(compute.operands)
-    if compute.law == "rising" and isinstance(low := bounds.get("min"), int):
+    if compute.op is Op.CLAMP and isinstance(low := bounds.get("min"), int):
         high = bounds.get("max")
         return (low, high) if isinstance(high, int) and low <= high else None
     named = {n: _of(a, ranges) for n, a in compute.operands if n not in ("condition", "alpha")}
@@ -57,21 +58,21 @@ def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
     alpha = dict(compute.operands).get("alpha", 1)
     (low, high), *rest = (r for r in named.values() if r is not None)
     other = rest[0] if rest else (0, 0)
-    match compute.law:
-        case "copy":
+    match compute.op:
+        case Op.CONVERT:
             return low, high
-        case "neg":
+        case Op.NEG:
             return -high, -low
-        case "wrap":
+        case Op.WRAP_INDEX:
             size = other[0]
             return (low, high) if low >= 0 else (min(low + size, 0), max(high, size - 1))
-        case "select":
+        case Op.WHERE:
             return min(low, other[0]), max(high, other[1])
-        case "add" | "sub" if isinstance(alpha, int):
-            scale = alpha if compute.law == "add" else -alpha
+        case Op.ADD | Op.SUB if isinstance(alpha, int):
+            scale = alpha if compute.op is Op.ADD else -alpha
             ends = (other[0] * scale, other[1] * scale)
             return low + min(ends), high + max(ends)
-        case "mul":
+        case Op.MUL:
             products = [a * b for a in (low, high) for b in other]
             return min(products), max(products)
     return None
@@ -82,11 +83,11 @@ def _trusted(kind: ValueKind, ranges: Mapping[int, Range]) -> ValueKind:
     counting from the end is copied."""
     if isinstance(kind, Load) and kind.at:
         return replace(kind, at=tuple(replace(a, checked=_may_leave(a, ranges)) for a in kind.at))
-    if isinstance(kind, Compute) and kind.law == "wrap":
+    if isinstance(kind, Compute) and kind.op is Op.WRAP_INDEX:
         (_, source), _ = kind.operands
         own = _of(source, ranges)
         if own is not None and own[0] >= 0:
-            return replace(kind, expr="{self}", operands=(("self", source),), law="copy")
+            return replace(kind, op=Op.CONVERT, operands=(("self", source),))
     return kind
 
 
@@ -108,7 +109,7 @@ def _kind(value: Value, before: list[Value]) -> ValueKind:
         return kind
     sources = {n: before[a.node].dtype for n, a in kind.operands if isinstance(a, Ref)}
     sources.pop("condition", None)
-    if kind.working is None and kind.law == "copy":
+    if kind.working is None and kind.op is Op.CONVERT:
         return replace(kind, result=next(iter(sources.values())))
     fits = all(dtype == "int32" for dtype in sources.values()) and sources
     if kind.working == "int64" and fits and (value.dtype == "int32" or kind.result == "bool"):

@@ -1,8 +1,6 @@
-"""In which dtype an operation is computed, and its expression there."""
+"""In which dtype an operation is computed."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
@@ -10,22 +8,14 @@ from torch._prims_common import elementwise_dtypes
 
 from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref
-from ..graph.numbers import BOUNDS, stored
-from ..graph.ops import Cast, Contraction, Law, Pointwise, Reduction, View, bound, row
+from ..graph.numbers import stored
+from ..graph.op import Op
+from ..graph.ops import Cast, Contraction, Pointwise, Reduction, View, bound, row
 from ..graph.sizes import plain
+from ..graph.texts import operands_of
 from ..values.values import register_dtype
 
 NARROW = ("float16", "bfloat16")
-
-
-def expression(operation: Pointwise, arguments: Mapping[str, Arg], working: str | None) -> str:
-    """The row's expression in a dtype, without the factor `alpha` where that is 1."""
-    expr = operation.expr
-    if operation.on_bool and working == "bool":
-        expr = operation.on_bool
-    if arguments.get("alpha") == 1:
-        expr = expr.replace(" * {alpha}", "").replace(" & {alpha}", "")
-    return expr
 
 
 _KINDS = {
@@ -35,13 +25,14 @@ _KINDS = {
 }
 
 
-def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str | None, str]:
-    """The dtype the expression is evaluated in and the one it yields, by PyTorch's promotion."""
+def working_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None:
+    """The dtype in which an operation is computed, by PyTorch's promotion; None where it takes its
+    operands as they are."""
     if operation.promotion == "same":
-        return None, register_dtype(dtype_of(node))
+        return None
     samples: list[torch.Tensor | int | float] = []
     for name, argument in bound(node).items():
-        if name == "condition" or "{" + name + "}" not in operation.expr:
+        if name == "condition" or name not in operands_of(operation.op):
             continue
         if isinstance(argument, Ref):
             tensor = group.nodes[argument.node].type
@@ -52,8 +43,7 @@ def working_dtypes(group: Graph, node: Node, operation: Pointwise) -> tuple[str 
         elif name != "alpha" and isinstance(argument, (bool, int, float)):
             samples.append(plain(argument))
     working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
-    name = register_dtype(str(working).removeprefix("torch."))
-    return name, "bool" if operation.promotion == "bool" else name
+    return register_dtype(str(working).removeprefix("torch."))
 
 
 def number_of(group: Graph, node: Node, operation: Pointwise, number: Arg) -> Arg:
@@ -72,22 +62,6 @@ def dtype_of(node: Node) -> str:
     return node.type.dtype
 
 
-_INTEGERS = ("int32", "int64")
-
-
-def cast_law(source: str, target: str) -> Law:
-    """What algebra may assume of a conversion between dtypes of registers."""
-    if target == source or source == "bool":
-        return "copy"
-    if target in ("float32", "float64") or (source in BOUNDS and target in _INTEGERS):
-        return "copy"
-    return "rising" if source in ("float32", "float64") and target in _INTEGERS else ""
-
-
-USER_CAST = "aten._to_copy.default"
-"""A cast that the user wrote. One that a decomposition makes is `prims.convert_element_type`."""
-
-
 def rounds(group: Graph, node: Node) -> bool:
     """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
     wrote does, but where it is only stored, or an operand of products of matrices, for there it is
@@ -97,7 +71,8 @@ def rounds(group: Graph, node: Node) -> bool:
     users = list(group.users(node.id))
     if group.numerics == "eager":
         return bool(users) and isinstance(row(node), (Pointwise, Cast, Reduction, Contraction))
-    if node.op != USER_CAST:
+    own = row(node)
+    if not isinstance(own, Cast) or not own.by_user:
         return False
     while users:
         user = group.nodes[users.pop()]
@@ -141,7 +116,7 @@ def _passes_on(node: Node) -> bool:
     """Whether the result has the operand's numbers, as float32."""
     kind = row(node)
     if isinstance(kind, Pointwise):
-        same = kind.law == "copy" or (kind.law == "mul" and 1 in node.args[1:])
+        same = kind.op is Op.CONVERT or (kind.op is Op.MUL and 1 in node.args[1:])
     else:
         same = isinstance(kind, (Cast, View))
     return same and dtype_of(node) == "float32"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref, TensorType
 from ..graph.numbers import converted, stored
+from ..graph.op import Accuracy, Op
 from ..graph.ops import (
     ALL,
     ANY,
@@ -19,7 +19,6 @@ from ..graph.ops import (
     Constant,
     Contraction,
     Iota,
-    Law,
     Lookup,
     Pointwise,
     Reduction,
@@ -29,12 +28,13 @@ from ..graph.ops import (
     is_input,
     row,
 )
-from ..graph.pointwise import INVERSE
 from ..graph.sizes import varies
+from ..graph.texts import operands_of
 from ..memo import by_identity
 from ..stream.one_hot_sums import read_by_index
 from ..values.axes import Factors, FactorSpace
 from ..values.values import (
+    FLOATS,
     Choice,
     Compute,
     Dims,
@@ -48,21 +48,16 @@ from ..values.values import (
     Values,
     Window,
     Windows,
+    compute,
+    conversion,
+    mapped,
     register_dtype,
     written,
 )
 from .exactness import Forms
 from .indexed_loads import lookup
 from .integer_ranges import narrowed
-from .precision import (
-    NARROW,
-    cast_law,
-    expression,
-    number_of,
-    product_dtypes,
-    rounds,
-    working_dtypes,
-)
+from .precision import NARROW, dtype_of, number_of, product_dtypes, rounds, working_dtype
 from .views import Found, Reading, Request, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
@@ -74,6 +69,10 @@ MOST_EACH = 4
 """those that it may have for each of its nodes. Operations on what is read through different
 windows are computed for each of them: two steps of a stencil of nine points make 81 reads, three
 steps 729. Beyond this neither planning nor compilation ends in time."""
+
+
+ROUNDED_TO = {"float16": Op.AS_FLOAT16, "bfloat16": Op.AS_BFLOAT16}
+"""By 16-bit dtype what rounds to it."""
 
 
 @by_identity(16)
@@ -179,7 +178,7 @@ class Tracer:
         if is_input(node):
             return self._load(node, windows)
         match row(node):
-            case Pointwise(law="copy"):
+            case Pointwise(op=Op.CONVERT):
                 return (yield _source(node), windows)
             case Pointwise() as operation:
                 return (yield from self._pointwise(node, operation, windows))
@@ -239,16 +238,16 @@ class Tracer:
         operands: list[tuple[str, Arg]] = []
         dims: list[Factors] = [()] * len(shape)
         arguments = bound(node)
-        working, result = working_dtypes(self.group, node, operation)
-        expr = expression(operation, arguments, working)
+        working = working_dtype(self.group, node, operation)
+        compares = operation.op in (Op.EQ, Op.NE) and isinstance(arguments["other"], Ref)
         for name, argument in arguments.items():
-            if "{" + name + "}" not in expr:
+            if name not in operands_of(operation.op) or (name == "alpha" and argument == 1):
                 continue
             if not isinstance(argument, Ref):
                 operands.append((name, number_of(self.group, node, operation, argument)))
                 continue
             value, own = yield from self.operand(argument.node, shape, windows)
-            if node.op in ("aten.eq.Tensor", "aten.ne.Tensor"):
+            if compares:
                 value = self._as_stored(value, self.group.nodes[argument.node])
             operands.append((name, Ref(value)))
             for position, factors in enumerate(own):
@@ -256,18 +255,19 @@ class Tracer:
                     self.space.unify(dims[position], factors)
                 elif factors:
                     dims[position] = factors
-        form = self.forms.of(node, operation, expr, operands, working)
-        given = form.operands
+        form = self.forms.of(node, operation, operands, working)
+        given = dict(form.operands)
         if form.inverts:
-            given = [(n, self._inverse(a, node) if n == "other" else a) for n, a in given]
-        kind = Compute(form.expr, tuple(given), working, result, form.cost, form.law)
+            given["other"] = self._inverse(given["other"], node)
+        result = register_dtype(dtype_of(node))
+        kind = compute(form.op, working, form.accuracy, result, **given)
         return self.add(kind, tuple(dims), _type(node).dtype, node)
 
     def _inverse(self, divisor: Arg, node: Node) -> Ref:
         """1 / divisor, computed once for all that it divides."""
         assert isinstance(divisor, Ref)
         own = self.values[divisor.node]
-        kind = Compute(INVERSE, (("self", divisor),), own.dtype, own.dtype, "div")
+        kind = compute(Op.RECIPROCAL, own.dtype, Accuracy.SUMMED, self=divisor)
         return Ref(self.add(kind, own.dims, own.dtype, node)[0])
 
     def _as_stored(self, value: int, node: Node) -> int:
@@ -280,11 +280,10 @@ class Tracer:
     def _rounded(self, value: int, node: Node) -> int:
         """A value at the precision of a node's 16-bit dtype."""
         dtype, kept = _type(node).dtype, self.values[value]
-        expr = f"as_{dtype}({{x}})"
-        if isinstance(kept.kind, Compute) and kept.kind.expr == expr:
+        op = ROUNDED_TO[dtype]
+        if isinstance(kept.kind, Compute) and kept.kind.op is op:
             return value
-        kind = Compute(expr, (("x", Ref(value)),), "float32", "float32", "fma", "rising")
-        return self.add(kind, kept.dims, dtype, node)[0]
+        return self.add(compute(op, "float32", self=Ref(value)), kept.dims, dtype, node)[0]
 
     def _cast(self, node: Node, windows: Windows) -> Reading:
         value, dims = yield _source(node), windows
@@ -294,12 +293,10 @@ class Tracer:
                 own = converted(number, source, _type(node).dtype)
                 return self.add(Literal(own), dims, _type(node).dtype, node)
         target = _type(node).dtype
-        if register_dtype(target) not in ("float32", "float64"):
+        if register_dtype(target) not in FLOATS:
             # An integer, or whether it is 0, shows what registers keep beyond 16 bits.
             value = self._as_stored(value, self.group.nodes[_source(node)])
-        source = self.values[value].dtype
-        law = cast_law(source, register_dtype(target))
-        kind = Compute("{x}", (("x", Ref(value)),), None, source, "move", law)
+        kind = conversion(self.values[value], register_dtype(target))
         return self.add(kind, dims, target, node)
 
     def _has(self, value: int, dtype: str) -> bool:
@@ -327,8 +324,7 @@ class Tracer:
         logical = reduction.monoid in (ANY, ALL)
         if logical and self.values[value].dtype != "bool":
             # What is not 0 is true: an int32, in which bools are folded, would lose a fraction.
-            kind = Compute("{x}", (("x", Ref(value)),), None, self.values[value].dtype, "move")
-            value, _ = self.add(kind, dims, "bool", node)
+            value, _ = self.add(conversion(self.values[value], "bool"), dims, "bool", node)
         kept = tuple(d for i, d in enumerate(dims) if i not in over)
         if named.get("keepdim"):
             kept = tuple(() if i in over else d for i, d in enumerate(dims))
@@ -341,7 +337,7 @@ class Tracer:
         found, _ = self.add(fold, kept, "bool", node)
         if _type(node).dtype == "bool":
             return found, kept
-        kind = Compute("{x}", (("x", Ref(found)),), None, "bool", "move")  # of uint8 a uint8
+        kind = conversion(self.values[found], _type(node).dtype)  # of uint8 a uint8
         return self.add(kind, kept, _type(node).dtype, node)
 
     def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> Found:
@@ -357,7 +353,7 @@ class Tracer:
         found = (value, kept)
         if rest:
             found = self.add(Fold(SUM, value, rest), kept, dtype, node)
-        return self._binary("{self} * {other}", "mul", found, count, (), node)
+        return self._binary(Op.MUL, found, count, (), node)
 
     def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
@@ -387,23 +383,15 @@ class Tracer:
         assert isinstance(bias, Ref)
         alpha, beta = named.get("alpha", 1), named.get("beta", 1)
         if alpha != 1:
-            result = self._binary("{self} * {other}", "mul", result, alpha, (), node)
+            result = self._binary(Op.MUL, result, alpha, (), node)
         if beta == 0:
             return result
         added = yield from self.operand(bias.node, shape, windows)
         if beta != 1:
-            added = self._binary("{self} * {other}", "mul", added, beta, (), node)
-        return self._binary("{self} + {other}", "add", result, Ref(added[0]), added[1], node)
+            added = self._binary(Op.MUL, added, beta, (), node)
+        return self._binary(Op.ADD, result, Ref(added[0]), added[1], node)
 
-    def _binary(
-        self,
-        expr: str,
-        law: Law,
-        left: Found,
-        right: Arg,
-        right_dims: Dims,
-        node: Node,
-    ) -> Found:
+    def _binary(self, op: Op, left: Found, right: Arg, right_dims: Dims, node: Node) -> Found:
         """An operation that is part of a node, with a value or a number on its right."""
         dims = list(left[1])
         for position, factors in enumerate(right_dims):
@@ -411,8 +399,8 @@ class Tracer:
                 self.space.unify(dims[position], factors)
             dims[position] = dims[position] or factors
         dtype = register_dtype(_type(node).dtype)
-        operands = (("self", Ref(left[0])), ("other", right))
-        return self.add(Compute(expr, operands, dtype, dtype, "fma", law), tuple(dims), dtype, node)
+        kind = compute(op, dtype, self=Ref(left[0]), other=right)
+        return self.add(kind, tuple(dims), dtype, node)
 
     def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
         return lookup(self, node, row, windows)
@@ -481,7 +469,7 @@ class Tracer:
             flat = [f for dim in dims for f in dim]
             if len(flat) != len(set(flat)):
                 raise Refused("transposed", f"{value.origin} is used together with its transpose")
-            kind = _resolved(value.kind, self.space, renamed)
+            kind = mapped(value.kind, renamed.__getitem__, resolve)
             identity = (kind, written(kind), value.dtype, dims)
             if identity in same:
                 renamed[value.id] = same[identity]
@@ -497,32 +485,6 @@ class Tracer:
         factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
         return narrowed(read_by_index(Values(tuple(kept), stores, extents)))
-
-
-def _resolved(kind: ValueKind, space: FactorSpace, renamed: Mapping[int, int]) -> ValueKind:
-    match kind:
-        case Load(dims=dims, at=at):
-            return replace(
-                kind,
-                dims=tuple(replace(d, factors=space.resolve(d.factors)) for d in dims),
-                at=tuple(replace(a, value=renamed[a.value]) for a in at),
-            )
-        case Compute(operands=operands):
-            new = tuple((n, Ref(renamed[a.node]) if isinstance(a, Ref) else a) for n, a in operands)
-            return replace(kind, operands=new)
-        case Fold(source=source, reduced=reduced, times=times):
-            return replace(
-                kind,
-                source=renamed[source],
-                times=None if times is None else renamed[times],
-                reduced=space.resolve(reduced),
-            )
-        case Index(factors=factors):
-            return replace(kind, factors=space.resolve(factors))
-        case Choice(factors=factors, pieces=pieces):
-            chosen = tuple((renamed[v], low, high) for v, low, high in pieces)
-            return replace(kind, factors=space.resolve(factors), pieces=chosen)
-    return kind
 
 
 def _read_again(group: Graph, shared: bool) -> frozenset[int]:

@@ -9,15 +9,21 @@ choice. A value read through two different windows is computed for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..graph.graph import Arg, Ref, TensorType
-from ..graph.ops import Law, Monoid
+from ..graph.numbers import BOUNDS
+from ..graph.op import PREDICATES, Accuracy, Op
+from ..graph.ops import Monoid
+from ..graph.texts import CostClass, cost_of
 from .axes import Factors
 
 Dims = tuple[Factors, ...]
 Number = bool | int | float
+
+FLOATS = ("float32", "float64")
+INDICES = ("int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +80,42 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """`expr` over named operands (a value id wrapped in Ref, a number, or None), evaluated in
-    dtype `working`; `result` is the dtype the expression yields; `law`: see `ops.Law`."""
+    """An operation on named operands: a value id wrapped in Ref, a number, None, or a dtype.
+    `working` is the dtype that operands are converted to, None where they come as they are;
+    `result` is the dtype that the operation yields. Made by `compute` and `conversion`."""
 
-    expr: str
+    op: Op
     operands: tuple[tuple[str, Arg], ...]
     working: str | None
     result: str
-    cost: str
-    law: Law = ""
+    accuracy: Accuracy = Accuracy.EXACT
+
+    @property
+    def cost(self) -> CostClass:
+        return cost_of(self.op, self.accuracy)
+
+
+def compute(
+    op: Op,
+    working: str | None,
+    accuracy: Accuracy = Accuracy.EXACT,
+    result: str = "",
+    /,
+    **operands: Arg,
+) -> Compute:
+    """An operation in a register dtype. result: where operands come as they are."""
+    yields = "bool" if op in PREDICATES else working or result
+    return Compute(op, tuple(operands.items()), working, yields, accuracy)
+
+
+def conversion(value: Value, target: str) -> Compute:
+    """The value in another register dtype."""
+    op, source = Op.RECAST, value.dtype
+    if source in (target, "bool") or target in FLOATS:
+        op = Op.CONVERT
+    elif target in INDICES:
+        op = Op.CONVERT if source in BOUNDS else Op.TRUNCATE
+    return compute(op, None, Accuracy.EXACT, source, self=Ref(value.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +210,38 @@ def _operands(kind: ValueKind) -> Iterable[int]:
     return ()
 
 
+def mapped(
+    kind: ValueKind,
+    value: Callable[[int], int],
+    factors: Callable[[Factors], Factors] = lambda own: own,
+) -> ValueKind:
+    """The kind with other values for those it reads, and other factors for its own."""
+    match kind:
+        case Load(dims=dims, at=at):
+            return replace(
+                kind,
+                dims=tuple(replace(d, factors=factors(d.factors)) for d in dims),
+                at=tuple(replace(a, value=value(a.value)) for a in at),
+            )
+        case Compute(operands=operands):
+            new = tuple((n, Ref(value(a.node)) if isinstance(a, Ref) else a) for n, a in operands)
+            return replace(kind, operands=new)
+        case Fold(source=source, times=times, about=about):
+            return replace(
+                kind,
+                source=value(source),
+                reduced=factors(kind.reduced),
+                times=None if times is None else value(times),
+                about=None if about is None else value(about),
+            )
+        case Index():
+            return replace(kind, factors=factors(kind.factors))
+        case Choice(pieces=pieces):
+            chosen = tuple((value(v), low, high) for v, low, high in pieces)
+            return replace(kind, factors=factors(kind.factors), pieces=chosen)
+    return kind
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """A store: the value's element at `dims` goes to the output's own strides."""
@@ -201,22 +266,29 @@ class Values:
         """For each value the factors on which it really depends."""
         found: list[frozenset[int]] = []
         for value in self.values:
-            own: set[int] = set()
-            match value.kind:
-                case Load(dims=dims):
-                    moving = (d for d in dims if d.stride * d.step or d.limit is not None)
-                    own.update(f for dim in moving for f in dim.factors)
-                case Index(factors=factors) | Choice(factors=factors):
-                    own.update(factors)
-            own.update(*(found[source] for source in value.reads))
-            if isinstance(value.kind, Fold):
-                own.difference_update(value.kind.reduced)
-            found.append(frozenset(own))
+            found.append(depends(value, found))
         return tuple(found)
 
     def ancestors(self) -> tuple[frozenset[int], ...]:
         """For each value all those that it is computed from, itself included."""
         return ancestors(self.values)
+
+
+def depends(
+    value: Value, known: Sequence[frozenset[int]] | Mapping[int, frozenset[int]]
+) -> frozenset[int]:
+    """The factors on which a value really depends; known: those of what it reads."""
+    own: set[int] = set()
+    match value.kind:
+        case Load(dims=dims):
+            moving = (d for d in dims if d.stride * d.step or d.limit is not None)
+            own.update(f for dim in moving for f in dim.factors)
+        case Index(factors=factors) | Choice(factors=factors):
+            own.update(factors)
+    own.update(*(known[read] for read in value.reads))
+    if isinstance(value.kind, Fold):
+        own.difference_update(value.kind.reduced)
+    return frozenset(own)
 
 
 def ancestors(values: Sequence[Value]) -> tuple[frozenset[int], ...]:

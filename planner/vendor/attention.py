@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..graph.graph import Arg, Graph, Ref
-from ..graph.pointwise import INVERSE
+from ..graph.op import ANDS, EXPONENTIALS, NEGATED, NOTS, ORS, Op
 from ..nests.mask_bounds import kept
 from ..stream.online import derive
-from ..stream.rewriting import Rewriting, row_of
+from ..stream.rewriting import Rewriting
 from ..trace.aten_calls import Calls, is_one
 from ..values.axes import Factors
 from ..values.values import Compute, Fold, Value, Values
@@ -136,23 +136,23 @@ def _softmax(work: Rewriting, output: int) -> tuple[Value, Fold, int]:
 def _quotient(work: Rewriting, value: Value) -> tuple[int, int]:
     """Dividend and divisor, of a product with an inverse too."""
     kind = value.kind
-    named = dict(kind.operands) if isinstance(kind, Compute) and kind.law in ("div", "mul") else {}
+    named = dict(kind.operands) if isinstance(kind, Compute) and kind.op in (Op.DIV, Op.MUL) else {}
     match kind, named.get("self"), named.get("other"):
-        case Compute(law="div"), Ref(node=above), Ref(node=below):
+        case Compute(op=Op.DIV), Ref(node=above), Ref(node=below):
             return above, below
-        case Compute(law="mul"), Ref(node=above), Ref(node=other):
+        case Compute(op=Op.MUL), Ref(node=above), Ref(node=other):
             match uncopied(work, other).kind:
-                case Compute(expr=expr, operands=((_, Ref(node=below)),)) if expr == INVERSE:
+                case Compute(op=Op.RECIPROCAL, operands=((_, Ref(node=below)),)):
                     return above, below
     raise Other(f"{value.origin} is no quotient")
 
 
 def _exponent(weights: Value) -> tuple[int, float]:
     """The exponent of e that the weights are: a multiple of a value."""
-    if isinstance(weights.kind, Compute) and weights.kind.law in ("exp", "exp2"):
+    if isinstance(weights.kind, Compute) and weights.kind.op in EXPONENTIALS:
         (argument,) = (a for _, a in weights.kind.operands)
         if isinstance(argument, Ref):
-            return argument.node, 1.0 if weights.kind.law == "exp" else math.log(2)
+            return argument.node, 1.0 if weights.kind.op is Op.EXP else math.log(2)
     raise Other(f"{weights.origin} is no exponential")
 
 
@@ -162,12 +162,12 @@ def _scores(work: Rewriting, value: int, scale: float) -> _Scores:
     if isinstance(own.kind, Fold):
         return _Scores(value, scale)
     if isinstance(own.kind, Compute):
-        match own.kind.law:
-            case "select":
+        match own.kind.op:
+            case Op.WHERE:
                 rest, mask = _selected(work, dict(own.kind.operands), scale)
                 return _masked(_scores(work, rest, scale), scale, mask)
-            case "add" | "sub" | "rsub" as law:
-                return _sum(work, dict(own.kind.operands), law, scale)
+            case Op.ADD | Op.SUB | Op.RSUB as op:
+                return _sum(work, dict(own.kind.operands), op, scale)
     source, factor = scaled(work, own)
     return _scores(work, source, scale * factor)
 
@@ -194,13 +194,13 @@ def _selected(
     raise Other("a choice that is no mask")
 
 
-def _sum(work: Rewriting, operands: Mapping[str, Arg], law: str, scale: float) -> _Scores:
+def _sum(work: Rewriting, operands: Mapping[str, Arg], op: Op, scale: float) -> _Scores:
     alpha = work.constant(operands.get("alpha", 1))
     if alpha is None:
         raise Other("a sum with an alpha that is no number")
     left, right = operands["self"], operands["other"]
-    first, second = (right, left) if law == "rsub" else (left, right)
-    terms = [(first, scale), (second, scale * (alpha if law == "add" else -alpha))]
+    first, second = (right, left) if op is Op.RSUB else (left, right)
+    terms = [(first, scale), (second, scale * (alpha if op is Op.ADD else -alpha))]
     moving = [(a.node, c) for a, c in terms if isinstance(a, Ref) and work.streams(a)]
     if len(moving) == 1:
         return _scores(work, *moving[0])
@@ -215,7 +215,7 @@ def _added(work: Rewriting, value: int, scale: float) -> tuple[int, bool] | None
     """For a value that is 0 where a condition holds and -inf elsewhere, or the other way round:
     the condition, and its outcome where it is 0."""
     kind = uncopied(work, value).kind
-    if not isinstance(kind, Compute) or kind.law != "select":
+    if not isinstance(kind, Compute) or kind.op is not Op.WHERE:
         return None
     named = dict(kind.operands)
     own, other = (work.constant(named[name]) for name in ("self", "other"))
@@ -328,28 +328,24 @@ def _comparison(work: Rewriting, condition: int, wanted: bool) -> tuple[int, boo
     named = dict(own.kind.operands)
     left, right = named.get("self"), named.get("other")
     inner: tuple[Arg, bool] = None, wanted
-    match own.kind.law:
-        case "lt" | "le" | "gt" | "ge":
+    match own.kind.op:
+        case op if op in NEGATED:
             return condition, wanted
-        case "copy":
-            inner = named.get("x", left), wanted
-        case "not" if own.dtype == "bool":
+        case Op.CONVERT:
+            inner = left, wanted
+        case op if op in NOTS and own.dtype == "bool":
             inner = left, not wanted
-        case "and" | "or" as law if own.dtype == "bool":
+        case op if op in ANDS | ORS and own.dtype == "bool":
             for one, other in ((left, right), (right, left)):
                 constant = work.constant(one)
-                if constant is not None and bool(constant) == (law == "and"):
+                if constant is not None and bool(constant) == (op in ANDS):
                     inner = other, wanted
-        case "select":
+        case Op.WHERE:
             pair = work.constant(left), work.constant(right)
             if None not in pair and bool(pair[0]) != bool(pair[1]):
                 inner = named["condition"], wanted == bool(pair[0])
-        case _ if own.kind.expr in _COMPARED and work.constant(right) == 0:
-            inner = left, wanted == _COMPARED[own.kind.expr]
+        case Op.NE | Op.EQ as op if work.constant(right) == 0:
+            inner = left, wanted == (op is Op.NE)
     if not isinstance(inner[0], Ref):
         raise Other("the mask is no comparison of indices")
     return _comparison(work, inner[0].node, inner[1])
-
-
-_COMPARED = {row_of("ne.Scalar").expr: True, row_of("eq.Scalar").expr: False}
-"""Whether a comparison with 0 has the outcome of what is compared."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.graph import Ref, itemsize
+from ..graph.op import Op
 from ..graph.ops import SUM
 from ..nests.linear_forms import load_form
-from ..stream.rewriting import FLOATS, Rewriting
-from ..values.values import Compute, Fold, Load, Value
+from ..stream.rewriting import Rewriting
+from ..values.values import FLOATS, Compute, Fold, Load, Value
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -52,17 +53,17 @@ def scaled(work: Rewriting, own: Value) -> tuple[int, float]:
     if isinstance(own.kind, Compute) and own.dtype in FLOATS:
         named = dict(own.kind.operands)
         left, right = named.get("self"), named.get("other")
-        match own.kind.law:
-            case "copy" | "neg":
+        match own.kind.op:
+            case Op.CONVERT | Op.NEG:
                 ((_, only),) = own.kind.operands
                 if isinstance(only, Ref):
-                    return only.node, -1.0 if own.kind.law == "neg" else 1.0
-            case "mul":
+                    return only.node, -1.0 if own.kind.op is Op.NEG else 1.0
+            case Op.MUL:
                 for one, other in ((left, right), (right, left)):
                     number = work.constant(other)
                     if isinstance(one, Ref) and number is not None:
                         return one.node, number
-            case "div" if isinstance(left, Ref):
+            case Op.DIV if isinstance(left, Ref):
                 number = work.constant(right)
                 if number:
                     return left.node, 1 / number
@@ -72,7 +73,7 @@ def scaled(work: Rewriting, own: Value) -> tuple[int, float]:
 def uncopied(work: Rewriting, value: int) -> Value:
     """The value behind conversions between floats."""
     own = work.values[value]
-    if isinstance(own.kind, Compute) and own.kind.law == "copy":
+    if isinstance(own.kind, Compute) and own.kind.op is Op.CONVERT:
         ((_, only),) = own.kind.operands
         if isinstance(only, Ref) and work.values[only.node].dtype in FLOATS:
             return uncopied(work, only.node)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from corpus import graph_of
 from fusionplan.planner.graph.graph import Ref
-from fusionplan.planner.graph.ops import OPS, Pointwise
+from fusionplan.planner.graph.op import Op
 from fusionplan.planner.stream.online import Derived, derive, followed
 from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Compute, Fold, Index, Literal, Load, Value, Values
@@ -21,49 +21,35 @@ Array = np.ndarray
 Inputs = Mapping[int, Array]
 
 
-def row(name: str) -> Pointwise:
-    found = OPS[f"aten.{name}"]
-    assert isinstance(found, Pointwise)
-    return found
-
-
-FUNCTIONS: dict[str, Callable[..., Array]] = {
-    text: function
-    for name, function in {
-        "tanh.default": np.tanh,
-        "log.default": np.log,
-        "log1p.default": np.log1p,
-        "sqrt.default": np.sqrt,
-        "rsqrt.default": lambda self: 1 / np.sqrt(self),
-        "reciprocal.default": lambda self: 1 / self,
-        "cos.default": np.cos,
-        "abs.default": np.abs,
-        "relu.default": lambda self: np.where(self < 0, 0, self),
-        "sigmoid.default": lambda self: 1 / (1 + np.exp(-self)),
-        "maximum.default": np.maximum,
-        "clamp_min.default": np.maximum,
-        "eq.Scalar": np.equal,
-        "le.Tensor": np.less_equal,
-        "ge.Tensor": np.greater_equal,
-        "logical_not.default": lambda self: self == 0,
-        "logical_and.default": np.logical_and,
-        "ge.Scalar": np.greater_equal,
-        "lt.Scalar": np.less,
-    }.items()
-    for text in (row(name).expr, row(name).relaxed, row(name).wide)
-    if text
-}
-LAWS: dict[str, Callable[..., Array]] = {
-    "copy": lambda x: x,
-    "add": lambda self, other, alpha=1: self + other * alpha,
-    "sub": lambda self, other, alpha=1: self - other * alpha,
-    "rsub": lambda self, other, alpha=1: other - self * alpha,
-    "mul": lambda self, other: self * other,
-    "div": lambda self, other: self / other,
-    "neg": lambda self: -self,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "select": np.where,
+FUNCTIONS: dict[Op, Callable[..., Array]] = {
+    Op.CONVERT: lambda self: self,
+    Op.ADD: lambda self, other, alpha=1: self + other * alpha,
+    Op.SUB: lambda self, other, alpha=1: self - other * alpha,
+    Op.RSUB: lambda self, other, alpha=1: other - self * alpha,
+    Op.MUL: lambda self, other: self * other,
+    Op.DIV: lambda self, other: self / other,
+    Op.NEG: lambda self: -self,
+    Op.EXP: np.exp,
+    Op.EXP2: np.exp2,
+    Op.WHERE: np.where,
+    Op.TANH: np.tanh,
+    Op.LOG: np.log,
+    Op.LOG1P: np.log1p,
+    Op.SQRT: np.sqrt,
+    Op.RSQRT: lambda self: 1 / np.sqrt(self),
+    Op.RECIPROCAL: lambda self: 1 / self,
+    Op.COS: np.cos,
+    Op.ABS: np.abs,
+    Op.RELU: lambda self: np.where(self < 0, 0, self),
+    Op.SIGMOID: lambda self: 1 / (1 + np.exp(-self)),
+    Op.MAXIMUM: np.maximum,
+    Op.CLAMP_MIN: np.maximum,
+    Op.EQ: np.equal,
+    Op.LE: np.less_equal,
+    Op.GE: np.greater_equal,
+    Op.LT: np.less,
+    Op.LOGICAL_NOT: lambda self: self == 0,
+    Op.LOGICAL_AND: np.logical_and,
 }
 REDUCE = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -106,9 +92,10 @@ class Evaluation:
                 return start + step * self.index(factors)
             case Literal(number=number):
                 return np.full((1,) * len(self.values.extents), number)
-            case Compute(operands=operands, law=law, expr=expr):
-                function = LAWS[law] if law in LAWS else FUNCTIONS[expr]
-                return function(*(self[a.node] if isinstance(a, Ref) else a for _, a in operands))
+            case Compute(op=op, operands=operands):
+                return FUNCTIONS[op](
+                    *(self[a.node] if isinstance(a, Ref) else a for _, a in operands)
+                )
             case Fold() as fold:
                 return self.finished(fold, self.part(fold))
         raise AssertionError(value)

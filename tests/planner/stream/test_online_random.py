@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from fusionplan.planner.graph.graph import Ref, TensorType
+from fusionplan.planner.graph.op import Op
 from fusionplan.planner.graph.ops import MAX, MIN, SUM, Monoid
 from fusionplan.planner.stream.online import derive
 from fusionplan.planner.values.values import (
-    Compute,
     Fold,
     Literal,
     Load,
@@ -18,10 +18,12 @@ from fusionplan.planner.values.values import (
     Output,
     Value,
     Values,
+    compute,
+    conversion,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import assert_streams, buffers, row
+from streamed import assert_streams, buffers
 
 ROWS, KEYS, INNER, WIDTH = 0, 1, 2, 3
 EXTENTS = {ROWS: 3, KEYS: 12, INNER: 2, WIDTH: 4}
@@ -48,25 +50,18 @@ class Builder:
         dims = tuple(LoadDim((a,), s) for a, s in zip(axes, strides, strict=True))
         return self.add(Load(len(self.values), dims, dtype), axes, dtype, "load")
 
-    def op(
-        self, name: str, *operands: int | float, names: Sequence[str] = ("self", "other")
-    ) -> int:
-        found = row(name)
+    def op(self, op: Op, *operands: int | float, names: Sequence[str] = ("self", "other")) -> int:
         refs = [v for v in operands if type(v) is int]
-        named = tuple(
-            (n, Ref(v) if type(v) is int else v) for n, v in zip(names, operands, strict=False)
-        )
-        expr = (found.wide or found.expr).replace(" * {alpha}", "")
-        result = "bool" if found.promotion == "bool" else "float64"
-        kind = Compute(expr, named, "float64", result, found.cost, found.law)
-        return self.add(kind, self.axes(*refs), result, name.partition(".")[0])
+        named = {n: Ref(v) if type(v) is int else v for n, v in zip(names, operands, strict=False)}
+        kind = compute(op, "float64", **named)
+        return self.add(kind, self.axes(*refs), kind.result, op.value)
 
     def where(self, mask: int, value: int, otherwise: float) -> int:
         other = self.add(Literal(otherwise), (), "float64", "literal")
-        return self.op("where.self", mask, value, other, names=("condition", "self", "other"))
+        return self.op(Op.WHERE, mask, value, other, names=("condition", "self", "other"))
 
     def copy(self, value: int) -> int:
-        kind = Compute("{x}", (("x", Ref(value)),), None, "float64", "move", "copy")
+        kind = conversion(self.values[value], "float64")
         return self.add(kind, self.axes(value), "float64", "copy")
 
     def fold(
@@ -99,43 +94,43 @@ def scores(b: Builder, draw: Callable[..., object], mask: int) -> int:
     ):
         match step:
             case "scale":
-                score = b.op("mul.Tensor", score, draw(st.sampled_from([0.5, 3.0, 40.0])))
+                score = b.op(Op.MUL, score, draw(st.sampled_from([0.5, 3.0, 40.0])))
             case "cap":
-                score = b.op("mul.Tensor", b.op("tanh.default", score), 5.0)
+                score = b.op(Op.MUL, b.op(Op.TANH, score), 5.0)
             case "bias":
-                score = b.op("add.Tensor", b.load(KEYS), score)
+                score = b.op(Op.ADD, b.load(KEYS), score)
             case "cast":
                 score = b.copy(score)
             case "shift":
-                score = b.op("sub.Tensor", score, 700.0)
+                score = b.op(Op.SUB, score, 700.0)
     return b.where(mask, score, -math.inf) if draw(st.booleans()) else score
 
 
 def weight(b: Builder, draw: Callable[..., object], score: int, mask: int) -> int:
     """exp of a difference to a running extremum, in the forms that users write."""
-    name = draw(st.sampled_from(["exp.default", "exp2.default"]))
+    power = draw(st.sampled_from([Op.EXP, Op.EXP2]))
     form = draw(st.sampled_from(["plain", "scaled", "least", "sink", "guard", "lse", "masked"]))
     if form == "least":
-        least = b.fold(MIN, b.op("neg.default", score))
-        return b.op(name, b.op("add.Tensor", least, score))
+        least = b.fold(MIN, b.op(Op.NEG, score))
+        return b.op(power, b.op(Op.ADD, least, score))
     top = b.fold(MAX, score)
     match form:
         case "sink":
-            top = b.op("maximum.default", top, b.load(ROWS))
+            top = b.op(Op.MAXIMUM, top, b.load(ROWS))
         case "guard":
             literal = b.add(Literal(0.0), (), "float64", "literal")
-            infinite = b.op("eq.Scalar", b.op("abs.default", top), math.inf)
+            infinite = b.op(Op.EQ, b.op(Op.ABS, top), math.inf)
             names = ("condition", "self", "other")
-            top = b.op("where.self", infinite, literal, top, names=names)
+            top = b.op(Op.WHERE, infinite, literal, top, names=names)
         case "lse":
-            total = b.fold(SUM, b.op(name, b.op("sub.Tensor", score, top)))
-            top = b.op("add.Tensor", b.op("log.default", total), top)
-    difference = b.op("sub.Tensor", score, top)
+            total = b.fold(SUM, b.op(power, b.op(Op.SUB, score, top)))
+            top = b.op(Op.ADD, b.op(Op.LOG, total), top)
+    difference = b.op(Op.SUB, score, top)
     if form == "scaled":
-        difference = b.op("div.Tensor", difference, 1.5)
+        difference = b.op(Op.DIV, difference, 1.5)
     if form == "masked":
         difference = b.where(mask, difference, -math.inf)
-    return b.op(name, difference)
+    return b.op(power, difference)
 
 
 def multiplied(b: Builder, draw: Callable[..., object], value: int, mask: int, total: int) -> int:
@@ -144,19 +139,19 @@ def multiplied(b: Builder, draw: Callable[..., object], value: int, mask: int, t
     for step in draw(st.lists(st.sampled_from(steps), max_size=4)):
         match step:
             case "streamed":
-                value = b.op("mul.Tensor", b.load(ROWS, KEYS), value)
+                value = b.op(Op.MUL, b.load(ROWS, KEYS), value)
             case "mask":
                 value = b.where(mask, value, 0.0)
             case "total":
-                value = b.op("div.Tensor", value, b.op("add.Tensor", total, 0.5))
+                value = b.op(Op.DIV, value, b.op(Op.ADD, total, 0.5))
             case "norm":
                 other = b.load(ROWS, KEYS)
-                squares = b.fold(SUM, b.op("mul.Tensor", other, other))
-                value = b.op("mul.Tensor", value, b.op("rsqrt.default", squares))
+                squares = b.fold(SUM, b.op(Op.MUL, other, other))
+                value = b.op(Op.MUL, value, b.op(Op.RSQRT, squares))
             case "neg":
-                value = b.op("neg.default", value)
+                value = b.op(Op.NEG, value)
             case "square":
-                value = b.op("mul.Tensor", value, value)
+                value = b.op(Op.MUL, value, value)
             case "cast":
                 value = b.copy(value)
     return value
@@ -179,7 +174,7 @@ def expressions(draw: Callable[..., object]) -> Values:
             case "dot":
                 outputs.append(b.fold(SUM, b.copy(product), b.load(KEYS, WIDTH)))
             case "max":
-                rising = b.op("tanh.default", b.op("sub.Tensor", b.load(ROWS), score))
+                rising = b.op(Op.TANH, b.op(Op.SUB, b.load(ROWS), score))
                 outputs.append(b.fold(MAX, rising))
     return b.finish(outputs)
 
