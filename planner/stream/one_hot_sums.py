@@ -3,7 +3,7 @@ is f(u[i]), and 0 where i lies outside the axis.
 
 One element is loaded in place of a comparison, a selection and a sum for each. That needs an f of
 tensors in memory and of what does not vary along j; what a matrix product gives is summed instead,
-in passing (`moving.pick`).
+in passing (`move_behind_reduce.pick`).
 """
 
 from __future__ import annotations
