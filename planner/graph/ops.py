@@ -64,6 +64,7 @@ __all__ = [
     "is_compute",
     "is_free",
     "is_input",
+    "op_of",
     "overload",
     "row",
 ]
@@ -269,6 +270,12 @@ def _divided(node: Node) -> Pointwise | None:
 def _power(node: Node) -> Pointwise:
     exponent = node.args[1]
     return POWERS.get(exponent, POW) if isinstance(exponent, (int, float)) else POW
+
+
+def op_of(node: Node) -> Op | None:
+    """The pointwise operation of a node; None where it is none that a kernel can hold."""
+    found = row(node)
+    return found.op if isinstance(found, Pointwise) else None
 
 
 def is_free(node: Node) -> bool:

@@ -20,6 +20,7 @@ from ..graph.ops import (
     Reduction,
     View,
     bound,
+    op_of,
     row,
 )
 from ..graph.sizes import nominal, reciprocal
@@ -138,7 +139,7 @@ def _scaled_products(group: Graph) -> frozenset[int]:
     for node in group.nodes:
         kind = row(node)
         product = isinstance(kind, Contraction) and dtype_of(node) in NARROW
-        op = kind.op if isinstance(kind, Pointwise) else None
+        op = op_of(node)
         keeps = op in (Op.MUL, Op.DIV) or isinstance(kind, (Cast, View))
         read = node.inputs if op is Op.MUL else node.inputs[:1]
         if product or (keeps and not found.isdisjoint(read)):
@@ -159,14 +160,11 @@ def _summed_for_logarithm(group: Graph) -> frozenset[int]:
         if isinstance(kind, View):
             return leads(user, summed=summed)
         if summed:
-            return isinstance(kind, Pointwise) and kind.op is Op.LOG
+            return op_of(user) is Op.LOG
         return isinstance(kind, Reduction) and kind.monoid == SUM and leads(user, summed=True)
 
     return frozenset(
-        node.id
-        for node in group.nodes
-        if isinstance(kind := row(node), Pointwise) and kind.op in EXPONENTIALS
-        if leads(node, summed=False)
+        node.id for node in group.nodes if op_of(node) in EXPONENTIALS if leads(node, summed=False)
     )
 
 
@@ -175,14 +173,10 @@ def _below_one(group: Graph) -> frozenset[int]:
     the largest is 1, so that beside their sum one below 2**-126 is nothing."""
     found: set[int] = set()
     for node in group.nodes:
-        kind = row(node)
-        if not isinstance(kind, Pointwise) or kind.op is not Op.EXP:
+        if op_of(node) is not Op.EXP:
             continue
         apart = group.nodes[node.inputs[0]]
-        difference = row(apart)
-        if not isinstance(difference, Pointwise) or difference.op is not Op.SUB:
-            continue
-        if bound(apart).get("alpha", 1) != 1:
+        if op_of(apart) is not Op.SUB or bound(apart).get("alpha", 1) != 1:
             continue
         largest = _maximum(group, bound(apart)["other"], bound(apart)["self"])
         if largest is None:
@@ -197,8 +191,7 @@ def _normalizing(group: Graph, below_one: frozenset[int]) -> frozenset[int]:
     """Divisions by a sum of such exponentials: it is at least 1, so that its inverse is as good."""
     found: set[int] = set()
     for node in group.nodes:
-        kind = row(node)
-        if not isinstance(kind, Pointwise) or kind.op is not Op.DIV or dtype_of(node) != "float32":
+        if op_of(node) is not Op.DIV or dtype_of(node) != "float32":
             continue
         divisor = bound(node)["other"]
         while isinstance(divisor, Ref):

@@ -10,7 +10,7 @@ from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.numbers import stored
 from ..graph.op import Op
-from ..graph.ops import Cast, Contraction, Pointwise, Reduction, View, bound, row
+from ..graph.ops import Cast, Contraction, Pointwise, Reduction, View, bound, op_of, row
 from ..graph.sizes import plain
 from ..graph.texts import operands_of
 from ..values.values import register_dtype
@@ -114,12 +114,9 @@ def held(group: Graph, node: int) -> str | None:
 
 def _passes_on(node: Node) -> bool:
     """Whether the result has the operand's numbers, as float32."""
-    kind = row(node)
-    if isinstance(kind, Pointwise):
-        same = kind.op is Op.CONVERT or (kind.op is Op.MUL and 1 in node.args[1:])
-    else:
-        same = isinstance(kind, (Cast, View))
-    return same and dtype_of(node) == "float32"
+    op = op_of(node)
+    same = op is Op.CONVERT or (op is Op.MUL and 1 in node.args[1:])
+    return (same or isinstance(row(node), (Cast, View))) and dtype_of(node) == "float32"
 
 
 def _is_rounded_at_once(group: Graph, node: Node) -> bool:

@@ -17,7 +17,8 @@ import torch
 
 from ...planner.errors import PlanError
 from ...planner.graph.graph import Graph, Node
-from ...planner.graph.ops import Reduction, bound, row
+from ...planner.graph.op import Op
+from ...planner.graph.ops import Reduction, bound, op_of, row
 from .perturbed import Noise, disturbed
 from .slices import CONDITION, FACTOR, Limits, place, slices
 
@@ -31,7 +32,6 @@ _KEPT = 1 << 26
 _CHOOSING = ("argmax", "argmin", "sort", "topk", "max.dim", "min.dim")
 """Operations that give places: one place is not the nearer to the right one for its number."""
 
-_BITS = "fusionplan.bitcast.default"
 _EXTREMES = ("max", "min")
 
 
@@ -91,7 +91,7 @@ class Doubt:
     def _is_place(self) -> bool:
         """Whether a choice among elements made the output."""
         return any(
-            node.op == _BITS or any(f".{name}" in node.op for name in _CHOOSING)
+            op_of(node) is Op.BITCAST or any(f".{name}" in node.op for name in _CHOOSING)
             for node in _whole(self.graph, self.output)
         )
 
@@ -139,7 +139,7 @@ def _chooser(graph: Graph, output: int) -> tuple[int, tuple[int, ...]] | None:
     behind = _whole(graph, output)
     folds = [n for n in behind if isinstance(k := row(n), Reduction) and k.monoid.name in _EXTREMES]
     opaque = [n for n in behind if n.op.startswith(("aten.argmax.", "aten.argmin."))]
-    bits = [n for n in behind if n.op == _BITS]
+    bits = [n for n in behind if op_of(n) is Op.BITCAST]
     if len(bits) == 1 and len(folds) == 1:
         source, named = graph.nodes[bits[0].inputs[0]], bound(folds[0])
         operand = graph.nodes[folds[0].inputs[0]].type
