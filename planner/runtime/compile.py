@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import logging
 import re
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import triton
 from triton import knobs
@@ -30,9 +32,12 @@ from triton.runtime.interpreter import InterpretedFunction
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..costs.registers import most
 from ..errors import FusionplanError
+from . import ready
 from .kernel_cache import keep_elsewhere, unwritable
 from .races import overwritten
 from .waits import awaited
+
+log = logging.getLogger(__name__)
 
 _ELEMENT = {
     "bool": "i1",
@@ -164,8 +169,11 @@ def _divisible(source: KernelSource, aligned: bool) -> dict[tuple[int], list[lis
     return {(i,): [["tt.divisibility", 16]] for i in found}
 
 
-_KEPT: OrderedDict[object, Compiled] = OrderedDict()
+_KEPT: OrderedDict[str, Any] = OrderedDict()
+"""Triton's kernels that take sizes as arguments: they are the same for other sizes."""
 _MOST_KEPT = 512
+_IN_USE: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""All of Triton's kernels that somebody holds: equal layers of a model share theirs."""
 _COUNT = [0]
 
 
@@ -178,27 +186,61 @@ def compilations() -> int:
 def compile_kernel(
     source: KernelSource, target: Target | None = None, aligned: bool = True
 ) -> Compiled:
-    """Compile for `target` (the current device when None). Kernels that take sizes as arguments
-    are kept: for other sizes with the same text and the same types of arguments the machine code
-    is the same. Raises CompileFailed."""
+    """Compile for `target` (the current device when None), unless that was done before: for the
+    same text and types of arguments the machine code is the same. Raises CompileFailed."""
     wanted = target or active_target()
-    if not source.scalars:
-        return _compiled(source, wanted, aligned)
-    blocks = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
-    types = blocks, tuple((s.kind, s.aligned) for s in source.scalars)
+    key = code_key_of(source, wanted, aligned)
+    # A kernel that is loaded belongs to one device.
+    same = key if target is not None else f"{key} {_current_device()}"
+    kernel = _KEPT.pop(same, None) or _IN_USE.get(same)
+    if kernel is None:
+        kernel = _ready(source, wanted, aligned, key)
+        if kernel is None:
+            kernel = _compiled(source, wanted, aligned)
+            _COUNT[0] += bool(source.scalars)
+        _IN_USE[same] = kernel
+    if source.scalars:
+        _KEPT[same] = kernel
+        if len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return Compiled(source, kernel, wanted, aligned)
+
+
+def code_key_of(source: KernelSource, target: Target, aligned: bool) -> str:
+    """What the kernel's machine code is known by; see `ready`."""
+    buffers = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
+    scalars = tuple((s.kind, s.aligned) for s in source.scalars)
+    numbers = source.num_warps, source.num_stages, source.contracts, aligned
+    made_for = target.backend, target.capability, target.warp_size
     text = _COMMENT.sub("", source.text)
-    same = (text, types, source.num_warps, source.num_stages, source.contracts, wanted, aligned)
-    found = _KEPT.pop(same, None)
+    return ready.code_key((text, source.name, buffers, scalars, numbers, made_for))
+
+
+def machine_code(compiled: Compiled) -> ready.MachineCode:
+    """The kernel's machine code, for processes to come."""
+    key = code_key_of(compiled.source, compiled.target, compiled.aligned)
+    return ready.taken(key, compiled.source.name, compiled.kernel)
+
+
+def _current_device() -> int:
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+
+def _ready(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any:
+    """The kernel, if its machine code is at hand."""
+    found = ready.find(key)
     if found is None:
-        found = _compiled(source, wanted, aligned)
-        _COUNT[0] += 1
-    _KEPT[same] = found
-    if len(_KEPT) > _MOST_KEPT:
-        _KEPT.popitem(last=False)
-    return replace(found, source=source)
+        return None
+    try:
+        return ready.built(found, _parsed(source, wanted, aligned)[0])
+    except (OSError, ValueError) as error:
+        log.warning("kernel %s is compiled here: %s", source.name, error)
+        return None
 
 
-def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
+def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
     if interpreted():
         raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
     kernel = _built(source, wanted, aligned)
@@ -219,7 +261,7 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Compiled:
             wrong = "registers that a product still reads are written"
     if wrong is not None:
         raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
-    return Compiled(source, kernel, wanted, aligned)
+    return kernel
 
 
 def _gave_up(source: KernelSource, kernel: Any) -> bool:
@@ -250,23 +292,12 @@ def _built(
     source: KernelSource, wanted: Target, aligned: bool, registers: int | None = None
 ) -> Any:
     """Triton's CompiledKernel. registers: as many as a thread can have, if ptxas is told."""
-    function = jit_function(_independent(source) if wanted.capability < _DEPENDENT else source)
-    names = function.arg_names
-    if len(names) != len(source.buffers) + len(source.scalars):
-        raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
-    try:
-        types = [*map(_argument, source.buffers), *(s.kind for s in source.scalars)]
-        signature = dict(zip(names, types, strict=True))
-    except KeyError as error:
-        raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
-    divisible = _divisible(source, aligned)
-    gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
+    parts, gpu = _parsed(source, wanted, aligned)
     options: dict[str, Any] = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     if not source.contracts:
         options["enable_fp_fusion"] = False
     if registers is not None:
         options["maxnreg"] = registers
-    parts = ASTSource(function, signature, constexprs={}, attrs=divisible)
     try:
         try:
             return triton.compile(parts, target=gpu, options=options)
@@ -285,6 +316,22 @@ def _built(
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+
+
+def _parsed(source: KernelSource, wanted: Target, aligned: bool) -> tuple[Any, GPUTarget]:
+    """What Triton compiles, and for which GPU."""
+    function = jit_function(_independent(source) if wanted.capability < _DEPENDENT else source)
+    names = function.arg_names
+    if len(names) != len(source.buffers) + len(source.scalars):
+        raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
+    try:
+        types = [*map(_argument, source.buffers), *(s.kind for s in source.scalars)]
+        signature = dict(zip(names, types, strict=True))
+    except KeyError as error:
+        raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
+    gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
+    divisible = _divisible(source, aligned)
+    return ASTSource(function, signature, constexprs={}, attrs=divisible), gpu
 
 
 _WANTING = ("error code -9", "No space left on device", "Memory allocation failure")

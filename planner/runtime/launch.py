@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -248,31 +249,36 @@ class Launcher:
                     f"kernel {source.name} needs a CUDA device, and the tensors are on {device}; "
                     "TRITON_INTERPRET=1 runs it without one, slowly"
                 )
-            self.compiled = compile(source)
-            self.aligned = self._load(self.compiled)
+            with self._current():
+                self.compiled = compile(source)
+                self.aligned = _bound(self.compiled)
 
     def unaligned(self, stream: int, *pointers: int) -> None:
         """Launch with pointers of any alignment."""
         if self._unaligned is None:
-            source, order = _plain(self.source)
-            load = self._load(compile_kernel(source, aligned=False))
+            source, order = plain(self.source)
+            with self._current():
+                load = _bound(compile_kernel(source, aligned=False))
             self._unaligned = load if order is None else _reordered(load, order)
         self._unaligned(stream, *pointers)
 
-    def _load(self, compiled: Compiled) -> Launch:
-        # A module is loaded into the current device's context.
-        with torch.cuda.device(self._device):
-            source = compiled.source
-            return bind(
-                compiled.kernel,
-                source.grid,
-                buffers=source.buffers,
-                scalars=source.scalars,
-                dependent=compiled.dependent,
-            )
+    def _current(self) -> AbstractContextManager[Any]:
+        """Makes the device the current one: a kernel is loaded into its context."""
+        return torch.cuda.device(self._device)
 
 
-def _plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
+def _bound(compiled: Compiled) -> Launch:
+    source = compiled.source
+    return bind(
+        compiled.kernel,
+        source.grid,
+        buffers=source.buffers,
+        scalars=source.scalars,
+        dependent=compiled.dependent,
+    )
+
+
+def plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
     """The kernel for buffers of any alignment, and the place of each of its arguments among those
     of `source` (None: they are the same)."""
     if not any(b.descriptor for b in source.buffers):
@@ -283,8 +289,8 @@ def _plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
             "are not aligned"
         )
     places = {(b.kind, b.index): i for i, b in enumerate(source.buffers)}
-    plain = replace(source.plain, dependent=source.dependent)
-    return plain, tuple(places[b.kind, b.index] for b in source.plain.buffers)
+    other = replace(source.plain, dependent=source.dependent)
+    return other, tuple(places[b.kind, b.index] for b in other.buffers)
 
 
 def _reordered(call: Launch, order: Sequence[int]) -> Launch:
@@ -305,8 +311,8 @@ def _interpret(source: KernelSource) -> Launch:
 
     def call(_stream: int, *tensors: Any) -> None:
         if any(tensors[i].data_ptr() % 16 for i in described):
-            plain, order = _plain(source)
-            return _reordered(_interpret(plain), order or ())(_stream, *tensors)
+            other, order = plain(source)
+            return _reordered(_interpret(other), order or ())(_stream, *tensors)
         with _INTERPRETER:
             kernel(*arguments(source, tensors))
 

@@ -55,6 +55,10 @@ def test_the_compiler_does_not_give_up_registers_for_what_it_spills(found):
     assert bytes_left < 0.7 * spilled
 
 
+class Kernel(SimpleNamespace):
+    """Unlike its base, one to which there may be weak references."""
+
+
 def used(registers, spill_bytes):
     return Resources(registers, spill_bytes, 0, 0)
 
@@ -80,7 +84,7 @@ def test_a_kernel_is_compiled_again_where_that_spares_spills(
         name = "first" if registers is None else "told"
         if name == "told" and told is None:
             raise CompileFailed("no")
-        return SimpleNamespace(name=name, asm={"ttgir": "", "ptx": ""})
+        return Kernel(name=name, asm={"ttgir": "", "ptx": ""})
 
     def read(source, made):
         if resources[made.name] is None:
