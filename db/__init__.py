@@ -15,6 +15,7 @@ from .errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from .exchange import Counts, Merged, Snapshot
 from .records import (
     CalibrationRecord,
     DeviceRecord,
@@ -34,15 +35,18 @@ __all__ = [
     "About",
     "CalibrationRecord",
     "Collected",
+    "Counts",
     "DeviceRecord",
     "Doomed",
     "Evidence",
     "GraphRecord",
     "KernelRecord",
     "Level",
+    "Merged",
     "Outcome",
     "PlanNotFound",
     "PlanRecord",
+    "Snapshot",
     "Store",
     "StoreCorrupt",
     "StoreError",

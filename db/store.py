@@ -38,6 +38,7 @@ from .collect import Collected, Doomed, collect
 from .collect import versions as collect_versions
 from .engine import writing
 from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
+from .exchange import Merged, Snapshot, merge, snapshot
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .location import Place, resolve
@@ -422,6 +423,28 @@ class Store:
         """All that plans and trials were made with, each once."""
         with self._reading() as connection:
             return [json.loads(text) for text in collect_versions(connection)]
+
+    # Exchange
+
+    def snapshot(self, plans: Sequence[str] | None = None, kernels: Sequence[str] = ()) -> Snapshot:
+        """The plans of these keys (None: all of the store) with what belongs to them; see
+        `exchange.snapshot`."""
+        with self._reading() as connection:
+            return snapshot(connection, self.location, plans, kernels)
+
+    def merge(self, given: Snapshot, if_better: Better = has_no_less_evidence) -> Merged:
+        """Add what the store has not, all of it in one transaction; see `exchange.merge`. Raises
+        ValueError for a record that cannot be written down."""
+
+        def add(connection: Connection) -> Merged:
+            return merge(connection, given, self.location, if_better)
+
+        try:
+            return self._write(add)
+        except StoreError as error:
+            if not _is_conflict(error):
+                raise
+            return self._write(add)  # on a server somebody was faster with one of them
 
     # Health
 

@@ -1,0 +1,195 @@
+"""Records out of one store and into another, which loses nothing by it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
+
+from .errors import StoreCorrupt
+from .models import Base, Device, Graph, Kernel, Plan, Trial
+from .records import DeviceRecord, GraphRecord, KernelRecord, PlanRecord, TrialRecord
+from .rows import LAYOUTS, R, columns, record
+
+_CHUNK = 500
+"""Values in one question: databases limit how many there may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Plans with all that they refer to, and the trials behind them."""
+
+    devices: tuple[DeviceRecord, ...] = ()
+    graphs: tuple[GraphRecord, ...] = ()
+    kernels: tuple[KernelRecord, ...] = ()
+    trials: tuple[TrialRecord, ...] = ()
+    plans: tuple[PlanRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """added: was not there. replaced: was there, and gave way to what is better. kept: was there,
+    and stays as it is."""
+
+    added: int = 0
+    replaced: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What came of each table's records."""
+
+    devices: Counts = field(default_factory=Counts)
+    graphs: Counts = field(default_factory=Counts)
+    kernels: Counts = field(default_factory=Counts)
+    trials: Counts = field(default_factory=Counts)
+    plans: Counts = field(default_factory=Counts)
+
+
+def snapshot(
+    connection: Connection, shown: str, plans: Sequence[str] | None, kernels: Sequence[str]
+) -> Snapshot:
+    """The plans of these keys (None: all), and what belongs to them: their graphs, these kernels
+    and those first seen in their graphs, and all trials of them that say something of a candidate.
+    shown: the store's name, for errors. Raises StoreCorrupt."""
+
+    def read(kind: type[R], *where: ColumnElement[bool]) -> list[R]:
+        table = LAYOUTS[kind].model.__table__
+        query = select(table).where(*where).order_by(table.c[LAYOUTS[kind].key])
+        return [record(kind, row, shown) for row in connection.execute(query).mappings()]
+
+    def chunked(kind: type[R], column: Any, keys: Iterable[str]) -> Iterator[R]:
+        for chunk in _chunks(sorted(set(keys))):
+            yield from read(kind, column.in_(chunk))
+
+    sure = ~Trial.transient
+    if plans is None:
+        return Snapshot(
+            tuple(read(DeviceRecord)),
+            tuple(read(GraphRecord)),
+            tuple(read(KernelRecord)),
+            tuple(read(TrialRecord, sure)),
+            tuple(read(PlanRecord)),
+        )
+    chosen = list(chunked(PlanRecord, Plan.key, plans))
+    graph_keys = {plan.graph_key for plan in chosen}
+    own = {k.key: k for k in chunked(KernelRecord, Kernel.graph_key, graph_keys)}
+    own |= {k.key: k for k in chunked(KernelRecord, Kernel.key, kernels)}
+    graph_keys |= {kernel.graph_key for kernel in own.values()}
+    devices = {plan.device_key for plan in chosen}
+    trials = [
+        trial
+        for chunk in _chunks(sorted({*own, *graph_keys}))
+        for trial in read(TrialRecord, sure, Trial.subject.in_(chunk))
+        if trial.device_key in devices
+    ]
+    return Snapshot(
+        tuple(chunked(DeviceRecord, Device.key, devices)),
+        tuple(chunked(GraphRecord, Graph.key, graph_keys)),
+        tuple(own.values()),
+        tuple(trials),
+        tuple(chosen),
+    )
+
+
+def merge(
+    connection: Connection,
+    given: Snapshot,
+    shown: str,
+    if_better: Callable[[PlanRecord, PlanRecord], bool],
+) -> Merged:
+    """Add what the store has not. A device keeps the profile that it has here, a trial that was
+    made here counts unless it is transient, and a plan gives way only where `if_better` says so.
+    Raises StoreError."""
+    return Merged(
+        _add_by_key(connection, Device, given.devices),
+        _add_by_key(connection, Graph, given.graphs),
+        _add_by_key(connection, Kernel, given.kernels),
+        _add_trials(connection, given.trials),
+        _add_plans(connection, given.plans, shown, if_better),
+    )
+
+
+def _add_by_key(
+    connection: Connection,
+    model: type[Device] | type[Graph] | type[Kernel],
+    records: Sequence[DeviceRecord] | Sequence[GraphRecord] | Sequence[KernelRecord],
+) -> Counts:
+    there: set[str] = set()
+    for chunk in _chunks([each.key for each in records]):
+        there.update(connection.execute(select(model.key).where(model.key.in_(chunk))).scalars())
+    new = [each for each in records if each.key not in there]
+    _insert(connection, model, [columns(each) for each in new])
+    return Counts(added=len(new), kept=len(records) - len(new))
+
+
+def _add_trials(connection: Connection, records: Sequence[TrialRecord]) -> Counts:
+    there: dict[tuple[Any, ...], RowMapping] = {}
+    identity = [Trial.__table__.c[name] for name in LAYOUTS[TrialRecord].identity]
+    for chunk in _chunks(sorted({each.subject for each in records})):
+        query = select(Trial.id, Trial.transient, *identity).where(Trial.subject.in_(chunk))
+        for found in connection.execute(query).mappings():
+            there[_identity(found)] = found
+    new: dict[tuple[Any, ...], dict[str, Any]] = {}
+    replaced = 0
+    for each in records:
+        row = columns(each)
+        del row["id"]
+        known = there.get(_identity(row))
+        if known is None:
+            new.setdefault(_identity(row), row)
+        elif known["transient"]:
+            connection.execute(update(Trial).where(Trial.id == known["id"]).values(row))
+            replaced += 1
+    _insert(connection, Trial, list(new.values()))
+    return Counts(len(new), replaced, len(records) - len(new) - replaced)
+
+
+def _add_plans(
+    connection: Connection,
+    records: Sequence[PlanRecord],
+    shown: str,
+    if_better: Callable[[PlanRecord, PlanRecord], bool],
+) -> Counts:
+    added = replaced = 0
+    for each in records:
+        row = columns(each)
+        same = [Plan.__table__.c[name] == row[name] for name in LAYOUTS[PlanRecord].identity]
+        query = select(Plan.__table__).where(*same).with_for_update()
+        there = connection.execute(query).mappings().first()
+        if there is None:
+            _insert(connection, Plan, [row])
+            added += 1
+        elif _gives_way(there, each, shown, if_better):
+            connection.execute(update(Plan).where(*same).values(row))
+            replaced += 1
+    return Counts(added, replaced, len(records) - added - replaced)
+
+
+def _gives_way(
+    there: RowMapping,
+    given: PlanRecord,
+    shown: str,
+    if_better: Callable[[PlanRecord, PlanRecord], bool],
+) -> bool:
+    """Whether the stored plan is to be replaced; one that is damaged is, whatever it was."""
+    try:
+        stored = record(PlanRecord, there, shown)
+    except StoreCorrupt:
+        return True
+    return stored != given and if_better(stored, given)
+
+
+def _identity(row: RowMapping | dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in LAYOUTS[TrialRecord].identity)
+
+
+def _insert(connection: Connection, model: type[Base], rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(insert(model), rows)
+
+
+def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]
