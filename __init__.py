@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .api import Options, executors, load, plans
     from .db.errors import StoreError
     from .explaining import explain
-    from .planner.errors import DeviceError, FusionplanError, ModelError, PlanError
+    from .planner.errors import BundleError, DeviceError, FusionplanError, ModelError, PlanError
     from .planner.explanation import Explanation
     from .planner.plan import Plan
     from .planner.runtime.dispatch import FusionplanWarning
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "BundleError",
     "DeviceError",
     "Explanation",
     "FusionplanError",
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "BundleError": ".planner.errors",
     "DeviceError": ".planner.errors",
     "Explanation": ".planner.explanation",
     "FusionplanError": ".planner.errors",

@@ -6,22 +6,22 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import fx
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
+from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
 from .db.readers import failed, reader
-from .db.records import PlanRecord
-from .db.store import Store
+from .db.records import DeviceRecord, PlanRecord
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
 from .planner.covers.cover import modelled_plan
-from .planner.errors import DeviceError, FusionplanError, PlanError
-from .planner.graph.graph import Numerics, key
+from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
+from .planner.graph.graph import Graph, Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
@@ -58,6 +58,9 @@ class Options:
     cudagraph: replay inference graphs as CUDA graphs even where their plans do not say so.
     numerics: "fast", or "eager" to keep every rounding that eager makes between operations (see
     docs/numerics.md); plans of the one are none of the other.
+    bundle: a file of `planner bundle` or `planner export`, where plans are looked for; the store
+    is asked for the others only where `store` names it. A bundle that is not signed by a key that
+    the user trusts counts as one without plans, and is told.
     """
 
     on_miss: OnMiss | None = None
@@ -66,6 +69,7 @@ class Options:
     baseline: Baseline = "auto"
     cudagraph: bool = False
     numerics: Numerics = "fast"
+    bundle: str | Path | None = None
 
     @staticmethod
     def of(given: Mapping[str, Any] | None) -> Options:
@@ -82,6 +86,8 @@ class Options:
         _one_of("numerics", given.get("numerics", "fast"), get_args(Numerics))
         if not isinstance(given.get("store"), (str, Path, type(None))):
             raise FusionplanError("option store: a path or a database URL")
+        if not isinstance(given.get("bundle"), (str, Path, type(None))):
+            raise FusionplanError("option bundle: a path")
         return Options(**given)
 
 
@@ -101,10 +107,12 @@ def load(
     cudagraph: bool = False,
     dynamic: bool | None = None,
     numerics: Numerics = "fast",
+    bundle: str | Path | None = None,
 ) -> Any:
     """The model (or function), run by its stored plans; see `Options`. It never tunes unless
     on_miss is "tune". `dynamic` is torch.compile's. Plans are looked up at the first call with
-    new shapes; on_miss="error" then raises PlanError."""
+    new shapes; on_miss="error" then raises PlanError, and BundleError at once for a bundle that
+    cannot be used."""
     options: dict[str, Any] = {
         "store": store,
         "on_miss": on_miss,
@@ -112,8 +120,11 @@ def load(
         "baseline": baseline,
         "cudagraph": cudagraph,
         "numerics": numerics,
+        "bundle": bundle,
     }
     Options.of(options)
+    if bundle is not None and on_miss == "error":
+        use(bundle)
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
     return loaded(compiled, model)
 
@@ -181,7 +192,13 @@ def dispatcher_for(options: Options) -> Dispatcher:
     policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
 
     def find(captured: Captured) -> Plan | str:
-        return _stored_plan(captured, options)
+        if options.bundle is None:
+            return _stored_plan(captured, options)
+        bundled = _bundled_plan(captured, options.bundle, options)
+        if isinstance(bundled, Plan) or options.store is None:
+            return bundled
+        stored = _stored_plan(captured, options)
+        return stored if isinstance(stored, Plan) else f"{bundled}; {stored}"
 
     def tune(captured: Captured, given: Given) -> Plan:
         return _tuned(captured, given, options)
@@ -219,28 +236,57 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
         )
 
 
+class Shelf(Protocol):
+    """Where plans are looked up: a store, or a bundle."""
+
+    def plan(
+        self, graph_key: str, device_key: str, versions: dict[str, str]
+    ) -> PlanRecord | None: ...
+    def plans(
+        self,
+        *,
+        graph_key: str | None = ...,
+        bucket_key: str | None = ...,
+        device_key: str | None = ...,
+        versions: dict[str, str] | None = ...,
+    ) -> list[PlanRecord]: ...
+    def device(self, key: str) -> DeviceRecord | None: ...
+
+
+def _bundled_plan(captured: Captured, bundle: str | Path, options: Options) -> Plan | str:
+    """As `_stored_plan`, in a bundle."""
+    try:
+        return _plan_on(use(bundle), captured, options)
+    except (BundleError, DeviceError) as error:
+        log.info("graph %s: no plan could be read: %s", key(captured.graph)[:12], error)
+        return Unreadable(f"no plan could be read: {error}")
+
+
 def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     """The plan for this graph, or where sizes vary the newest for its bucket, on this device and
     with these versions; or why there is none. A store that cannot be read is a miss, never a
     crash."""
-    graph_key, bucket = key(captured.graph), bucket_key(captured.graph)
     try:
-        device = profile_of(captured.device)
-        store = reader(options.store)
-        found = _records(store, graph_key, bucket, device.key)
-        nearest = [] if found else store.plans(graph_key=graph_key, device_key=device.key)
+        return _plan_on(reader(options.store), captured, options)
     except (StoreError, DeviceError) as error:
-        log.info("graph %s: no plan could be read: %s", graph_key[:12], error)
+        log.info("graph %s: no plan could be read: %s", key(captured.graph)[:12], error)
         if isinstance(error, StoreCorrupt):  # this plan perhaps, and no other
             return f"no plan could be read: {error}"
         if isinstance(error, StoreError):
             failed(options.store, error)
         return Unreadable(f"no plan could be read: {error}")
+
+
+def _plan_on(shelf: Shelf, captured: Captured, options: Options) -> Plan | str:
+    """The plan for the graph, or why there is none. Raises StoreError, DeviceError."""
+    graph_key, bucket = key(captured.graph), bucket_key(captured.graph)
+    device = profile_of(captured.device)
+    found = records(shelf, captured.graph, device.key)
     if not found:
         log.info("graph %s: no plan for %s", graph_key[:12], device.name)
         sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""
         why = f"no plan is stored for it{sizes} on {device.name}"
-        return f"{why} with these versions{_other_versions(nearest)}"
+        return f"{why} with these versions{_nearest(shelf, graph_key, device.key)}"
     read = [_accepted(record, options) for record in found]
     plan = next((plan for plan in read if isinstance(plan, Plan)), read[0])
     _log_found(found, read)
@@ -249,16 +295,28 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     return plan
 
 
-def _records(store: Store, graph_key: str, bucket: str | None, device_key: str) -> list[PlanRecord]:
+def records(shelf: Shelf, graph: Graph, device_key: str) -> list[PlanRecord]:
     """The plans for a graph or its bucket with the versions at hand; those that were made where
-    the device was not come last."""
+    the device was not come last. Raises StoreError."""
+    graph_key, bucket = key(graph), bucket_key(graph)
     found: list[PlanRecord] = []
     for current in (versions(), versions(portable=True)):
-        exact = store.plan(graph_key, device_key, current)
+        exact = shelf.plan(graph_key, device_key, current)
         found += [] if exact is None else [exact]
         if bucket is not None:
-            found += store.plans(bucket_key=bucket, device_key=device_key, versions=current)
+            found += shelf.plans(bucket_key=bucket, device_key=device_key, versions=current)
     return found
+
+
+def _nearest(shelf: Shelf, graph_key: str, device_key: str) -> str:
+    """What differs in the plans for this graph that there are, if any."""
+    others = shelf.plans(graph_key=graph_key)
+    here = [record for record in others if record.device_key == device_key]
+    if here or not others:
+        return _other_versions(here)
+    devices = {record.device_key for record in others}
+    names = sorted(d.name if (d := shelf.device(each)) else each for each in devices)
+    return f"; there is one for {', '.join(names)}"
 
 
 def _other_versions(nearest: Sequence[PlanRecord]) -> str:

@@ -18,6 +18,7 @@ DEVICE = 4
 PLAN = 5
 STORE = 6
 SLOWER = 7
+BUNDLE = 8
 INTERRUPTED = 130
 PIPE = 141
 
@@ -30,6 +31,7 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (PLAN, "plan", "none is found, or it does not fit its graph"),
     (STORE, "store", "not writable, damaged, newer or out of reach; it was left as it was"),
     (SLOWER, "slower", "the plan is slower than the fastest baseline by more than was allowed"),
+    (BUNDLE, "bundle", "altered, damaged, or not signed by a trusted key; nothing of it was used"),
     (INTERRUPTED, "interrupted", "Ctrl-C; the best so far is kept"),
     (PIPE, "pipe", "the program that read the output has ended"),
 )

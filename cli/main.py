@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,11 @@ COMMANDS = {
     "history": "List what was tried, and what came of it.",
     "accuracy": "Compare the cost model with what was measured.",
     "calibrate": "Measure the device that the cost model counts with.",
+    "export": "Write plans and their evidence to one signed file.",
+    "import": "Take the plans of such a file into the store.",
+    "bundle": "Write a model's plans with their machine code to one signed file.",
+    "key": "Print the public key by which others know your bundles.",
+    "trust": "List the keys whose bundles you use, and add to them.",
     "gc": "Take old plans and trials out of the store.",
     "doctor": "Check versions, device, compiler and store.",
 }
@@ -52,7 +58,7 @@ _EPILOG = "\n\n".join(
 
 def command(name: str) -> Any:
     """The command of this name, as typer makes it of the function in its module."""
-    own = name.replace("-", "_")
+    own = name.replace("-", "_") + "_" * iskeyword(name)
     function = getattr(import_module(f".{own}", __package__), own)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(name, short_help=COMMANDS[name])(function)

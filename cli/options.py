@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
@@ -53,6 +54,9 @@ NumericsOption = Annotated[
         help="fast: what lies between operations of 16-bit floats may stay in float32; eager: each "
         "result is rounded as eager stores it.",
     ),
+]
+OutputOption = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 ShareOption = Annotated[

@@ -46,3 +46,9 @@ class PlanError(FusionplanError):
     """A plan is missing, or does not fit the graph it is meant for."""
 
     exit_code = 5
+
+
+class BundleError(FusionplanError):
+    """A bundle is not signed by a key that the user trusts, or is none, or a key cannot be used."""
+
+    exit_code = 8

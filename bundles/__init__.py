@@ -1,0 +1,1 @@
+"""Signed bundles: plans, their evidence and machine code in one file, for another machine."""

@@ -1,0 +1,78 @@
+"""The machine code of a model's plans, compiled for the device that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ..planner.codegen.source import KernelSource
+from ..planner.errors import PlanError, Refusal
+from ..planner.graph.graph import Graph
+from ..planner.groups.group import subgraph
+from ..planner.lower import lower
+from ..planner.plan import Plan
+from ..planner.regions.ways import groups_within
+from ..planner.runtime import host_code, ready
+from ..planner.runtime.compile import (
+    Compiled,
+    CompileFailed,
+    Target,
+    active_target,
+    compile_kernel,
+    machine_code,
+)
+from ..planner.runtime.launch import plain
+from ..planner.runtime.ready import MachineCode
+from .contents import Code
+
+
+def code_of(planned: Iterable[tuple[Graph, Plan]], target: Target) -> Code:
+    """The machine code of all kernels that the plans of these graphs launch, for buffers that are
+    aligned and for others. Where a device of the target is at hand, also the modules by which
+    Triton launches them. Raises PlanError, CompileFailed."""
+    import torch
+
+    at_hand = torch.cuda.is_available() and active_target() == target
+    found: dict[str, MachineCode] = {}
+    with host_code.recorded() as modules:
+        for source in dict.fromkeys(s for graph, plan in planned for s in kernels(graph, plan)):
+            for compiled in _compiled(source, target):
+                code = machine_code(compiled)
+                found[code.key] = code
+                if at_hand:
+                    _ = compiled.kernel.run  # loads it, for which Triton builds its modules
+        host = host_code.taken(modules) if at_hand else []
+    return Code(ready.maker(), tuple(found.values()), tuple(host))
+
+
+def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
+    """The kernels of a plan, as its executor launches them. Raises PlanError where a group has
+    none: the plan was made by other versions."""
+    for each in groups_within(graph, plan):
+        group = each.group
+        if group.lowering != "triton" or group.config is None:
+            continue
+        program = lower(subgraph(each.graph, group.nodes, group.copies).graph, group.config)
+        if isinstance(program, Refusal):
+            raise PlanError(f"group {each.number} has no kernel ({program}); tune the model again")
+        for source in program.kernels:
+            yield replace(source, dependent=True) if plan.overlaps else source
+
+
+def _compiled(source: KernelSource, target: Target) -> Iterator[Compiled]:
+    yield compile_kernel(source, target)
+    try:
+        other, _ = plain(source)
+    except CompileFailed:
+        return  # It takes aligned buffers alone.
+    yield compile_kernel(other, target, aligned=False)
+
+
+def from_others(plans: Iterable[Plan]) -> int:
+    """How many groups of the plans torch.compile runs, which compiles them on its own."""
+    waiting, count = list(plans), 0
+    while waiting:
+        for group in waiting.pop().groups:
+            count += group.lowering == "inductor"
+            waiting += group.bodies
+    return count

@@ -1,0 +1,126 @@
+"""`planner bundle`: a model's plans with their machine code, in one signed file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..db import Store
+from . import render
+from .errors import UsageError
+from .export import words
+from .options import (
+    DeviceOption,
+    DynamicOption,
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    NumericsOption,
+    OutputOption,
+    StoreOption,
+    TargetOption,
+    TrainingOption,
+    numerics_of,
+)
+
+if TYPE_CHECKING:
+    from ..db import PlanRecord
+    from ..planner.graph.graph import Graph
+    from ..planner.plan import Plan
+
+EVIDENCE = ("measured", "any")
+
+
+def bundle(
+    model: ModelArgument,
+    output: OutputOption = Path("model.plan"),
+    inputs: InputsOption = None,
+    store: StoreOption = None,
+    device: DeviceOption = None,
+    target: TargetOption = None,
+    training: TrainingOption = False,
+    dynamic: DynamicOption = False,
+    numerics: NumericsOption = "fast",
+    evidence: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH", help="measured, or any to take plans that were never compared too."
+        ),
+    ] = "measured",
+    json: JsonOption = False,
+) -> None:
+    """Write a model's stored plans and the machine code of their kernels to one file, signed with
+    your key.
+
+    fusionplan.load(model, bundle=FILE) starts from it on another machine that trusts the key, with
+    no store and, on the same kind of GPU with the same versions, with nothing to compile. What
+    torch.compile runs of a plan is compiled by torch there. Without a plan the exit code is 5.
+    """
+    if evidence not in EVIDENCE:
+        raise UsageError(f"--evidence {evidence}: give one of {', '.join(EVIDENCE)}")
+    from ..bundles.contents import Contents, plan_kernels, write
+    from ..bundles.making import code_of, from_others
+    from ..bundles.signing import private_key, shown
+    from ..planner.runtime.compile import Target
+    from ..tuner.capture.capture_model import capture_model
+    from ..tuning import place_of
+    from .modelfile import load_model
+
+    private = private_key()
+    with Store.open(store, create=False, read_only=True) as opened:
+        # What the model's own code prints is no result of ours.
+        with contextlib.redirect_stdout(sys.stderr):
+            place = place_of(device, target)
+            named = load_model(model, inputs, place.device)
+            captured = capture_model(
+                named.model,
+                named.call,
+                training=training,
+                dynamic=dynamic,
+                numerics=numerics_of(numerics),
+            )
+        graphs = [part.captured.graph for part in captured.parts]
+        found = [_plan(opened, graph, place.profile.key, named.name, evidence) for graph in graphs]
+        kernels = sorted(plan_kernels(plan.to_json() for _, plan in found))
+        records = opened.snapshot([record.key for record, _ in found], kernels)
+    plans = [plan for _, plan in found]
+    code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
+    size = write(output, Contents(records, code, {"model": named.name}), private)
+    others = from_others(plans)
+    if json:
+        about = {"file": str(output), "bytes": size, "signer": shown(private.public)}
+        made = {"machine_code": len(code.kernels), "host_modules": len(code.host)}
+        render.print_json(about | made | {"plans": [r.key for r, _ in found], "inductor": others})
+        return
+    render.out().print(f"{output}: {words(records)}", soft_wrap=True)
+    made_with = render.pairs(dict(code.maker))
+    render.out().print(
+        f"machine code of {len(code.kernels)} kernels for {place.profile.name}, made with "
+        f"{made_with}; {size:,} bytes",
+        soft_wrap=True,
+    )
+    if others:
+        render.out().print(f"{others} groups are torch.compile's, which compiles them at the start")
+    render.out().print(f"signed by {shown(private.public)}", soft_wrap=True)
+
+
+def _plan(
+    store: Store, graph: Graph, device_key: str, name: str, evidence: str
+) -> tuple[PlanRecord, Plan]:
+    """The stored plan by which `fusionplan.load` runs the graph. Raises PlanError."""
+    from ..api import records
+    from ..planner.errors import PlanError
+    from ..planner.graph.graph import key
+    from ..planner.plan import Plan
+
+    for record in records(store, graph, device_key):
+        if evidence == "any" or record.evidence == "measured":
+            return record, Plan.from_json(record.payload)
+    raise PlanError(
+        f"{store.location} has no {'' if evidence == 'any' else 'measured '}plan for graph "
+        f"{key(graph)[:12]} of {name}: tune it, or ask planner why-miss what differs"
+    )

@@ -1,0 +1,21 @@
+"""`planner key`: the key that signs this user's bundles."""
+
+from __future__ import annotations
+
+from . import render
+from .options import JsonOption
+
+
+def key(json: JsonOption = False) -> None:
+    """Print your public key; the pair is made when it is first asked for.
+
+    Whoever runs `planner trust` with it can use the bundles that you sign. The private half is in
+    your configuration folder, in a file that only you can read.
+    """
+    from ..bundles.signing import key_file, private_key, shown
+
+    found = shown(private_key().public)
+    if json:
+        render.print_json({"public_key": found, "file": str(key_file())})
+    else:
+        render.out().print(found, soft_wrap=True)

@@ -1,0 +1,207 @@
+"""What a bundle may not do: each is refused with one error, before anything of it is used."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from fusionplan.bundles import container
+from fusionplan.bundles.container import MAGIC, MOST_DEPTH, seal, unseal
+from fusionplan.bundles.contents import Code, Contents, contents, open_bundle
+from fusionplan.bundles.signing import Private, private_key, shown, trust, trusted
+from fusionplan.planner.errors import BundleError
+from fusionplan.planner.runtime.host_code import SUFFIX, HostModule, put
+from fusionplan.planner.runtime.ready import MachineCode
+from fusionplan.planner.versions import CODEGEN
+
+RANDOM = random.Random(23)
+HEAD = len(MAGIC) + 32 + 64
+
+
+@pytest.fixture
+def whole(records_of):
+    """Contents with machine code."""
+    kernel = MachineCode("ab" * 32, "fused_add", {"name": "fused_add", "shared": 0}, b"cubin" * 40)
+    host = HostModule("ABCD", f"cuda_utils{SUFFIX}", b"\x7fELF")
+    return Contents(records_of(), Code({"codegen": CODEGEN}, (kernel,), (host,)))
+
+
+def test_what_is_written_is_read(bundle, whole):
+    found = open_bundle(bundle(whole), trusted())
+    assert found.records == whole.records
+    assert found.code == whole.code
+    assert found.signer == shown(private_key().public)
+
+
+def test_the_same_contents_are_the_same_bytes(whole, private):
+    document = {"b": [1, {"y": 2, "x": 1}], "a": None}
+    blobs = [b"two", b"one", b"two"]
+    again = seal(dict(reversed(document.items())), reversed(blobs), private)
+    assert seal(document, blobs, private) == again
+
+
+def places(size):
+    """Every byte of what stands before the document, and a sample of the others."""
+    return [*range(HEAD + 16), *RANDOM.sample(range(HEAD + 16, size), 120), size - 1]
+
+
+def test_no_bit_may_be_changed(bundle, whole):
+    data = bundle(whole).read_bytes()
+    keys = trusted()
+    unseal(data, keys)
+    for place in places(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << RANDOM.randrange(8)
+        with pytest.raises(BundleError):
+            unseal(bytes(changed), keys)
+
+
+def test_nothing_may_be_cut_off_or_added(bundle, whole):
+    data = bundle(whole).read_bytes()
+    for size in places(len(data)):
+        with pytest.raises(BundleError):
+            unseal(data[:size], trusted())
+    with pytest.raises(BundleError, match="altered"):
+        unseal(data + b"\0", trusted())
+
+
+def test_an_unknown_signer_is_refused_and_named(bundle, monkeypatch, tmp_path):
+    path = bundle()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    with pytest.raises(BundleError, match="not among the keys that you trust") as told:
+        open_bundle(path, trusted())
+    assert "ed25519:" in str(told.value)
+    assert str(path) in str(told.value)
+
+
+def test_a_signature_of_another_key_is_refused(bundle, monkeypatch, tmp_path):
+    """The public key of the victim, the signature of the attacker."""
+    data = bundle().read_bytes()
+    keys = trusted()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "attacker"))
+    attacker = private_key()
+    body = data[HEAD:]
+    head = data[: len(MAGIC) + 32]
+    with pytest.raises(BundleError, match="altered"):
+        unseal(head + attacker.sign(head + body) + body, keys)
+
+
+def signed(private: Private, body: bytes) -> bytes:
+    head = MAGIC + private.public
+    return head + private.sign(head + body) + body
+
+
+def part(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+@pytest.mark.parametrize(
+    "body, fault",
+    [
+        (b"", "cut short"),
+        (part(b"{}")[:-1], "lengths"),
+        ((2**63).to_bytes(8, "big") + b"{}", "lengths"),
+        (part(b"{}") + b"\0\0\0", "lengths"),
+        (part(b"not json"), "no JSON"),
+        (part(b'{"a": NaN}'), "no JSON"),
+        (part(b"[]"), "no object"),
+        (part(b"[" * 200_000 + b"]" * 200_000), "no JSON|nested"),
+        (part(b'{"a":' * (MOST_DEPTH + 1) + b"1" + b"}" * (MOST_DEPTH + 1)), "nested"),
+        (part(b'{"a": ' + b"9" * 5000 + b"}"), "no JSON"),
+        (part(b"\xff\xfe{}"), "no JSON"),
+    ],
+)
+def test_also_what_a_trusted_key_signs_is_checked(private, body, fault):
+    with pytest.raises(BundleError, match=fault):
+        unseal(signed(private, body), {private.public})
+
+
+def test_limits(private, monkeypatch, tmp_path):
+    data = seal({}, [b"one", b"two"], private)
+    path = tmp_path / "large"
+    path.write_bytes(data)
+    for name, most in (("MOST_BYTES", 120), ("MOST_DOCUMENT_BYTES", 1), ("MOST_BLOBS", 2)):
+        with monkeypatch.context() as patched:
+            patched.setattr(container, name, most)
+            with pytest.raises(BundleError, match=r"large|many"):
+                container.read(path, trusted())
+            with pytest.raises(BundleError, match=r"large|many|larger"):
+                seal({}, [b"one", b"two"], private)
+
+
+@pytest.mark.parametrize(
+    "what, change, fault",
+    [
+        ("format", lambda d: 2, "another version"),
+        ("records", lambda d: None, "records"),
+        ("about", lambda d: {"made": 3}, "about"),
+        ("records.plans.0.payload.graph_key", lambda v: "c" * 32, "is another"),
+        ("records.plans.0.payload.groups", lambda v: "all", "groups"),
+        ("records.plans.0.evidence", lambda v: "modelled", "is another"),
+        ("records.plans.0.versions", lambda v: {}, "is another"),
+        ("records.plans.0.key", lambda v: "../../plan", "is no key"),
+        ("records.graphs.0.payload.nodes.2.op", lambda v: "aten.sub.Tensor", "is another"),
+        ("records.graphs.0.name", lambda v: "n" * 300, "too long"),
+        ("records.trials.0.subject", lambda v: "e" * 32, "not in it"),
+        ("records.trials.0.device_key", lambda v: "f" * 16, "device"),
+        ("records.trials.0.measured_s", lambda v: "soon", "measured_s"),
+        ("records.devices", lambda v: [], "device"),
+        ("code.kernels.0.cubin", lambda v: "../cubin", "cubin"),
+    ],
+)
+def test_records_are_what_their_keys_say(bundle, whole, private, what, change, fault):
+    sealed = container.read(bundle(whole), trusted())
+    document = json.loads(json.dumps(sealed.document))
+    *path, last = [int(x) if x.isdigit() else x for x in what.split(".")]
+    place = document
+    for step in path:
+        place = place[step]
+    place[last] = change(place[last])
+    with pytest.raises((ValueError, KeyError), match=fault):
+        contents(replace(sealed, document=document))
+    file = bundle(whole, "again.bundle")
+    file.write_bytes(seal(document, sealed.blobs.values(), private))
+    with pytest.raises(BundleError, match="nothing of it was used"):
+        open_bundle(file, trusted())
+
+
+@pytest.mark.parametrize(
+    "folder, name",
+    [("../..", f"cuda_utils{SUFFIX}"), ("ABC", f"../evil{SUFFIX}"), ("ABC", "/etc/passwd")],
+)
+def test_no_module_is_put_beside_the_cache(folder, name, tmp_path):
+    with pytest.raises(ValueError, match="no module"):
+        put([HostModule(folder, name, b"data")])
+
+
+class TestKeys:
+    def test_a_private_key_is_for_its_owner_alone(self, home, private):
+        file = home / "bundle-key.pem"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert private_key().public == private.public
+        file.chmod(0o644)
+        with pytest.raises(BundleError, match="chmod 600"):
+            private_key()
+
+    def test_a_damaged_key_is_named(self, home, private):
+        (home / "bundle-key.pem").write_text("no key")
+        with pytest.raises(BundleError, match=r"bundle-key\.pem"):
+            private_key()
+
+    def test_a_list_that_others_may_write_is_not_used(self, home, private):
+        (home / "trusted-keys").chmod(0o666)
+        with pytest.raises(BundleError, match="others may write"):
+            trusted()
+
+    @pytest.mark.parametrize("line", ["ssh-rsa AAAA", "ed25519:AAAA", "ed25519:" + "A" * 44, "?"])
+    def test_a_line_that_is_no_key_is_an_error(self, home, private, line):
+        (home / "trusted-keys").write_text(f"# mine\n\n{line} somebody\n")
+        with pytest.raises(BundleError, match="no public key"):
+            trusted()
+
+    def test_another_list_may_be_named(self, monkeypatch, tmp_path, private):
+        monkeypatch.setenv("PLANNER_TRUSTED_KEYS", str(tmp_path / "keys"))
+        assert trusted() == {}
+        trust(private.public, "the build server")
+        assert trusted() == {private.public: "the build server"}
+        assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,147 @@
+"""fusionplan.load(model, bundle=...): in Triton's interpreter, with no store."""
+
+import warnings
+
+import fusionplan
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.bundles.contents import Contents
+from fusionplan.db import Snapshot, Store
+from fusionplan.planner.config import Config
+from fusionplan.planner.costs.device import H200, profile_of
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.varying import bucket_key
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.dispatch import FusionplanWarning
+from fusionplan.planner.versions import versions
+from fusionplan.tuner.capture.capture_model import capture_model
+from fusionplan.tuner.records.ledger import device_record, graph_record
+from fusionplan.tuner.session.session import plan_record
+from oracle import DEVICE
+
+X = torch.randn(4, 16, device=DEVICE)
+
+
+def model(x):
+    return F.gelu(x).softmax(-1)
+
+
+def marked(rows):
+    x = torch.randn(rows, 16, device=DEVICE)
+    torch._dynamo.mark_dynamic(x, 0)
+    return x
+
+
+def one_kernel(x=X, profile=None, evidence="measured", **other):
+    """A plan of one kernel for the model, with what belongs to it."""
+    torch._dynamo.reset()
+    (part,) = capture_model(model, [x]).parts
+    torch._dynamo.reset()
+    graph, profile = part.captured.graph, profile or profile_of(torch.device(DEVICE))
+    nodes = tuple(n.id for n in graph.nodes if n.op != "input")
+    group = GroupPlan(nodes, "triton", "", Config((("x0", 4),)))
+    current = tuple((versions() | other).items())
+    plan = Plan(key(graph), profile.key, current, evidence, (group,))
+    record = plan_record(plan, profile.key, "model", bucket_key(graph))
+    graphs = (graph_record(graph, plan.graph_key, "model"),)
+    return Snapshot((device_record(profile),), graphs, (), (), (record,))
+
+
+@pytest.fixture(autouse=True)
+def no_store(monkeypatch, tmp_path):
+    monkeypatch.setenv("PLANNER_STORE", str(tmp_path / "none.db"))
+
+
+def kernels(fast):
+    return [e.kernels_per_call for e in fusionplan.executors(fast)]
+
+
+def test_a_model_runs_by_its_bundle(bundle, tmp_path):
+    fast = fusionplan.load(model, bundle=bundle(Contents(one_kernel())), on_miss="error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(fast(X), model(X))
+    assert kernels(fast) == [1]
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_also_through_torch_compile_and_for_other_sizes(bundle):
+    path = bundle(Contents(one_kernel(marked(20))))
+    fast = torch.compile(model, backend="planner", options={"bundle": str(path)})
+    for rows in (20, 30):
+        x = marked(rows)
+        torch.testing.assert_close(fast(x), model(x))
+    assert kernels(fast) == [1, 1]
+
+
+def test_a_file_is_read_once_and_again_when_it_is_another(bundle, monkeypatch):
+    from fusionplan.bundles import using
+
+    opened = []
+    real = using.open_bundle
+    monkeypatch.setattr(using, "open_bundle", lambda *a: opened.append(a) or real(*a))
+    path = bundle(Contents(one_kernel()))
+    for _ in range(2):
+        assert len(using.use(path).plans()) == 1
+    assert len(opened) == 1
+    bundle(Contents(Snapshot()))
+    assert using.use(path).plans() == []
+
+
+@pytest.mark.parametrize("how", ["altered", "untrusted", "missing"])
+def test_a_bundle_that_cannot_be_used_is_told_and_the_model_runs(
+    bundle, monkeypatch, tmp_path, how
+):
+    path = bundle(Contents(one_kernel()))
+    if how == "altered":
+        data = bytearray(path.read_bytes())
+        data[200] ^= 1
+        path.write_bytes(data)
+    elif how == "untrusted":
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    else:
+        path.unlink()
+    fast = fusionplan.load(model, bundle=path, on_miss="baseline")
+    with pytest.warns(FusionplanWarning, match="no plan could be read: .*plans.bundle") as told:
+        torch.testing.assert_close(fast(X), model(X))
+    assert len(told) == 1
+    assert kernels(fast) == []
+    with pytest.raises(fusionplan.BundleError):
+        fusionplan.load(model, bundle=path, on_miss="error")
+
+
+def miss(path, **options):
+    fast = fusionplan.load(model, bundle=path, on_miss="error", **options)
+    with pytest.raises(fusionplan.PlanError) as told:
+        fast(X)
+    return str(told.value)
+
+
+def test_what_differs_is_said(bundle):
+    assert "there is one for NVIDIA H200" in miss(bundle(Contents(one_kernel(profile=H200))))
+    other = miss(bundle(Contents(one_kernel(torch="1.0"))))
+    assert "its torch is 1.0, here it is" in other
+    assert 'evidence="any"' in miss(
+        bundle(Contents(one_kernel(evidence="modelled"))), evidence="measured"
+    )
+
+
+def test_the_store_is_asked_where_it_is_named(bundle, tmp_path):
+    path = bundle(Contents(one_kernel(profile=H200)))
+    with Store.open(tmp_path / "own.db") as store:
+        store.merge(one_kernel())
+    fast = fusionplan.load(model, bundle=path, store=tmp_path / "own.db", on_miss="error")
+    fast(X)
+    assert kernels(fast) == [1]
+
+
+def test_a_key_that_is_no_longer_trusted(bundle):
+    from fusionplan.bundles.signing import distrust, private_key
+    from fusionplan.bundles.using import use
+
+    path = bundle(Contents(one_kernel()))
+    use(path)
+    assert distrust(private_key().public)
+    with pytest.raises(fusionplan.BundleError, match="trust"):
+        use(path)
