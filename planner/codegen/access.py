@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from ..config import Config
 from ..errors import Refused
-from ..graph.graph import TensorType, itemsize
+from ..graph.dtypes import itemsize
+from ..graph.graph import TensorType
 from ..graph.ops import SUM
 from ..graph.sizes import varies
 from ..memo import by_identity

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ..graph.graph import Arg, Ref, Symbol, itemsize
-from ..graph.numbers import BOUNDS, single, wrapped
+from ..graph.dtypes import BOUNDS, TRITON_DTYPE, is_float, itemsize
+from ..graph.graph import Arg, Ref, Symbol
+from ..graph.numbers import single, wrapped
 from ..graph.sizes import Amount, varies
 from ..graph.texts import text_of
 from ..values.values import Compute
 from .numbers import Numbers
-
-TRITON_DTYPE = {
-    "bool": "tl.int1",
-    "uint8": "tl.uint8",
-    "int8": "tl.int8",
-    "int16": "tl.int16",
-    "int32": "tl.int32",
-    "int64": "tl.int64",
-    "float16": "tl.float16",
-    "bfloat16": "tl.bfloat16",
-    "float32": "tl.float32",
-    "float64": "tl.float64",
-}
-
-
-def is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat"))
 
 
 def convert(text: str, source: str, target: str) -> str:

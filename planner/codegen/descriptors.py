@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..graph.sizes import divisor_of
 from ..nests.linear_forms import Access, Term
 from .access import Dims, Tiles

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..config import Config
-from ..graph.graph import itemsize
+from ..graph.dtypes import TRITON_DTYPE, is_float, itemsize
 from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Access, Role, Term
@@ -17,7 +17,7 @@ from ..nests.placement import Body, Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Index, Literal, Load, Value
 from . import folds, siblings
 from .access import INT32_LIMIT, Dims
-from .body import TRITON_DTYPE, convert, expression, is_float, literal
+from .body import convert, expression, literal
 from .intrinsics import GPU, STAND_INS
 from .scope import Scope
 from .source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource

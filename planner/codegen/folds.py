@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..graph.dtypes import TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.ops import SUM
 from ..graph.sizes import nominal, varies
@@ -14,7 +15,7 @@ from ..stream.online import Correction
 from ..values.values import Compute, Fold, Load, Value
 from . import spreads
 from .access import ONES, Dims
-from .body import TRITON_DTYPE, convert, identity, literal
+from .body import convert, identity, literal
 from .scope import Scope
 from .siblings import MOST, may_join
 

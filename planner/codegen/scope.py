@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..config import Config
-from ..graph.graph import Ref, itemsize
+from ..graph.dtypes import TRITON_DTYPE, itemsize
+from ..graph.graph import Ref
 from ..graph.op import Op
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
 from ..values.values import Compute, Fold, Value, ancestors
 from .access import Dims, Tiles
-from .body import TRITON_DTYPE, convert
+from .body import convert
 from .descriptors import coordinates, described
 from .source import Buffer
 

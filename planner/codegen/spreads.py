@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..graph.dtypes import TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.texts import text_of
 from ..nests.placement import Loop
 from ..values.values import Fold, Value
 from .access import Dims
-from .body import TRITON_DTYPE, literal
+from .body import literal
 from .scope import Scope
 
 

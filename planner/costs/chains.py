@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..codegen.access import Dot, Tiles
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..nests.nest import Nest
 from ..nests.placement import Loop, Store
 from ..values.values import Choice, Compute, Fold, Load

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..codegen.access import ONES, Dot, Tiles
 from ..codegen.descriptors import LONGEST
 from ..codegen.subtiles import epilogue
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
 from ..nests.placement import Loop, Step, Store

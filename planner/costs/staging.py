@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from ..codegen.access import ONES, Tiles
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..nests.nest import Nest
 from ..nests.placement import Carry, Loop, Step, Store
 from ..values.values import Choice, Compute, Fold, Load

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen.access import Tiles
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest

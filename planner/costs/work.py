@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..codegen.access import GROUP, Tiles
 from ..config import Config
-from ..graph.graph import itemsize
+from ..graph.dtypes import itemsize
 from ..graph.op import Accuracy, Op
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role

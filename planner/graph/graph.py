@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from ..memo import by_identity
+from .dtypes import itemsize
 from .sizes import Amount, Size, plain
 
 INPUT = "input"
@@ -44,27 +45,6 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-_ITEMSIZE = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-}
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of one element; unknown dtypes (float8, quantised) count as one byte."""
-    return _ITEMSIZE.get(dtype, 1)
 
 
 @dataclass(frozen=True, slots=True)

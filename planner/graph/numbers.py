@@ -9,16 +9,8 @@ import struct
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .dtypes import BOUNDS, FLOATS, NARROW
 from .sizes import varies
-
-BOUNDS = {
-    "uint8": (0, 255),
-    "int8": (-128, 127),
-    "int16": (-(2**15), 2**15 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
-"""The least and the greatest number of each integer type."""
 
 
 def wrapped(number: int, dtype: str) -> int:
@@ -40,7 +32,7 @@ def single(number: float) -> float:
 
 def stored(number: float, dtype: str) -> float:
     """A number as an element of a tensor that is filled with it; one that varies stays as it is."""
-    if varies(number) or (dtype in ("float32", "float64") and not isinstance(number, int)):
+    if varies(number) or (dtype in FLOATS - NARROW and not isinstance(number, int)):
         return number
     if dtype in BOUNDS:
         return wrapped(int(number), dtype)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from . import library  # noqa: F401 - defines the operators of our own
+from .dtypes import BOUNDS, DTYPES, FLOATS, NARROW
 from .graph import INPUT, Arg, Node, Symbol
-from .numbers import BOUNDS
 from .op import Op
 from .pointwise import (
     BITWISE_NOT,
@@ -43,7 +43,6 @@ from .rows import (
 __all__ = [
     "ALL",
     "ANY",
-    "DTYPES",
     "MAX",
     "MIN",
     "OPS",
@@ -190,7 +189,7 @@ def row(node: Node) -> Row | None:
         return None
     if node.op == "aten.pow.Tensor_Scalar":
         power = _power(node)
-        return None if power is POW and node.type.dtype not in _FLOATS else power
+        return None if power is POW and node.type.dtype not in FLOATS else power
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
@@ -200,38 +199,19 @@ def row(node: Node) -> Row | None:
         return None  # which eager refuses
     if isinstance(found, Iota) and not _is_whole(node):
         return None
-    if found is POW and node.type.dtype not in _FLOATS:
+    if found is POW and node.type.dtype not in FLOATS:
         return None  # libdevice's is of floats, which do not hold every integer
     if node.op == "aten.as_strided.default" and bound(node)["storage_offset"] is not None:
         return None  # counted from the beginning of memory, which only the caller knows
-    if node.op == "aten.nextafter.default" and node.type.dtype not in ("float32", "float64"):
+    if node.op == "aten.nextafter.default" and node.type.dtype not in FLOATS - NARROW:
         return None  # 16-bit floats are float32 in registers
     if isinstance(found, Contraction) and not node.type.numel:
         return None
     if isinstance(found, Cast) and bound(node).get("device") not in (None, _SAME_DEVICE):
         return None
-    if isinstance(found, Contraction) and node.type.dtype not in _FLOATS:
+    if isinstance(found, Contraction) and node.type.dtype not in FLOATS:
         return None
     return found
-
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-
-DTYPES = frozenset(
-    (
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-    )
-)
 
 
 def _is_beyond(node: Node, found: Constant | Pointwise) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..graph.dtypes import BOUNDS
 from ..graph.graph import Arg, Ref
 from ..graph.op import ANDS, NEGATED, NOTS, ORS, Op
 from ..values.values import Compute, Fold, Index, Literal, Value, Values
@@ -190,7 +191,7 @@ def _linear(argument: Arg, values: Values) -> Linear | None:
     if not isinstance(argument, Ref):
         return None
     value = values.values[argument.node]
-    if "int" not in value.dtype:
+    if value.dtype not in BOUNDS:
         return None
     match value.kind:
         case Index(factors=factors, start=start, step=step):

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import Refusal, Refused
-from ..graph.graph import INPUT, Graph, Node, Ref, Symbol, TensorType, itemsize, map_refs
+from ..graph.dtypes import itemsize, register_dtype
+from ..graph.graph import INPUT, Graph, Node, Ref, Symbol, TensorType, map_refs
 from ..graph.ops import (
     SUM,
     Concat,
@@ -345,8 +346,7 @@ class _Walker:
 
 def _wide(tensor: TensorType) -> TensorType:
     """The type that a sum has until its last chunk."""
-    short = tensor.dtype in ("float16", "bfloat16")
-    return replace(tensor, dtype="float32") if short else tensor
+    return replace(tensor, dtype=register_dtype(tensor.dtype))
 
 
 def _dense(shape: tuple[int, ...], like: TensorType) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..costs.registers import most
 from ..errors import FusionplanError
+from ..graph.dtypes import SIGNATURE
 from . import ready
 from .kernel_cache import keep_elsewhere, unwritable
 from .races import overwritten
@@ -39,23 +40,6 @@ from .waits import awaited
 
 log = logging.getLogger(__name__)
 
-_ELEMENT = {
-    "bool": "i1",
-    "uint8": "u8",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e5m2": "fp8e5",
-}
 _DEPENDENT = 90
 """The compute capability from which kernels are launched before the last one has ended."""
 
@@ -153,7 +137,7 @@ def jit_function(source: KernelSource) -> Any:
 
 def _argument(buffer: Buffer) -> str:
     """Triton's name for the argument's type. Raises KeyError for a type that it has not."""
-    element = _ELEMENT[buffer.dtype]
+    element = SIGNATURE[buffer.dtype]
     if buffer.descriptor is None:
         return f"*{element}"
     if element == "i1":

@@ -17,7 +17,8 @@ from ..costs.device import DeviceProfile
 from ..costs.tile_cache import once, tiles_of
 from ..costs.work import shared_bytes
 from ..errors import Refusal, Refused
-from ..graph.graph import Graph, itemsize
+from ..graph.dtypes import itemsize
+from ..graph.graph import Graph
 from ..memo import by_identity
 from ..nests.group_nests import Schedule
 from ..nests.linear_forms import Role, TileAxis

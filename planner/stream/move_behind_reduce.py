@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..errors import Refused
+from ..graph.dtypes import FLOATS, INDICES
 from ..graph.graph import Arg, Ref
 from ..graph.op import (
     ANDS,
@@ -20,7 +21,7 @@ from ..graph.op import (
     Op,
 )
 from ..graph.ops import MAX, MIN
-from ..values.values import FLOATS, INDICES, Compute, Fold, Index, Literal, Value, ValueKind, mapped
+from ..values.values import Compute, Fold, Index, Literal, Value, ValueKind, mapped
 from .rewriting import Rewriting, unless_zero
 
 

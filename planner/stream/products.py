@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
 from ..errors import Refused
+from ..graph.dtypes import FLOATS
 from ..graph.graph import Arg, Ref
 from ..graph.op import Accuracy, Op
 from ..graph.ops import MAX
-from ..values.values import FLOATS, Compute, Fold, Value, compute
+from ..values.values import Compute, Fold, Value, compute
 from .rewriting import Rewriting
 
 Base = OneOf["e", "2"]

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
+from ..graph.dtypes import INDICES
 from ..graph.graph import Arg, Ref
 from ..graph.op import Op
 from ..graph.ops import MAX, MIN
 from ..values.values import (
-    INDICES,
     Compute,
     Dims,
     Fold,

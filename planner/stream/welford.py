@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..graph.dtypes import FLOATS
 from ..graph.graph import Arg, Ref
 from ..graph.op import Op
 from ..graph.sizes import PROBES, at_probe, reciprocal
-from ..values.values import FLOATS, Compute, Fold, Literal, Value
+from ..values.values import Compute, Fold, Literal, Value
 from .rewriting import Rewriting
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..graph.dtypes import NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, refs
 from ..graph.op import EXPONENTIALS, Accuracy, Op
 from ..graph.ops import (
@@ -25,7 +26,7 @@ from ..graph.ops import (
 )
 from ..graph.sizes import nominal, reciprocal
 from ..graph.texts import has, settled, widens
-from .precision import NARROW, dtype_of
+from .precision import dtype_of
 
 _MANY = 4096
 """Elements in whose sum the rounding errors of each no longer count."""

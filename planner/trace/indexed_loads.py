@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..errors import Refused
+from ..graph.dtypes import INDICES
 from ..graph.graph import Node, Ref
 from ..graph.op import Op
 from ..graph.ops import Lookup, bound
 from ..values.axes import Factors
-from ..values.values import INDICES, At, Dims, Load, LoadDim, Windows, compute
+from ..values.values import At, Dims, Load, LoadDim, Windows, compute
 from .strided_views import strided
 from .views import Found, Reader, Reading, Request, load_dims
 

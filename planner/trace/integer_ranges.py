@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..graph.dtypes import INDICES
 from ..graph.graph import Arg, Ref
 from ..graph.op import Op
 from ..values.values import At, Compute, Index, Literal, Load, Value, ValueKind, Values
@@ -22,7 +23,7 @@ def narrowed(values: Values) -> Values:
     ranges: dict[int, Range] = {}
     found: list[Value] = []
     for value in values.values:
-        if value.dtype in ("int32", "int64"):
+        if value.dtype in INDICES:
             own = _range(value, ranges, values)
             if own is not None and max(map(abs, own)) <= _LIMIT:
                 ranges[value.id] = own
@@ -46,7 +47,7 @@ def _range(value: Value, ranges: Mapping[int, Range], values: Values) -> Range |
 
 def _computed(compute: Compute, ranges: Mapping[int, Range]) -> Range | None:
     """By the operations whose result's range follows from the operands'."""
-    if compute.working not in (None, "int32", "int64"):
+    if compute.working not in {None, *INDICES}:
         return None
     bounds = dict(compute.operands)
     if compute.op is Op.CLAMP and isinstance(low := bounds.get("min"), int):

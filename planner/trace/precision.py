@@ -7,16 +7,13 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
 from ..errors import Refused
+from ..graph.dtypes import NARROW, register_dtype
 from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.numbers import stored
 from ..graph.op import Op
 from ..graph.ops import Cast, Contraction, Pointwise, Reduction, View, bound, op_of, row
 from ..graph.sizes import plain
 from ..graph.texts import operands_of
-from ..values.values import register_dtype
-
-NARROW = ("float16", "bfloat16")
-
 
 _KINDS = {
     "default": Kind.DEFAULT,

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 from ..errors import Refused
+from ..graph.dtypes import DTYPES, NARROW, is_float, register_dtype
 from ..graph.graph import Arg, Graph, Node, Ref, TensorType
 from ..graph.numbers import converted, stored
 from ..graph.op import Accuracy, Op
 from ..graph.ops import (
     ALL,
     ANY,
-    DTYPES,
     SUM,
     Cast,
     Concat,
@@ -34,7 +34,6 @@ from ..memo import by_identity
 from ..stream.one_hot_sums import read_by_index
 from ..values.axes import Factors, FactorSpace
 from ..values.values import (
-    FLOATS,
     Choice,
     Compute,
     Dims,
@@ -51,13 +50,12 @@ from ..values.values import (
     compute,
     conversion,
     mapped,
-    register_dtype,
     written,
 )
 from .exactness import Forms
 from .indexed_loads import lookup
 from .integer_ranges import narrowed
-from .precision import NARROW, dtype_of, number_of, product_dtypes, rounds, working_dtype
+from .precision import dtype_of, number_of, product_dtypes, rounds, working_dtype
 from .views import Found, Reading, Request, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
@@ -293,7 +291,7 @@ class Tracer:
                 own = converted(number, source, _type(node).dtype)
                 return self.add(Literal(own), dims, _type(node).dtype, node)
         target = _type(node).dtype
-        if register_dtype(target) not in FLOATS:
+        if not is_float(target):
             # An integer, or whether it is 0, shows what registers keep beyond 16 bits.
             value = self._as_stored(value, self.group.nodes[_source(node)])
         kind = conversion(self.values[value], register_dtype(target))

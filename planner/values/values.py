@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..graph.dtypes import BOUNDS, FLOATS, INDICES
 from ..graph.graph import Arg, Ref, TensorType
-from ..graph.numbers import BOUNDS
 from ..graph.op import PREDICATES, Accuracy, Op
 from ..graph.ops import Monoid
 from ..graph.texts import CostClass, cost_of
@@ -21,9 +21,6 @@ from .axes import Factors
 
 Dims = tuple[Factors, ...]
 Number = bool | int | float
-
-FLOATS = ("float32", "float64")
-INDICES = ("int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +294,3 @@ def ancestors(values: Sequence[Value]) -> tuple[frozenset[int], ...]:
     for value in values:
         found.append(frozenset({value.id}).union(*(found[r] for r in value.reads)))
     return tuple(found)
-
-
-def register_dtype(dtype: str) -> str:
-    """16-bit floats are computed in float32."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype

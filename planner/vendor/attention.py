@@ -20,7 +20,7 @@ from ..stream.rewriting import Rewriting
 from ..trace.aten_calls import Calls, is_one
 from ..values.axes import Factors
 from ..values.values import Compute, Fold, Value, Values
-from .operands import DTYPES, Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
+from .operands import MATMUL_DTYPES, Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
 
 LARGEST_HEAD = 256
 """Elements of a head; above it the vendor has no fused kernel."""
@@ -232,7 +232,7 @@ def _hides(number: float | None, scale: float) -> bool:
     return number in _LOWEST and number * scale <= max(_LOWEST)
 
 
-_LOWEST = (-math.inf, *(torch.finfo(getattr(torch, d)).min for d in DTYPES))
+_LOWEST = (-math.inf, *(torch.finfo(getattr(torch, d)).min for d in MATMUL_DTYPES))
 """What masks put in place of a score."""
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..graph.graph import Arg, Graph, Node, Ref, itemsize
+from ..graph.dtypes import FLOATS, itemsize
+from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.ops import (
     Cast,
     Constant,
@@ -29,12 +30,10 @@ from ..stream.rewriting import Rewriting
 from ..trace.aten_calls import Calls, operator
 from ..values.axes import Factors
 from ..values.values import Choice, Fold, Index, Load, Output, Values
-from .operands import DTYPES, Operand, Other, dtype_of, operand, plain_sum
+from .operands import Operand, Other, dtype_of, operand, plain_sum
 
 _ALIGNED = 16
 """Bytes: rows of a result that start so are written by the fast kernels of matrix products."""
-
-_FLOATS = (*DTYPES, "float64")
 
 _POINTS = 512
 _TOLERANCE = 1e-9
@@ -238,7 +237,7 @@ def _value(
             return total + beta * added
         case View():
             return found[node.inputs[0]]
-        case Cast() if node.type is not None and node.type.dtype in _FLOATS:
+        case Cast() if node.type is not None and node.type.dtype in FLOATS:
             return found[node.inputs[0]]
         case Constant() as constant:
             number = bound(node)[constant.argument] if constant.argument else constant.value

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.graph import Ref, itemsize
+from ..graph.dtypes import FLOATS, itemsize
+from ..graph.graph import Ref
 from ..graph.op import Op
 from ..graph.ops import SUM
 from ..nests.linear_forms import load_form
 from ..stream.rewriting import Rewriting
-from ..values.values import FLOATS, Compute, Fold, Load, Value
+from ..values.values import Compute, Fold, Load, Value
 
-DTYPES = ("float16", "bfloat16", "float32")
+MATMUL_DTYPES = tuple(sorted(FLOATS - {"float64"}))
+"""Dtypes of the vendor's matrix products."""
 
 
 class Other(Exception):
@@ -40,7 +42,7 @@ def operand(work: Rewriting, value: int, wanted: str, scale: float = 1.0) -> Ope
     if not isinstance(own.kind, Load):
         source, factor = scaled(work, own)
         return operand(work, source, wanted, scale * factor)
-    if own.kind.dtype not in DTYPES:
+    if own.kind.dtype not in MATMUL_DTYPES:
         raise Other(f"{own.origin} is {own.kind.dtype}")
     if own.kind.at or any(d.limit is not None or d.step < 1 for d in own.kind.dims):
         raise Other(f"{own.origin} is no plain tensor")

@@ -14,7 +14,8 @@ from triton.runtime.errors import OutOfResources, TritonError
 
 from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
-from ...planner.graph.graph import Graph, itemsize
+from ...planner.graph.dtypes import itemsize
+from ...planner.graph.graph import Graph
 from ...planner.runtime.compile import CompileFailed
 from ..gate.bucket_edges import edges
 from ..gate.check import Expected, check, expected
