@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .api import Options, executors, load, plans
     from .db.errors import StoreError
     from .explaining import explain
+    from .planner.cures import FusionplanWarning
     from .planner.errors import BundleError, DeviceError, FusionplanError, ModelError, PlanError
     from .planner.explanation import Explanation
     from .planner.plan import Plan
-    from .planner.runtime.dispatch import FusionplanWarning
     from .tuner.progress.progress import Progress
     from .tuning import Tuned, tune
 
@@ -47,12 +47,12 @@ _HOME = {
     "DeviceError": ".planner.errors",
     "Explanation": ".planner.explanation",
     "FusionplanError": ".planner.errors",
-    "FusionplanWarning": ".planner.runtime.dispatch",
+    "FusionplanWarning": ".planner.cures",
     "ModelError": ".planner.errors",
     "Options": ".api",
     "Plan": ".planner.plan",
     "PlanError": ".planner.errors",
-    "Progress": ".tuner.progress",
+    "Progress": ".tuner.progress.progress",
     "StoreError": ".db.errors",
     "Tuned": ".tuning",
     "executors": ".api",

@@ -18,7 +18,7 @@ from ..api import executors, load, plans
 from ..db.store import Store
 from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
-from ..planner.runtime.dispatch import FusionplanWarning
+from ..planner.cures import FusionplanWarning
 from ..planner.versions import versions
 from ..tuner.capture.capture_model import capture_model, describe
 from ..tuner.measure.timing import Call, Stopwatch, Timer, WallStopwatch

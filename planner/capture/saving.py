@@ -12,7 +12,6 @@ decides, which computes cheap pointwise chains again where that saves traffic.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from torch._functorch.partitioners import (
 )
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..cures import warn
 from ..graph.ops import (
     OPS,
     Cast,
@@ -463,5 +463,4 @@ def _copied(joint: fx.GraphModule) -> fx.GraphModule:
 
 @functools.cache
 def _warn(reason: str) -> None:
-    text = f"fusionplan: the forward pass saves what torch's default would: {reason}"
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    warn("saved", f"the forward pass saves what torch's default would: {reason}", stacklevel=3)

@@ -10,7 +10,6 @@ as copies instead: there a copy costs less than the launches.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..cures import warn
 from ..errors import FusionplanError
 from .executor import Executor
 from .inductor import Boxed
@@ -226,7 +226,7 @@ class GraphedExecutor:
             replay, outputs = self._record(self.executor.boxed, list(inputs))
         except (RuntimeError, FusionplanError) as error:
             self._room = 0
-            warnings.warn(f"fusionplan: runs without a CUDA graph: {error}", stacklevel=2)
+            warn("no-cudagraph", f"runs without a CUDA graph: {error}")
             return
         finally:
             self.executor.discount(self.executor.calls - before)

@@ -9,7 +9,6 @@ whole frame is best left alone, the user's own function runs, as if torch.compil
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from ..capture.capture import Captured, Stage, capture, decompositions, hint, is
 from ..capture.layouts import laid_out
 from ..capture.saving import RESULTS, partition
 from ..capture.symbolic import symbolic
+from ..cures import warn
 from ..errors import PlanError
 from ..graph.graph import Graph, Numerics, key
 from ..graph.ops import is_compute, is_free
@@ -43,13 +43,6 @@ OnMiss = Literal["baseline", "error", "tune", "model"]
 Baseline = Literal["auto", "eager", "inductor"]
 Lowering = Literal["aten", "inductor"]
 Runner = Executor | GraphedExecutor
-
-
-_CURE = "`planner tune` makes a plan; `planner why-miss` says what the stored ones differ in."
-
-
-class FusionplanWarning(UserWarning):
-    """A graph runs, but not by a plan of its own; the text says why and what to do."""
 
 
 class Unreadable(str):
@@ -170,7 +163,8 @@ class Dispatcher:
         try:
             return compile_whole(gm, inputs, mode)
         except Exception as error:  # noqa: BLE001 - whatever Inductor raises, the model must run
-            self._warn(str(id(gm)), f"torch.compile's Inductor failed, runs eagerly: {error}")
+            text = f"torch.compile's Inductor failed, runs eagerly: {error}"
+            self._warn("inductor", str(id(gm)), text)
             return gm.forward
 
     def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
@@ -245,7 +239,8 @@ class Dispatcher:
             try:
                 return compile_part(gm, inputs, whole.mode, entire=True)
             except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
-                self._warn(str(id(gm)), f"Inductor failed, runs by ATen: {_short(error)}")
+                text = f"Inductor failed, runs by ATen: {_short(error)}"
+                self._warn("inductor", str(id(gm)), text)
         return _by_aten(gm)
 
     def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
@@ -285,10 +280,10 @@ class Dispatcher:
         lowering, _ = self._baseline(captured.device)
         how = "eager" if lowering == "aten" else "torch.compile (Inductor)"
         if isinstance(why, Unreadable):
-            self._warn(why, f"{why}; runs as {how}")
+            self._warn("store", why, f"{why}; runs as {how}")
             return
         about = bucket_key(captured.graph) or graph_key
-        self._warn(about, f"graph {graph_key[:12]}: {why}; runs as {how}. {_CURE}")
+        self._warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")
 
     def _failed(self, device: torch.device, error: Exception) -> tuple[Lowering, str]:
         """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
@@ -299,13 +294,13 @@ class Dispatcher:
             raise NoPlan(why) from error
         whole = self._baseline(device)
         how = "eager" if whole[0] == "aten" else "torch.compile (Inductor)"
-        self._warn(why, f"{why}; runs as {how}")
+        self._warn("unplannable", why, f"{why}; runs as {how}")
         return whole
 
-    def _warn(self, about: str, text: str) -> None:
+    def _warn(self, name: str, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
-            warnings.warn(f"fusionplan: {text}", FusionplanWarning, stacklevel=2)
+            warn(name, text)
 
     def _baseline(self, device: torch.device) -> tuple[Lowering, str]:
         eager = self.policy.baseline == "eager"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-import warnings
 from pathlib import Path
 
 from triton import knobs
+
+from ..cures import warn
 
 
 def keep_elsewhere(error: OSError) -> None:
@@ -23,9 +24,9 @@ def keep_elsewhere(error: OSError) -> None:
     if spare is None or before == str(spare):
         raise error
     knobs.cache.dir = str(spare)
-    warnings.warn(
-        f"fusionplan: kernels cannot be kept in {before} ({error.strerror or error}): they are "
-        f"kept in {spare}; name another folder with TRITON_CACHE_DIR",
+    warn(
+        "kernel-cache",
+        f"kernels cannot be kept in {before} ({error.strerror or error}): they are kept in {spare}",
         stacklevel=3,
     )
 

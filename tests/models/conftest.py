@@ -12,7 +12,8 @@ import pytest
 import torch
 from fusionplan import executors, plans
 from fusionplan.backend import planner
-from fusionplan.planner.runtime.dispatch import FusionplanWarning, Runner
+from fusionplan.planner.cures import FusionplanWarning
+from fusionplan.planner.runtime.dispatch import Runner
 from torch.utils._pytree import tree_leaves
 
 OPTIONS = {"on_miss": "model", "evidence": "any"}

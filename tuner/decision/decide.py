@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from ...planner.capture.capture import Captured
 from ...planner.covers.pricing import SPARED
+from ...planner.cures import FusionplanWarning
 from ...planner.graph.graph import INPUT, key
 from ...planner.graph.varying import is_varying
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.dispatch import FusionplanWarning, whole_lowering
+from ...planner.runtime.dispatch import whole_lowering
 from ...planner.runtime.executor import Executor
 from ...planner.runtime.inductor import compile_group
 from ..capture.capture_model import Model, Part

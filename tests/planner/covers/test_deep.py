@@ -10,12 +10,12 @@ from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import copies_in, subgraph
 from fusionplan.planner.groups.legality import LARGEST_GROUP
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from fusionplan.planner.trace.survey import dims_of_nodes
 from fusionplan.planner.trace.trace import trace
 from graphs import Builder

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fusionplan import executors
 from fusionplan.backend import planner
 from fusionplan.planner.capture import saving
-from fusionplan.planner.runtime.dispatch import FusionplanWarning
+from fusionplan.planner.cures import FusionplanWarning
 from oracle import DEVICE, as_tuple, assert_close
 
 pytestmark = pytest.mark.usefixtures("few_looks")

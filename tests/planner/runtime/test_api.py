@@ -16,11 +16,11 @@ from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
 from fusionplan.db.store import Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import profile_of
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import FusionplanError, PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.session.session import plan_record

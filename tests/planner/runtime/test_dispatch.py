@@ -6,17 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.config import Config
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime import dispatch
-from fusionplan.planner.runtime.dispatch import (
-    Dispatcher,
-    FusionplanWarning,
-    Policy,
-    Sources,
-    Unreadable,
-)
+from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources, Unreadable
 from torch import nn
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from compiling import by_compiler
 from fusionplan.planner.config import Config
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
@@ -18,7 +19,7 @@ from fusionplan.planner.groups.group import with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.compile import compilations
-from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
+from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from oracle import DEVICE
 from torch import nn
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from fusionplan.planner.costs.device import CPU
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.runtime import dispatch
-from fusionplan.planner.runtime.dispatch import Dispatcher, FusionplanWarning, Policy, Sources
+from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 
 ERRORS = [
     RecursionError("maximum recursion depth exceeded"),

@@ -55,7 +55,7 @@ def calls_of(monkeypatch, short):
     return count
 
 
-@pytest.mark.filterwarnings("ignore::fusionplan.planner.runtime.dispatch.FusionplanWarning")
+@pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
 def test_calls_that_eager_runs_go_the_short_way(backend, asked, monkeypatch):
     model = Twice()
     fast = loaded(torch.compile(model, backend=backend, dynamic=False), model)

@@ -11,6 +11,7 @@ from fusionplan.api import executors
 from fusionplan.backend import planner
 from fusionplan.planner.capture import saving
 from fusionplan.planner.capture.capture import decompositions
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
@@ -459,10 +460,10 @@ def test_a_failure_is_told_once_and_the_model_runs(monkeypatch):
     monkeypatch.setattr(saving, "min_cut_rematerialization_partition", fail)
     saving._warn.cache_clear()
     inputs = heads()
-    with pytest.warns(RuntimeWarning, match="no flow network"):
+    with pytest.warns(FusionplanWarning, match="no flow network"):
         ours = step(attention, inputs)
     close(ours.results, gradients(attention, inputs))
     assert ours.widest() == B * H * S * S
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("error", FusionplanWarning)
         step(attention, inputs)
