@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..db.records import DeviceRecord, PlanRecord
+from ..planner.cures import warn
 from ..planner.errors import BundleError
 from ..planner.runtime import host_code, ready
 from ..planner.runtime.compile import interpreted
-from ..planner.runtime.dispatch import FusionplanWarning
 from ..planner.versions import differences
 from .contents import Code, Contents, open_bundle
 from .signing import parsed, trusted
@@ -81,21 +80,17 @@ def _use_code(file: Path, code: Code) -> None:
     here = ready.maker()
     wrong = differences(_comparable(code.maker, here), _comparable(here, code.maker))
     if wrong:
-        _warn(
-            f"the machine code in {file} is not used, and kernels are compiled: {'; '.join(wrong)}"
-        )
+        text = f"the machine code in {file} is not used, and kernels are compiled"
+        warn("bundle", f"{text}: {'; '.join(wrong)}", stacklevel=5)
         return
     ready.add(code.kernels)
     try:
         host_code.put(code.host)
     except (OSError, ValueError) as error:
-        _warn(f"modules of Triton's in {file} are not used, and are compiled: {error}")
+        text = f"modules of Triton's in {file} are not used, and are compiled: {error}"
+        warn("bundle", text, stacklevel=5)
 
 
 def _comparable(of: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     """Without ptxas where there is none: machine code that is ready needs none."""
     return {name: value for name, value in of.items() if name != "ptxas" or name in other}
-
-
-def _warn(text: str) -> None:
-    warnings.warn(f"fusionplan: {text}", FusionplanWarning, stacklevel=5)

@@ -138,6 +138,11 @@ RULES: Mapping[str, Told] = {
 """The rule of every `Refusal`."""
 
 WARNINGS: Mapping[str, Told] = {
+    "bundle": Told(
+        "The machine code in a bundle was made by other versions, or cannot be put in its place.",
+        "Nothing is wrong; the first call takes longer. `planner bundle` on this machine, or with "
+        "these versions, makes one that fits.",
+    ),
     "no-plan": Told(
         "A graph of the model has no plan that may run here, and runs as the baseline.",
         "`planner tune` makes a plan; `planner why-miss` says what the stored ones differ in.",

@@ -10,10 +10,10 @@ from fusionplan.bundles.contents import Contents
 from fusionplan.db import Snapshot, Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200, profile_of
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch import FusionplanWarning
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.records.ledger import device_record, graph_record

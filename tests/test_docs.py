@@ -1,0 +1,149 @@
+"""The documentation: the site builds strictly, links lead somewhere, pages tell the code."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fusionplan
+import pytest
+from fusionplan.cli import pages
+from fusionplan.planner.cures import RULES, WARNINGS, FusionplanWarning, warn
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("planner", "tuner", "db", "cli", "bench", "bundles")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)]*)?\)")
+
+
+def sources():
+    for folder in PACKAGES:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+    yield from sorted(ROOT.glob("*.py"))
+
+
+def calls(*names: str):
+    """Every call of a function of one of these names in the source, with its place."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                if name in names:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+# Refusals and warnings
+
+
+def test_every_rule_of_a_refusal_has_a_cure():
+    used = {}
+    for place, call in calls("Refusal", "Refused"):
+        if call.args and isinstance(call.args[0], ast.Constant):
+            used.setdefault(call.args[0].value, place)
+    assert len(used) > 20
+    assert {rule: place for rule, place in used.items() if rule not in RULES} == {}
+    assert RULES.keys() - used.keys() == set(), "no refusal is by these rules"
+
+
+def test_every_warning_has_a_cure():
+    def is_bare(call: ast.Call) -> bool:
+        return ast.unparse(call.func) == "warnings.warn"
+
+    bare = [place for place, call in calls("warn") if is_bare(call)]
+    assert [place for place in bare if not place.startswith("planner/cures.py")] == []
+    first = [call.args[0] for _, call in calls("warn", "_warn") if not is_bare(call)]
+    assert {name.value for name in first if isinstance(name, ast.Constant)} == WARNINGS.keys()
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_a_warning_ends_with_its_cure(name):
+    with pytest.warns(FusionplanWarning) as found:
+        warn(name, "something happened")
+    assert str(found[0].message) == f"fusionplan: something happened. {WARNINGS[name].cure}"
+
+
+@pytest.mark.parametrize("table", [RULES, WARNINGS], ids=["rules", "warnings"])
+def test_causes_and_cures_are_sentences(table):
+    for name, told in table.items():
+        assert told.why.endswith("."), name
+        assert told.cure.endswith("."), name
+
+
+# Pages made from the code
+
+
+def test_public_names_are_all_in_the_reference():
+    page = pages.api()
+    for name in fusionplan.__all__:
+        if not name.startswith("__"):
+            value = getattr(fusionplan, name)
+            assert f"## fusionplan.{name}\n" in page
+            assert (value.__doc__ or "").split()[:3], f"{name} has no docstring"
+
+
+def test_messages_list_every_rule_warning_and_exception():
+    page = pages.messages()
+    for name in (*RULES, *WARNINGS):
+        assert f"| `{name}` |" in page
+    assert "| `fusionplan.PlanError` | 5 (plan) |" in page
+
+
+# The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The documentation with its pages from the code, as scripts/docs has it."""
+    folder = tmp_path_factory.mktemp("docs") / "docs"
+    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("generated"))
+    for name in ("examples", "README.md", "planner", "tuner", "scripts", "CONTRIBUTING.md"):
+        if (ROOT / name).exists():
+            (folder.parent / name).symlink_to(ROOT / name)
+    pages.main(folder / "generated")
+    return folder
+
+
+def built(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
+    return subprocess.run(
+        [*command, str(folder), str(folder.parent / "site")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_site_builds_and_fetches_nothing(site):
+    pytest.importorskip("sphinx")
+    result = built(site)
+    assert result.returncode == 0, result.stderr
+    made = sorted((site.parent / "site").rglob("*.html"))
+    assert len(made) > 15
+    loaded = re.compile(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](https?:)?//""")
+    assert [p.name for p in made if loaded.search(p.read_text())] == []
+    styles = (p.read_text() for p in (site.parent / "site").rglob("*.css"))
+    assert not any(re.search(r"(@import|url\()\s*['\"]?(https?:)?//", text) for text in styles)
+
+
+def test_a_broken_link_fails_the_build(tmp_path):
+    pytest.importorskip("sphinx")
+    folder = tmp_path / "docs"
+    (folder / "static").mkdir(parents=True)
+    for name in ("conf.py", "static/site.css"):
+        shutil.copy(ROOT / "docs" / name, folder / name)
+    (folder / "index.md").write_text("# Title\n\n[nowhere](no-such-page.md)\n")
+    result = built(folder)
+    assert result.returncode != 0
+    assert "no-such-page" in result.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_outside_of_the_site_lead_somewhere(page):
+    links = [m[1] for m in LINK.finditer((ROOT / page).read_text())]
+    gone = [to for to in links if "://" not in to and not (ROOT / to).exists()]
+    assert gone == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
