@@ -143,6 +143,8 @@ class Graph:
         return self._users[node]
 
     def __str__(self) -> str:
+        """Text that `parse.parse` reads: without names, and with a number that varies as the one
+        that it is here."""
         lines = [_line(node) for node in self.nodes]
         lines += ["numerics: eager"] * (self.numerics == "eager")
         return "\n".join([*lines, f"return {', '.join(_name(self, o) for o in self.outputs)}"])
@@ -153,17 +155,45 @@ def _name(graph: Graph, output: int | None) -> str:
 
 
 def _line(node: Node) -> str:
-    def show(value: Arg) -> str:
-        if isinstance(value, Ref):
-            return f"%{value.node}"
-        if isinstance(value, Symbol):
-            return value.name
-        if isinstance(value, tuple):
-            return f"({', '.join(map(show, value))})"
-        return repr(value)
+    args = [*map(_shown, node.args), *(f"{k}={_shown(v)}" for k, v in node.kwargs)]
+    kind = "?" if node.type is None else str(node.type)
+    if node.type is not None and node.type.stride != contiguous(node.type.shape):
+        kind += f" strides [{', '.join(map(str, node.type.stride))}]"
+    return f"%{node.id} = {node.op}({', '.join(args)}) : {kind}"
 
-    args = [*map(show, node.args), *(f"{k}={show(v)}" for k, v in node.kwargs)]
-    return f"%{node.id} = {node.op}({', '.join(args)}) : {node.type or '?'}"
+
+def _shown(value: Arg) -> str:
+    if isinstance(value, Ref):
+        return f"%{value.node}"
+    if isinstance(value, Symbol):
+        known = symbol_kind(value.name) == value.kind
+        return value.name if known else f"{value.kind}:{value.name!r}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
+    return repr(value)
+
+
+_SYMBOLS = {
+    "device": re.compile("graph"),
+    "layout": re.compile("strided"),
+    "memory_format": re.compile("channels_last(_3d)?|(contiguous|preserve)_format"),
+    "dtype": re.compile(r"bool|u?int\d+|b?float\d+(_\w+)?|complex\d+"),
+}
+
+
+def symbol_kind(word: str) -> str | None:
+    """The kind of symbol that a word stands for by itself; None where that must be said."""
+    return next((kind for kind, words in _SYMBOLS.items() if words.fullmatch(word)), None)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor whose elements lie side by side in row-major order."""
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= max(1, n)
+    return tuple(strides)
 
 
 def canonical(graph: Graph) -> Graph:

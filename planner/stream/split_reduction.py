@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..errors import Refused
-from ..graph.graph import Arg, Ref, TensorType
+from ..graph.graph import Arg, Ref, TensorType, contiguous
 from ..graph.op import Accuracy, Op
 from ..graph.sizes import divisor_of, nominal, reciprocal, varies
 from ..values.axes import Factors
@@ -189,8 +189,8 @@ class _Builder:
             for d in load.dims
         )
         if not along:
-            return _contiguous(shape)
-        *rest, part = _contiguous((*shape[1:], shape[0]))
+            return contiguous(shape)
+        *rest, part = contiguous((*shape[1:], shape[0]))
         return (part, *rest)
 
     def _elements(self, load: Load) -> int:
@@ -366,12 +366,3 @@ class _Copy:
     def _add(self, kind: ValueKind, dims: Dims, dtype: str, origin: str) -> int:
         self.made.append(Value(len(self.made), kind, dims, dtype, origin))
         return len(self.made) - 1
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for n in reversed(shape):
-        strides.insert(0, step)
-        step *= max(1, n)
-    return tuple(strides)
