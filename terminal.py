@@ -41,6 +41,24 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def size(nbytes: float | None) -> str:
+    """Bytes in units of 1024; a dash for what is not known."""
+    if nbytes is None:
+        return "-"
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def count(number: float) -> str:
+    """Three figures with a unit of thousands."""
+    for scale, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g}"
+
+
 def data_console(file: IO[str], width: int | None = None) -> Console:
     """A console to which everything is data: nothing in it is markup, and no control character
     of it reaches the terminal. width: None is the terminal's."""

@@ -18,9 +18,10 @@ from .api import load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
+from .markup.panel import panels_html
 from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
-from .planner.graph.graph import Numerics
+from .planner.graph.graph import Numerics, short_names
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
@@ -91,6 +92,17 @@ class Tuned:
         about += ["interrupted"] if self.interrupted else []
         count = len(self.plans)
         return f"<Tuned: {count} plan{'s' * (count != 1)}; {'; '.join(about)}>"
+
+    def _repr_html_(self) -> str:
+        parts = self.captured.parts
+        panels = []
+        for plan, record, part in zip(self.plans, self.records, parts, strict=False):
+            graph = part.captured.graph
+            names = [" ".join(short_names(graph, group.nodes)) for group in plan.groups]
+            panels.append(plan.panel(record.name, names))
+        notes = list(self.captured.notes)
+        notes += ["Interrupted: the plans are the best until then."] if self.interrupted else []
+        return panels_html(panels, notes)
 
     @property
     def plan(self) -> Plan:

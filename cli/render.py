@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ..planner.graph.graph import INPUT, Graph
-from ..planner.plan import GroupPlan, Plan
+from ..planner.graph.graph import INPUT, Graph, short_names
+from ..planner.plan import GroupPlan, Plan, verdict
 from ..terminal import data_console, duration, escaped
 from .errors import SCHEMA
 from .table import Table
@@ -107,13 +107,12 @@ def plan_view(shown: ShownPlan) -> RenderableType:
         head.append("  replayed as a CUDA graph" + ", launches overlapping" * plan.overlaps)
     about = [Text(f"inputs {shown.inputs}", "dim")] if shown.inputs else []
     apart = [Text(text) for text in _apart(shown)]
-    return Group(head, *about, _groups(shown), *apart, *_baselines(plan), Text(_verdict(plan)))
+    return Group(head, *about, _groups(shown), *apart, *_baselines(plan), Text(verdict(plan)))
 
 
 def operations(graph: Graph, nodes: Sequence[int]) -> str:
     """The operations of a group by their short names, inputs left out."""
-    found = [graph.nodes[n] for n in nodes if n < len(graph.nodes)]
-    names = [n.op.removeprefix("aten.").partition(".")[0] for n in found if n.op != INPUT]
+    names = short_names(graph, nodes)
     more = len(names) - _SHOWN_OPERATIONS
     return " ".join(names[:_SHOWN_OPERATIONS]) + (f" +{more}" if more > 0 else "")
 
@@ -187,23 +186,6 @@ def _baselines(plan: Plan) -> list[RenderableType]:
     for name, seconds in sorted(plan.peers, key=lambda baseline: baseline[1]):
         made.add_row(name, duration(seconds), ratio(seconds / plan.measured))
     return [made]
-
-
-def _verdict(plan: Plan) -> str:
-    times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
-    if plan.speedup is not None:
-        best = min(plan.peers, key=lambda baseline: baseline[1])[0]
-        generated = any(group.lowering == "triton" for group in plan.groups)
-        if plan.speedup <= 1.01 and not generated:
-            return f"nothing tried is faster than {best}: the plan runs the graph so; {times}"
-        word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"
-        return f"{word} {ratio(plan.speedup)} over {best}, the fastest baseline; {times}"
-    if plan.evidence == "modelled":
-        return (
-            f"predicted {duration(plan.predicted)}; modelled: these figures come from the cost "
-            "model, nothing was measured"
-        )
-    return times
 
 
 def pairs(data: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ class DeviceRecord:
     sm_count: int
     memory_bytes: int
     capability: str
-    profile: dict[str, Any]
+    profile: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class GraphRecord:
     key: str
     name: str
     nodes: int
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class KernelRecord:
     key: str
     graph_key: str
     family: str
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     form: str | None = None
 
 
@@ -99,7 +99,7 @@ class PlanRecord:
     versions: dict[str, str]
     name: str
     evidence: Evidence
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     speedup: float | None = None
     bucket_key: str | None = None
     created_at: datetime = field(default_factory=_now)
@@ -113,7 +113,7 @@ class CalibrationRecord:
 
     device_key: str
     source: CalibrationSource
-    profile: dict[str, Any]
+    profile: dict[str, Any] = field(repr=False)
     evidence: dict[str, Any]
     created_at: datetime = field(default_factory=_now)
     undone_at: datetime | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ..markup.panel import MOST_GROUPS, GroupRow, Panel, bars, panels_html
+from ..terminal import duration
 from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -95,7 +97,7 @@ class Contest:
     conditions: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """The cover of a whole graph. Nodes in no group run as `aten`, one by one.
 
@@ -130,6 +132,37 @@ class Plan:
             return None
         return min(seconds for _, seconds in self.peers) / self.measured
 
+    def __repr__(self) -> str:
+        count = len(self.groups)
+        about = [f"{count} group{'s' * (count != 1)}", self.evidence]
+        about += [duration(self.predicted if self.measured is None else self.measured)]
+        about += [f"{self.speedup:.2f}x"] if self.speedup is not None else []
+        return f"<Plan of graph {self.graph_key[:12]}: {'; '.join(about)}>"
+
+    def _repr_html_(self) -> str:
+        return panels_html([self.panel()])
+
+    def panel(self, title: str = "", operations: Sequence[str] = ()) -> Panel:
+        """What a notebook shows. operations: of each group, for people."""
+        ways = [(name, "baseline", seconds) for name, seconds in self.peers]
+        if self.measured is not None:
+            ways.append(("this plan", "plan", self.measured))
+        rows = tuple(
+            GroupRow(
+                number,
+                operations[number] if operations else f"{len(group.nodes)} nodes",
+                group.lowering,
+                str(group.config or group.options),
+                group.kernels,
+                group.predicted,
+                group.measured,
+            )
+            for number, group in enumerate(self.groups[:MOST_GROUPS])
+        )
+        about = f"graph {self.graph_key[:12]}, evidence: {self.evidence}"
+        more = len(self.groups) - len(rows)
+        return Panel(title or "plan", about, verdict(self), bars(ways), rows, more)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` turns it back into an equal plan."""
         data: dict[str, Any] = _PLAN.dump_python(self, mode="json")
@@ -144,6 +177,24 @@ class Plan:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "all of it"
             raise ValueError(f"no plan: {where}: {first['msg']}") from error
+
+
+def verdict(plan: Plan) -> str:
+    """What a plan comes to, in one sentence."""
+    times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
+    if plan.speedup is not None:
+        best = min(plan.peers, key=lambda baseline: baseline[1])[0]
+        generated = any(group.lowering == "triton" for group in plan.groups)
+        if plan.speedup <= 1.01 and not generated:
+            return f"nothing tried is faster than {best}: the plan runs the graph so; {times}"
+        word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"
+        return f"{word} {plan.speedup:.2f}x over {best}, the fastest baseline; {times}"
+    if plan.evidence == "modelled":
+        return (
+            f"predicted {duration(plan.predicted)}; modelled: these figures come from the cost "
+            "model, nothing was measured"
+        )
+    return times
 
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)

@@ -53,7 +53,7 @@ class Captured:
     """`graph.nodes[i]` is `fx_nodes[i]`, the i-th node of `gm.graph` that is not its output.
     `device` is where most of its tensors live. Each output of `gm` is a node or None."""
 
-    gm: fx.GraphModule
+    gm: fx.GraphModule = field(repr=False)
     graph: Graph
     device: torch.device
     fx_nodes: tuple[fx.Node, ...] = field(repr=False)

@@ -7,7 +7,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class DeviceProfile:
     capability: int
     l2_bytes: int
     clock_hz: float
-    copy_s: tuple[tuple[float, float], ...]
+    copy_s: tuple[tuple[float, float], ...] = field(repr=False)
     l2_bandwidth: float
     launch_s: float
     latency_s: float

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -111,7 +111,7 @@ def map_refs(value: Arg, renumber: Mapping[int, int]) -> Arg:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Graph:
     """Nodes in topological order (`nodes[i].id == i`); `outputs` may repeat and may hold None.
 
@@ -142,12 +142,22 @@ class Graph:
         """Ids of the nodes that read this one (the graph's outputs are not nodes)."""
         return self._users[node]
 
+    def __repr__(self) -> str:
+        return f"<Graph of {len(self.nodes)} nodes>"
+
     def __str__(self) -> str:
         """Text that `parse.parse` reads: without names, and with a number that varies as the one
         that it is here."""
         lines = [_line(node) for node in self.nodes]
         lines += ["numerics: eager"] * (self.numerics == "eager")
         return "\n".join([*lines, f"return {', '.join(_name(self, o) for o in self.outputs)}"])
+
+
+def short_names(graph: Graph, nodes: Iterable[int]) -> tuple[str, ...]:
+    """The operations of these nodes without name space and overload, inputs left out: "add"."""
+    found = (graph.nodes[n].op for n in nodes if n < len(graph.nodes))
+    bare = (op.removeprefix("aten.").removeprefix("prims.") for op in found if op != INPUT)
+    return tuple(op.partition(".")[0] for op in bare)
 
 
 def _name(graph: Graph, output: int | None) -> str:

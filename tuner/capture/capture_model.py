@@ -90,7 +90,7 @@ class Part:
 
     key: str
     captured: Captured
-    inputs: tuple[Any, ...]
+    inputs: tuple[Any, ...] = field(repr=False)
     stage: Stage
     times: int = 1
     forward: str | None = None
