@@ -16,6 +16,8 @@ from rich.text import Text
 
 from ..db import PlanRecord, Store
 from ..db.location import resolve
+from ..report.figures import figures
+from ..terminal import size
 from . import render, stored
 from .errors import UsageError
 from .options import (
@@ -179,7 +181,7 @@ def _explained(
             found.plan,
             place.profile,
             measured=found.measured,
-            sources=_sources(part.captured.fx_nodes),
+            sources=sources(part.captured.fx_nodes),
             only=None if group is None else {group},
             texts=texts,
         )
@@ -202,7 +204,7 @@ def found_plan(part: Part, place: Place, store: Store | None) -> FoundPlan:
     if record.versions != versions(portable="cuda" not in record.versions):
         note += f", made with {render.pairs(record.versions)}: its kernels may have changed since"
     plan = stored.shown(store, record).plan
-    return FoundPlan(plan, record.key, note, _measured(store, plan))
+    return FoundPlan(plan, record.key, note, measured_in(store, plan))
 
 
 def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:
@@ -220,7 +222,7 @@ def _modelled(graph: Graph, place: Place) -> Plan:
     return modelled_plan(graph, place.profile)
 
 
-def _measured(store: Store, plan: Plan) -> dict[str, Measured]:
+def measured_in(store: Store, plan: Plan) -> dict[str, Measured]:
     """What the trials of the chosen configs told, by kernel key."""
     found = {group.kernel_key: _trial(store, plan, group) for group in plan.groups}
     return {name: measured for name, measured in found.items() if measured is not None}
@@ -247,7 +249,7 @@ def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]+)')
 
 
-def _sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
+def sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
     """The innermost line of the user's code behind each node, where Dynamo kept it."""
     found = {}
     for number, node in enumerate(nodes):
@@ -308,7 +310,7 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     console.print(_indented(_operations(group), 1))
     _section(console, "reads", [_tensor(t) for t in group.inputs])
     _section(console, "writes", [_tensor(t) for t in group.outputs])
-    never = [f"{t}, {_size(t.nbytes)} never stored" for t in group.never_stored]
+    never = [f"{t}, {size(t.nbytes)} never stored" for t in group.never_stored]
     _section(console, "largest intermediates", never)
     _section(console, "between its kernels", [_tensor(t) for t in group.temporaries])
     if group.otherwise is not None:
@@ -339,8 +341,8 @@ def _print_kernel(console: Console, kernel: Kernel) -> None:
     _lines(console, [f"kernel {kernel.name}: {kernel.programs} programs, {time}"], 1)
     axes = render.table("axis", "extent", "role", "block", "blocks", right=("extent", "block"))
     for axis in kernel.axes:
-        count = str(-(-axis.extent // axis.block))
-        axes.add_row(axis.name, str(axis.extent), axis.role, str(axis.block), count)
+        blocks = str(-(-axis.extent // axis.block))
+        axes.add_row(axis.name, str(axis.extent), axis.role, str(axis.block), blocks)
     console.print(_indented(axes, 2))
     for bound in kernel.bounds:
         where = " and ".join(bound.conditions)
@@ -363,30 +365,9 @@ def _operations(group: GroupExplanation) -> Table:
 
 
 def _figures(group: GroupExplanation) -> Table:
-    """Predicted beside measured; a dash for what is not known."""
-    cost, known = group.predicted, group.measured
-    assert cost is not None
-    seconds, planned = render.duration(cost.seconds), render.duration(group.predicted_s)
-    # A plan of an older model of the device was chosen by other figures.
-    seconds += "" if planned in (seconds, "-") else f" ({planned} in the plan)"
-    rows = (
-        ("memory traffic", _size(cost.hbm_bytes), None),
-        ("L2 traffic", _size(cost.l2_bytes), None),
-        ("matrix flops", _count(cost.flops), None),
-        ("fma operations", _count(cost.fma), None),
-        ("sfu operations", _count(cost.sfu), None),
-        ("registers a thread", str(cost.registers), known.registers),
-        ("spilled a thread", _size(cost.spill_bytes), _size(known.spill_bytes)),
-        ("shared memory a block", _size(cost.shared_bytes), _size(known.shared_bytes)),
-        ("occupancy", f"{cost.occupancy:.0%}", None),
-        ("waves", f"{cost.waves:.3g}", None),
-        ("launches", str(cost.launches), None),
-        ("bound by", cost.limit, None),
-        ("time", seconds, render.duration(known.seconds)),
-    )
     made = render.table("figure", "predicted", "measured", right=("predicted", "measured"))
-    for name, predicted, measured in rows:
-        made.add_row(name, predicted, "-" if measured is None else str(measured))
+    for figure in figures(group):
+        made.add_row(figure.name, figure.predicted, figure.measured or "-")
     return made
 
 
@@ -425,7 +406,7 @@ def _denied(denied: Denied) -> str:
 
 
 def _tensor(tensor: Tensor) -> str:
-    return f"{tensor}, {_size(tensor.nbytes)}"
+    return f"{tensor}, {size(tensor.nbytes)}"
 
 
 def _heading(console: Console, text: str) -> None:
@@ -448,20 +429,3 @@ def _lines(console: Console, lines: list[str], depth: int) -> None:
     """Whole lines, however long: nests and kernels are read as they are."""
     for line in lines:
         console.print(Text("  " * depth + line), soft_wrap=True)
-
-
-def _size(nbytes: int | None) -> str:
-    if nbytes is None:
-        return "-"
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << power:
-            return f"{nbytes / (1 << power):.1f} {unit}"
-    return f"{nbytes} B"
-
-
-def _count(number: float) -> str:
-    """Three figures with a unit of thousands."""
-    for scale, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number:.3g}"

@@ -28,6 +28,7 @@ COMMANDS = {
     "show": "Show a plan: its groups, times and kernels.",
     "plans": "List the plans in the store.",
     "explain": "Explain a plan: loops, costs, and why neighbours are not one kernel.",
+    "report": "Write all that is known of a model's plans as one HTML file.",
     "diff": "Compare two plans: which groups changed, and their times.",
     "why-miss": "Say why no stored plan fits a model, and what to do.",
     "repro": "Write a script that runs one kernel of a plan alone.",

@@ -298,19 +298,27 @@ def _volume(dot: Dot, tiles: Tiles) -> int:
     return tiles.blocks[dot.m] * tiles.blocks[dot.n] * tiles.blocks[dot.k]
 
 
-def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:
-    """Seconds of the vendor's product for a contraction of a graph."""
+def vendor_work(graph: Graph, node: int, device: DeviceProfile) -> tuple[float, float]:
+    """Floating-point operations of a contraction of a graph, and the rate a second at which the
+    vendor's large products of its type run."""
     this = graph.nodes[node]
     contraction, named = row(this), bound(this)
     assert isinstance(contraction, Contraction)
     assert this.type is not None
     left = graph.nodes[_ref(named[contraction.left])].type
     assert left is not None
-    work = 2.0 * this.type.numel * left.shape[-1]
     rate = device.tensor_flops * device.vendor
     if left.dtype == "float32":
         tf32 = dict(this.kwargs).get("precision") == "tf32"
         rate *= 0.5 if tf32 else 0.07
+    return 2.0 * this.type.numel * left.shape[-1], rate
+
+
+def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:
+    """Seconds of the vendor's product for a contraction of a graph."""
+    this = graph.nodes[node]
+    assert this.type is not None
+    work, rate = vendor_work(graph, node, device)
     moved = sum(t.nbytes for t in (graph.nodes[i].type for i in this.inputs) if t)
     moved += this.type.nbytes
     # Blocks of 128 x 128, one for each SM at a time: a small product leaves SMs idle.

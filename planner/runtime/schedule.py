@@ -46,7 +46,7 @@ def schedule(captured: Captured, groups: Mapping[int, Unit]) -> tuple[Unit, ...]
     for first, second in _effect_order(captured, needed, effects):
         if first != second:
             before[number[second]].add(number[first])
-    return tuple(units[i] for i in _ordered(units, before))
+    return tuple(units[i] for i in in_order(units, before))
 
 
 def _needed(
@@ -66,8 +66,9 @@ def _needed(
     return needed
 
 
-def _ordered(units: Sequence[Unit], before: Sequence[set[int]]) -> list[int]:
-    """Topological, and among those that can run the one that stands first in the graph."""
+def in_order(units: Sequence[Unit], before: Sequence[set[int]]) -> list[int]:
+    """The places of units so that each comes after those `before` it, and among those that can run
+    the one that stands first in the graph. Raises PlanError when units wait for each other."""
     after: list[list[int]] = [[] for _ in units]
     waits = [len(b) for b in before]
     for i, sources in enumerate(before):

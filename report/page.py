@@ -1,0 +1,113 @@
+"""The page of a report: one HTML file that fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..markup import render, text_of
+from ..planner.errors import FusionplanError
+from ..planner.plan import RANK, Evidence
+from .data import Report
+from .view import GraphPage
+
+LIMIT = 3_000_000
+"""Most bytes of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page has room for, for all groups."""
+
+    kernels: bool = True
+    operations: bool = True
+    details: bool = True
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        names = (
+            ("the text of the kernels (planner show --source prints it)", self.kernels),
+            ("the tables of operations (planner explain prints them)", self.operations),
+            ("all that a click on a group shows (planner explain --group prints it)", self.details),
+        )
+        return tuple(name for name, has in names if not has)
+
+
+LEVELS = (
+    Shown(),
+    Shown(kernels=False),
+    Shown(kernels=False, operations=False),
+    Shown(kernels=False, operations=False, details=False),
+)
+"""From everything to what a model of very many groups has room for."""
+
+
+class Verdict(NamedTuple):
+    """One sentence, and how it begins."""
+
+    times: str
+    rest: str
+
+
+def page(report: Report, limit: int = LIMIT) -> str:
+    """The report as HTML of at most so many bytes: of a model for which that is too little, less is
+    shown of its groups, and the page says what. Raises FusionplanError where that is no help."""
+    graphs = [GraphPage(n, graph, report.roof) for n, graph in enumerate(report.graphs)]
+    for shown in LEVELS:
+        text = _rendered(report, graphs, shown)
+        if len(text.encode()) <= limit:
+            return text
+    raise FusionplanError(
+        f"the report of {len(graphs)} graphs takes more than {limit} bytes: report one plan by its "
+        "key (planner plans lists them)"
+    )
+
+
+def _rendered(report: Report, graphs: Sequence[GraphPage], shown: Shown) -> str:
+    script = text_of("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    contests = [graph.contest for graph in report.graphs if graph.contest is not None]
+    return render(
+        "report.html",
+        report=report,
+        graphs=graphs,
+        shown=shown,
+        verdict=verdict(report),
+        evidence=_evidence(report),
+        measured=any(way.measured for way in report.gain.ways),
+        unknown=sum(graph.unknown for graph in graphs),
+        contest=contests[0] if contests else None,
+        script=script,
+        script_digest=digest,
+    )
+
+
+def _evidence(report: Report) -> Evidence:
+    """The weakest of the graphs."""
+    found = [graph.explanation.evidence for graph in report.graphs]
+    return min(found, key=lambda evidence: RANK[evidence], default="modelled")
+
+
+def verdict(report: Report) -> Verdict | None:
+    """What was gained, in a sentence; None where there is nothing to compare with."""
+    gain = report.gain
+    if gain.times is None:
+        return None
+    least = next((way.seconds for way in gain.ways if way.kind == "least"), None)
+    plan = next(way for way in gain.ways if way.kind == "plan")
+    beside = (
+        f" It takes {plan.seconds / least:.1f} times the device's least (by the model)."
+        if least
+        else ""
+    )
+    times = f"{gain.times:.2f}x"
+    if gain.best is None:
+        rest = "as fast as each operation by itself (by the cost model)."
+    elif gain.times > 1.0:
+        rest = f"as fast as {gain.best}, the fastest baseline (measured)."
+    else:
+        rest = f"the speed of {gain.best}, the fastest baseline (measured): no gain."
+    return Verdict(times, rest + beside)

@@ -1,0 +1,256 @@
+"""A graph as a page shows it: what its templates ask for, in words and places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..planner.explanation import Denied, Explanation, GroupExplanation, Kernel, Otherwise
+from ..terminal import duration
+from .data import Border, GraphReport, Roof, Search, Step, Stored, Tried
+from .draw import (
+    Plot,
+    Point,
+    Roofline,
+    Row,
+    history_plot,
+    label,
+    lanes_width,
+    roofline,
+    rows,
+    search_plot,
+)
+from .figures import Figure, figures
+
+_DEAREST = 12
+"""Borders that are listed for the whole graph."""
+_FAILURES = 30
+"""Failures that are listed for a group, those of one reason once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A row with what a click shows. name: of its part of the page; same: the name of what it
+    shares with equal groups."""
+
+    name: str
+    row: Row
+    group: GroupExplanation | None
+    figures: tuple[Figure, ...]
+    same: str | None
+
+    @property
+    def is_measured(self) -> bool:
+        return any(figure.measured is not None for figure in self.figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """What equal groups share: kernels and search. group: the first of them; count: of them."""
+
+    name: str
+    group: GroupExplanation
+    search: Search | None
+    plot: Plot | None
+    count: int = 1
+
+    @staticmethod
+    def body(kernel: Kernel) -> str:
+        """The nest without its axes, which stand in a table."""
+        lines = kernel.nest.splitlines()
+        return "\n".join(line for line in lines if not line.startswith("axis "))
+
+    @property
+    def outcomes(self) -> list[tuple[str, int]]:
+        """How many trials ended so, the most frequent first."""
+        trials = self.search.trials if self.search else ()
+        return Counter(trial.outcome for trial in trials).most_common()
+
+    @property
+    def failures(self) -> list[tuple[Tried, int]]:
+        """A trial for each way to fail, with how many failed so."""
+        found: dict[tuple[str, str], list[Tried]] = {}
+        for trial in self.search.trials if self.search else ():
+            if trial.seconds is None:
+                found.setdefault((trial.outcome, trial.reason), []).append(trial)
+        return [(trials[0], len(trials)) for trials in found.values()][:_FAILURES]
+
+    @property
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """Titles with lines."""
+        group = self.group
+        largest = [f"{t}" for t in group.temporaries]
+        proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
+        sections = [
+            ("Between its kernels", largest),
+            ("Derived, so that folds share one pass", proofs),
+            ("A pass of its own", [_denied(d) for d in group.denied]),
+            ("Layouts that it does not have", [_denied(d) for d in group.layouts]),
+            ("Runs instead of the region", [_body(*body) for body in group.bodies]),
+        ]
+        return [(title, lines) for title, lines in sections if lines]
+
+
+class GraphPage:
+    """One graph of a report; `number` tells it from the others of the page."""
+
+    def __init__(self, number: int, graph: GraphReport, roof: Roof) -> None:
+        self.number, self.graph = number, graph
+        found = rows(graph)
+        self.width = lanes_width(found)
+        self.roofline: Roofline | None = roofline(graph, roof)
+        self.history: Plot | None = history_plot(graph.runs)
+        same: dict[str, Same] = {}
+        self.details = tuple(self._detail(row, same) for row in found)
+        self.same = tuple(same.values())
+
+    def _detail(self, row: Row, same: dict[str, Same]) -> Detail:
+        step, name = row.step, f"step-{self.number}-{row.step.place}"
+        if step.group is None:
+            return Detail(name, row, None, (), None)
+        group = self.graph.explanation.groups[step.group]
+        content = step.search or f"group {step.group}"
+        key = f"{content} {group.lowering} {group.config} {group.options}"
+        if key in same:
+            same[key] = replace(same[key], count=same[key].count + 1)
+        else:
+            search = next((s for s in self.graph.searches if s.key == step.search), None)
+            plot = None if search is None else search_plot(search)
+            same[key] = Same(f"same-{self.number}-{len(same)}", group, search, plot)
+        return Detail(name, row, group, figures(group), same[key].name)
+
+    # --- the graph as a whole ---
+
+    @property
+    def open(self) -> int | None:
+        """The place of the step that is shown first: the longest group, for there is most to see
+        of groups."""
+        steps = self.graph.steps
+        longest = max(steps, key=lambda s: (s.group is not None, s.seconds or 0.0), default=None)
+        return None if longest is None else longest.place
+
+    @property
+    def gone(self) -> int:
+        return sum(len(step.gone) for step in self.graph.steps)
+
+    @property
+    def gone_bytes(self) -> int:
+        return sum(value.nbytes for step in self.graph.steps for value in step.gone)
+
+    @property
+    def operations(self) -> int:
+        return len({node for step in self.graph.steps for node in self._nodes(step)})
+
+    def _nodes(self, step: Step) -> list[int]:
+        if step.group is None:
+            return [] if step.node is None else [step.node]
+        return [o.node for o in self.graph.explanation.groups[step.group].operations]
+
+    @property
+    def kernels(self) -> int:
+        """Launches of generated kernels."""
+        return sum(s.kernels for s in self.graph.steps if s.lowering == "triton")
+
+    @property
+    def others(self) -> int:
+        """Steps that are not generated."""
+        return sum(s.lowering != "triton" for s in self.graph.steps)
+
+    @property
+    def any_measured(self) -> bool:
+        return any(step.measured_s is not None for step in self.graph.steps)
+
+    @property
+    def unknown(self) -> int:
+        """Steps of which the model knows no time."""
+        return sum(step.seconds is None for step in self.graph.steps)
+
+    def has(self, lowering: str) -> bool:
+        return any(step.lowering == lowering for step in self.graph.steps)
+
+    def over(self, nbytes: int) -> str:
+        """Beside the bytes of the plan."""
+        plan = self.graph.traffic.plan_bytes
+        return f"{nbytes / plan:.2f}x" if plan else ""
+
+    @cached_property
+    def dearest(self) -> list[tuple[str, Border]]:
+        """Each border once, with the label of its first step."""
+        found = [
+            (step, border)
+            for step in self.graph.steps
+            for border in step.borders
+            if step.place < border.other
+        ]
+        found.sort(key=lambda each: -each[1].spared_s)
+        return [(self.label(step.place), border) for step, border in found[:_DEAREST]]
+
+    # --- a step ---
+
+    def label(self, place: int) -> str:
+        return label(self.graph.steps[place])
+
+    def times(self, step: Step) -> list[tuple[str, str, float]]:
+        """Name, kind and seconds of the bars of a step."""
+        found = [
+            ("measured", "plan", step.measured_s),
+            ("predicted", "apart" if step.measured_s is not None else "plan", step.predicted_s),
+            ("the device's least", "least", step.least.seconds),
+        ]
+        return [(name, kind, seconds) for name, kind, seconds in found if seconds is not None]
+
+    def longest(self, step: Step) -> float:
+        return max(seconds for _, _, seconds in self.times(step)) or 1.0
+
+    def read_by(self, tensor: Stored) -> str:
+        names = list(dict.fromkeys(self.label(reader) for reader in tensor.readers))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        told = [f"read by {', '.join(names[:4])}{more}"] if names else []
+        told += ["a result"] if tensor.result else []
+        return "".join(f", {text}" for text in told)
+
+    def given(self, step: Step) -> list[tuple[str, Stored]]:
+        """What a step reads of others, with their labels."""
+        read = [t for t in self.graph.stored if step.place in t.readers]
+        return [(self.label(tensor.writer), tensor) for tensor in read]
+
+    def touched(self, step: Step) -> str:
+        """Numbers of the tensors that a step reads or writes."""
+        found = enumerate(self.graph.stored)
+        return " ".join(str(i) for i, t in found if step.place in (t.writer, *t.readers))
+
+    def point(self, step: Step) -> Point | None:
+        points: Sequence[Point] = self.roofline.plot.points if self.roofline else ()
+        return next((point for point in points if point.place == step.place), None)
+
+    def alone(self, step: Step) -> Otherwise | None:
+        """Why an operation is in no group."""
+        found = self.graph.explanation.alone
+        return next((a.otherwise for a in found if a.operation.node == step.node), None)
+
+    def otherwise(self, otherwise: Otherwise) -> str:
+        if otherwise.refusal is not None:
+            return f"{otherwise.refusal.rule}: {otherwise.refusal.reason}"
+        ours, aten = duration(otherwise.generated_s), duration(otherwise.aten_s)
+        return f"The model expects {ours} of the best generated kernel, {aten} as ATen."
+
+    def why(self, border: Border) -> str:
+        if border.refusal is not None:
+            return f"{border.refusal.rule}: {border.refusal.reason}"
+        together = f"the model expects {duration(border.together_s)} of one kernel"
+        if border.apart_s is None:
+            return f"{together}, and knows nothing of them apart"
+        return f"{together}, {duration(border.apart_s)} of both apart"
+
+
+def _denied(denied: Denied) -> str:
+    return f"{denied.subject}: {denied.rule}: {denied.reason}"
+
+
+def _body(times: int, body: Explanation) -> str:
+    groups = "; ".join(
+        f"{g.lowering}: {' '.join(o.name for o in g.operations[:6])}" for g in body.groups
+    )
+    return f"{times} times in a call: {groups or 'no group'}; {len(body.alone)} operations by ATen"
