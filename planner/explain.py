@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .bitsets import bits, bitset
-from .codegen.access import Tiles
 from .config import Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
@@ -44,6 +43,7 @@ from .nests.nest import Derivation
 from .plan import GroupPlan, Plan
 from .regions.ways import REGIONAL, way
 from .space.space import Space, space_of
+from .tiles.blocks import Blocks
 
 
 def explain(
@@ -163,13 +163,13 @@ class _Work:
         assert isinstance(schedule, Schedule)
         made = []
         for source, kernel in zip(program.kernels, schedule.kernels, strict=True):
-            nest, tiles = kernel.nest, Tiles.of(kernel.nest, config)
+            nest, blocks = kernel.nest, Blocks.of(kernel.nest, config.blocks)
             try:
                 cost = estimate(nest, config, self.device)
             except Refused as refused:
                 return refused.refusal
             text = source.text if self.texts else ""
-            shape = (str(nest), _axes(tiles), _bounds(tiles))
+            shape = (str(nest), _axes(blocks), _bounds(blocks))
             made.append(Kernel(source.name, *shape, source.grid, cost, text))
         return tuple(made)
 
@@ -335,19 +335,19 @@ def _derivation(part: Graph, schedule: Schedule | Refusal | None) -> Derivation:
     return schedule.kernels[0].nest.derived
 
 
-def _axes(tiles: Tiles) -> tuple[Axis, ...]:
-    pairs = zip(tiles.nest.axes, tiles.blocks, strict=True)
+def _axes(blocks: Blocks) -> tuple[Axis, ...]:
+    pairs = zip(blocks.nest.axes, blocks.sizes, strict=True)
     return tuple(Axis(axis.name, axis.extent, axis.role.value, block) for axis, block in pairs)
 
 
-def _bounds(tiles: Tiles) -> tuple[Bound, ...]:
-    nest = tiles.nest
+def _bounds(blocks: Blocks) -> tuple[Bound, ...]:
+    nest = blocks.nest
     return tuple(
         Bound(
             nest.axes[axis].name,
             tuple(condition(nest.axes, axis, limit) for limit in found),
-            tiles.turns(axis),
-            tiles.count(axis),
+            blocks.turns(axis),
+            blocks.count(axis),
         )
         for axis, found in nest.limits.items()
         if found

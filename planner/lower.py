@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .codegen.emit import Around, emit
+from .codegen.emit import emit
 from .codegen.source import Buffer, KernelSource, Program
 from .config import Config
 from .errors import Refusal, Refused
 from .graph.graph import Graph
 from .graph.ops import is_compute
 from .nests.group_nests import KernelNest, schedule_group
+from .tiles.tile import Around
 from .values.values import Load
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.registers import FEATURES, WEIGHTS, features, free, most, settled
-from fusionplan.planner.costs.tile_cache import tiles_of
+from fusionplan.planner.costs.tile_cache import placed
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import from_json
 from fusionplan.planner.nests.group_nests import schedule_group
@@ -50,11 +50,11 @@ def tuned(path: str) -> Iterator[dict]:
             nests = [] if isinstance(schedule, Refusal) else [k.nest for k in schedule.kernels]
             if sample.registers is None or len(nests) != 1 or nests[0].contractions:
                 continue
-            tiles, walks = tiles_of(nests[0], config), config.programs > 0
+            tiled, walks = placed(nests[0], config), config.programs > 0
             yield {
                 "name": sample.kernel,
                 "config": asdict(config),
-                "features": features(nests[0], tiles, config.num_warps, walks),
+                "features": features(tiled, config.num_warps, walks),
                 "registers": sample.registers,
                 "spill_bytes": sample.spill_bytes or 0,
             }

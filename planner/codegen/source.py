@@ -5,23 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..graph.graph import TensorType
+from ..tiles.descriptors import Descriptor
 
 BEGIN_NEXT, AWAIT_LAST = "gdc_launch_dependents", "gdc_wait"
 """Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel be
 launched, and what waits for the last one. Both do nothing where the launch did not ask for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """A tensor descriptor over a buffer, for bulk copies of blocks: its sizes, its strides (in
-    elements, the last is 1) and the block that one access moves. It begins `offset` elements into
-    the buffer. The offset and the strides but the last are multiples of 16 bytes, and so is the
-    buffer's address. In kernel text: `d.load([i, j])` (zeros outside) and `d.store([i, j], v)`."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    block: tuple[int, ...]
-    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ A stencil or a recurrence in one kernel has hundreds of loads that differ in the
 
 from __future__ import annotations
 
-from ..codegen.access import conditions
 from ..memo import by_identity
 from ..nests.nest import Nest
+from ..tiles.blocks import conditions
 
 
 @by_identity(64)

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ..codegen.access import Dot, Tiles
 from ..graph.dtypes import itemsize
-from ..nests.nest import Nest
-from ..nests.placement import Loop, Store
-from ..values.values import Choice, Compute, Fold, Load
+from ..tiles.program import Mma, TileProgram
+from ..values.values import Choice, Compute, Load
 from .staging import of_warp
 
 # Rounded from robust least squares over 310 kernels compiled for sm_90: 83% of those of attention
@@ -27,15 +25,15 @@ _BEFORE = 1.5
 _BASE_UNREDUCED, _UNREDUCED = 22.0, 1.36
 
 
-def registers(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, limit: int) -> float:
+def registers(program: TileProgram, num_warps: int, ahead: bool, limit: int) -> float:
     """What is alive at once, in 32-bit words a thread: results of products, from the first turn of
     their loop to their last use, loads, and what loops compute. What is computed takes the place of
     what is read for the last time. limit: what a thread can have; up to that the compiler is free
     with them."""
-    steps = [(i.value, loops) for i, loops in nest.walk() if not isinstance(i, (Store, Loop))]
-    dots = {c: dot for c in nest.contractions if (dot := tiles.dot(c)) is not None}
+    nest, mmas = program.nest, program.mmas
+    steps = [(each.value, loops) for each, loops in program.evaluations()]
     depth = {v: len(loops) for v, loops in steps}
-    counter = _Counter(nest, tiles, num_warps, depth, dots, _before(nest, dots, depth))
+    counter = _Counter(program, num_warps, depth, _before(program, depth))
     last = {r: place for place, (v, _) in enumerate(steps) for r in nest.values[v].reads}
     last.update((output.value, len(steps)) for output in nest.outputs)
     ends: dict[int, float] = defaultdict(float)
@@ -43,7 +41,7 @@ def registers(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, limit: int)
     alive = most = 0.0
     for place, (own, loops) in enumerate(steps):
         alive -= ends.pop(place, 0.0)
-        for value in (*(c for loop in loops for c in loop.carries if c in dots), own):
+        for value in (*(c for loop in loops for c in loop.carries if c in mmas), own):
             if value not in begun:
                 begun.add(value)
                 words = counter.words(value)
@@ -51,15 +49,15 @@ def registers(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, limit: int)
                 ends[max(last.get(value, -1), place + 1)] += words
         most = max(most, alive + counter.standing(own))
     whole = most + counter.left(ahead) + _PIECES * counter.pieces()
-    if any(isinstance(value.kind, Fold) and value.kind.times is None for value in nest.values):
+    if any(nest.fold(value).times is None for value in program.reductions):
         return _BASE + whole
     return max(_BASE + whole, min(limit, _BASE_UNREDUCED + _UNREDUCED * whole))
 
 
-def _before(nest: Nest, dots: Mapping[int, Dot], depth: Mapping[int, int]) -> set[int]:
+def _before(program: TileProgram, depth: Mapping[int, int]) -> set[int]:
     """What is computed outside of loops for the products that stand there."""
-    found: set[int] = set()
-    left = [r for c in dots if not depth[c] for r in nest.values[c].reads]
+    nest, found = program.nest, set[int]()
+    left = [r for c in program.mmas if not depth[c] for r in nest.values[c].reads]
     while left:
         value = left.pop()
         computed = isinstance(nest.values[value].kind, (Compute, Choice))
@@ -73,24 +71,26 @@ def _before(nest: Nest, dots: Mapping[int, Dot], depth: Mapping[int, int]) -> se
 class _Counter:
     """depth: loops around each value; before: what is computed outside of loops for a product."""
 
-    nest: Nest
-    tiles: Tiles
+    program: TileProgram
     num_warps: int
     depth: Mapping[int, int]
-    dots: Mapping[int, Dot]
     before: Collection[int]
 
+    @property
+    def mmas(self) -> Mapping[int, Mma]:
+        return self.program.mmas
+
     def each(self, value: int) -> float:
-        return self.tiles.tile(value) / (32 * self.num_warps)
+        return self.program.tile(value) / (32 * self.num_warps)
 
     def words(self, value: int) -> float:
-        nest, kind = self.nest, self.nest.values[value].kind
-        if value in self.dots:
+        nest, kind = self.program.nest, self.program.nest.values[value].kind
+        if value in self.mmas:
             return self.each(value) * self._repeated(value)
         if isinstance(kind, Load):
-            readers = [c for c in self.dots if value in nest.values[c].reads]
             # Operands lie in shared memory.
-            return 0.0 if readers else self.each(value) * max(0.5, itemsize(kind.dtype) / 4)
+            is_operand = value in self.program.operands
+            return 0.0 if is_operand else self.each(value) * max(0.5, itemsize(kind.dtype) / 4)
         if not isinstance(kind, (Compute, Choice)) or nest.values[value].dtype == "bool":
             return 0.0
         if value in self.before:
@@ -99,66 +99,60 @@ class _Counter:
 
     def _shared(self, value: int) -> float:
         """How many groups of warps hold the same rows of a computed left operand."""
-        for product, dot in self.dots.items():
-            rows = self.tiles.blocks[dot.m]
-            is_left = dot.m in self.nest.live[value] and not self.depth[product]
-            if is_left and self._grouped(product):
-                return max(1.0, 16.0 * self.num_warps / rows)
+        for product, mma in self.mmas.items():
+            is_left = mma.m in self.program.nest.live[value] and not self.depth[product]
+            if is_left and mma.suits_warpgroup:
+                return max(1.0, 16.0 * self.num_warps / self.program.blocks.sizes[mma.m])
         return 1.0
 
     def standing(self, product: int) -> float:
         """Of a product outside of loops, the rows and columns that a warp without a group loads."""
-        if product not in self.dots or self.depth[product] or self._grouped(product):
+        mma = self.mmas.get(product)
+        if mma is None or self.depth[product] or mma.suits_warpgroup:
             return 0.0
-        dot, fold = self.dots[product], self.nest.fold(product)
-        m, n, k = (self.tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
-        assert fold.times is not None
-        values = self.nest.values
-        sides = zip((fold.source, fold.times), of_warp(m, n, self.num_warps), strict=True)
-        loaded = sum(size for v, size in sides if isinstance(values[v].kind, Load))
-        return _STANDING * loaded * k * itemsize(fold.operand) / 128
+        nest, sizes = self.program.nest, self.program.blocks.sizes
+        of_each = of_warp(sizes[mma.m], sizes[mma.n], self.num_warps)
+        sides = zip((mma.source, mma.times), of_each, strict=True)
+        loaded = sum(size for v, size in sides if v in nest.loads)
+        return _STANDING * loaded * sizes[mma.k] * itemsize(nest.fold(product).operand) / 128
 
     def left(self, ahead: bool) -> float:
         """Computed left operands, which stay in registers while the next product runs beside them:
         with loads ahead, with several tiles of rows a warp, or without groups."""
-        most = 0.0
-        for product, dot in self.dots.items():
-            fold = self.nest.fold(product)
-            several = self.tiles.blocks[dot.m] > 16 * self.num_warps
-            beside = ahead or several or not self._grouped(product)
-            computed = not isinstance(self.nest.values[fold.source].kind, Load)
-            if beside and computed and self.depth[product]:
-                most = max(most, self.each(fold.source) * itemsize(fold.operand) / 4)
+        most, nest = 0.0, self.program.nest
+        for product, mma in self.mmas.items():
+            several = self.program.blocks.sizes[mma.m] > 16 * self.num_warps
+            beside = ahead or several or not mma.suits_warpgroup
+            if beside and mma.source not in nest.loads and self.depth[product]:
+                size = itemsize(nest.fold(product).operand)
+                most = max(most, self.each(mma.source) * size / 4)
         return most
 
     def pieces(self) -> float:
         """The parts of operands that a warp without a group loads at once."""
-        sizes = (
-            min(self.tiles.blocks[dot.m], 64) + self.tiles.blocks[dot.n]
-            for product, dot in self.dots.items()
-            if not self._grouped(product)
-        )
-        return max(sizes, default=0) * 16 / (64 * self.num_warps)
-
-    def _grouped(self, product: int) -> bool:
-        return self.tiles.by_group(self.dots[product], self.num_warps)
+        sizes = self.program.blocks.sizes
+        alone = (mma for mma in self.mmas.values() if not mma.suits_warpgroup)
+        most = max((min(sizes[mma.m], 64) + sizes[mma.n] for mma in alone), default=0)
+        return most * 16 / (64 * self.num_warps)
 
     def _repeated(self, product: int) -> float:
         """How many warps hold the same part of a result (see `matrix`)."""
-        m, n = (self.tiles.blocks[a] for a in (self.dots[product].m, self.dots[product].n))
-        if not self._grouped(product):
+        mma, sizes = self.mmas[product], self.program.blocks.sizes
+        m, n = sizes[mma.m], sizes[mma.n]
+        if not mma.suits_warpgroup:
             return max(1.0, 128.0 * self.num_warps / (m * n))
         return max(1.0, 16.0 * self.num_warps / m) if self._feeds(product) else 1.0
 
     def _feeds(self, product: int) -> bool:
         """Whether another product of the same loop is computed from this one."""
-        same = [c for c in self.dots if c != product and self.depth[c] == self.depth[product]]
-        left, seen = [r for c in same for r in self.nest.values[c].reads], set[int]()
+        nest = self.program.nest
+        same = [c for c in self.mmas if c != product and self.depth[c] == self.depth[product]]
+        left, seen = [r for c in same for r in nest.values[c].reads], set[int]()
         while left:
             value = left.pop()
             if value == product:
                 return True
-            if value not in seen and not isinstance(self.nest.values[value].kind, Load):
+            if value not in seen and value not in nest.loads:
                 seen.add(value)
-                left.extend(self.nest.values[value].reads)
+                left.extend(nest.values[value].reads)
         return False

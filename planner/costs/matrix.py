@@ -6,31 +6,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.access import GROUP, ONES, Dot, Tiles
-from ..codegen.descriptors import LONGEST
 from ..config import Config
 from ..graph.graph import Graph, Ref
 from ..graph.ops import Contraction, bound, row
-from ..nests.nest import Nest
-from ..nests.placement import Carry, Step, Store
-from ..values.values import Fold
+from ..tiles.blocks import Blocks
+from ..tiles.descriptors import LONGEST
+from ..tiles.program import (
+    ONES,
+    WARPGROUP,
+    Load,
+    Mma,
+    OnesMma,
+    Store,
+    TileProgram,
+)
 from .device import DeviceProfile
 from .tile_cache import once
+from .traffic import turns
 
 _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 """By operand dtype, times the 16-bit rate; float32 stands for tf32."""
 
 
 @once
-def dots(nest: Nest, tiles: Tiles) -> list[tuple[int, Dot, float]]:
-    """(value, tile axes, times in one program) of every matrix product."""
+def mmas(program: TileProgram) -> list[tuple[Mma, float]]:
+    """Every mma, and how often one program computes it."""
     found = []
-    for item, loops in nest.walk():
-        if isinstance(item, (Step, Carry)) and item.value in nest.contractions:
-            dot = tiles.dot(item.value)
-            if dot is not None:
-                times = math.prod(tiles.turns(loop.axis) for loop in loops)
-                found.append((item.value, dot, times))
+    for each, loops in program.evaluations():
+        if isinstance(each, Mma):
+            found.append((each, turns(loops, program.blocks)))
     return found
 
 
@@ -65,77 +69,67 @@ class Chain:
     steps: float
 
 
-def products_of(nest: Nest, tiles: Tiles, config: Config, programs: int) -> Products | None:
-    """The products of a nest, None where no contraction runs as one."""
-    found = dots(nest, tiles)
+def products_of(program: TileProgram, config: Config, programs: int) -> Products | None:
+    """The products of a program, None where no contraction runs as one."""
+    found = mmas(program)
     if not found:
         return None
     flops = tensor = ieee = 0.0
-    for value, dot, times in found:
-        fold, work = nest.fold(value), 2.0 * _volume(dot, tiles) * times * programs
+    for mma, times in found:
+        work = 2.0 * _volume(mma, program.blocks) * times * programs
         flops += work
-        if fold.operand == "float32" and fold.precision == "ieee":
+        if mma.ieee:
             ieee += work
         else:
-            tensor += work / _RATE[fold.operand]
-    ones = _ones(nest, tiles) * programs
+            tensor += work / _RATE[program.nest.fold(mma.value).operand]
+    ones = _ones(program) * programs
     flops, tensor = flops + ones, tensor + ones
-    slower = _slower([dot for _, dot, _ in found], tiles, config) + _slower_loops(nest)
+    slower = _slower([mma for mma, _ in found], program.blocks, config) + _slower_loops(program)
     ahead = 1 if config.reduction == "held" else max(1, config.num_stages - 1)
-    chain = _chain(nest, tiles, config, found) if len(found) > 1 else None
-    full = _is_full(nest, tiles, config, found)
+    chain = _chain(program, config, found) if len(found) > 1 else None
+    full = _is_full(program, config)
     return Products(flops, tensor, ieee, slower, ahead, chain, full)
 
 
-def _is_full(
-    nest: Nest, tiles: Tiles, config: Config, found: Sequence[tuple[int, Dot, float]]
-) -> bool:
-    most = max(tiles.blocks[dot.m] * tiles.blocks[dot.n] for _, dot, _ in found)
-    kinds = (value.kind for value in nest.values)
-    reduces = any(isinstance(kind, Fold) and kind.times is None for kind in kinds)
+def _is_full(program: TileProgram, config: Config) -> bool:
+    most = max(map(program.elements, program.mmas))
+    reduces = any(program.nest.fold(value).times is None for value in program.reductions)
     return most >= _MANY * 32 * config.num_warps and not reduces
 
 
 @once
-def _ones(nest: Nest, tiles: Tiles) -> float:
+def _ones(program: TileProgram) -> float:
     """Operations of one program's sums that are products with ones."""
     found = 0.0
-    for item, loops in nest.walk():
-        if not isinstance(item, (Step, Carry)):
-            continue
-        kind = nest.values[item.value].kind
-        if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
-            turns = math.prod(tiles.turns(loop.axis) for loop in loops)
-            found += 2.0 * ONES * tiles.tile(kind.source) * turns
+    for each, loops in program.evaluations():
+        if isinstance(each, OnesMma):
+            times = turns(loops, program.blocks)
+            found += 2.0 * ONES * program.elements(each.source) * times
     return found
 
 
-def _chain(
-    nest: Nest, tiles: Tiles, config: Config, found: Sequence[tuple[int, Dot, float]]
-) -> Chain:
+def _chain(program: TileProgram, config: Config, found: Sequence[tuple[Mma, float]]) -> Chain:
     """Triton gives all warps rows of a product that feeds another, so that its rows are reduced
     within a warp: where there are fewer rows, several warps do the same."""
-    tensor, most, steps = 0.0, 1.0, 0.0
-    for number, (value, dot, times) in enumerate(found):
-        fold = nest.fold(value)
-        m, n = tiles.blocks[dot.m], tiles.blocks[dot.n]
-        grouped, feeds = tiles.by_group(dot, config.num_warps), number < len(found) - 1
+    tensor, most, steps, blocks = 0.0, 1.0, 0.0, program.blocks
+    for number, (mma, times) in enumerate(found):
+        m, n = blocks.sizes[mma.m], blocks.sizes[mma.n]
+        grouped, feeds = mma.suits_warpgroup, number < len(found) - 1
         rows = 16.0 * config.num_warps / m if feeds and (grouped or m >= n) else 1.0
         columns = 8.0 * config.num_warps / n if not grouped and m < n else 1.0
         repeated = max(1.0, rows, columns)
-        ieee = fold.operand == "float32" and fold.precision == "ieee"
-        rate = _IEEE if ieee else _RATE[fold.operand]
+        rate = _IEEE if mma.ieee else _RATE[program.nest.fold(mma.value).operand]
         alone = 1.0 if grouped else _WARP_ALONE
-        tensor += 2.0 * _volume(dot, tiles) * times / rate * repeated * alone
+        tensor += 2.0 * _volume(mma, blocks) * times / rate * repeated * alone
         most = max(most, repeated)
         steps += times * (1.0 if grouped else _STEP_ALONE)
     loading = {
         tuple(map(id, loops)): loops
-        for item, loops in nest.walk()
-        if loops and isinstance(item, Step) and item.value in nest.loads
+        for each, loops in program.walk()
+        if loops and isinstance(each, Load)
     }
-    turns = sum(math.prod(tiles.turns(loop.axis) for loop in loops) for loops in loading.values())
-    waits = turns * (_AT_HAND if config.num_stages == 1 else 1.0 / (config.num_stages - 1))
+    every = sum(turns(loops, blocks) for loops in loading.values())
+    waits = every * (_AT_HAND if config.num_stages == 1 else 1.0 / (config.num_stages - 1))
     return Chain(tensor, most, waits, steps)
 
 
@@ -214,11 +208,12 @@ def tensor_s(products: Products, device: DeviceProfile) -> float:
     return products.tensor / device.tensor_flops + products.ieee / plain
 
 
-def _slower(found: Sequence[Dot], tiles: Tiles, config: Config) -> float:
-    pairs = [(tiles.blocks[dot.m], tiles.blocks[dot.n]) for dot in found]
+def _slower(found: Sequence[Mma], blocks: Blocks, config: Config) -> float:
+    pairs = [(blocks.sizes[mma.m], blocks.sizes[mma.n]) for mma in found]
+    summed = [blocks.sizes[mma.k] for mma in found]
     reuse = sum(2.0 * m * n / (m + n) for m, n in pairs) / len(pairs)
     thin = sum(_halvings(16 * config.num_warps, max(16, m)) for m, _ in pairs) / len(pairs)
-    looped, longest = config.reduction != "held", max(tiles.blocks[dot.k] for dot in found)
+    looped, longest = config.reduction != "held", max(summed)
     return (
         _ALWAYS
         + _POINTERS * (config.access == "pointer")
@@ -227,17 +222,17 @@ def _slower(found: Sequence[Dot], tiles: Tiles, config: Config) -> float:
         + _ONE_STAGE * (looped and config.num_stages == 1 and len(found) == 1)
         + _LONG_ROWS * (not looped and longest > LONGEST)
         + _WHOLE * (not looped and longest > _LITTLE)
-        + _FEW_WARPS * (config.num_warps < GROUP)
+        + _FEW_WARPS * (config.num_warps < WARPGROUP)
         + _TWO_STAGES * (looped and config.num_stages == 2)
-        + _SHORT * _halvings(64, min(tiles.blocks[dot.k] for dot in found))
+        + _SHORT * _halvings(64, min(summed))
         + _SMALL * _halvings(96, reuse)
         + _THIN * thin
     )
 
 
-def _slower_loops(nest: Nest) -> float:
+def _slower_loops(program: TileProgram) -> float:
     """By what is stored within loops."""
-    return _STORING * any(isinstance(item, Store) for item, loops in nest.walk() if loops)
+    return _STORING * any(isinstance(each, Store) for each, loops in program.walk() if loops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +289,8 @@ def _halvings(usual: float, found: float) -> float:
     return max(0.0, math.log2(usual / found))
 
 
-def _volume(dot: Dot, tiles: Tiles) -> int:
-    return tiles.blocks[dot.m] * tiles.blocks[dot.n] * tiles.blocks[dot.k]
+def _volume(mma: Mma, blocks: Blocks) -> int:
+    return blocks.elements((mma.m, mma.n, mma.k))
 
 
 def vendor_work(graph: Graph, node: int, device: DeviceProfile) -> tuple[float, float]:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..codegen.access import ONES, Dot, Tiles
-from ..codegen.descriptors import LONGEST
-from ..codegen.subtiles import epilogue
 from ..graph.dtypes import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
-from ..nests.placement import Loop, Step, Store
+from ..tiles.descriptors import LONGEST
+from ..tiles.program import (
+    ONES,
+    Instruction,
+    Loop,
+    Mma,
+    OnesMma,
+    Parts,
+    Reduce,
+    Store,
+    TileProgram,
+    Unit,
+    Welford,
+    by_body,
+    walk,
+)
 from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging
 from .alike import classes
 from .tile_cache import once
 
+_REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 MOST = 255
 _NARROW = 4  # Bytes of an element: a thread loads 16 bytes at once.
 
@@ -54,28 +67,21 @@ way, and where a little more is wanted it makes do."""
 
 @once
 def pressure(
-    nest: Nest,
-    tiles: Tiles,
-    num_warps: int,
-    subtiles: int = 1,
-    ahead: bool = False,
-    persistent: bool = False,
+    program: TileProgram, num_warps: int, ahead: bool = False, persistent: bool = False
 ) -> tuple[int, int]:
-    """(registers, spill bytes) per thread, as the compiler would report them. subtiles: parts in
-    which what follows the matrix products is done; ahead: loops load ahead for them; persistent:
-    programs walk over several tiles."""
-    limit = most(num_warps)
-    products = sum(tiles.dot(c) is not None for c in nest.contractions)
-    if products:
-        if products > 1:
-            wanted = chains.registers(nest, tiles, num_warps, ahead, limit)
+    """(registers, spill bytes) per thread, as the compiler would report them. ahead: loops load
+    ahead for mmas; persistent: programs walk over several tiles."""
+    limit, nest = most(num_warps), program.nest
+    if program.mmas:
+        if len(program.mmas) > 1:
+            wanted = chains.registers(program, num_warps, ahead, limit)
         else:
-            wanted = _with_dots(nest, tiles, 32 * num_warps, subtiles)
-            wanted = _by_warps(nest, tiles, num_warps, ahead, wanted)
+            wanted = _with_mma(program, 32 * num_warps)
+            wanted = _by_warps(program, num_warps, ahead, wanted)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
-    if nest.largest_tile(tiles.blocks) == 1:
+    if nest.largest_tile(program.blocks.sizes) == 1:
         return _OF_ONE, 0
-    stretches = features(nest, tiles, num_warps, persistent)
+    stretches = features(program, num_warps, persistent)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted -= _LOADLESS * (not nest.loads)
     wanted = settled(max(wanted, free(stretches, num_warps)))
@@ -99,16 +105,19 @@ def settled(wanted: float) -> float:
 _BASE, _HELD, _INSIDE = 25.3, 0.68, 0.42
 
 
-def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
+def _with_mma(program: TileProgram, threads: int) -> float:
     """With matrix products: their results stay in registers from the first turn of their loop to
     their last use, loaded operands in shared memory. Besides them count the other loads under way,
     and in a loop what is computed there and read again."""
-    sizes = {c: tiles.tile(c) for c in nest.contractions if tiles.dot(c)}
-    operands = {r for c in sizes for r in nest.values[c].reads}
-    folds = (v.id for v in nest.values if isinstance(v.kind, Fold))
-    sizes |= {f: ONES * tiles.tile(f) for f in folds if tiles.is_by_ones(f)}
-    behind = frozenset(epilogue(nest, tiles, subtiles).items) if subtiles > 1 else frozenset()
-    steps = [(i, loops) for i, loops in nest.walk() if not isinstance(i, (Store, Loop))]
+    nest, operands, steps = program.nest, program.operands, program.evaluations()
+    sizes = {
+        value: program.tile(value) * (ONES if isinstance(each, OnesMma) else 1)
+        for value, each in program.reductions.items()
+        if isinstance(each, (Mma, OnesMma))
+    }
+    epilogue = program.body[-1]
+    parts = len(epilogue.bodies) if isinstance(epilogue, Parts) else 1
+    behind = set(map(id, epilogue.bodies[0])) if isinstance(epilogue, Parts) else set()
     first = {i.value: place for place, (i, _) in enumerate(steps)}
     last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
     last.update((output.value, len(steps)) for output in nest.outputs)
@@ -116,10 +125,10 @@ def _with_dots(nest: Nest, tiles: Tiles, threads: int, subtiles: int) -> float:
     loaded = inside = most_held = most_inside = 0.0
     for place, (item, loops) in enumerate(steps):
         carried = {c for loop in loops for c in loop.carries}
-        kind, words = nest.values[item.value].kind, tiles.tile(item.value) / threads
+        kind, words = nest.values[item.value].kind, program.tile(item.value) / threads
         until, load, own = last.get(item.value, -1), 0.0, 0.0
         if isinstance(kind, Load) and item.value not in operands and until >= place:
-            load = words * max(0.5, itemsize(kind.dtype) / 4) / (subtiles if item in behind else 1)
+            load = words * max(0.5, itemsize(kind.dtype) / 4) / (parts if id(item) in behind else 1)
         elif isinstance(kind, Compute) and loops and until > place:
             own = words
         loaded, inside = loaded + load, inside + own
@@ -149,33 +158,30 @@ _AT_ONCE = 8.0
 _OWN = 0.5
 
 
-def _by_warps(nest: Nest, tiles: Tiles, num_warps: int, ahead: bool, wanted: float) -> float:
-    """Registers of a product, `wanted` and little more if groups of warps multiply (see
-    `Tiles.by_group`). Else each warp brings its rows and columns into registers. In a loop, where
-    nothing is loaded ahead, that is all of the left operand, else columns of the right one, for the
-    steps to come, and the left operand where it does not come as it is needed (`_staying`). Without
-    a loop it is all of both where something is computed first, or where they are too long for bulk
-    copies. With a whole row of 512 in one tile the compiler spills thousands of bytes."""
-    (product,) = (c for c in nest.contractions if tiles.dot(c))
-    dot, fold = tiles.dot(product), nest.fold(product)
-    assert dot is not None
-    assert fold.times is not None
-    m, n, k = (tiles.blocks[axis] for axis in (dot.m, dot.n, dot.k))
-    if fold.operand == "float32" and fold.precision == "ieee":
+def _by_warps(program: TileProgram, num_warps: int, ahead: bool, wanted: float) -> float:
+    """Registers of a product, `wanted` and little more if a warpgroup multiplies. Else each warp
+    brings its rows and columns into registers. In a loop, where nothing is loaded ahead, that is
+    all of the left operand, else columns of the right one, for the steps to come, and the left
+    operand where it does not come as it is needed (`_staying`). Without a loop it is all of both
+    where something is computed first, or where they are too long for bulk copies. With a whole row
+    of 512 in one tile the compiler spills thousands of bytes."""
+    nest = program.nest
+    ((mma, looped),) = [(i, own) for i, own in program.evaluations() if isinstance(i, Mma)]
+    m, n, k = (program.blocks.sizes[axis] for axis in (mma.m, mma.n, mma.k))
+    if mma.unit is Unit.FMA:
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
-    looped = next(own for item, own in nest.walk() if getattr(item, "value", None) == product)
-    if tiles.by_group(dot, num_warps):
-        whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, _first(fold, dot))
+    if mma.unit is Unit.WARPGROUP:
+        whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, mma.left)
         return wanted + _AT_ONCE * (not looped) + whole
     rows, columns = staging.of_warp(m, n, num_warps)
-    word = itemsize(fold.operand) / 128
+    word = itemsize(nest.fold(mma.value).operand) / 128
     if looped and not ahead:
         return wanted + _LEFT * rows * k * word
     if looped:
-        written, _ = staging.of_warp(*((m, n) if dot.m < dot.n else (n, m)), num_warps)
-        left = _staying(nest, fold, dot) * written * k * word
+        written, _ = staging.of_warp(*((n, m) if mma.is_turned else (m, n)), num_warps)
+        left = _staying(nest, mma) * written * k * word
         return wanted + left + max(0.0, _COLUMN * columns - _COLUMNS)
-    computed = any(not isinstance(nest.values[v].kind, Load) for v in (fold.source, fold.times))
+    computed = mma.source not in nest.loads or mma.times not in nest.loads
     if not computed and k <= LONGEST:
         return wanted
     operands = (rows + columns) * k * word * (1.0 if computed else _PLAIN)
@@ -196,20 +202,13 @@ def _is_costly(nest: Nest, value: int) -> bool:
     return False
 
 
-def _staying(nest: Nest, fold: Fold, dot: Dot) -> float:
+def _staying(nest: Nest, mma: Mma) -> float:
     """How much of the left operand of a warp's product is in registers at once, in a loop that
     loads ahead."""
-    first = _first(fold, dot)
-    if first not in nest.loads:
+    if mma.left not in nest.loads:
         return _COMPUTED_LEFT
-    inner = any(t.axis == dot.k and t.scale == 1 for t in nest.loads[first].offset.terms)
-    return _LEFT if inner == (dot.m > dot.n) else 0.0
-
-
-def _first(fold: Fold, dot: Dot) -> int:
-    """The left operand of a product as it is written (see `folds`)."""
-    assert fold.times is not None
-    return fold.times if dot.m > dot.n else fold.source
+    inner = any(t.axis == mma.k and t.scale == 1 for t in nest.loads[mma.left].offset.terms)
+    return _LEFT if inner == mma.is_turned else 0.0
 
 
 def _by_threads(results: float, k: int) -> float:
@@ -258,30 +257,30 @@ class _Needs:
 
 
 def features(
-    nest: Nest, tiles: Tiles, num_warps: int, persistent: bool = False
+    program: TileProgram, num_warps: int, persistent: bool = False
 ) -> list[tuple[float, ...]]:
-    """What registers are spent on in every stretch of a nest: FEATURES, where not said otherwise
+    """What registers are spent on in every stretch of a program: FEATURES, where not said otherwise
     in 32-bit words per thread."""
-    counter = _Counter.of(nest, tiles, 32 * num_warps, persistent)
-    return [counter.features(each) for each in _needs(nest)]
+    counter = _Counter.of(program, 32 * num_warps, persistent)
+    return [counter.features(each) for each in _needs(program)]
 
 
-@by_identity(64)
-def _needs(nest: Nest) -> list[_Needs]:
-    stretches = _stretches(nest)
+@by_body
+def _needs(program: TileProgram) -> list[_Needs]:
+    nest, stretches = program.nest, _stretches(program)
     read = [_read_from_before(nest, each) for each in stretches]
     defined: set[int] = set()
     found = []
     for number, each in enumerate(stretches):
         later = set().union(*read[number + 1 :])
         alive = {v for v in defined - set(each.values) if v in later or v in read[number]}
-        found.append(_needed(nest, each, alive, later))
+        found.append(_needed(program, each, alive, later))
         defined |= set(each.values)
     return found
 
 
-def _needed(nest: Nest, stretch: _Stretch, alive: set[int], later: set[int]) -> _Needs:
-    own = stretch.values
+def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set[int]) -> _Needs:
+    nest, own = program.nest, stretch.values
     kinds = [(v, nest.values[v].kind) for v in own]
     folds = bool(stretch.carries) or any(isinstance(kind, Fold) for _, kind in kinds)
     costs = {v: kind.cost for v, kind in kinds if isinstance(kind, Compute)}
@@ -291,7 +290,7 @@ def _needed(nest: Nest, stretch: _Stretch, alive: set[int], later: set[int]) -> 
         axis=stretch.axis,
         alive=tuple(alive),
         kept=tuple(v for v in own if v in later),
-        sources=tuple(s for c in stretch.carries for s in _states(nest, c)),
+        sources=tuple(s for c in stretch.carries for s in _states(program, c)),
         loads=tuple(v for v, kind in kinds if isinstance(kind, Load) and v not in later),
         streams=folds and not stretch.outputs,
         computed=tuple(costs),
@@ -311,32 +310,36 @@ def _read_from_before(nest: Nest, stretch: _Stretch) -> set[int]:
     return found - set(stretch.values)
 
 
-def _states(nest: Nest, carried: int) -> tuple[int, ...]:
-    """What a loop keeps for a fold, by values of its size: squares about a mean under way have
-    the first element beside them and the sum of the distances from there (`welford.py`)."""
-    value = nest.values[carried]
-    about = isinstance(value.kind, Fold) and value.kind.about is not None
-    return value.reads + (value.reads[0],) * (2 * about)
+def _states(program: TileProgram, carried: int) -> tuple[int, ...]:
+    """What a loop keeps for a reduction, by values of its size: squares about a mean under way have
+    the first element beside them and the sum of the distances from there (`codegen/welford.py`)."""
+    reads = program.nest.values[carried].reads
+    return reads + (reads[0],) * (2 * isinstance(program.reductions[carried], Welford))
 
 
-def _stretches(nest: Nest) -> list[_Stretch]:
-    """The body cut where all threads meet: at every fold and at both ends of every loop."""
+def _stretches(program: TileProgram) -> list[_Stretch]:
+    """The body cut where all threads meet: at every reduction and at both ends of every loop."""
     found = [_Stretch([])]
-    for item in nest.body:
-        match item:
-            case Loop(axis=axis, carries=carries):
-                inside = [each for each, _ in nest.walk_in(item)]
-                inner = [i.value for i in inside if isinstance(i, Step)]
+    for each in program.body:
+        match each:
+            case Loop(axis=axis, carries=carries, body=body):
+                inside = [inner for inner, _ in walk(body)]
                 stores = tuple(i.output for i in inside if isinstance(i, Store))
-                found.append(_Stretch(inner, carries, stores, axis))
+                found.append(_Stretch(_computed(inside), carries, stores, axis))
                 found.append(_Stretch(list(carries), gathers=True))
-            case Step(value=value):
-                found[-1].values.append(value)
-                if isinstance(nest.values[value].kind, Fold):
-                    found.append(_Stretch([]))
             case Store(output=output):
                 found[-1].outputs += (output,)
+            case _:
+                found[-1].values += _computed([each])
+                if isinstance(each, _REDUCTIONS):
+                    found.append(_Stretch([]))
     return [each for each in found if each.values or each.outputs]
+
+
+def _computed(instructions: Iterable[Instruction]) -> list[int]:
+    """The values that are complete where they stand."""
+    values = (i for i in instructions if not isinstance(i, (Store, Loop, Parts)))
+    return [i.value for i in values if not (isinstance(i, _REDUCTIONS) and i.carried)]
 
 
 @by_identity(64)
@@ -354,17 +357,16 @@ def _alike(nest: Nest) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    nest: Nest
-    tiles: Tiles
+    program: TileProgram
     elements: Sequence[float]
     persistent: bool
     known: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(nest: Nest, tiles: Tiles, threads: int, persistent: bool) -> _Counter:
+    def of(program: TileProgram, threads: int, persistent: bool) -> _Counter:
         """elements: of each value in every thread. Neighbouring threads lie along the last axis of
         the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
-        blocks = tiles.blocks
+        nest, blocks = program.nest, program.blocks.sizes
         sizes = {axes: math.prod(blocks[a] for a in axes) for axes in dict.fromkeys(nest.live)}
         largest = max(sizes, key=sizes.__getitem__)
         inner = max((a for a in largest if blocks[a] > 1), default=-1)
@@ -377,29 +379,32 @@ class _Counter:
             else:
                 held = min(across, whole)
             found[axes] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
-        return _Counter(nest, tiles, [found[axes] for axes in nest.live], persistent)
+        return _Counter(program, [found[axes] for axes in nest.live], persistent)
 
     def words(self, value: int) -> float:
         """32-bit words of a value in every thread."""
-        number = _alike(self.nest)[value]
+        number = _alike(self.program.nest)[value]
         if number not in self.known:
             self.known[number] = self._words(value)
         return self.known[number]
 
     def _words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
-        kind = self.nest.values[value].kind
-        size = itemsize(kind.dtype if isinstance(kind, Load) else self.nest.values[value].dtype)
+        kind = self.program.nest.values[value].kind
+        size = itemsize(
+            kind.dtype if isinstance(kind, Load) else self.program.nest.values[value].dtype
+        )
         return self.elements[value] * max(0.5 if self.is_packed(value) else 1.0, size / 4)
 
     def is_packed(self, value: int) -> bool:
-        access = self.nest.loads.get(value)
+        access = self.program.nest.loads.get(value)
         return access is None or any(
-            term.scale == 1 and self.tiles.blocks[term.axis] > 1 for term in access.offset.terms
+            term.scale == 1 and self.program.blocks.sizes[term.axis] > 1
+            for term in access.offset.terms
         )
 
     def features(self, each: _Needs) -> tuple[float, ...]:
-        trips = 1 if each.axis is None else self.tiles.count(each.axis)
+        trips = 1 if each.axis is None else self.program.blocks.count(each.axis)
         loaded = sum(map(self.words, each.loads))
         streamed = loaded if each.streams else 0.0
         looped = trips > 1
@@ -425,5 +430,5 @@ class _Counter:
         return max((self.elements[v] for v in values), default=0.0)
 
     def _stored(self, output: int) -> float:
-        out = self.nest.outputs[output]
+        out = self.program.nest.outputs[output]
         return self.elements[out.value] * max(0.5, itemsize(out.type.dtype) / 4)

@@ -2,128 +2,110 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ..codegen.access import ONES, Tiles
 from ..graph.dtypes import itemsize
-from ..nests.nest import Nest
-from ..nests.placement import Carry, Loop, Step, Store
-from ..values.values import Choice, Compute, Fold, Load
+from ..tiles.program import ONES, Load, Loops, Mma, OnesMma, Store, TileProgram
+from ..values import values
 from .tile_cache import once
 
 
 @once
-def staged_bytes(nest: Nest, tiles: Tiles, num_stages: int, num_warps: int) -> int:
-    """Shared memory for the operands of matrix products. What a loop loads ahead has a place for
-    every stage (one less where warps read operands into registers first); what is loaded before a
-    loop lies there until it ends; what is not loaded ahead makes room for what comes after it."""
-    if not nest.contractions:
-        return 0
-    steps = [(i, loops) for i, loops in nest.walk() if isinstance(i, (Step, Carry))]
-    places = [(i.value, tuple(id(loop) for loop in loops)) for i, loops in steps]
-    within, known = dict(places), set(places)
-    innermost = {
-        id(loop): not any(isinstance(each, Loop) for each in loop.body)
-        for _, loops in steps
-        for loop in loops
-    }
+def staged_bytes(program: TileProgram) -> int:
+    """Shared memory for the operands of mmas. What a loop loads ahead has a place for every stage
+    (one less where warps read operands into registers first); what is loaded before a loop lies
+    there until it ends; what is not loaded ahead makes room for what comes after it."""
+    steps = program.evaluations()
+    within = {each.value: loops for each, loops in steps}
+    known = {(each.value, tuple(map(id, loops))): each for each, loops in steps}
     standing: dict[int, int] = {}
     ahead: dict[int, dict[int, int]] = defaultdict(dict)  # By loop, of each load.
     alone: dict[tuple[int, ...], int] = {}
-    for item, _ in steps:
-        kind = nest.values[item.value].kind
-        if isinstance(kind, Fold) and tiles.is_by_ones(item.value):
-            (k,) = tiles.dims(nest.reduced(kind))
-            standing[-1] = 2 * tiles.blocks[k] * ONES  # The same ones for all such sums.
-        dot = tiles.dot(item.value) if item.value in nest.contractions else None
-        if dot is None:
+    for each, _ in steps:
+        if isinstance(each, OnesMma):
+            # The same ones for all such sums.
+            standing[-1] = 2 * program.blocks.sizes[each.k] * ONES
+        if not isinstance(each, Mma):
             continue
-        grouped = tiles.by_group(dot, num_warps)
-        here, now = within[item.value], 0
-        for load, size in _loads(nest, tiles, item.value).items():
+        here, now = within[each.value], 0
+        inside = tuple(map(id, here))
+        for load, size in _loads(program, each).items():
             # What several loops read is loaded in each of them.
-            there = here if (load, here) in known else within[load]
+            own = known.get((load, inside))
+            there = here if own is not None else within[load]
             if not there and here:
                 standing[load] = size
-            elif num_stages > 1 and there == here and here and innermost[here[-1]]:
-                count = max(1, num_stages - (not grouped))
-                if tiles.is_loaded_twice(load, num_warps):
-                    count += num_stages - 1
-                ahead[here[-1]][load] = size * count
+            elif own is not None and here and here[-1].stages > 1:
+                stages = here[-1].stages
+                count = max(1, stages - (not each.suits_warpgroup))
+                if isinstance(own, Load) and own.twice:
+                    count += stages - 1
+                ahead[inside[-1]][load] = size * count
             else:
                 now += size
-        now += _copied(nest, tiles, item.value, within, grouped)
-        alone[here] = max(alone.get(here, 0), now)
+        now += _copied(program, each, within)
+        alone[inside] = max(alone.get(inside, 0), now)
     kept = sum(size for loop in ahead.values() for size in loop.values())
     most = max(alone.values(), default=0)
     return sum(standing.values()) + kept + most
 
 
 @once
-def stored_bytes(nest: Nest, tiles: Tiles, subtiles: int) -> int:
-    """Shared memory through which the results of products are stored, when all else has left it:
-    tiles that a thread does not hold in rows."""
+def stored_bytes(program: TileProgram, subtiles: int) -> int:
+    """Shared memory through which the results of mmas are stored, when all else has left it: tiles
+    that a thread does not hold in rows."""
     stored = 0
-    for item in nest.body:
-        if isinstance(item, Store) and len(nest.stores[item.output].axes) > 1:
-            access = nest.stores[item.output]
-            elements = math.prod(tiles.blocks[a] for a in access.axes)
-            stored += elements * itemsize(access.type.dtype)
+    for each in program.body:
+        if isinstance(each, Store) and len(each.access.axes) > 1:
+            elements = program.blocks.elements(each.access.axes)
+            stored += elements * itemsize(each.access.type.dtype)
     return stored // subtiles
 
 
-def _loads(nest: Nest, tiles: Tiles, product: int) -> dict[int, int]:
-    """Bytes of each load that is an operand of a product, or that one is computed from."""
-    fold, found = nest.fold(product), {}
-    for operand in nest.values[product].reads:
-        if isinstance(nest.values[operand].kind, Load):
-            found[operand] = _elements(nest, tiles, operand) * itemsize(fold.operand)
+def _loads(program: TileProgram, mma: Mma) -> dict[int, int]:
+    """Bytes of each load that is an operand of an mma, or that one is computed from."""
+    nest, found = program.nest, dict[int, int]()
+    size = itemsize(nest.fold(mma.value).operand)
+    for operand in dict.fromkeys((mma.source, mma.times)):
+        whole = program.elements(operand)
+        if operand in nest.loads:
+            found[operand] = whole * size
             continue
-        whole = _elements(nest, tiles, operand)
-        for load in _behind(nest, operand):
-            kind = nest.values[load].kind
-            if isinstance(kind, Load) and _elements(nest, tiles, load) == whole:
-                found[load] = whole * itemsize(kind.dtype)
+        for load in _behind(program, operand):
+            if program.elements(load) == whole:
+                found[load] = whole * itemsize(nest.loads[load].type.dtype)
     return found
 
 
-def _copied(
-    nest: Nest, tiles: Tiles, product: int, within: Mapping[int, tuple[int, ...]], grouped: bool
-) -> int:
+def _copied(program: TileProgram, mma: Mma, within: Mapping[int, Loops]) -> int:
     """Bytes of computed operands. The left one may be read from the registers that it was computed
     in: not where each warp has other columns of it, nor where its own product had a loop inside."""
-    fold = nest.fold(product)
-    assert fold.times is not None
-    sides = [fold.times]
+    nest = program.nest
+    sides = [mma.times]
     apart = any(
-        len(within[c]) > len(within[product])
+        len(within[c]) > len(within[mma.value])
         for c in nest.contractions
-        if c != product and c in within
+        if c != mma.value and c in within
     )
-    if not grouped or apart:
-        sides.append(fold.source)
-    computed = (v for v in sides if isinstance(nest.values[v].kind, (Compute, Choice)))
-    return sum(_elements(nest, tiles, v) * itemsize(fold.operand) for v in computed)
+    if not mma.suits_warpgroup or apart:
+        sides.append(mma.source)
+    kinds = (values.Compute, values.Choice)
+    computed = [v for v in sides if isinstance(nest.values[v].kind, kinds)]
+    return sum(map(program.elements, computed)) * itemsize(nest.fold(mma.value).operand)
 
 
-def _behind(nest: Nest, value: int) -> set[int]:
+def _behind(program: TileProgram, value: int) -> set[int]:
     """The loads that a value is computed from, without sums between."""
     found: set[int] = set()
     left = [value]
     while left:
-        this = left.pop()
-        kind = nest.values[this].kind
-        if isinstance(kind, Load):
-            found.add(this)
-        elif isinstance(kind, (Compute, Choice)):
-            left.extend(nest.values[this].reads)
+        this = program.nest.values[left.pop()]
+        if isinstance(this.kind, values.Load):
+            found.add(this.id)
+        elif isinstance(this.kind, (values.Compute, values.Choice)):
+            left.extend(this.reads)
     return found
-
-
-def _elements(nest: Nest, tiles: Tiles, value: int) -> int:
-    return math.prod(tiles.blocks[a] for a in nest.live[value])
 
 
 def of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:

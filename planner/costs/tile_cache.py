@@ -1,9 +1,4 @@
-"""Tiles that many configs share, and what was counted of them.
-
-Configs of one nest mostly differ in what leaves its tiles as they are: warps, stages, how operands
-are read. Here tiles of the same blocks are the same object, and what is counted of them is kept.
-Not for text: a kernel that is written has its own `Numbers`.
-"""
+"""What was counted of tile programs that many configs share (see `tiles.tile.tiled`)."""
 
 from __future__ import annotations
 
@@ -11,50 +6,53 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from ..codegen.access import Tiles
 from ..config import Config
 from ..memo import by_identity
 from ..nests.nest import Nest
-
-_MOST = 1 << 12
+from ..tiles.passes.assign_programs import grid_of
+from ..tiles.passes.keep_operands_shared import keep_operands_shared
+from ..tiles.passes.split_epilogue import split_epilogue
+from ..tiles.program import TileProgram
+from ..tiles.tile import tiled
 
 More = ParamSpec("More")
 Result = TypeVar("Result")
 
 
-def tiles_of(nest: Nest, config: Config) -> Tiles:
-    """As `Tiles.of`, the same object for the same blocks."""
-    known = _tiles(nest)
-    found = known.get(config.blocks)
-    if found is None:
-        if len(known) >= _MOST:
-            known.clear()
-        found = known[config.blocks] = Tiles.of(nest, config)
-    return found
+def placed(nest: Nest, config: Config) -> TileProgram:
+    """The program as far as block sizes decide it: the same object for the same ones. Raises
+    Refused when the config names no block for an axis."""
+    return tiled(nest, config, keep_operands_shared)
+
+
+def scheduled(nest: Nest, config: Config) -> TileProgram:
+    """The program as far as warps, stages and parts decide it too, where there are mmas; without
+    them nothing is counted that depends on those. Raises Refused when the config does not fit."""
+    program = placed(nest, config)
+    return tiled(nest, config, split_epilogue) if program.mmas else program
 
 
 def once(
-    function: Callable[Concatenate[Nest, Tiles, More], Result],
-) -> Callable[Concatenate[Nest, Tiles, More], Result]:
-    """A function of a nest, tiles of it, and numbers, asked once for each of them."""
+    function: Callable[Concatenate[TileProgram, More], Result],
+) -> Callable[Concatenate[TileProgram, More], Result]:
+    """A function of a program and numbers, asked once for each of them."""
 
     @wraps(function)
-    def look_up(nest: Nest, tiles: Tiles, *more: More.args, **none: More.kwargs) -> Result:
+    def look_up(program: TileProgram, *more: More.args, **none: More.kwargs) -> Result:
         assert not none, "what is asked is told by position"
-        known, asked = _counted(tiles), (function, *more)
+        known, asked = _counted(program), (function, *more)
         if asked not in known:
-            known[asked] = function(nest, tiles, *more, **none)
+            known[asked] = function(program, *more, **none)
         found: Result = known[asked]
         return found
 
-    return cast(Callable[Concatenate[Nest, Tiles, More], Result], look_up)
+    return cast(Callable[Concatenate[TileProgram, More], Result], look_up)
+
+
+grid = once(grid_of)
+"""How blocks of work are given to programs; for the arguments see `assign_programs.grid_of`."""
 
 
 @by_identity(64)
-def _tiles(nest: Nest) -> dict[tuple[tuple[str, int], ...], Tiles]:
-    return {}
-
-
-@by_identity(64)
-def _counted(tiles: Tiles) -> dict[Any, Any]:
+def _counted(program: TileProgram) -> dict[Any, Any]:
     return {}

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.access import Tiles
 from ..graph.dtypes import itemsize
-from ..memo import by_identity
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
-from ..nests.placement import Loop, Step, Store
-from ..values.values import Load
+from ..tiles.blocks import Blocks
+from ..tiles.passes.assign_programs import tiles_in_all
+from ..tiles.program import Load, Loop, Loops, Store, TileProgram, by_body
 from .alike import classes
 from .device import DeviceProfile
 from .tile_cache import once
@@ -48,7 +47,7 @@ class Reading:
     access: Access
     number: int
     input: int | None
-    loops: tuple[Loop, ...]
+    loops: Loops
     tile: int
     scattered: bool
 
@@ -59,50 +58,46 @@ class Reading:
 
 
 @once
-def readings(nest: Nest, tiles: Tiles) -> list[Reading]:
-    """Every access of a nest, in order."""
+def readings(program: TileProgram) -> list[Reading]:
+    """Every access of a program, in order."""
     found = []
-    numbers, moved = classes(nest), dict[int, tuple[int, bool]]()
-    for access, source, loops in _accesses(nest):
+    numbers, moved = classes(program.nest), dict[int, tuple[int, bool]]()
+    for access, source, loops in _accesses(program):
         number = numbers[id(access)]
         if number not in moved:
-            moved[number] = _moved(access, tiles)
+            moved[number] = _moved(access, program.blocks)
         found.append(Reading(access, number, source, loops, *moved[number]))
     return found
 
 
-@by_identity(64)
-def _accesses(nest: Nest) -> list[tuple[Access, int | None, tuple[Loop, ...]]]:
+@by_body
+def _accesses(program: TileProgram) -> list[tuple[Access, int | None, Loops]]:
     """Every access in order, the input that it reads, and the loops around it."""
-    found: list[tuple[Access, int | None, tuple[Loop, ...]]] = []
-    for item, loops in nest.walk():
-        if isinstance(item, Store):
-            found.append((nest.stores[item.output], None, loops))
-        elif isinstance(item, Step) and item.value in nest.loads:
-            load = nest.values[item.value].kind
-            assert isinstance(load, Load)
-            found.append((nest.loads[item.value], load.input, loops))
+    found: list[tuple[Access, int | None, Loops]] = []
+    for each, loops in program.walk():
+        if isinstance(each, (Load, Store)):
+            source = each.input if isinstance(each, Load) else None
+            found.append((each.access, source, loops))
     return found
 
 
-def _moved(access: Access, tiles: Tiles) -> tuple[int, bool]:
+def _moved(access: Access, blocks: Blocks) -> tuple[int, bool]:
     """Bytes that one program moves, and whether they are scattered (see `Reading`)."""
-    elements = _elements(access, tiles.nest, tiles.blocks)
-    tile = _sector_bytes(access, tiles.nest, tiles.blocks, elements)
+    elements = _elements(access, blocks.nest, blocks.sizes)
+    tile = _sector_bytes(access, blocks.nest, blocks.sizes, elements)
     return tile, tile >= _LITTLE * elements * itemsize(access.type.dtype)
 
 
 @once
-def traffic_of(
-    nest: Nest, tiles: Tiles, group: int, at_once: int, device: DeviceProfile
-) -> Traffic:
+def traffic_of(program: TileProgram, group: int, at_once: int, device: DeviceProfile) -> Traffic:
     """Each access moves its tile in every program and turn. group: see `Config`; at_once: programs
     that run at the same time, a wave of them. Those that share data read it together, so that it
     leaves memory once in a wave; what an earlier wave, pass or turn has read is found in L2 as far
     as what is in use between fits it."""
-    programs = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
-    wave = _Wave(nest, tiles, group, at_once)
-    every = readings(nest, tiles)
+    nest, blocks = program.nest, program.blocks
+    programs = tiles_in_all(program)
+    wave = _Wave(blocks, group, at_once)
+    every = readings(program)
     hbm, l2, weighed = 0.0, 0.0, 0.0
     seen: dict[int, int] = {}  # Bytes of each input read so far.
     near: set[tuple[int, int]] = set()  # (input, stretch of the body)
@@ -111,7 +106,7 @@ def traffic_of(
         kind = each.number, id(each.loops)
         if kind not in alike:
             size = _whole_bytes(each.access, nest)
-            alike[kind] = size, turns(each.loops, tiles), wave.touches(each, each.loops)
+            alike[kind] = size, turns(each.loops, blocks), wave.touches(each, each.loops)
         size, times, together = alike[kind]
         moved = each.tile * times * programs
         # The same input at another offset in the same stretch is found in L1.
@@ -132,7 +127,7 @@ def traffic_of(
         if outer is not None:
             inside = [e for e in every if outer in e.loops]
             in_use = sum(wave.touches(e, e.loops[e.loops.index(outer) + 1 :]) for e in inside)
-            again = moved / max(1.0, programs * _distinct(each, tiles)) - 1.0
+            again = moved / max(1.0, programs * _distinct(each, blocks)) - 1.0
             hbm += _missed(in_use, _KEPT_IN_TURN * device.l2_bytes) * touched * again
     return Traffic(int(hbm), int(l2), int(weighed))
 
@@ -142,22 +137,21 @@ def _missed(in_use: float, kept: float) -> float:
     return max(0.0, 1.0 - kept / max(1.0, in_use))
 
 
-def _distinct(each: Reading, tiles: Tiles) -> float:
+def _distinct(each: Reading, blocks: Blocks) -> float:
     """Bytes that one program touches of an input, each counted once."""
-    return each.tile * turns([p for p in each.loops if p.axis in each.access.axes], tiles)
+    return each.tile * turns([p for p in each.loops if p.axis in each.access.axes], blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    nest: Nest
-    tiles: Tiles
+    blocks: Blocks
     group: int
     at_once: int
 
     def touches(self, each: Reading, loops: Sequence[Loop]) -> float:
         """Bytes that all programs of a wave together touch in the turns of these loops."""
         own = [loop for loop in loops if loop.axis in each.access.axes]
-        return each.tile * turns(own, self.tiles) * self._apart(each.access)
+        return each.tile * turns(own, self.blocks) * self._apart(each.access)
 
     def _apart(self, access: Access) -> float:
         """How many programs of a wave touch different data: neighbours along a grid axis that the
@@ -171,8 +165,9 @@ class _Wave:
 
     def _order(self) -> list[tuple[int, int]]:
         """The grid's axes, that which changes fastest first; a group of blocks goes before all."""
-        axes = [a for a in self.nest.with_role(Role.GRID) if self.tiles.count(a) > 1]
-        pieces = [(a, self.tiles.count(a)) for a in reversed(axes)]
+        count_of = self.blocks.count
+        axes = [a for a in self.blocks.nest.with_role(Role.GRID) if count_of(a) > 1]
+        pieces = [(a, count_of(a)) for a in reversed(axes)]
         if self.group > 1 and len(axes) > 1:
             (inner, many), (outer, count), *rest = pieces
             stripes = -(-count // self.group)
@@ -181,14 +176,14 @@ class _Wave:
         return pieces
 
 
-def turns(loops: Sequence[Loop], tiles: Tiles) -> float:
-    return math.prod(tiles.turns(loop.axis) for loop in loops)
+def turns(loops: Sequence[Loop], blocks: Blocks) -> float:
+    return math.prod(blocks.turns(loop.axis) for loop in loops)
 
 
-@by_identity(64)
-def passes(nest: Nest) -> int:
+@by_body
+def passes(program: TileProgram) -> int:
     """How often a program walks its looped axes, one time after the other."""
-    return sum(isinstance(item, Loop) for item in nest.body)
+    return sum(isinstance(each, Loop) for each in program.body)
 
 
 def _whole_bytes(access: Access, nest: Nest) -> int:
@@ -237,45 +232,43 @@ def is_dense(term: Term, access: Access) -> bool:
     return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
 
 
-def in_flight(
-    nest: Nest, tiles: Tiles, waves: float, resident: int, device: DeviceProfile
-) -> float:
-    tile = sum(each.tile for each in readings(nest, tiles) if each.input is not None)
+def in_flight(program: TileProgram, waves: float, resident: int, device: DeviceProfile) -> float:
+    tile = sum(each.tile for each in readings(program) if each.input is not None)
     return tile * resident * device.sm_count * min(1.0, waves)
 
 
 @once
-def awkwardness(nest: Nest, tiles: Tiles, num_warps: int) -> float:
+def awkwardness(program: TileProgram, num_warps: int) -> float:
     """How much slower than a plain copy the accesses run: by the bytes a thread moves at once,
     best at one 16-byte vector for each tensor, and by the stretches a tile falls into. Factors
     fitted to measurements on an H200."""
-    accesses = readings(nest, tiles)
+    accesses, blocks = readings(program), program.blocks
     if not accesses:
         return 1.0
     widest = max(accesses, key=lambda each: each.tile).access
-    elements = math.prod(tiles.blocks[a] for a in widest.axes)
+    elements = blocks.elements(widest.axes)
     each = max(elements / (32 * num_warps), 1.0) * itemsize(widest.type.dtype)
     if each >= 16:
         vectors = 1.0 + 0.012 * len(accesses) * math.log2(each / 16)
     else:
         vectors = 1.0 + 0.12 * math.log2(16 / each) ** 1.5
-    run = _run(widest, tiles)
+    run = _run(widest, blocks)
     stretches = 1.0 + 0.015 * math.log2(max(1.0, elements / run))
-    if passes(nest):
+    if passes(program):
         # Memory opens a page for each of many rows that are walked side by side.
         short = _PAGE / (run * itemsize(widest.type.dtype))
         stretches *= 1.0 + 0.046 * math.log2(max(1.0, short))
     return vectors * stretches
 
 
-def _run(access: Access, tiles: Tiles) -> int:
+def _run(access: Access, blocks: Blocks) -> int:
     """Elements of a tile that lie side by side in memory."""
     run = 1
     for term in sorted(access.offset.terms, key=lambda t: abs(t.scale)):
         if term.scale != run or not (term.mod or term.axis not in access.along):
             break
-        whole = term.mod or tiles.nest.axes[term.axis].extent
-        run *= min(tiles.blocks[term.axis], whole)
-        if tiles.blocks[term.axis] < whole:
+        whole = term.mod or blocks.nest.axes[term.axis].extent
+        run *= min(blocks.sizes[term.axis], whole)
+        if blocks.sizes[term.axis] < whole:
             break
     return run

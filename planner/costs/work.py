@@ -6,20 +6,35 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..codegen.access import GROUP, Tiles
 from ..config import Config
 from ..graph.dtypes import itemsize
 from ..graph.op import Accuracy, Op
-from ..memo import by_identity
-from ..nests.linear_forms import Access, Role
+from ..nests.linear_forms import Access
 from ..nests.nest import Nest
-from ..nests.placement import Loop, Store
-from ..values.values import Choice, Compute, Fold, ValueKind
-from . import matrix, staging
+from ..tiles.passes.assign_programs import tiles_in_all
+from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
+from ..tiles.program import Compute as Evaluate
+from ..tiles.program import (
+    Grid,
+    Load,
+    Loop,
+    Loops,
+    Mma,
+    OnesMma,
+    Reduce,
+    Reduction,
+    Store,
+    TileProgram,
+    Welford,
+    by_body,
+)
+from ..tiles.tile import tiled
+from ..values.values import Choice, Compute, ValueKind
+from . import matrix, staging, tile_cache
 from .alike import classes
 from .device import DeviceProfile
 from .registers import pressure
-from .tile_cache import once, tiles_of
+from .tile_cache import once, placed, scheduled
 from .traffic import KEPT, awkwardness, in_flight, is_dense, passes, traffic_of, turns
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
@@ -91,24 +106,24 @@ class Work:
 
 def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     """The work of one launch. Raises Refused when the config does not fit the nest."""
-    tiles = tiles_of(nest, config)
-    programs = _programs(nest, tiles)
+    program, multiplying = placed(nest, config), scheduled(nest, config)
+    grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
+    programs, started = grid.tiles, grid.programs
     ahead = bool(nest.contractions) and config.num_stages > 1
     walks = config.programs > 0
-    registers, spills = pressure(nest, tiles, config.num_warps, config.subtiles, ahead, walks)
-    shared = shared_bytes(nest, tiles, config)
+    registers, spills = pressure(multiplying, config.num_warps, ahead, walks)
+    shared = shared_bytes(nest, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
-    started = min(programs, config.programs or programs)
     if config.programs:
         resident = min(resident, math.ceil(started / device.sm_count))
     at_once = min(programs, resident * device.sm_count)
-    traffic = traffic_of(nest, tiles, config.group, at_once, device)
+    traffic = traffic_of(program, config.group, at_once, device)
     waves = programs / (resident * device.sm_count)
-    ahead = is_ahead(nest, tiles, config)
-    flowing = in_flight(nest, tiles, waves, resident, device)
-    if passes(nest) and config.num_stages > 1:
+    ahead = loads_next_tiles(grid)
+    flowing = in_flight(program, waves, resident, device)
+    if passes(program) and config.num_stages > 1:
         flowing *= _PIPELINED
-    hint = _hint(nest, traffic.hbm, device)[config.eviction]
+    hint = _hint(program, traffic.hbm, device)[config.eviction]
     return Work(
         programs=programs,
         started=started,
@@ -123,37 +138,39 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         l2_bytes=traffic.l2,
         l2_weighed=traffic.weighed,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
-        awkward=hint * awkwardness(nest, tiles, config.num_warps),
-        arithmetic=_arithmetic(nest, tiles, config.num_warps),
-        turns=sum(tiles.turns(item.axis) for item in nest.body if isinstance(item, Loop)),
-        passes=passes(nest),
-        folds=_folds(nest),
+        awkward=hint * awkwardness(program, config.num_warps),
+        arithmetic=_arithmetic(program, config.num_warps),
+        turns=sum(
+            program.blocks.turns(each.axis) for each in program.body if isinstance(each, Loop)
+        ),
+        passes=passes(program),
+        folds=_folds(program),
         ahead=ahead,
-        products=matrix.products_of(nest, tiles, config, programs),
+        products=matrix.products_of(multiplying, config, programs),
     )
 
 
-def _hint(nest: Nest, hbm: int, device: DeviceProfile) -> dict[str, float]:
+def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, float]:
     """What each hint to the cache is worth."""
-    if passes(nest) < 2:
+    if passes(program) < 2:
         return _EVICTION
     return _EVICTION_IN_L2 if hbm < KEPT * device.l2_bytes else _EVICTION_OF_PASSES
 
 
 @once
-def _arithmetic(nest: Nest, tiles: Tiles, num_warps: int) -> Arithmetic:
-    items = _sorted_out(nest)
-    found, programs = Arithmetic(), _programs(nest, tiles)
+def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
+    items, blocks = _sorted_out(program), program.blocks
+    found, programs = Arithmetic(), tiles_in_all(program)
     for some in items.plain:
-        elements = math.prod(tiles.blocks[a] for a in some.axes)
-        found = found.plus(some.each, elements * turns(some.loops, tiles) * programs)
+        elements = blocks.elements(some.axes)
+        found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
     for moved in items.moved:
-        slots = moved.count * _access_slots(moved.access, tiles, num_warps)
-        found = found.plus(Arithmetic(slots), turns(moved.loops, tiles) * programs)
-    for fold, loops in items.folds:
+        slots = moved.count * _access_slots(moved.access, program, num_warps)
+        found = found.plus(Arithmetic(slots), turns(moved.loops, blocks) * programs)
+    for each, loops in items.reductions:
         by_lane = bool(loops) and loops[-1].by_lane
-        more = _of_fold(nest, tiles, num_warps, fold, by_lane)
-        found = found.plus(more, turns(loops, tiles) * programs)
+        more = _of_reduction(program, num_warps, each, by_lane)
+        found = found.plus(more, turns(loops, blocks) * programs)
     return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
 
 
@@ -162,7 +179,7 @@ class _Elements:
     """What is done with each element of the values over some tile axes, in the same loops."""
 
     axes: frozenset[int]
-    loops: tuple[Loop, ...]
+    loops: Loops
     each: Arithmetic = Arithmetic()
 
 
@@ -171,41 +188,38 @@ class _Moved:
     """Loads or stores that are alike, in the same loops."""
 
     access: Access
-    loops: tuple[Loop, ...]
+    loops: Loops
     count: int = 0
 
 
 class _Items(NamedTuple):
-    """The work that goes by elements alone; the loads and stores; the folds."""
+    """The work that goes by elements alone; the loads and stores; the reductions."""
 
     plain: tuple[_Elements, ...]
     moved: tuple[_Moved, ...]
-    folds: tuple[tuple[int, tuple[Loop, ...]], ...]
+    reductions: tuple[tuple[Reduction, Loops], ...]
 
 
-@by_identity(64)
-def _sorted_out(nest: Nest) -> _Items:
-    # All items of a loop have the same tuple of loops around them.
+@by_body
+def _sorted_out(program: TileProgram) -> _Items:
+    # All instructions of a loop have the same tuple of loops around them.
+    nest = program.nest
     plain: dict[tuple[frozenset[int], int], _Elements] = {}
     moved: dict[tuple[int, int], _Moved] = {}
-    folds = []
+    reductions: list[tuple[Reduction, Loops]] = []
     number = classes(nest)
-    for item, loops in nest.walk():
-        assert not isinstance(item, Loop)
-        if isinstance(item, Store) or item.value in nest.loads:
-            if isinstance(item, Store):
-                access = nest.stores[item.output]
-            else:
-                access = nest.loads[item.value]
-            known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
-            known.count += 1
-        elif isinstance(nest.values[item.value].kind, Fold):
-            folds.append((item.value, loops))
-        else:
-            axes = nest.live[item.value]
-            found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
-            found.each = found.each.plus(_of_element(nest.values[item.value].kind), 1.0)
-    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(folds))
+    for each, loops in program.walk():
+        match each:
+            case Load(access=access) | Store(access=access):
+                known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
+                known.count += 1
+            case Evaluate(value=value):
+                axes = nest.live[value]
+                found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
+                found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
+            case Mma() | OnesMma() | Reduce() | Welford():
+                reductions.append((each, loops))
+    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions))
 
 
 def _of_element(kind: ValueKind) -> Arithmetic:
@@ -223,45 +237,46 @@ def _of_element(kind: ValueKind) -> Arithmetic:
     return Arithmetic(1.0)
 
 
-def _of_fold(nest: Nest, tiles: Tiles, num_warps: int, value: int, by_lane: bool) -> Arithmetic:
-    """The work on one tile of a fold. by_lane: see `Loop`."""
-    item, elements = nest.values[value], float(_padded(nest, tiles, value))
-    match item.kind:
-        case Fold() if value in nest.contractions and tiles.dot(value) is not None:
+def _of_reduction(
+    program: TileProgram, num_warps: int, each: Reduction, by_lane: bool
+) -> Arithmetic:
+    """The work on one tile of a reduction. by_lane: see `Loop`."""
+    fold = program.nest.fold(each.value)
+    match each:
+        case Mma(correction=correction):
             # The accumulator may have to be brought up to a new extremum.
-            return Arithmetic(elements if value in nest.corrections else 0.0)
-        case Fold() if tiles.is_by_ones(value):
+            return Arithmetic(float(program.elements(each.value)) if correction else 0.0)
+        case OnesMma():
             return Arithmetic()  # On the tensor cores.
-        case Fold() if by_lane and value in nest.corrections:
+        case Reduce(correction=correction) if by_lane and correction:
             # Every lane follows its own extremum: an exponential for each element more.
-            whole = float(_padded(nest, tiles, item.kind.source))
+            whole = float(program.elements(fold.source))
             return Arithmetic(10.0 * whole, whole)
-        case Fold(about=int(), source=source) if by_lane:
+        case Welford() if by_lane:
             # The distance from the mean so far, its square and its weight, for each element.
-            return Arithmetic(7.0 * _padded(nest, tiles, source))
-        case Fold():
-            summed = item.kind.times is not None
-            whole = tiles.tile(value) if summed else _padded(nest, tiles, item.kind.source)
-            threads = 32 * num_warps
-            steps = math.log2(threads) if num_warps > 1 else 5.0
-            return Arithmetic(whole + 2.0 * threads * steps)
-    return Arithmetic(elements)
+            return Arithmetic(7.0 * program.elements(fold.source))
+    summed = fold.times is not None
+    whole = program.tile(each.value) if summed else program.elements(fold.source)
+    threads = 32 * num_warps
+    steps = math.log2(threads) if num_warps > 1 else 5.0
+    return Arithmetic(whole + 2.0 * threads * steps)
 
 
-def _access_slots(access: Access, tiles: Tiles, num_warps: int) -> float:
+def _access_slots(access: Access, program: TileProgram, num_warps: int) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
-    elements, run, slots = _instructions(tiles.nest, tiles)[classes(tiles.nest)[id(access)]]
+    elements, run, slots = _instructions(program)[classes(program.nest)[id(access)]]
     each = max(1.0, elements / (32 * num_warps))
     width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
     return elements / width * slots
 
 
 @once
-def _instructions(nest: Nest, tiles: Tiles) -> dict[int, tuple[int, int, float]]:
+def _instructions(program: TileProgram) -> dict[int, tuple[int, int, float]]:
     """Of every class of accesses: elements of a tile, how many lie side by side, and the issue
     slots of one instruction."""
     found: dict[int, tuple[int, int, float]] = {}
+    nest, blocks = program.nest, program.blocks
     number = classes(nest)
     for access in (*nest.loads.values(), *nest.stores.values()):
         if number[id(access)] in found:
@@ -269,16 +284,12 @@ def _instructions(nest: Nest, tiles: Tiles) -> dict[int, tuple[int, int, float]]
         terms = access.offset.terms
         inner = [t for t in terms if is_dense(t, access)]
         divisions = sum(t.mod > 0 or t.div > 1 for t in terms)
-        masks = len(tiles.masks(access, ())) + 2 * sum(a.checked for a in access.at)
+        masks = len(blocks.bounds(access)) + 2 * sum(a.checked for a in access.at)
         slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
-        run = tiles.blocks[inner[0].axis] if inner else 1
-        elements = math.prod(tiles.blocks[a] for a in access.axes)
+        run = blocks.sizes[inner[0].axis] if inner else 1
+        elements = blocks.elements(access.axes)
         found[number[id(access)]] = elements, run, slots
     return found
-
-
-def _padded(nest: Nest, tiles: Tiles, value: int) -> int:
-    return math.prod(tiles.blocks[a] for a in nest.live[value])
 
 
 def _resident_blocks(registers: int, threads: int, shared: int, device: DeviceProfile) -> int:
@@ -295,67 +306,61 @@ def _resident_blocks(registers: int, threads: int, shared: int, device: DevicePr
     )
 
 
-def _folds(nest: Nest) -> int:
-    return sum(isinstance(v.kind, Fold) and v.kind.times is None for v in nest.values)
+@by_body
+def _folds(program: TileProgram) -> int:
+    """Reductions that are no contractions."""
+    return sum(program.nest.fold(value).times is None for value in program.reductions)
 
 
-def shared_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
+def shared_bytes(nest: Nest, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
-    tiles that a persistent kernel loads ahead."""
-    warps = GROUP if config.num_warps % GROUP == 0 else 1  # More of them change nothing.
-    staged = staging.staged_bytes(nest, tiles, config.num_stages, warps)
+    tiles that a persistent kernel loads ahead. Raises Refused when the config does not fit."""
+    program, staged = placed(nest, config), 0
+    if program.mmas:
+        staged = staging.staged_bytes(tiled(nest, config, duplicate_raced_loads))
     if staged:
-        staged = max(staged, staging.stored_bytes(nest, tiles, config.subtiles))
-    return max(
-        _crossing_bytes(nest, tiles, config.num_warps), staged, _ahead_bytes(nest, tiles, config)
-    )
+        staged = max(staged, staging.stored_bytes(program, config.subtiles))
+    grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
+    ahead = _ahead_bytes(program, grid) if loads_next_tiles(grid) else 0
+    return max(_crossing_bytes(program, config.num_warps), staged, ahead)
 
 
 @once
-def _crossing_bytes(nest: Nest, tiles: Tiles, num_warps: int) -> int:
+def _crossing_bytes(program: TileProgram, num_warps: int) -> int:
     """Of the reductions that cross warps."""
     largest = 0
-    for value in nest.values:
-        if not isinstance(value.kind, Fold) or tiles.is_by_ones(value.id):
+    for value, each in program.reductions.items():
+        if num_warps == 1 or isinstance(each, OnesMma):
             continue
-        if num_warps > 1 and value.kind.times is None:
-            kept = math.prod(tiles.blocks[a] for a in nest.live[value.id])
-            if _crosses_warps(nest, tiles, value.id, kept, num_warps):
-                largest = max(largest, kept * num_warps * max(4, itemsize(value.dtype)))
+        if program.nest.fold(value).times is None:
+            kept = program.elements(value)
+            if _crosses_warps(program, value, kept, num_warps):
+                size = max(4, itemsize(program.nest.values[value].dtype))
+                largest = max(largest, kept * num_warps * size)
     return largest
 
 
-def _crosses_warps(nest: Nest, tiles: Tiles, fold: int, kept: int, num_warps: int) -> bool:
+def _crosses_warps(program: TileProgram, fold: int, kept: int, num_warps: int) -> bool:
     """Whether several warps hold parts of one sum. Neighbouring threads hold neighbours along the
     innermost axis: what is summed over an outer one lies in one thread when rows are long."""
-    reduced = [a for a in nest.reduced(nest.fold(fold)) if tiles.blocks[a] > 1]
+    nest = program.nest
+    reduced = program.blocks.dims(nest.reduced(nest.fold(fold)))
     if not reduced:
         return False
     inner = max(nest.live[fold], default=-1)
     return inner < max(reduced) or kept < 32 * num_warps
 
 
-def _ahead_bytes(nest: Nest, tiles: Tiles, config: Config) -> int:
+def _ahead_bytes(program: TileProgram, grid: Grid) -> int:
     """Of the loads of a persistent kernel's next tiles, each a copy of its tile in memory: Triton
     does not take those out that are the same for all tiles."""
-    if not is_ahead(nest, tiles, config):
-        return 0
     loads = sum(
-        math.prod(tiles.blocks[a] for a in access.axes) * itemsize(access.type.dtype)
-        for access in nest.loads.values()
+        program.blocks.elements(access.axes) * itemsize(access.type.dtype)
+        for access in program.nest.loads.values()
     )
-    return (config.num_stages - 1) * loads
+    return (grid.stages - 1) * loads
 
 
-def is_ahead(nest: Nest, tiles: Tiles, config: Config) -> bool:
-    """Whether a persistent kernel loads its next tiles while it works on one: it does where no
-    loop stands inside the walk over the tiles."""
-    if not config.programs or config.num_stages == 1 or passes(nest):
-        return False
-    return config.programs < _programs(nest, tiles)
-
-
-@once
-def _programs(nest: Nest, tiles: Tiles) -> int:
-    """Blocks of work."""
-    return math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+def loads_next_tiles(grid: Grid) -> bool:
+    """Whether a persistent kernel loads its next tiles while it works on one."""
+    return grid.stages > 1 and grid.programs < grid.tiles

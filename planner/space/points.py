@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from ..codegen.access import LEAST_DOT, power_of_two
 from ..nests.linear_forms import Role, TileAxis
 from ..nests.nest import Nest
+from ..tiles.blocks import power_of_two
+from ..tiles.program import LEAST_MMA
 
 WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
@@ -69,7 +70,7 @@ def dot_sides(nest: Nest) -> dict[int, str]:
         left, right = nest.live[fold.source], nest.live[fold.times]
         summed = set(nest.reduced(fold))
         sides = [_longest(left - right - summed, nest), _longest(right - left - summed, nest)]
-        if None not in sides and all(nest.axes[a].extent >= LEAST_DOT for a in summed):
+        if None not in sides and all(nest.axes[a].extent >= LEAST_MMA for a in summed):
             found |= {a: "result" for a in sides if a is not None}
             for axis in summed:
                 found.setdefault(axis, "summed")
@@ -78,7 +79,7 @@ def dot_sides(nest: Nest) -> dict[int, str]:
 
 def _longest(axes: frozenset[int], nest: Nest) -> int | None:
     """The innermost of the axes that is long enough for one side of a product."""
-    long = [a for a in sorted(axes) if nest.axes[a].extent >= LEAST_DOT]
+    long = [a for a in sorted(axes) if nest.axes[a].extent >= LEAST_MMA]
     return max(long, key=lambda a: (min(nest.axes[a].extent, 128), a), default=None)
 
 

@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..codegen import descriptors
-from ..codegen.access import Tiles, power_of_two
-from ..codegen.subtiles import epilogue
 from ..config import Config
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
-from ..costs.tile_cache import once, tiles_of
+from ..costs.tile_cache import once, placed
 from ..costs.work import shared_bytes
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
@@ -23,6 +20,11 @@ from ..memo import by_identity
 from ..nests.group_nests import Schedule
 from ..nests.linear_forms import Role, TileAxis
 from ..nests.nest import Nest
+from ..tiles.blocks import power_of_two
+from ..tiles.passes.assign_programs import tiles_in_all
+from ..tiles.passes.choose_access import has_described_access
+from ..tiles.passes.split_epilogue import refuse_without_mma
+from ..tiles.program import TileProgram
 from ..values.values import Fold
 from .layouts import LARGEST_TILE, NATURAL, Layout, schedules_of
 from .points import WARPS, block_sizes, dot_sides, loose, points
@@ -144,12 +146,12 @@ class Space:
                 if refusal is not None:
                     return refusal
                 costs.append(estimate(kernel.nest, config, self.device))
-                if config.subtiles > 1 and kernel is self.schedules[layout].kernels[0]:
-                    epilogue(kernel.nest, tiles_of(kernel.nest, config), config.subtiles)
+                if kernel is self.schedules[layout].kernels[0]:
+                    refuse_without_mma(placed(kernel.nest, config), config.subtiles)
             except Refused as refused:
                 return refused.refusal
         if config.access == "descriptor" and not any(
-            _are_of_use(kernel.nest, tiles_of(kernel.nest, config))
+            _has_described_access(placed(kernel.nest, config))
             for kernel in self.schedules[layout].kernels
         ):
             return Refusal("descriptor", "no access is a block that a descriptor can copy")
@@ -257,13 +259,13 @@ class Space:
         makes them wait and tiles are so large that an SM has room for few."""
         if not self._has_tiles_ahead or not any(isinstance(v.kind, Fold) for v in nest.values):
             return
-        tiles = Tiles.of(nest, self.config(one))
+        program = placed(nest, self.config(one))
         sizes = [
-            math.prod(tiles.blocks[a] for a in access.axes) * itemsize(access.type.dtype)
+            program.blocks.elements(access.axes) * itemsize(access.type.dtype)
             for access in nest.loads.values()
         ]
         if max(sizes, default=0) >= _AHEAD:
-            count = math.prod(tiles.count(a) for a in nest.with_role(Role.GRID))
+            count = tiles_in_all(program)
             for programs in (each * self.device.sm_count for each in _RESIDENT):
                 if count > 2 * programs:
                     yield self.config(one | {"programs": programs})
@@ -394,21 +396,20 @@ def _tiled(schedule: Schedule) -> list[TileAxis]:
 
 
 @once
-def _are_of_use(nest: Nest, tiles: Tiles) -> bool:
-    return descriptors.are_of_use(tiles)
+def _has_described_access(program: TileProgram) -> bool:
+    return has_described_access(program)
 
 
 @once
-def _largest_tile(nest: Nest, tiles: Tiles) -> int:
-    return tiles.largest_tile()
+def _largest_tile(program: TileProgram) -> int:
+    return program.largest_tile()
 
 
 def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
-    tiles = tiles_of(nest, config)
-    shared = shared_bytes(nest, tiles, config)
+    shared = shared_bytes(nest, config)
     if shared > device.shared_per_sm - _RESERVED:
         return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
-    tile = _largest_tile(nest, tiles)
+    tile = _largest_tile(placed(nest, config))
     if tile > LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {LARGEST_TILE}")
     each = tile / (32 * config.num_warps)

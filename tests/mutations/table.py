@@ -161,7 +161,7 @@ change(
 
 # --- generated code ---
 
-of("planner/codegen/emit.py", "planner/trace/test_indexed_loads.py")
+of("planner/codegen/triton.py", "planner/trace/test_indexed_loads.py")
 change("NaN for an index outside", '\'float("nan")\' if lost and not multiplied else "0"', '"0"')
 change(
     "a grid axis of one block in 64 bits",
@@ -169,7 +169,7 @@ change(
     "tile.role is Role.HELD",
     "hostile/test_extremes.py",
 )
-of("planner/codegen/access.py", "hostile/test_extremes.py")
+of("planner/tiles/blocks.py", "hostile/test_extremes.py")
 change("offsets of 64 bits", "_span(access.type) > INT32_LIMIT", "_span(access.type) > 2**62")
 change(
     "a ragged axis is masked",
@@ -179,28 +179,27 @@ change(
 )
 change(
     "a guard below",
-    '[f"({text} >= 0)"] * below + ',
+    "[Bound(form=form)] * below + ",
     "",
     "planner/covers/test_copies.py",
     "planner/numerics/test_random_graphs.py",
 )
 of("planner/codegen/scope.py", "planner/trace/test_indexed_loads.py")
 change("an index is looked at", "            if at.checked:\n", "            if False:\n")
-change(
-    "a product that cancels is rounded",
-    '(law == "sub" and made) or ',
-    "",
+of(
+    "planner/tiles/passes/round_cancelled_products.py",
     "planner/numerics/test_numerics.py",
 )
+change("a product that cancels is rounded", "(op is Op.SUB and made) or ", "")
 of("planner/codegen/folds.py", "planner/stream/test_online.py")
 change(
     "an extremum that is still the identity",
-    "_guarded(state, neutral), self._dims",
-    "state, self._dims",
+    "guarded = _guarded(state, neutral)",
+    "guarded = state",
 )
 change(
     "a state follows its extremum",
-    'before = f"{state} * {scope.tiles.spread(scale, dims, self._dims(fold))}"',
+    "before = self._before(each.value, each.correction) if each.correction else state",
     "before = state",
 )
 

@@ -30,10 +30,10 @@ from corpus import (
     rotary,
     tensor,
 )
-from fusionplan.planner.codegen.access import Tiles
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.registers import features, pressure
+from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.ops import is_compute
@@ -42,6 +42,7 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
 from fusionplan.planner.space.space import Space, space_of
+from fusionplan.planner.tiles.blocks import Blocks
 from pydantic import TypeAdapter
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
@@ -131,7 +132,7 @@ def _per_thread(space: Space, config: Config) -> float:
         == (config.tiling, config.reduction, config.split)
     )
     nest = space.schedules[layout].kernels[0].nest
-    return nest.largest_tile(Tiles.of(nest, config).blocks) / (32 * config.num_warps)
+    return nest.largest_tile(Blocks.of(nest, config.blocks).sizes) / (32 * config.num_warps)
 
 
 def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
@@ -140,13 +141,13 @@ def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
     assert not isinstance(schedule, Refusal)
     assert not isinstance(program, Refusal)
     for number, (kernel, source) in enumerate(zip(schedule.kernels, program.kernels, strict=True)):
-        tiles, walks = Tiles.of(kernel.nest, config), config.programs > 0
-        registers, spill = pressure(kernel.nest, tiles, config.num_warps, 1, False, walks)
+        tiled, walks = scheduled(kernel.nest, config), config.programs > 0
+        registers, spill = pressure(tiled, config.num_warps, False, walks)
         found = resources(compile_kernel(source, Target()))
         yield Kernel(
             f"{name}/{number}",
             config,
-            features(kernel.nest, tiles, config.num_warps, walks),
+            features(tiled, config.num_warps, walks),
             registers,
             spill,
             found.registers,

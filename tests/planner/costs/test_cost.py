@@ -14,7 +14,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs import matrix
 from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
 from fusionplan.planner.costs.device import BUILTIN, CPU, H100, H200, builtin, profile_of
-from fusionplan.planner.costs.tile_cache import tiles_of
+from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import DeviceError, Refusal
 from fusionplan.planner.graph.graph import Graph
@@ -422,7 +422,7 @@ def test_several_products_wait_for_the_loads_of_every_loop(stages: int, waits: f
     found = schedule_group(part, config.tiling, config.reduction, config.split)
     assert not isinstance(found, Refusal), found
     (kernel,) = found.kernels
-    made = matrix.products_of(kernel.nest, tiles_of(kernel.nest, config), config, 32)
+    made = matrix.products_of(scheduled(kernel.nest, config), config, 32)
     assert made is not None
     assert made.chain is not None
     assert made.chain.waits == waits

@@ -14,7 +14,7 @@ import pytest
 from compiling import by_compiler
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.registers import pressure
-from fusionplan.planner.costs.tile_cache import tiles_of
+from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.graph.graph import Graph, Node, Ref
 from fusionplan.planner.nests.group_nests import schedule_group
 from graphs import dense
@@ -107,6 +107,6 @@ def test_operands_that_warps_hold_whole_are_counted(blocks, num_warps, k, compil
     )
     config = Config((("x0", blocks[0]), ("x1", blocks[1])), num_warps, 1)
     (kernel,) = schedule_group(Graph(nodes, (3,)), "natural", "held", 1).kernels
-    registers, spilled = pressure(kernel.nest, tiles_of(kernel.nest, config), num_warps)
+    registers, spilled = pressure(scheduled(kernel.nest, config), num_warps)
     assert (spilled > 0) == (compiled[1] > 0)
     assert spilled or registers == pytest.approx(compiled[0], rel=0.25)

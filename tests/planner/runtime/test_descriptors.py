@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fusionplan.planner.codegen.source import Buffer, Descriptor, KernelSource, Program
+from fusionplan.planner.codegen.source import Buffer, KernelSource, Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
@@ -22,6 +22,7 @@ from fusionplan.planner.runtime.compile import (
 )
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.launch import Launcher, arguments
+from fusionplan.planner.tiles.descriptors import Descriptor
 
 DEVICE = torch.device("cpu" if interpreted() else "cuda")
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 import triton
 import triton.backends.nvidia.driver as nvidia
-from fusionplan.planner.codegen.source import Buffer, Descriptor, KernelSource
+from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.runtime import launch as launching
 from fusionplan.planner.runtime.compile import Compiled, CompileFailed, Target
 from fusionplan.planner.runtime.launch import Launcher, bind
+from fusionplan.planner.tiles.descriptors import Descriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 METADATA = (4, 1, 1024)

@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from ..graph.dtypes import itemsize
 from ..graph.sizes import divisor_of
 from ..nests.linear_forms import Access, Term
-from .access import Dims, Tiles
-from .source import Descriptor
+from .blocks import Blocks, Dims
 
 _ALIGNED = 16  # bytes
 LONGEST = 256  # elements of a block along one dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A tensor descriptor over a buffer, for bulk copies of blocks: its sizes, its strides (in
+    elements, the last is 1) and the block that one access moves. It begins `offset` elements into
+    the buffer. The offset and the strides but the last are multiples of 16 bytes, and so is the
+    buffer's address. In kernel text: `d.load([i, j])` (zeros outside) and `d.store([i, j], v)`."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    block: tuple[int, ...]
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +37,14 @@ class Described:
     row_terms: tuple[Term, ...]
     column_terms: tuple[Term, ...]
 
+    @property
+    def is_turned(self) -> bool:
+        """Whether the block's rows are a later axis than its columns: a tile's dimensions go in
+        the order of the axes."""
+        return self.rows > self.columns
 
-def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
+
+def described(blocks: Blocks, access: Access, dims: Dims) -> Described | None:
     """How a descriptor makes an access of these dimensions; None where it cannot."""
     terms = access.offset.terms
     plain = {t.axis: t for t in terms if t.axis in dims and t.div == 1 and not t.mod}
@@ -40,14 +58,14 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     size, stride = itemsize(access.type.dtype), row.scale
     if stride <= 1 or any(divisor_of(n) * size % _ALIGNED for n in (stride, access.offset.base)):
         return None
-    block = (tiles.blocks[row.axis], tiles.blocks[column.axis])
+    block = (blocks.sizes[row.axis], blocks.sizes[column.axis])
     if max(block) > LONGEST or block[1] * size < _ALIGNED or size > 4:
         return None
     others = [t for t in terms if t.axis not in dims]
     rows = [Term(t.axis, t.div, t.mod, t.scale // stride) for t in others if t.scale % stride == 0]
     columns = [t for t in others if t.scale % stride]
-    shape = (_extent(tiles, row, rows), _extent(tiles, column, columns))
-    ragged = (tiles.is_ragged(row.axis) and rows) or (tiles.is_ragged(column.axis) and columns)
+    shape = (_extent(blocks, row, rows), _extent(blocks, column, columns))
+    ragged = (blocks.is_ragged(row.axis) and rows) or (blocks.is_ragged(column.axis) and columns)
     # Past the end of one batch lies the next, not zeros.
     if ragged or any(t.scale < 0 for t in others) or shape[1] > stride:
         return None
@@ -55,33 +73,10 @@ def described(tiles: Tiles, access: Access, dims: Dims) -> Described | None:
     return Described(descriptor, row.axis, column.axis, tuple(rows), tuple(columns))
 
 
-def are_of_use(tiles: Tiles) -> bool:
-    """Whether descriptors can make some access of the kernel: an operand that is loaded for a
-    matrix product, or a store."""
-    nest = tiles.nest
-    operands = {r for c in nest.contractions if tiles.dot(c) for r in nest.values[c].reads}
-    loads = [access for value, access in nest.loads.items() if value in operands]
-    return any(
-        described(tiles, access, tiles.dims(access.axes))
-        for access in (*loads, *nest.stores.values())
-    )
-
-
-def coordinates(tiles: Tiles, found: Described, starts: dict[int, str]) -> str:
-    """The block's first row and column, as 32-bit integers."""
-    texts = []
-    for axis, terms in ((found.rows, found.row_terms), (found.columns, found.column_terms)):
-        parts = [starts[axis]] if starts[axis] != "0" or not terms else []
-        parts += [tiles.term(term, ()) for term in terms]
-        text = " + ".join(parts)
-        texts.append(f"tl.cast({text}, tl.int32)" if tiles.wide else text)
-    return f"[{', '.join(texts)}]"
-
-
-def _extent(tiles: Tiles, own: Term, others: list[Term]) -> int:
+def _extent(blocks: Blocks, own: Term, others: list[Term]) -> int:
     """Rows or columns of the whole tensor, as the coordinates count them."""
-    last = tiles.nest.axes[own.axis].extent - 1
+    last = blocks.nest.axes[own.axis].extent - 1
     for term in others:
-        whole = -(-tiles.nest.axes[term.axis].extent // term.div)
+        whole = -(-blocks.nest.axes[term.axis].extent // term.div)
         last += ((term.mod or whole) - 1) * term.scale
     return last + 1

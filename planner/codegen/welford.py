@@ -1,5 +1,5 @@
 """Squared distances from a mean as Triton: of a tile whose mean is known, and of what a loop has
-seen so far, from the mean so far (see `planner/stream/welford.py`).
+seen so far, from the mean so far (see `planner/nests/spreads.py`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ..graph.dtypes import TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.texts import text_of
-from ..nests.placement import Loop
+from ..tiles.blocks import Dims
+from ..tiles.program import Loop
 from ..values.values import Fold, Value
-from .access import Dims
 from .body import literal
 from .scope import Scope
 
@@ -29,7 +29,7 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
     total = scope.at(fold.about, dims)
     if scope.nest.fold(fold.about).mean:
         return total
-    count = literal(scope.nest.count(fold), value.dtype, scope.tiles.numbers)
+    count = literal(scope.nest.count(fold), value.dtype, scope.numbers)
     division = text_of(Op.DIV, Accuracy.EXACT, value.dtype)
     quotient = division.format(self=total, other=count)
     scope.line(f"v{value.id}_mean = {quotient}")
@@ -39,7 +39,7 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
 def begin(scope: Scope, value: Value, dims: Dims) -> None:
     """What every lane keeps besides its state: its first element, and the sum of the distances from
     there, which is small where the elements are large and near each other."""
-    zeros = f"tl.full({scope.tiles.shape(dims)}, 0.0, {TRITON_DTYPE[value.dtype]})"
+    zeros = f"tl.full({scope.text.shape(dims)}, 0.0, {TRITON_DTYPE[value.dtype]})"
     scope.line(f"v{value.id}_first = {zeros}")
     scope.line(f"v{value.id}_from_first = {zeros}")
 
@@ -66,7 +66,7 @@ def joined(scope: Scope, value: Value, fold: Fold, dims: Dims, loop: Loop) -> st
     turns = _turns(scope, value, loop, dims)
     mean = mean_of(scope, value, fold, dims)
     own = f"({name}_first - {mean}) + {name}_from_first / tl.maximum({turns}, 1.0)"
-    seen = scope.tiles.blocks[loop.axis] <= scope.nest.axes[loop.axis].extent
+    seen = scope.blocks.sizes[loop.axis] <= scope.nest.axes[loop.axis].extent
     others = [] if seen else [f"({turns} > 0.0)"]
     scope.line(f"{name}_lane = {_inside(scope, fold, dims, own, loop.axis, others)}")
     return f"{turns} * {name}_lane * {name}_lane"
@@ -76,18 +76,18 @@ def _inside(
     scope: Scope, fold: Fold, dims: Dims, text: str, but: int = -1, more: Sequence[str] = ()
 ) -> str:
     """The text, 0 where a reduced axis (other than `but`) is padded."""
-    ragged = [a for a in scope.nest.reduced(fold) if a != but and scope.tiles.is_ragged(a)]
-    masks = [*(scope.tiles.index(a, dims, "_in") for a in ragged), *more]
+    ragged = [a for a in scope.nest.reduced(fold) if a != but and scope.blocks.is_ragged(a)]
+    masks = [*(scope.text.index(a, dims, "_in") for a in ragged), *more]
     return f"tl.where({' & '.join(masks)}, {text}, 0.0)" if masks else text
 
 
 def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
     """In how many turns of a loop every lane had an element: one less where the last is short."""
     axis = loop.axis
-    block, extent = scope.tiles.blocks[axis], scope.nest.axes[axis].extent
-    if not scope.tiles.is_ragged(axis):
-        return literal(scope.tiles.count(axis), value.dtype, scope.tiles.numbers)
-    reach = scope.tiles.numbers.text(extent + block - 1)
+    block, extent = scope.blocks.sizes[axis], scope.nest.axes[axis].extent
+    if not scope.blocks.is_ragged(axis):
+        return literal(scope.blocks.count(axis), value.dtype, scope.numbers)
+    reach = scope.numbers.text(extent + block - 1)
     text = f"({reach} - tl.arange(0, {block})) // {block}"
     scope.line(f"v{value.id}_seen = ({text}).to({TRITON_DTYPE[value.dtype]})")
-    return scope.tiles.spread(f"v{value.id}_seen", (axis,), dims)
+    return scope.text.broadcast(f"v{value.id}_seen", (axis,), dims)

@@ -1,0 +1,45 @@
+"""A tile program as text for Triton's interpreter, which runs kernels on NumPy arrays."""
+
+from __future__ import annotations
+
+from ..tiles.blocks import Dims
+from ..tiles.passes.join_reductions import join_reductions
+from ..tiles.passes.overlap_kernels import overlap_kernels
+from ..tiles.passes.round_cancelled_products import round_cancelled_products
+from ..values.values import Compute, Value
+from .body import convert
+from .triton import TritonPrinter
+
+
+class InterpreterPrinter(TritonPrinter):
+    """What the interpreter must have otherwise:
+
+    - It launches nothing before the last kernel ends.
+    - It reduces several values at once one element after the other: each sum goes alone.
+    - It never joins a product and a sum to one instruction.
+    - It broadcasts a comparison of scalars as their type, not as bool.
+    - It cuts low bits off where the GPU rounds to bfloat16.
+    - It keeps bfloat16 as integers, and would multiply those.
+    """
+
+    left_out = (overlap_kernels, join_reductions, round_cancelled_products)
+
+    def evaluated(self, value: Value, text: str, dims: Dims) -> str:
+        if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:
+            return f"tl.full([], True, tl.int1) & ({text})"
+        return text
+
+    def stored(self, text: str, source: str, target: str) -> str:
+        if target == "bfloat16":
+            return f"libdevice.rounded({text}).to(tl.bfloat16)"
+        return convert(text, source, target)
+
+    def operand(self, text: str, source: str, target: str) -> str:
+        return convert(_rounded(text, target), source, target)
+
+    def multiplied(self, dtype: str) -> str:
+        return "float32" if dtype == "bfloat16" else dtype
+
+
+def _rounded(text: str, target: str) -> str:
+    return f"libdevice.rounded({text})" if target == "bfloat16" else text

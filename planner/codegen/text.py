@@ -1,0 +1,82 @@
+"""Index expressions, masks and shapes of tiles as Triton text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..nests.linear_forms import Access, Affine, Term
+from ..tiles.blocks import Blocks, Bound, Dims
+from ..tiles.descriptors import Described
+from .numbers import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Writes what depends on the blocks. numbers: the arguments that stand for sizes that vary."""
+
+    blocks: Blocks
+    numbers: Numbers
+
+    def shape(self, dims: Dims) -> str:
+        return "[" + ", ".join(str(self.blocks.sizes[d]) for d in dims) + "]"
+
+    @staticmethod
+    def broadcast(text: str, own: Dims, dims: Dims) -> str:
+        """A value of dimensions `own` placed among `dims`; a scalar needs no place."""
+        if not own or own == dims:
+            return text
+        return f"{text}[{', '.join(':' if d in own else 'None' for d in dims)}]"
+
+    def index(self, axis: int, dims: Dims, suffix: str = "") -> str:
+        """The index along an axis (or, with suffix "_in", whether it is inside)."""
+        name = self.blocks.nest.axes[axis].name + suffix
+        return self.broadcast(name, self.blocks.dims((axis,)), dims)
+
+    def affine(self, form: Affine, dims: Dims) -> str:
+        parts = [self.term(term, dims) for term in form.terms]
+        if form.base or not parts:
+            parts.append(self.numbers.text(form.base))
+        return " + ".join(parts)
+
+    def term(self, term: Term, dims: Dims) -> str:
+        text, number = self.index(term.axis, dims), self.numbers.text
+        if term.div > 1:
+            text = f"{text} // {number(term.div)}"
+        if term.mod:
+            mod = number(term.mod)
+            text = f"({text}) % {mod}" if term.div > 1 else f"{text} % {mod}"
+        if term.scale != 1:
+            joined, scale = term.div > 1 or term.mod, number(term.scale)
+            text = f"({text}) * {scale}" if joined else f"{text} * {scale}"
+        return text
+
+    def pointer(self, buffer: str, access: Access, dims: Dims, places: Sequence[str] = ()) -> str:
+        """An address; places: the terms of its offset that values give."""
+        text = self.affine(access.offset, dims)
+        if places:
+            text = " + ".join([*places, *([text] if text != "0" else [])])
+        return buffer if text == "0" else f"{buffer} + ({text})"
+
+    def masks(self, access: Access, dims: Dims) -> list[str]:
+        """Conditions under which the access is in bounds; none when it always is."""
+        return [self._bound(bound, dims) for bound in self.blocks.bounds(access)]
+
+    def _bound(self, bound: Bound, dims: Dims) -> str:
+        if bound.form is None:
+            assert bound.axis is not None
+            return self.index(bound.axis, dims, "_in")
+        text = self.affine(bound.form, dims)
+        if bound.limit is None:
+            return f"({text} >= 0)"
+        return f"({text} < {self.numbers.text(bound.limit)})"
+
+    def coordinates(self, found: Described, starts: dict[int, str]) -> str:
+        """The first row and column of a descriptor's block, as 32-bit integers."""
+        texts = []
+        for axis, terms in ((found.rows, found.row_terms), (found.columns, found.column_terms)):
+            parts = [starts[axis]] if starts[axis] != "0" or not terms else []
+            parts += [self.term(term, ()) for term in terms]
+            text = " + ".join(parts)
+            texts.append(f"tl.cast({text}, tl.int32)" if self.blocks.wide else text)
+        return f"[{', '.join(texts)}]"

@@ -1,0 +1,352 @@
+"""A tile program as Triton text. Every decision was taken by the passes; nothing is chosen here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from typing import ClassVar
+
+from ..graph.dtypes import TRITON_DTYPE, is_float
+from ..graph.op import Accuracy
+from ..graph.sizes import varies
+from ..nests.linear_forms import Role, Term
+from ..tiles.blocks import INT32_LIMIT, Dims
+from ..tiles.program import (
+    Body,
+    Compute,
+    Grid,
+    LaunchNext,
+    Load,
+    Loop,
+    Parts,
+    Place,
+    Store,
+    TileProgram,
+    Wait,
+)
+from ..tiles.tile import Pass
+from ..values import values
+from . import folds
+from .body import convert, expression, literal
+from .scope import Scope
+from .source import AWAIT_LAST, BEGIN_NEXT
+
+
+class TritonPrinter(Scope):
+    """Writes the lines of a kernel, walking the program's body in order."""
+
+    left_out: ClassVar[Collection[Pass]] = ()
+    """The passes whose result it cannot write."""
+
+    def __init__(self, program: TileProgram) -> None:
+        super().__init__(program)
+        assert program.grid is not None, "tiles are given to programs"
+        self.grid: Grid = program.grid
+        self.loops = 0
+        """How many loops the text has begun."""
+
+    def kernel(self) -> list[str]:
+        """The lines of the kernel's body."""
+        grid = self.grid
+        self._head()
+        in_parts = any(isinstance(each, Parts) for each in self.program.body)
+        if not in_parts:
+            self._held()
+        if not grid.persistent:
+            self.line(f"pid = {self._wide('tl.program_id(0)')}")
+            self._tile(in_parts)
+            return self.lines
+        more = f", num_stages={grid.stages}" if grid.stages > 1 else ""
+        turns = (
+            f"tl.program_id(0), {self.numbers.text(grid.tiles)}, {grid.step}, flatten=True{more}"
+        )
+        self.line(f"for turn in tl.range({turns}):")
+        with self.indented():
+            self.line(f"pid = {self._wide('turn')}")
+            self._tile(in_parts)
+        return self.lines
+
+    def _head(self) -> None:
+        for each in self.program.head:
+            match each:
+                case LaunchNext():
+                    self.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
+                case Wait():
+                    self.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
+
+    def _tile(self, in_parts: bool) -> None:
+        if in_parts:
+            # Again in every turn of a persistent grid: parts have indices of their own.
+            self._held()
+        self._grid()
+        self._body(self.program.body, None)
+
+    def _held(self) -> None:
+        for axis in self.nest.with_role(Role.HELD):
+            self._index(axis, "")
+
+    def _in_parts(self, parts: Parts) -> None:
+        """What follows the mmas, over one part of the tile's columns after another."""
+        axis, start = parts.axis, self.starts[parts.axis]
+        names = {v: self.cut(v, axis, len(parts.bodies)) for v in parts.values}
+        with self.within(parts.blocks):
+            for number, body in enumerate(parts.bodies):
+                offset = number * self.blocks.sizes[axis]
+                self._lanes(axis, f"{start} + {offset}" if number else start)
+                for value, own in names.items():
+                    self.names[value] = own[number]
+                self._body(body, None)
+
+    def _body(self, body: Body, carried: folds.Carried | None) -> None:
+        for each in body:
+            match each:
+                case Loop():
+                    self._loop(each)
+                case Parts():
+                    self._in_parts(each)
+                case Load():
+                    self._load(each)
+                case Compute():
+                    self._compute(each)
+                case Store():
+                    self._store(each)
+                case _ if each.carried:
+                    assert carried is not None, "a state is taken in inside its loop"
+                    carried.take(each)
+                case _:
+                    folds.step(self, each)
+
+    # --- axes ---
+
+    def _grid(self) -> None:
+        """Program id to block indices: the innermost axis changes fastest, or blocks of the last
+        two axes go in stripes, so that neighbours in time share what they read."""
+        if self.grid.reverse:
+            self.line(f"pid = {self.numbers.text(self.grid.tiles - 1)} - pid")
+        axes = self.nest.with_role(Role.GRID)
+        counted = [a for a in axes if self.blocks.count(a) > 1]
+        rest = "pid"
+        blocks = dict.fromkeys(axes, "0")
+        if self.grid.stripe > 1 and len(counted) > 1:
+            rest = self._grouped(*counted[-2:])
+            blocks.update({a: f"{self.nest.axes[a].name}_block" for a in counted[-2:]})
+            counted = counted[:-2]
+        for position, axis in reversed(list(enumerate(counted))):
+            count = self.numbers.text(self.blocks.count(axis)) if position else ""
+            blocks[axis] = f"({rest}) % {count}" if position else rest
+            rest = f"{rest} // {count}"
+        for axis in reversed(axes):
+            name = f"{self.nest.axes[axis].name}_block"
+            if blocks[axis] != name:
+                self.line(f"{name} = {blocks[axis]}")
+            self._index(axis, name)
+
+    def _grouped(self, outer: int, inner: int) -> str:
+        """Block indices of two axes: a stripe of blocks of the outer, then all of the inner."""
+        names = [self.nest.axes[a].name for a in (outer, inner)]
+        number, line = self.numbers.text, self.line
+        rows, columns = self.blocks.count(outer), self.blocks.count(inner)
+        most = self.grid.stripe if varies(rows) else min(self.grid.stripe, rows)
+        every, stripe = number(rows * columns), number(most * columns)
+        line(f"stripe = (pid % {every}) // {stripe}")
+        line(f"place = pid % {every} - stripe * {stripe}")
+        line(
+            f"height = tl.minimum({number(rows)} - stripe * {most}, {most})"
+            if varies(rows) or rows % most
+            else f"height = {most}"
+        )
+        line(f"{names[0]}_block = stripe * {most} + place % height")
+        line(f"{names[1]}_block = place // height")
+        return f"pid // {every}"
+
+    def _index(self, axis: int, block_index: str) -> None:
+        """The index along an axis, as a scalar or as a vector."""
+        if self.nest.axes[axis].role is not Role.GRID and block_index:
+            block_index = self._wide(block_index)  # Those of the grid come from a wide program id.
+        start = f"{block_index} * {self.blocks.sizes[axis]}" if block_index else "0"
+        self._lanes(axis, start, block_index or start)
+
+    def _lanes(self, axis: int, start: str, scalar: str = "") -> None:
+        """The index along an axis in a block that starts there; scalar: that of a block of one."""
+        tile, block = self.nest.axes[axis], self.blocks.sizes[axis]
+        self.starts[axis] = start
+        text = scalar
+        if block > 1:
+            lanes = f"tl.arange(0, {block})"
+            text = lanes if start == "0" else f"{start} + {lanes}"
+        # Loops begin with a wide block, and so do axes of the grid, but where one block holds all.
+        whole = tile.role is Role.GRID and self.blocks.count(axis) == 1
+        if text != "0" and (whole or tile.role is Role.HELD):
+            text = self._wide(text)
+        self.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
+        if self.blocks.is_ragged(axis):
+            self.line(f"{tile.name}_in = {tile.name} < {self.numbers.text(tile.extent)}")
+
+    def _wide(self, index: str) -> str:
+        """An index in 64 bits where a tensor has so many elements; the interpreter counts turns in
+        Python's integers, which have no `to`."""
+        return f"tl.cast({index}, tl.int64)" if self.blocks.wide else index
+
+    # --- statements ---
+
+    def _compute(self, each: Compute) -> None:
+        value = self.nest.values[each.value]
+        dims, text = self._computed(value, each.rounded)
+        self.bind(value.id, self.evaluated(value, text, dims), dims)
+
+    def _computed(self, value: values.Value, rounded: bool) -> tuple[Dims, str]:
+        match value.kind:
+            case values.Compute() as compute:
+                dims = self.union(value.reads)
+                texts = {source: self.at(source, dims) for source in value.reads}
+                if rounded:
+                    compute = replace(compute, accuracy=Accuracy.ROUNDED)
+                text = expression(compute, texts, self.dtypes, self.numbers)
+                return dims, convert(text, compute.result, value.dtype)
+            case values.Index(start=start, step=step):
+                dims = self.blocks.dims(self.nest.forms[value.id].axes)
+                form = self.text.affine(self.nest.forms[value.id], dims)
+                text = f"({form})"
+                if self._is_long(value):
+                    text = f"tl.cast({form}, tl.int64)"
+                text += f" * {self.numbers.text(step)}" if step != 1 else ""
+                text += f" + {self.numbers.text(start)}" if start != 0 else ""
+                return dims, f"({text}).to({TRITON_DTYPE[value.dtype]})" if dims else text
+            case values.Literal(number=number):
+                return (), literal(number, value.dtype, self.numbers)
+            case values.Choice() as choice:
+                pieces = self.union(tuple(piece for piece, _, _ in choice.pieces))
+                index = self.nest.forms[value.id].axes if len(choice.pieces) > 1 else ()
+                dims = self.blocks.dims([*pieces, *index])
+                return dims, self._choice(value, choice, dims)
+        raise TypeError(f"v{value.id} is not computed")
+
+    def _is_long(self, value: values.Value) -> bool:
+        """Whether an index takes more than 32 bits."""
+        index = value.kind
+        assert isinstance(index, values.Index)
+        size = math.prod(self.nest.axes[a].extent for a in self.nest.forms[value.id].axes)
+        last = index.start + index.step * (size - 1)
+        return max(abs(index.start), abs(last), abs(index.step)) > INT32_LIMIT
+
+    def _load(self, each: Load) -> None:
+        value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
+        load = value.kind
+        assert isinstance(load, values.Load)
+        name, text = f"v{value.id}", self._loaded(each, load, dims)
+        match each.place:
+            case Place.SHARED:
+                self.raw[value.id] = name
+                if each.via is not None:
+                    block = self.described("in", each.input, each.access, each.via)
+                    text = block.format("load", "")
+                    text = f"tl.trans({text})" if each.via.is_turned else text
+                self.bind(value.id, text, dims)
+                return
+            case Place.BOTH:
+                name = f"{name}_raw"
+                self.assign(value.id, name, text, dims)
+                self.raw[value.id] = name
+                # With a cache modifier, though it says what is so anyway, the two loads stay two.
+                again = self._loaded(each, load, dims, ', cache_modifier=".ca"')
+                text = again if each.twice else name
+        self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
+
+    def _loaded(self, each: Load, load: values.Load, dims: Dims, again: str = "") -> str:
+        """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
+        again: how it is loaded for the second time."""
+        multiplied, options = each.place is not Place.REGISTERS, again
+        masks = self.text.masks(each.access, dims)
+        terms, inside = self.places(each.access, dims)
+        lost = bool(inside) and is_float(load.dtype)
+        if masks or inside:
+            other = 'float("nan")' if lost and not multiplied else "0"
+            options += f", mask={_all([*masks, *inside])}, other={other}"
+        if each.hint and not again:
+            options += f', eviction_policy="evict_{each.hint}"'
+        pointer = self.text.pointer(f"in{each.input}", each.access, dims, terms)
+        text = f"tl.load({pointer}{options})"
+        if lost and multiplied:
+            outside = _all([*masks, f"(({_all(inside)}) == 0)"])
+            return f'tl.where({outside}, float("nan"), {text})'
+        return text
+
+    def _choice(self, value: values.Value, choice: values.Choice, dims: Dims) -> str:
+        index = self.text.affine(self.nest.forms[value.id], dims)
+        *rest, last = choice.pieces
+        text = convert(self.at(last[0], dims), self.dtypes[last[0]], value.dtype)
+        for piece, _, high in reversed(rest):
+            own = convert(self.at(piece, dims), self.dtypes[piece], value.dtype)
+            text = f"tl.where({index} < {self.numbers.text(high)}, {own}, {text})"
+        return text
+
+    def _loop(self, loop: Loop) -> None:
+        with self.within(loop.blocks):
+            self._walk(loop)
+
+    def _walk(self, loop: Loop) -> None:
+        axis = self.nest.axes[loop.axis]
+        counter = f"{axis.name}_block{self.loops}"
+        carried = folds.Carried(self, loop, counter)
+        carried.begin()
+        self.loops += 1
+        options = f", num_stages={loop.stages}" if loop.stages > 1 else ""
+        options += ", flatten=True" if loop.flatten else ""
+        first, last = self._range(loop.axis)
+        self.line(f"for {counter} in tl.range({first}, {last}{options}):")
+        with self.indented():
+            end = str(int(last) - 1) if last.isdigit() else f"{last} - 1"
+            start = "" if first == "0" else f"{first} + "
+            self._index(loop.axis, f"({start}{end} - {counter})" if loop.reverse else counter)
+            self._body(loop.body, carried)
+        carried.end()
+
+    def _range(self, axis: int) -> tuple[str, str]:
+        """First and last block of a loop: all of them, or those that masks do not empty."""
+        first, last = "0", self.numbers.text(self.blocks.count(axis))
+        name, block = self.nest.axes[axis].name, self.blocks.sizes[axis]
+        for limit in self.nest.limits.get(axis, ()):
+            parts = [self._least(term) for term in limit.rest.terms]
+            base = limit.rest.base
+            rest = " + ".join([*parts, self.numbers.text(base)] if base else parts or ["0"])
+            if limit.scale > 0:
+                text = f"tl.minimum({last}, tl.maximum(-({rest}), 0) // {block} + 1)"
+                last = f"{name}_last"
+                self.line(f"{last} = {text}", "masks empty the blocks from here on")
+            else:
+                text = f"tl.maximum({first}, tl.maximum({rest}, 0) // {block})"
+                first = f"{name}_first"
+                self.line(f"{first} = {text}", "masks empty the blocks before")
+        return first, last
+
+    def _least(self, term: Term) -> str:
+        """The least value of a term of a linear form in this tile."""
+        axis, block = self.nest.axes[term.axis], self.blocks.sizes[term.axis]
+        start = f"({self.starts[term.axis]})"
+        scale = self.numbers.text(term.scale) if term.scale != 1 else ""
+        if term.scale < 0:
+            end = f"tl.minimum({start} + {block - 1}, {self.numbers.text(axis.extent - 1)})"
+            return f"{end} * {scale}" if block > 1 else f"{start} * {scale}"
+        return f"{start} * {scale}" if scale else start
+
+    def _store(self, each: Store) -> None:
+        out, access = self.nest.outputs[each.output], each.access
+        dims = self.blocks.dims([*access.axes, *self.dims[out.value]])
+        text = self.stored(self.at(out.value, dims), self.dtypes[out.value], out.type.dtype)
+        pointer = self.text.pointer(f"out{each.output}", access, dims)
+        if each.via is not None:
+            block = self.described("out", each.output, access, each.via)
+            text = f"tl.trans({text})" if each.via.is_turned else text
+            self.line(block.format("store", f", {text}"))
+            return
+        masks = self.text.masks(access, dims)
+        # Blocks along an axis that the output lacks all hold the same; one writes it.
+        masks += [f"({self.nest.axes[a].name}_block == 0)" for a in self.blocks.repeated(access)]
+        options = f", mask={_all(masks)}" if masks else ""
+        options += f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        self.line(f"tl.store({pointer}, {text}{options})")
+
+
+def _all(masks: list[str]) -> str:
+    return " & ".join(masks)

@@ -1,0 +1,170 @@
+"""The block sizes of a nest's axes, and what follows from them for shapes, counts and bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ..errors import Refused
+from ..graph.graph import TensorType
+from ..graph.sizes import varies
+from ..memo import by_identity
+from ..nests.linear_forms import Access, Affine, Role, TileAxis
+from ..nests.mask_bounds import Limit
+from ..nests.nest import Nest
+
+INT32_LIMIT = 2**31 - 1
+MOST_LANES = 2**20
+"""Elements of a tile; Triton takes no more."""
+
+Dims = tuple[int, ...]
+"""The tile axes that are dimensions of a value, in order."""
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+Sizes = tuple[tuple[str, int], ...]
+"""Block sizes by the names of the axes, as a config has them."""
+
+
+def block_size(axis: TileAxis, named: Mapping[str, int]) -> int:
+    """Elements of an axis in one tile: all of a held axis, else the named size, never more than
+    cover it. Raises Refused when the axis is not among those named."""
+    if axis.role is Role.HELD:
+        return power_of_two(axis.extent)
+    if axis.name not in named:
+        raise Refused("config", f"no block size for axis {axis.name}")
+    return min(named[axis.name], power_of_two(axis.extent))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One condition that an access must check: the index is below the extent of a ragged tile axis
+    (`axis`), or the index of a guard (`form`) is not negative, or below `limit`."""
+
+    axis: int | None = None
+    form: Affine | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The block size of every tile axis of a nest.
+
+    An axis with block 1 is a scalar and no dimension of any tile; a value has one dimension for
+    each other axis on which it depends, in the order of the axes, and is a scalar without one.
+    """
+
+    nest: Nest
+    sizes: tuple[int, ...]
+    """Elements of each axis in one tile."""
+    steps: tuple[int, ...]
+    """Elements from one block to the next; more than its size where an epilogue is in parts."""
+    wide: bool
+    """Whether some offset or index of the nest does not fit 32 bits."""
+
+    @staticmethod
+    def of(nest: Nest, named: Sizes) -> Blocks:
+        """Raises Refused when they name no block for an axis."""
+        known = dict(named)
+        sizes = tuple(block_size(axis, known) for axis in nest.axes)
+        return Blocks(nest, sizes, sizes, _is_wide(nest))
+
+    def part(self, axis: int, parts: int) -> Blocks:
+        """The blocks of one of several parts along an axis."""
+        sizes = tuple(b // parts if a == axis else b for a, b in enumerate(self.sizes))
+        return replace(self, sizes=sizes)
+
+    def widened(self, axis: int, number: int) -> Blocks:
+        """Several blocks along an axis as one, no more than cover it."""
+        size = min(self.sizes[axis] * number, power_of_two(self.nest.axes[axis].extent))
+        sizes = tuple(size if a == axis else b for a, b in enumerate(self.sizes))
+        return replace(self, sizes=sizes, steps=sizes)
+
+    def dims(self, axes: Iterable[int]) -> Dims:
+        """The axes among these that are dimensions of a tile."""
+        return tuple(sorted(a for a in set(axes) if self.sizes[a] > 1))
+
+    def elements(self, axes: Iterable[int]) -> int:
+        """Elements of a tile over these axes, padding included."""
+        return math.prod(self.sizes[a] for a in axes)
+
+    def count(self, axis: int) -> int:
+        """Blocks along an axis."""
+        return -(-self.nest.axes[axis].extent // self.steps[axis])
+
+    def turns(self, axis: int) -> float:
+        """Blocks along a looped axis that masks leave on average."""
+        found = self.nest.limits.get(axis, ())
+        if not found:
+            return self.count(axis)
+        extents = tuple(self.nest.axes[t.axis].extent for limit in found for t in limit.rest.terms)
+        return _blocks_left(tuple(found), extents, self.sizes[axis], self.count(axis))
+
+    def is_ragged(self, axis: int) -> bool:
+        """Whether tiles may reach past the end; along an axis that varies they may."""
+        extent, step = self.nest.axes[axis].extent, self.steps[axis]
+        return step > 1 if varies(extent) else extent % step != 0
+
+    def bounds(self, access: Access) -> list[Bound]:
+        """The conditions under which the access is in bounds; none when it always is."""
+        found = [Bound(axis=a) for a in sorted(access.axes) if self.is_ragged(a)]
+        for form, limit in access.guards:
+            below, beyond = conditions((form, limit), self.nest.axes)
+            found += [Bound(form=form)] * below + [Bound(form=form, limit=limit)] * beyond
+        return found
+
+    def repeated(self, access: Access) -> list[int]:
+        """The grid axes that a store lacks: the programs along them all hold the same."""
+        grid = self.nest.with_role(Role.GRID)
+        return [a for a in grid if a not in access.axes and self.count(a) > 1]
+
+
+def conditions(guard: tuple[Affine, int], axes: Sequence[TileAxis]) -> tuple[bool, bool]:
+    """Whether the index of a guard may lie below 0 somewhere on the axes, and beyond its limit."""
+    form, limit = guard
+    ends = [form.base, form.base]
+    for term in form.terms:
+        whole = -(-axes[term.axis].extent // term.div)
+        span = term.scale * ((term.mod or whole) - 1)
+        ends[span > 0] += span
+    return ends[0] < 0, ends[1] >= limit
+
+
+@lru_cache(maxsize=4096)
+def _blocks_left(
+    limits: tuple[Limit, ...], extents: tuple[int, ...], block: int, count: int
+) -> float:
+    """Blocks that the limits leave on average; extents: of the axes of their terms, in order."""
+    total = 0
+    for eighth in range(8):
+        first, last, others = 0, count, iter(extents)
+        for limit in limits:
+            rest = limit.rest.base
+            for term, other in zip(limit.rest.terms, others, strict=False):
+                rest += term.scale * (other * (2 * eighth + 1) // 16 if other > 1 else 0)
+            if limit.scale > 0:
+                last = min(last, max(0, -rest) // block + 1)
+            else:
+                first = max(first, max(0, rest) // block)
+        total += max(0, last - first)
+    return total / 8
+
+
+@by_identity(256)
+def _is_wide(nest: Nest) -> bool:
+    accesses = [*nest.loads.values(), *nest.stores.values()]
+    if any(_span(access.type) > INT32_LIMIT for access in accesses):
+        return True
+    # What is broadcast may have many elements though no tensor has: the last block of an axis
+    # reaches past its end.
+    return any(axis.extent > INT32_LIMIT - MOST_LANES for axis in nest.axes)
+
+
+def _span(tensor: TensorType) -> int:
+    return sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride, strict=True) if n > 1)

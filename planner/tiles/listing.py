@@ -1,0 +1,138 @@
+"""A tile program as text, one line for each instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..values import values
+from .descriptors import Described
+from .program import (
+    Body,
+    Compute,
+    Grid,
+    Instruction,
+    LaunchNext,
+    Load,
+    Loop,
+    Mma,
+    OnesMma,
+    Parts,
+    Place,
+    Reduce,
+    Store,
+    TileProgram,
+    Welford,
+)
+
+
+def listing(program: TileProgram) -> str:
+    """Axes with their blocks, the grid, then the instructions. `v8 [128 64] = mma v4 * v6` gives
+    the shape of a tile; a value without one is a scalar."""
+    return "\n".join(_Listing(program).lines())
+
+
+class _Listing:
+    def __init__(self, program: TileProgram) -> None:
+        self.program = program
+        self.nest = program.nest
+        self.blocks = program.blocks
+
+    def lines(self) -> Iterator[str]:
+        for axis, size in zip(self.nest.axes, self.blocks.sizes, strict=True):
+            yield f"axis {axis.name}: {axis.extent} {axis.role.value}, blocks of {size}"
+        if self.program.grid is not None:
+            yield _grid(self.program.grid)
+        for each in self.program.head:
+            yield "launch next" if isinstance(each, LaunchNext) else "wait"
+        yield from self._body(self.program.body, "")
+
+    def _body(self, body: Body, indent: str) -> Iterator[str]:
+        for each in body:
+            match each:
+                case Loop(axis=axis, body=inner):
+                    yield indent + self._loop(each)
+                    before, self.blocks = self.blocks, each.blocks or self.blocks
+                    yield from self._body(inner, indent + "  ")
+                    self.blocks = before
+                    for values in each.combined:
+                        yield f"{indent}combine lanes of {_names(values)}"
+                case Parts(axis=axis, values=values, bodies=bodies):
+                    name = self.nest.axes[axis].name
+                    before, self.blocks = self.blocks, each.blocks
+                    for number, part in enumerate(bodies):
+                        yield f"{indent}part {number} of {name}, of {_names(values)}"
+                        yield from self._body(part, indent + "  ")
+                    self.blocks = before
+                case Store(output=output):
+                    value = self.nest.outputs[output].value
+                    yield f"{indent}store output {output} <- v{value}{_access(each)}"
+                case _:
+                    yield indent + self._evaluation(each)
+
+    def _loop(self, loop: Loop) -> str:
+        words = [f"loop {self.nest.axes[loop.axis].name}"]
+        words += ["backwards"] * loop.reverse
+        words += [f"{loop.stages} stages"] * (loop.stages > 1) + ["flattened"] * loop.flatten
+        if loop.blocks is not None:
+            words.append(f"blocks of {loop.blocks.sizes[loop.axis]}")
+        words += [f"carrying {_names(loop.carries)}"] * bool(loop.carries)
+        return ", ".join([*words, *["by lane"] * (loop.by_lane and bool(loop.carries))])
+
+    def _evaluation(self, each: Instruction) -> str:
+        assert not isinstance(each, (Store, Loop, Parts))
+        value = each.value
+        dims = self.blocks.dims(self.nest.live[value])
+        shape = f" [{' '.join(str(self.blocks.sizes[d]) for d in dims)}]" if dims else ""
+        is_carried = isinstance(each, (Mma, OnesMma, Reduce, Welford)) and each.carried
+        sign = "+=" if is_carried else "="
+        return f"v{value}{shape} {sign} {self._what(each)}  # {self.nest.values[value].origin}"
+
+    def _what(self, each: Instruction) -> str:
+        match each:
+            case Load(input=number, access=access, place=place, twice=twice):
+                at = _names(tuple(at.value for at in access.at))
+                words = [f"load in{number}", *[f"at {at}"] * bool(at)]
+                words += [f"to {place.value}"] * (place is not Place.REGISTERS)
+                return " ".join([*words, *["twice"] * twice]) + _access(each)
+            case Compute(value=value, rounded=rounded):
+                kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
+                name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
+                return f"{name.lower()} {reads}".rstrip() + ", rounded" * rounded
+            case Mma(left=left, right=right, unit=unit, correction=correction):
+                followed = ", corrected" * (correction is not None)
+                return f"mma v{left} * v{right} by {unit.value}{followed}"
+            case OnesMma(source=source):
+                return f"mma v{source} * ones"
+            case Reduce(value=value):
+                fold = self.nest.fold(value)
+                what = f"v{fold.source}" + (f" * v{fold.times}" if fold.times is not None else "")
+                words = [f"{fold.monoid.name} {what}"]
+                words += ["corrected"] * (each.correction is not None)
+                words += ["compensated"] * each.compensated
+                words += [f"with {_names(each.joined)}"] * bool(each.joined)
+                return ", ".join(words)
+            case Welford(value=value):
+                fold = self.nest.fold(value)
+                return f"welford v{fold.source} about v{fold.about}"
+        raise TypeError(f"{each!r} gives no value")
+
+
+def _grid(grid: Grid) -> str:
+    words = [f"grid: {grid.tiles} tiles"]
+    if grid.persistent:
+        words.append(f"{grid.programs} persistent programs")
+    words += [f"{grid.stages} stages"] * (grid.persistent and grid.stages > 1)
+    words += [f"stripes of {grid.stripe}"] * (grid.stripe > 1)
+    return ", ".join([*words, *["backwards"] * grid.reverse])
+
+
+def _access(each: Load | Store) -> str:
+    return _via(each.via) + (f", evict {each.hint}" if each.hint else "")
+
+
+def _via(via: Described | None) -> str:
+    return "" if via is None else f", by descriptor {list(via.descriptor.block)}"
+
+
+def _names(values: tuple[int, ...]) -> str:
+    return " ".join(f"v{value}" for value in values)

@@ -1,0 +1,25 @@
+"""Which matrix products of tiles a warpgroup multiplies, and which each warp by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..blocks import Blocks
+from ..program import WARPGROUP, Instruction, Loops, Mma, TileProgram
+from .select_ones_mma import has_warpgroup_rows
+
+
+def choose_mma_unit(program: TileProgram, *, num_warps: int) -> TileProgram:
+    """Four warps multiply at once, straight from shared memory, where a tile has 64 rows for each
+    of them to have 16; else each warp brings its part of the operands into registers first."""
+    mmas = [] if num_warps % WARPGROUP else program.mmas.values()
+    suited = frozenset(m.value for m in mmas if has_warpgroup_rows(program.blocks, m.rows))
+    if not suited:
+        return program
+
+    def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if isinstance(each, Mma) and each.value in suited:
+            return replace(each, suits_warpgroup=True)
+        return each
+
+    return program.deciding(("warpgroups", suited), change)

@@ -1,0 +1,13 @@
+"""A kernel may be launched while the one before it ends, and lets the next one be launched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..program import LaunchNext, TileProgram, Wait
+
+
+def overlap_kernels(program: TileProgram) -> TileProgram:
+    """Programmatic dependent launch: whose kernel that before may be, this one waits for it to have
+    ended before it reads or writes anything."""
+    return replace(program, head=(LaunchNext(), Wait()))

@@ -1,0 +1,22 @@
+"""Which loops begin the loads of their next turns while they work on one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..blocks import Blocks
+from ..program import Instruction, Loop, Loops, TileProgram
+
+
+def pipeline_loops(program: TileProgram, *, num_stages: int, flatten: bool) -> TileProgram:
+    """The stages of every innermost loop; an outer one is run as one with it where `flatten` says
+    so, so that the loads of its next turn begin before this turn ends."""
+
+    def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if not isinstance(each, Loop):
+            return each
+        if any(isinstance(inner, Loop) for inner in each.body):
+            return replace(each, flatten=True) if flatten else each
+        return replace(each, stages=num_stages) if num_stages > 1 else each
+
+    return program.deciding(("stages", num_stages, flatten), change)

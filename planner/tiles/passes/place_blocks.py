@@ -1,0 +1,62 @@
+"""Block sizes for the axes, and the nest's items as instructions, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...memo import by_identity
+from ...nests import placement as place
+from ...nests.nest import Nest
+from ...stream.online import Correction
+from ...values import values
+from ..blocks import Blocks, Sizes
+from ..program import Body, Compute, Instruction, Load, Loop, Reduce, Store, TileProgram, Welford
+
+
+def place_blocks(nest: Nest, *, blocks: Sizes) -> TileProgram:
+    """The program that every other pass changes. Raises Refused when they name no block for
+    an axis."""
+    return TileProgram(nest, Blocks.of(nest, blocks), _placed(nest))
+
+
+@by_identity(64)
+def _placed(nest: Nest) -> Body:
+    return _body(nest, nest.body, None)
+
+
+def _body(nest: Nest, body: place.Body, around: place.Loop | None) -> Body:
+    return tuple(_instruction(nest, item, around) for item in body)
+
+
+def _instruction(nest: Nest, item: place.Item, around: place.Loop | None) -> Instruction:
+    match item:
+        case place.Loop(axis=axis, carries=carries, body=body, by_lane=by_lane):
+            return Loop(axis, carries, _body(nest, body, item), by_lane)
+        case place.Store(output=output):
+            return Store(output, nest.stores[output])
+        case place.Carry(value=value):
+            assert around is not None, "a carried fold stands in the loop that carries it"
+            if nest.fold(value).about is not None:
+                return Welford(value, carried=True)
+            own = [_moving(nest, c, around) for c in around.carries]
+            followed = any(value == x for each in own if each for _, x in each.exponent)
+            correction = _moving(nest, value, around)
+            return Reduce(value, True, correction=correction, followed=followed)
+        case place.Step(value=value):
+            kind = nest.values[value].kind
+            if isinstance(kind, values.Load):
+                return Load(value, kind.input, nest.loads[value])
+            if isinstance(kind, values.Fold):
+                about = kind.about is not None
+                return Welford(value, carried=False) if about else Reduce(value, carried=False)
+            return Compute(value)
+
+
+def _moving(nest: Nest, fold: int, loop: place.Loop) -> Correction | None:
+    """How a fold follows the extrema that are under way in this loop; those of an earlier one are
+    complete and move no more."""
+    found = nest.corrections.get(fold)
+    if found is None:
+        return None
+    moving = tuple((c, x) for c, x in found.exponent if x in loop.carries)
+    return replace(found, exponent=moving) if moving else None

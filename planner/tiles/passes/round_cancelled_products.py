@@ -1,0 +1,67 @@
+"""Which products are rounded before something is subtracted from them.
+
+These are products in float32 of which a difference is taken, one side of it made of a fold, or a
+sum, both sides of it made of folds, as in the gradients of norms and softmax. They vanish where a
+row has one element, or equal ones: joined to one instruction, product and difference would leave
+the product's rounding error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...graph.graph import Ref
+from ...graph.op import Op
+from ...memo import by_identity
+from ...nests.nest import Nest
+from ...values import values
+from ..blocks import Blocks
+from ..program import Compute, Instruction, Loops, TileProgram, rewritten
+
+
+def round_cancelled_products(program: TileProgram) -> TileProgram:
+    """Not beside an mma, whose own sums are less exact."""
+    cancelled = frozenset() if program.mmas else _cancelled(program.nest)
+    if not cancelled:
+        return program
+
+    def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if isinstance(each, Compute) and each.value in cancelled:
+            return replace(each, rounded=True)
+        return each
+
+    return rewritten(program, change)
+
+
+@by_identity(64)
+def _cancelled(nest: Nest) -> frozenset[int]:
+    folded: set[int] = set()
+    found: set[int] = set()
+    for value in nest.values:
+        kind = value.kind
+        if isinstance(kind, values.Fold) or not folded.isdisjoint(value.reads):
+            folded.add(value.id)
+        made = folded.intersection(value.reads)
+        op = kind.op if isinstance(kind, values.Compute) else None
+        if (op is Op.SUB and made) or (op is Op.ADD and len(made) == len(value.reads) == 2):
+            sides = [_behind(nest, v) for v in value.reads]
+            found.update(v.id for v in sides if _is_product(v))
+    return frozenset(found)
+
+
+def _behind(nest: Nest, number: int) -> values.Value:
+    """The value behind conversions and folds of single elements."""
+    value = nest.values[number]
+    kind = value.kind
+    if isinstance(kind, values.Compute) and kind.op is Op.CONVERT:
+        return _behind(nest, value.reads[0])
+    if isinstance(kind, values.Fold) and kind.times is None and not nest.reduced(kind):
+        return _behind(nest, kind.source)
+    return value
+
+
+def _is_product(value: values.Value) -> bool:
+    kind = value.kind
+    if not isinstance(kind, values.Compute) or kind.op is not Op.MUL or kind.working != "float32":
+        return False
+    return all(isinstance(operand, Ref) for _, operand in kind.operands)

@@ -1,0 +1,51 @@
+"""Which contractions are matrix products of tiles; the others stay sums of products."""
+
+from __future__ import annotations
+
+from ...nests.nest import Nest
+from ..blocks import Blocks
+from ..program import LEAST_MMA, Instruction, Loops, Mma, Reduce, TileProgram
+
+_TENSOR_DTYPES = ("float16", "bfloat16", "float32")
+_Axes = tuple[int, int, int]
+"""m, n and k of an mma."""
+
+
+def select_mma(program: TileProgram) -> TileProgram:
+    """An `Mma` for every contraction with one dimension of results on each side, and one that is
+    summed, none shorter than the hardware multiplies."""
+    nest, blocks = program.nest, program.blocks
+    chosen = {c: axes for c in nest.contractions if (axes := _axes(nest, blocks, c))}
+    if not chosen:
+        return program
+
+    def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if not isinstance(each, Reduce) or each.value not in chosen:
+            return each
+        fold = nest.fold(each.value)
+        assert fold.times is not None
+        ieee = fold.operand == "float32" and fold.precision == "ieee"
+        return Mma(
+            each.value,
+            fold.source,
+            fold.times,
+            *chosen[each.value],
+            carried=each.carried,
+            ieee=ieee,
+            correction=each.correction,
+        )
+
+    return program.deciding(tuple(chosen.items()), change)
+
+
+def _axes(nest: Nest, blocks: Blocks, contraction: int) -> _Axes | None:
+    fold = nest.fold(contraction)
+    if fold.times is None or fold.operand not in _TENSOR_DTYPES:
+        return None
+    left, right = (set(blocks.dims(nest.live[v])) for v in (fold.source, fold.times))
+    k = set(blocks.dims(nest.reduced(fold)))
+    m, n = left - right, right - left
+    if left & right != k or [len(m), len(n), len(k)] != [1, 1, 1]:
+        return None
+    axes = m.pop(), n.pop(), k.pop()
+    return axes if min(blocks.sizes[a] for a in axes) >= LEAST_MMA else None

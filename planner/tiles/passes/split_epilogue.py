@@ -1,0 +1,78 @@
+"""An epilogue in parts: what follows the matrix products, over some of a tile's columns at a time.
+
+An accumulator of 128 x 256 with an activation behind it does not fit the registers twice. In parts,
+only one part's intermediate results are alive beside it, and a descriptor's store stages one part
+in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import Refused
+from ...nests.nest import Nest
+from ..program import (
+    LEAST_MMA,
+    Body,
+    Instruction,
+    Loop,
+    Mma,
+    OnesMma,
+    Parts,
+    Reduce,
+    Store,
+    TileProgram,
+    Welford,
+)
+
+
+def split_epilogue(program: TileProgram, *, subtiles: int) -> TileProgram:
+    """The instructions behind the last reduction in so many parts of equal width. Raises
+    Refused where the parts would be too narrow, or nothing is left to cut."""
+    if subtiles == 1 or not program.mmas:
+        return program
+    nest, number = program.nest, subtiles
+    ends = [i for i, each in enumerate(program.body) if _is_reduction(each)]
+    before, items = program.body[: ends[-1] + 1], program.body[ends[-1] + 1 :]
+    axis = list(program.mmas.values())[-1].columns
+    if program.blocks.sizes[axis] < number * LEAST_MMA:
+        name, block = nest.axes[axis].name, program.blocks.sizes[axis]
+        raise Refused("subtiles", f"{name} has blocks of {block}, too few for {number} parts")
+    own = {item.value for item in items if not isinstance(item, (Store, Loop, Parts))}
+    read = {r for item in items for r in _reads(nest, item)} - own
+    values = tuple(sorted(v for v in read if axis in nest.live[v]))
+    if not values:
+        raise Refused("subtiles", f"the epilogue has no {nest.axes[axis].name}")
+    again: Body = tuple(item for item in items if axis in _axes(nest, item))
+    bodies = (items, *[again] * (number - 1))
+    parts = Parts(axis, values, bodies, program.blocks.part(axis, number))
+    return replace(program, body=(*before, parts))
+
+
+def refuse_without_mma(program: TileProgram, subtiles: int) -> None:
+    """A kernel without an mma has no epilogue: that parts are asked for is refused where it is
+    the only one, or the first of several. Raises Refused."""
+    if subtiles > 1 and not program.mmas:
+        raise Refused("subtiles", "no product of matrices comes before the epilogue")
+
+
+def _is_reduction(each: Instruction) -> bool:
+    return isinstance(each, (Loop, Mma, OnesMma, Reduce, Welford))
+
+
+def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:
+    match item:
+        case Store(output=output):
+            return (nest.outputs[output].value,)
+        case Loop() | Parts():
+            return ()
+    return nest.values[item.value].reads
+
+
+def _axes(nest: Nest, item: Instruction) -> frozenset[int]:
+    match item:
+        case Store(output=output, access=access):
+            return access.axes | nest.live[nest.outputs[output].value]
+        case Loop() | Parts():
+            return frozenset()
+    return nest.live[item.value]

@@ -1,0 +1,111 @@
+"""What holds of every tile program, after every pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..values.values import Fold
+from .program import (
+    LEAST_MMA,
+    Body,
+    Evaluation,
+    Load,
+    Loop,
+    Mma,
+    OnesMma,
+    Parts,
+    Place,
+    Reduce,
+    Store,
+    TileProgram,
+    Welford,
+)
+
+_REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
+
+
+def verify(program: TileProgram) -> None:
+    """Raises ValueError that names the first instruction that cannot be."""
+    problem = next(_problems(program), None)
+    if problem is not None:
+        raise ValueError(f"{problem}, in\n{program}")
+
+
+def _problems(program: TileProgram) -> Iterator[str]:
+    checker = _Checker(program)
+    yield from checker.body(program.body, set(), set())
+    wanted = {out.index for out in program.nest.outputs}
+    stored = set(checker.stored)
+    if stored != wanted:
+        yield f"outputs {sorted(wanted ^ stored)} are stored never, or are none"
+    most = max((len(each.bodies) for each in program.body if isinstance(each, Parts)), default=1)
+    for output, times in checker.stored.items():
+        if times not in (1, most):
+            yield f"output {output} is stored {times} times"
+
+
+class _Checker:
+    def __init__(self, program: TileProgram) -> None:
+        self.program = program
+        self.nest = program.nest
+        self.stored: Counter[int] = Counter()
+
+    def body(self, body: Body, done: set[int], moving: set[int]) -> Iterator[str]:
+        """done: values that can be read here, to which those of the body are added. moving: states
+        of loops around that their correction lets be read under way."""
+        for each in body:
+            match each:
+                case Loop():
+                    yield from self._loop(each, done, moving)
+                case Parts(bodies=bodies, values=values):
+                    if not done.issuperset(values):
+                        yield "an epilogue in parts cuts what is not there yet"
+                    for part in bodies:
+                        yield from self.body(part, done, moving)
+                case Store(output=output):
+                    self.stored[output] += 1
+                    if self.nest.outputs[output].value not in done:
+                        yield f"output {output} is stored before it is there"
+                case _:
+                    yield from self._evaluation(each, done, moving)
+
+    def _loop(self, loop: Loop, done: set[int], moving: set[int]) -> Iterator[str]:
+        name = self.nest.axes[loop.axis].name
+        taken = [i.value for i in loop.body if isinstance(i, _REDUCTIONS) and i.carried]
+        if sorted(taken) != sorted(loop.carries):
+            yield f"the loop over {name} carries {loop.carries}, but takes {taken} in"
+        if loop.stages > 1 and any(isinstance(each, Loop) for each in loop.body):
+            yield f"the loop over {name} is pipelined with a loop inside it"
+        combined = [value for values in loop.combined for value in values]
+        if loop.combined and sorted(combined) != sorted(loop.carries):
+            yield f"the loop over {name} combines {combined}, not what it carries"
+        yield from self.body(loop.body, set(done), moving | set(loop.carries))
+        done.update(loop.carries)
+
+    def _evaluation(self, each: Evaluation, done: set[int], moving: set[int]) -> Iterator[str]:
+        own = (each.value, *each.joined) if isinstance(each, Reduce) else (each.value,)
+        for value in own:
+            kind = self.nest.values[value].kind
+            mean = {kind.about} & moving if isinstance(kind, Fold) else set()
+            for read in set(self.nest.values[value].reads) - done - mean:
+                yield f"v{value} reads v{read} before it is there"
+        if isinstance(each, Mma):
+            sizes = [self.program.blocks.sizes[a] for a in (each.m, each.n, each.k)]
+            if min(sizes) < LEAST_MMA:
+                yield f"the mma v{each.value} has sides of {sizes}"
+        if isinstance(each, OnesMma) and not self._is_operand(each.source):
+            yield f"v{each.source} is summed by ones, but others read it in registers"
+        if isinstance(each, Load) and each.via is not None and each.place is not Place.SHARED:
+            yield f"v{each.value} is copied in bulk to {each.place.value}"
+        if not isinstance(each, _REDUCTIONS) or not each.carried:
+            done.update(own)
+            return
+        if each.value not in moving:
+            yield f"v{each.value} is taken in outside the loop that carries it"
+        if isinstance(each, Reduce) and each.followed:
+            done.add(each.value)
+
+    def _is_operand(self, value: int) -> bool:
+        loads = (i for i, _ in self.program.walk() if isinstance(i, Load) and i.value == value)
+        return all(load.place is not Place.BOTH for load in loads)

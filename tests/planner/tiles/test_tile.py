@@ -1,0 +1,207 @@
+"""Tile programs of graphs written by hand: what each pass decides, and what holds after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from fusionplan.planner.config import Config
+from fusionplan.planner.errors import Refused
+from fusionplan.planner.graph.graph import Graph, Ref
+from fusionplan.planner.nests.nest import Nest, schedule
+from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
+from fusionplan.planner.tiles.program import (
+    Load,
+    Loop,
+    Mma,
+    OnesMma,
+    Parts,
+    Place,
+    Reduce,
+    Store,
+    TileProgram,
+    Unit,
+    Wait,
+)
+from fusionplan.planner.tiles.tile import PASSES, Around, stages_of, tile, tiled
+from fusionplan.planner.tiles.verify import verify
+from graphs import Builder
+
+HALF = "bfloat16"
+
+
+def softmax(b: Builder, x: Ref, rows: int) -> Ref:
+    top = b.op("amax.default", x, (1,), True, shape=(rows, 1))
+    e = b.op("exp.default", b.op("sub.Tensor", x, top))
+    total = b.op("sum.dim_IntList", e, (1,), True, shape=(rows, 1))
+    return b.op("div.Tensor", e, total)
+
+
+def rows() -> Graph:
+    b = Builder()
+    return b.graph(softmax(b, b.input(64, 4096), 64))
+
+
+def two_sums() -> Graph:
+    b = Builder()
+    x, y = b.input(64, 1024), b.input(64, 1024)
+    first = b.op("sum.dim_IntList", x, (1,), shape=(64,))
+    return b.graph(first, b.op("sum.dim_IntList", b.op("mul.Tensor", x, y), (1,), shape=(64,)))
+
+
+def linear() -> Graph:
+    b = Builder()
+    x, w = b.input(512, 256, dtype=HALF), b.input(256, 512, dtype=HALF)
+    y = b.op("mm.default", x, w, shape=(512, 512))
+    return b.graph(b.op("relu.default", b.op("add.Tensor", y, b.input(512, dtype=HALF))))
+
+
+def beside() -> Graph:
+    """x.t() @ y, and the sum of x over the same axis."""
+    b = Builder()
+    x, y = b.input(256, 128, dtype=HALF), b.input(256, 128, dtype=HALF)
+    turned = b.op("permute.default", x, (1, 0), shape=(128, 256))
+    product = b.op("mm.default", turned, y, shape=(128, 128))
+    return b.graph(product, b.op("sum.dim_IntList", x, (0,), shape=(128,)))
+
+
+def stored_too() -> Graph:
+    """x @ w, and twice x."""
+    b = Builder()
+    x, w = b.input(512, 256, dtype=HALF), b.input(256, 64, dtype=HALF)
+    return b.graph(b.op("mm.default", x, w, shape=(512, 64)), b.op("mul.Tensor", x, 2.0))
+
+
+def nest_of(graph: Graph, reduction: str = "held") -> Nest:
+    found = schedule(graph, "natural", reduction)
+    assert isinstance(found, Nest), found
+    return found
+
+
+def config_of(warps: int = 4, stages: int = 1, reduction: str = "held", **blocks: int) -> Config:
+    named = tuple(sorted(blocks.items()))
+    return Config(named, num_warps=warps, num_stages=stages, reduction=reduction)
+
+
+LOOP = config_of(warps=8, stages=3, reduction="loop", x0=128, x1=128, r0=64)
+CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
+    "held": (rows, config_of(x0=2)),
+    "loop": (rows, config_of(stages=2, reduction="loop", x0=2, r0=512)),
+    "two_sums": (two_sums, config_of(x0=4)),
+    "linear": (linear, LOOP),
+    "parts": (linear, replace(LOOP, subtiles=2, access="descriptor", group=8)),
+    "persistent": (linear, replace(LOOP, programs=4, eviction="both")),
+    "narrow": (linear, config_of(reduction="loop", x0=8, x1=128, r0=64)),
+    "beside": (beside, config_of(stages=2, reduction="loop", x0=64, x1=64, r0=64)),
+    "stored_too": (stored_too, config_of(stages=3, reduction="loop", x0=128, x1=64, r0=64)),
+}
+
+
+def program_of(name: str, **changes: object) -> TileProgram:
+    graph, config = CASES[name]
+    return tile(nest_of(graph(), config.reduction), replace(config, **changes))
+
+
+def only(program: TileProgram, kind: type) -> object:
+    (found,) = (each for each, _ in program.walk() if isinstance(each, kind))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_pass_leaves_a_program_that_holds_together(name: str) -> None:
+    graph, config = CASES[name]
+    names = []
+    for one, program in stages_of(nest_of(graph(), config.reduction), config):
+        verify(program)
+        assert str(program).count("store output") >= len(program.nest.outputs)
+        names.append(one)
+    assert names == list(PASSES)
+
+
+def test_a_product_is_an_mma_where_its_tile_is_large_enough() -> None:
+    mma = only(program_of("linear"), Mma)
+    assert isinstance(mma, Mma)
+    assert (mma.unit, mma.carried) == (Unit.WARPGROUP, True)
+    assert only(program_of("narrow"), Reduce)
+    with pytest.raises(ValueError, match="not enough values"):
+        only(program_of("narrow"), Mma)
+
+
+def test_each_warp_multiplies_alone_where_too_few_go_together() -> None:
+    mma = only(program_of("linear", num_warps=2), Mma)
+    assert isinstance(mma, Mma)
+    assert mma.unit is Unit.WARP
+
+
+def test_a_sum_beside_an_mma_is_by_ones_and_its_tile_stays_in_shared_memory() -> None:
+    program = program_of("beside")
+    ones = only(program, OnesMma)
+    assert isinstance(ones, OnesMma)
+    places = {i.value: i.place for i, _ in program.walk() if isinstance(i, Load)}
+    assert places[ones.source] is Place.SHARED
+
+
+def test_a_tile_that_others_read_is_loaded_twice_in_a_pipelined_loop() -> None:
+    loads = [i for i, _ in program_of("stored_too").walk() if isinstance(i, Load)]
+    assert {(i.place, i.twice) for i in loads} == {(Place.BOTH, True), (Place.SHARED, False)}
+    once = program_of("stored_too", num_stages=1)
+    assert not any(i.twice for i, _ in once.walk() if isinstance(i, Load))
+
+
+def test_sums_that_do_not_need_each_other_are_reduced_at_once() -> None:
+    reduce = only(program_of("two_sums"), Reduce)
+    assert isinstance(reduce, Reduce)
+    assert len(reduce.joined) == 1
+
+
+def test_an_epilogue_in_parts_stores_each_part_by_its_own_descriptor() -> None:
+    program = program_of("parts")
+    parts = program.body[-1]
+    assert isinstance(parts, Parts)
+    stores = [i for body in parts.bodies for i in body if isinstance(i, Store)]
+    assert [store.via.descriptor.block for store in stores if store.via] == [(128, 64)] * 2
+    with pytest.raises(Refused, match="too few for 16 parts"):
+        program_of("parts", subtiles=16)
+
+
+def test_the_second_walk_of_a_row_goes_backwards() -> None:
+    loops = [each for each in program_of("loop").body if isinstance(each, Loop)]
+    assert [loop.reverse for loop in loops] == [False, True]
+    assert [loop.stages for loop in loops] == [2, 2]
+
+
+def test_what_kernels_around_change() -> None:
+    graph, config = CASES["held"]
+    config, nest = replace(config, eviction="last"), nest_of(graph())
+    alone = tile(nest, config)
+    later = tile(nest, config, Around(later=True, again=frozenset({0})))
+    assert alone.head[-1] == Wait()
+    assert (alone.grid.reverse, later.grid.reverse) == (False, True)
+    assert [only(p, Load).hint for p in (alone, later)] == ["", "last"]
+
+
+def test_programs_that_agree_in_what_was_read_are_the_same_object() -> None:
+    nest = nest_of(linear(), "loop")
+    first = tiled(nest, LOOP, keep_operands_shared)
+    assert tiled(nest, replace(LOOP, num_warps=4, num_stages=2), keep_operands_shared) is first
+    wider = replace(LOOP, blocks=(("r0", 32), ("x0", 128), ("x1", 128)))
+    other = tiled(nest, wider, keep_operands_shared)
+    assert other is not first
+    assert other.body is first.body  # It chose the same.
+
+
+@pytest.mark.parametrize(
+    "name, broken, message",
+    [
+        ("linear", lambda body: body[::-1], "before it is there"),
+        ("linear", lambda body: body[:-1], "are stored never"),
+        ("loop", lambda body: (replace(body[0], carries=()), *body[1:]), "carries ()"),
+        ("two_sums", lambda body: (*body, body[-1]), "is stored 2 times"),
+        ("linear", lambda body: (replace(body[0], body=()), *body[1:]), "but takes"),
+    ],
+)
+def test_what_cannot_be_is_named(name: str, broken: Callable, message: str) -> None:
+    program = program_of(name)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        verify(replace(program, body=broken(program.body)))
