@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from .masks.simplify_masks import simplify_masks
+from .nest_reductions import nest_reductions
 
 __all__ = ["channels_last", "laid_out"]
 
@@ -73,10 +74,16 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
-    """The graph as it is to be captured: its masks derived, its images in their order. One of
-    training is so before it is cut in two (see `saving.partition`), as what it saves must lie as
-    the other expects it."""
-    return channels_last(simplify_masks(gm)) if stage == "inference" else gm
+    """The graph as it is to be captured: rewritten, and its images in their order. One of training
+    is so before it is cut in two (see `saving.partition`), as what it saves must lie as the other
+    expects it."""
+    return rewritten(gm) if stage == "inference" else gm
+
+
+def rewritten(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its masks derived, its nested reductions apart and its images' channels side
+    by side."""
+    return channels_last(nest_reductions(simplify_masks(gm)))
 
 
 def _is_product(node: fx.Node) -> bool:

@@ -39,8 +39,7 @@ from ..graph.ops import (
     View,
 )
 from .capture import hint
-from .layouts import channels_last
-from .masks.simplify_masks import simplify_masks
+from .layouts import rewritten
 from .picked import drop_picked_sums
 from .reassociate import reassociate
 from .ties import compared, settle
@@ -105,7 +104,7 @@ def partition(
     partition, but for statistics. It is that partition, with one warning, where anything fails.
     """
     chosen = None
-    joint = channels_last(simplify_masks(joint))
+    joint = rewritten(joint)
     try:
         chosen = _cut(_copied(joint), joint_inputs, num_fwd_outputs, floor, more)
     except Exception as error:  # noqa: BLE001 - the user's model must run all the same

@@ -1,0 +1,156 @@
+"""Reductions in two steps: first over the axes of a reduction inside them, then over the rest.
+
+The mean of a batch of losses, each from a softmax over its own row, is captured as one sum over
+rows and columns of values that need the row's maximum and sum. No kernel divides such a sum among
+programs: a program would need whole rows for one sum and all rows for the other. As a sum over
+columns and a sum over rows, the first belongs to the kernel of the softmax, which then stores one
+number a row and not the whole matrix.
+
+The rule: reduce(x, D) = reduce(reduce(x, S), D), where x is computed from values that are constant
+along S, a proper part of D, and come from a reduction. It holds for sums and extrema; a sum of 16
+bits stays in float32 between the steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from .capture import is_dynamic
+from .reassociate import called
+
+__all__ = ["nest_reductions"]
+
+aten = torch.ops.aten
+log = logging.getLogger(__name__)
+
+_SPLIT = (aten.sum.dim_IntList, aten.amax.default, aten.amin.default)
+
+_REDUCTIONS = (
+    *_SPLIT,
+    aten.any.dim,
+    aten.any.dims,
+    aten.argmax.default,
+    aten.argmin.default,
+    aten.max.dim,
+    aten.min.dim,
+    aten.prod.dim_int,
+)
+"""Operations that give fewer elements than they read."""
+
+_NARROW = (torch.float16, torch.bfloat16)
+
+_CAST = torch.ops.prims.convert_element_type.default
+"""A cast that the user did not write."""
+
+
+def nest_reductions(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional FX graph with such reductions in two steps, or `gm` itself where there are
+    none. `gm` is left as it is; names and metadata are kept. A graph whose sizes vary stays as it
+    is."""
+    if is_dynamic(gm) or not any(n.target in _SPLIT for n in gm.graph.nodes):
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(graph.graph_copy(gm.graph, copies)).meta = dict(last.meta)
+    try:
+        changed = [_nest(node) for node in list(graph.nodes) if node.target in _SPLIT]
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug("reductions stay in one step", exc_info=True)
+        return gm
+    if not any(changed):
+        return gm
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    return found
+
+
+def _nest(node: fx.Node) -> bool:
+    """Divide a reduction, if the rule holds for it."""
+    source: Any = node.args[0]
+    first = _first_axes(node)
+    if not first or node.kwargs.get("dtype") in _NARROW:
+        return False
+    is_sum = node.target is aten.sum.dim_IntList
+    widens = is_sum and "dtype" not in node.kwargs and _value(source).dtype in _NARROW
+    named = {"dtype": torch.float32} if widens else dict(node.kwargs)
+    with node.graph.inserting_before(node):
+        inner = called(node, node.target, (source, first, True), **named)
+        result = called(node, node.target, (inner, *node.args[1:]))
+        if widens:
+            result = called(node, _CAST, (result, _value(node).dtype))
+    node.replace_all_uses_with(result)
+    node.graph.erase_node(node)
+    return True
+
+
+def _first_axes(node: fx.Node) -> list[int]:
+    """The axes to reduce over first; none where one step is right."""
+    source: Any = node.args[0]
+    value = _value(source)
+    if value is None or not value.numel():
+        return []
+    given: Any = node.args[1] if len(node.args) > 1 else ()
+    axes = {d % value.dim() for d in given} or set(range(value.dim()))
+    axes = {d for d in axes if value.shape[d] > 1}
+    first = set().union(*_constant_along(source))
+    return sorted(first) if first < axes else []
+
+
+def _constant_along(source: fx.Node) -> Iterator[set[int]]:
+    """For each value that is broadcast into the computation of `source` and comes from a
+    reduction: the axes of `source` along which it is constant."""
+    shape = _value(source).shape
+    seen, pending = {source}, [source]
+    while pending:
+        node = pending.pop()
+        if not _is_elementwise(node):
+            continue
+        for operand in node.all_input_nodes:
+            value = _value(operand)
+            if operand in seen or value is None:
+                continue
+            seen.add(operand)
+            if value.shape == shape:
+                pending.append(operand)
+            elif value.numel() < shape.numel() and _is_reduced(operand, shape.numel()):
+                padded = (1,) * (len(shape) - value.dim()) + tuple(value.shape)
+                yield {d for d, n in enumerate(shape) if n > 1 and padded[d] == 1}
+
+
+def _is_reduced(node: fx.Node, elements: int) -> bool:
+    """Whether a value is computed, element by element, from a reduction of so many elements."""
+    seen, pending = {node}, [node]
+    while pending:
+        node = pending.pop()
+        if node.target in _REDUCTIONS:
+            if _value(node.args[0]).numel() == elements:
+                return True
+        elif _is_elementwise(node) or _is_view(node):
+            new = [n for n in node.all_input_nodes if n not in seen and _value(n) is not None]
+            seen.update(new)
+            pending.extend(new)
+    return False
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    """Whether each element of the result is computed from one element of each operand."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    plain = (aten._to_copy.default, aten.clone.default, aten.expand.default, _CAST)
+    return node.target in plain or torch.Tag.pointwise in node.target.tags
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def _value(node: Any) -> Any:
+    """The fake tensor of a node; None of what is none."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
