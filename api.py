@@ -47,29 +47,30 @@ _ATTRIBUTE = "_fusionplan_dispatcher"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `torch.compile(model, backend="planner", options={...})` takes.
-
-    on_miss: what a graph without a plan does: "baseline" (run as torch.compile or eager would,
-    with a warning), "error", "tune" (search now, on the inputs of the call; a backward graph on
-    made-up ones) or "model" (plan by the cost model, unmeasured).
-    None is "baseline", and "model" in Triton's interpreter. store: path or SQLAlchemy URL; None
-    is the default store. evidence: "measured", or "any" to run modelled plans too; None is
-    "measured", and "any" in the interpreter. baseline: "auto" is Inductor on CUDA, else eager.
-    cudagraph: replay inference graphs as CUDA graphs even where their plans do not say so.
-    numerics: "fast", or "eager" to keep every rounding that eager makes between operations (see
-    docs/numerics.md); plans of the one are none of the other.
-    bundle: a file of `planner bundle` or `planner export`, where plans are looked for; the store
-    is asked for the others only where `store` names it. A bundle that is not signed by a key that
-    the user trusts counts as one without plans, and is told.
-    """
+    """The options of `torch.compile(model, backend="planner", options={...})` and of `load`."""
 
     on_miss: OnMiss | None = None
+    """What to do with a graph that has no plan. "baseline" runs it as `baseline` says, with one
+    warning. "error" raises PlanError. "tune" searches now, on the inputs of the call; a backward
+    graph is tuned on random inputs. "model" uses the cost model's plan, which is not measured. None
+    means "baseline", or "model" in Triton's interpreter."""
     store: str | Path | None = None
+    """Path or SQLAlchemy URL of the store with the plans. None is the default store."""
     evidence: Accepted | None = None
+    """Which plans may run. "measured": only those that were compared with eager and torch.compile.
+    "any": also plans of the cost model. None means "measured", or "any" in the interpreter."""
     baseline: Baseline = "auto"
+    """How a graph without a plan runs: "eager", "inductor", or "auto", which is Inductor on CUDA
+    and eager elsewhere."""
     cudagraph: bool = False
+    """Replay inference graphs as CUDA graphs even if their plans do not say so."""
     numerics: Numerics = "fast"
+    """How exact results are. "eager" keeps every rounding that eager makes between operations,
+    "fast" need not (see docs/numerics.md). A plan tuned with one is not used for the other."""
     bundle: str | Path | None = None
+    """A file written by `planner bundle` or `planner export`. Plans are looked up there first, and
+    in the store only if `store` is given. A bundle that is not signed by a trusted key counts as
+    empty, with one warning."""
 
     @staticmethod
     def of(given: Mapping[str, Any] | None) -> Options:
@@ -85,9 +86,9 @@ class Options:
         _one_of("cudagraph", given.get("cudagraph", False), (True, False))
         _one_of("numerics", given.get("numerics", "fast"), get_args(Numerics))
         if not isinstance(given.get("store"), (str, Path, type(None))):
-            raise FusionplanError("option store: a path or a database URL")
+            raise FusionplanError("option store: give a path or a database URL")
         if not isinstance(given.get("bundle"), (str, Path, type(None))):
-            raise FusionplanError("option bundle: a path")
+            raise FusionplanError("option bundle: give the path of a file")
         return Options(**given)
 
 
@@ -109,10 +110,14 @@ def load(
     numerics: Numerics = "fast",
     bundle: str | Path | None = None,
 ) -> Any:
-    """The model (or function), run by its stored plans; see `Options`. It never tunes unless
-    on_miss is "tune". `dynamic` is torch.compile's. Plans are looked up at the first call with
-    new shapes; on_miss="error" then raises PlanError, and BundleError at once for a bundle that
-    cannot be used."""
+    """Return the model (or function) so that it runs by its stored plans.
+
+    The arguments are those of `Options`; `dynamic` is that of torch.compile. Plans are looked up at
+    the first call with new shapes. Nothing is tuned unless on_miss is "tune".
+
+    Raises FusionplanError for an option that is not possible. With on_miss="error" it raises
+    BundleError for a bundle that cannot be used, and a call raises PlanError if there is no plan.
+    """
     options: dict[str, Any] = {
         "store": store,
         "on_miss": on_miss,
@@ -148,13 +153,19 @@ def pinned(
 
 
 def plans(compiled: Any) -> list[Plan]:
-    """The plans that a loaded or compiled model or function runs by at present: one for each
-    graph and shape that it has met. A fall-back to the baseline is a plan without kernels."""
+    """Return the plans that a loaded or compiled model runs by now.
+
+    There is one plan for each graph and shape that the model has run with. A graph that runs as the
+    baseline has a plan without kernels. Raises PlanError for a model that neither `load` nor
+    torch.compile made.
+    """
     return [live.plan for live in _dispatcher_of(compiled).live.values()]
 
 
 def executors(compiled: Any) -> list[Runner]:
-    """What runs those plans; nothing for a plan that runs as eager or torch.compile does."""
+    """Return the objects that run the plans of a loaded or compiled model, one for each plan that
+    has kernels. `kernels_per_call` of an executor is the number of generated kernels that it runs
+    in a call. Raises PlanError as `plans` does."""
     found = _dispatcher_of(compiled).live.values()
     return [live.runner for live in found if live.runner is not None]
 
@@ -168,7 +179,9 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """The torch.compile back end. Raises FusionplanError for an unknown option."""
     if mode:
-        raise FusionplanError(f"backend planner has no mode {mode!r}; plans say how a graph runs")
+        raise FusionplanError(
+            f"backend planner has no mode {mode!r}: leave it out, for the plan says how to run"
+        )
     chosen = Options.of(options)
     try:
         # What torch.compile made for one call of it; it lives as long as the compiled function.

@@ -64,22 +64,25 @@ class Place:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuned:
-    """What `tune` found. A call runs the model by its plans; with modelled plans of a device that
-    is not at hand it runs the model as it is.
+    """The result of `tune`. Call it to run the model by its plans.
 
-    plans: one for each different graph, in the order of `captured.parts`; records: the same as the
-    store has them. interrupted: Ctrl-C ended the search; the plans are the best until then, and
-    graphs not yet begun have none. unloadable: why plans for a GPU that is not at hand cannot be
-    loaded there; None where they can.
+    If the plans are for a GPU that is not here, a call runs the model as it is.
     """
 
     plans: tuple[Plan, ...]
+    """One plan for each different graph, in the order of `captured.parts`."""
     records: tuple[PlanRecord, ...]
+    """The same plans as the store has them."""
     captured: CapturedModel
+    """The graphs of the model."""
     place: Place
+    """The device that the model runs on, and the one that it is planned for."""
     interrupted: bool
+    """Whether Ctrl-C ended the search. The plans are then the best so far, and a graph that was not
+    begun has none."""
     _run: Callable[..., Any] = field(repr=False)
     unloadable: str | None = None
+    """Why plans for a GPU that is not here cannot be loaded there; None if they can."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -106,15 +109,15 @@ class Tuned:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the graph that takes most time. Raises PlanError where there is none."""
+        """The plan of the graph that takes the most time. Raises PlanError if there is no plan."""
         if not self.plans:
             raise PlanError("torch.compile took no graph from the model: there is nothing to plan")
         return max(self.plans, key=lambda p: p.measured or p.predicted or 0.0)
 
     @property
     def speedup(self) -> float | None:
-        """Time of the best baseline over ours, of all graphs together; None where it was not
-        measured."""
+        """The time of the fastest baseline divided by ours, for all graphs together. None if it was
+        not measured."""
         times = [part.times for part in self.captured.parts]
         baselines: dict[str, float] = {}
         ours = 0.0
@@ -143,22 +146,30 @@ def tune(
     name: str | None = None,
     numerics: Numerics = "fast",
 ) -> Tuned:
-    """Tune every graph of the model for these inputs and keep the plans in the store.
+    """Search for the fastest way to run the model on these inputs, and store the plans.
 
-    example_inputs: one tensor, a tuple or list of arguments, or a dictionary of them by name,
-    on the model's device. effort: "quick" (16 trials, 60 s), "default" (64, 180 s) or "thorough"
-    (256, 900 s), of a graph of many groups 4, 10 or 24 trials for each; trials, most kernels tried
-    for each graph, and seconds, most time for all of them, take the place of its own. store: path
-    or database URL; None is $PLANNER_STORE, else the user's cache. device: None is the current CUDA
-    device. With no CUDA device, or with a target ("h200", "h100", "a100"), plans come from the cost
-    model and say so. training: the backward pass too; else the model runs under no_grad, and so
-    must what is to run by the plan. dynamic: sizes of the inputs may vary, as with torch.compile's
-    dynamic=True: the plans hold for all sizes of their bucket, which agree in every varying size
-    rounded up to a power of two and in whether it is a multiple of 16. Sizes marked by
-    torch._dynamo.mark_dynamic vary in any case. progress: what is told of the work; None is a panel
-    with time and trials where stderr is a terminal, False nothing. Python's logging has it in any
-    case, under the name "fusionplan". numerics: "eager" keeps every rounding that eager makes
-    between operations (see docs/numerics.md); `load` finds the plans by the same.
+    model: a module or a function. It is captured under torch.no_grad() unless `training` is given.
+    example_inputs: one tensor, a tuple or list of arguments, or a dictionary of arguments by name,
+        on the device of the model.
+    effort: "quick" (16 trials, 60 s), "default" (64 trials, 180 s) or "thorough" (256 trials,
+        900 s). A graph with many groups has at least 4, 10 or 24 trials for each group.
+    trials, seconds: in place of the limits of `effort`: the number of kernels to try for each
+        graph, and the time for all graphs together.
+    store: path or database URL. None is $PLANNER_STORE, else a file in the user's cache folder.
+    device: None is the current CUDA device.
+    target: plan for this GPU ("h200", "h100", "a100") with the cost model and measure nothing.
+        Without a CUDA device this happens in any case; the target is then "h200" by default.
+    training: tune the backward pass, too.
+    dynamic: let the sizes of the inputs vary, as torch.compile(dynamic=True) does. The plans hold
+        for all sizes of a bucket: sizes that are the same when rounded up to a power of two, and
+        that agree in whether they are multiples of 16. Sizes marked with
+        torch._dynamo.mark_dynamic vary in any case.
+    progress: an object with the methods of `Progress` is told what happens. None shows a panel in a
+        terminal and a bar in a notebook; False shows nothing. Python's logging has it in any case,
+        under the name "fusionplan".
+    name: the name of the plans in the store. None is the name of the function or class.
+    numerics: "eager" keeps every rounding that eager makes between operations (see
+        docs/numerics.md). Load the model with the same value.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """

@@ -42,23 +42,31 @@ def accuracy(
         typer.Option(
             "--of",
             metavar="NAME",
-            help="Device, by name or start of its key; by default the one with most trials.",
+            help="The device: its name, or the first characters of its key. Default: the device "
+            "with most trials.",
         ),
     ] = None,
     refit: Annotated[
-        bool, typer.Option("--refit", help="Fit the profile now, and keep it where it is better.")
+        bool,
+        typer.Option(
+            "--refit",
+            help="Fit the device profile to the trials now. Keep it if it predicts better.",
+        ),
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let go of the last calibration of the device.")
+        bool, typer.Option("--undo", help="Remove the last calibration of the device.")
     ] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="The tables as docs/accuracy.md has them.")
+        bool, typer.Option("--markdown", help="Print the tables in Markdown.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Compare what the cost model expects with what was measured, by family of kernels: for the
-    shipped profile of the device, and for one fitted to the trials. A tune fits it by itself when
-    enough trials are new."""
+    """Compare the cost model's predictions with the measured times, by family of kernels.
+
+    This is done twice: with the profile of the device that is shipped, and with a profile that is
+    fitted to the trials in the store. A tune fits the profile by itself when there are enough new
+    trials.
+    """
     if undo and refit:
         raise UsageError("--undo and --refit contradict each other: give one of them")
     with Store.open(store, create=False, read_only=not (undo or refit)) as opened:

@@ -20,7 +20,11 @@ from .options import (
 
 WithinOption = Annotated[
     float,
-    typer.Option("--seconds", metavar="S", help="Most seconds to measure, after all is compiled."),
+    typer.Option(
+        "--seconds",
+        metavar="S",
+        help="The maximum time to measure, in seconds. Compilation does not count.",
+    ),
 ]
 
 
@@ -33,11 +37,12 @@ def bench(
     within: WithinOption = 10.0,
     json: JsonOption = False,
 ) -> None:
-    """Measure a model by its stored plans, beside eager and every mode of torch.compile.
+    """Measure a model with its stored plans, with eager, and with every mode of torch.compile.
 
-    By the rules of the contest that ends a tune: in turn, with inputs that change in every call,
-    cold and busy, under torch.no_grad(), each through torch.compile's own entrance. Nothing is
-    tuned, and the store is not changed; without a plan the exit code is 5.
+    The rules are those of the comparison at the end of a tune. All run in turn, under
+    torch.no_grad(), and each call gets other inputs. "Cold" is a call by itself after the cache was
+    overwritten. "Busy" is a call among many, with the time of the host. Nothing is tuned, and the
+    store is not changed. If a graph has no plan, the exit code is 5.
     """
     within_limits(within)
     found = beside(model, inputs, store, device, dynamic, within)

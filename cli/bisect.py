@@ -38,12 +38,15 @@ def bisect(
     training: TrainingOption = False,
     numerics: NumericsOption = "fast",
     modelled: Annotated[
-        bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
+        bool,
+        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run each group of a model's plan on the inputs that eager gives it, and print its error and
-    eager's against float64. The first group beyond the accuracy rule is named at the end.
+    """Find the first group of a plan whose numbers are wrong.
+
+    Each group runs on the inputs that it has in eager mode. Its error against float64 is printed
+    beside the error of eager. The last line names the first group that breaks the accuracy rule.
 
     Needs a CUDA device, or Triton's interpreter (TRITON_INTERPRET=1) on a CPU.
     """

@@ -23,15 +23,18 @@ def calibrate(
     within: Annotated[
         float,
         typer.Option(
-            "--seconds", metavar="S", help="After so many nothing more is begun; at most 60."
+            "--seconds",
+            metavar="S",
+            help="Start no new measurement after this time, in seconds. At most 60.",
         ),
     ] = 60.0,
     json: JsonOption = False,
 ) -> None:
-    """Measure bandwidth, launch, arithmetic and matrix products of the device, and keep them as its
-    profile: tunes plan by it from then on. `planner accuracy --undo` ends that.
+    """Measure the device: bandwidth, launch time, arithmetic and matrix products. The figures are
+    stored as the profile of the device, and later tunes use it. `planner accuracy --undo` removes
+    it.
 
-    Needs a CUDA device (else exit code 4); plans for an absent one go by `planner tune --target`.
+    This needs a CUDA device; without one the exit code is 4.
     """
     if not (0 < within <= 60.0 and math.isfinite(within)):
         raise UsageError(f"--seconds {within:g}: give a number above zero, at most 60")
@@ -66,8 +69,8 @@ def _measured(device: str | None, seconds: float) -> Calibration:
     place = place_of(device, None)
     if place.device.type != "cuda":
         raise DeviceError(
-            "there is no CUDA device to calibrate: run this where one is; planner tune --target "
-            "plans for one that is not at hand by its built-in profile"
+            "there is no CUDA device to calibrate: run this where there is one. `planner tune "
+            "--target GPU` plans for a GPU that is not here, with its built-in profile"
         )
     meter = DeviceMeter(place.device, place.profile.l2_bytes)
     return measure(meter, place.profile, seconds=seconds)

@@ -30,16 +30,19 @@ def check(
     fail_if_slower: Annotated[
         str,
         typer.Option(
-            "--fail-if-slower", metavar="SHARE", help="How much longer the plan may take."
+            "--fail-if-slower",
+            metavar="SHARE",
+            help="How much longer than the fastest baseline the plan may take.",
         ),
     ] = "2%",
     within: WithinOption = 10.0,
     json: JsonOption = False,
 ) -> None:
-    """Measure as `planner bench` does, and fail where the plan no longer holds: for CI.
+    """Measure as `planner bench` does, and fail if the stored plan is too slow. Made for CI.
 
-    Exit code 0: it holds; 7: above noise it takes longer than the fastest baseline by more than
-    --fail-if-slower allows; 5: a graph of the model has no stored plan.
+    The exit code is 0 if the plan holds. It is 7 if the plan takes longer than the fastest baseline
+    by more than --fail-if-slower allows, and by more than noise. It is 5 if a graph of the model
+    has no stored plan.
     """
     allowed = share_of(fail_if_slower) or 0.0
     within_limits(within)

@@ -32,19 +32,27 @@ class Change:
 
 def diff(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="A plan: its name, file, or start of its key.")
+        str,
+        typer.Argument(
+            metavar="A", help="A plan: its name, its file, or the first characters of its key."
+        ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The plan that it is compared with.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The plan to compare it with.")],
     store: StoreOption = None,
     other: Annotated[
         str | None,
-        typer.Option("--other-store", metavar="PATH", help="The store that has B, if another."),
+        typer.Option(
+            "--other-store",
+            metavar="PATH",
+            help="The store that has B, if it is not the store of A.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two plans: what they are for, which groups changed, and the time of each.
+    """Compare two plans: what they are for, which groups changed, and the time of each group.
 
-    Plans of one graph are compared by their operations, of different graphs by their kernels.
+    Groups are matched by their operations if both plans are for the same graph, else by their
+    kernels.
     """
     first, second = _find(store, a), _find(other or store, b)
     differences = about(first, second)

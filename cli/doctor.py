@@ -37,13 +37,13 @@ def doctor(
         bool,
         typer.Option(
             "--quick",
-            help="Versions, driver and store alone: no torch, no compiler, no check of "
-            "every record.",
+            help="Check only versions, the driver and the store. Do not import torch, compile, or "
+            "check every record.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Check versions, device, compiler and store; exits 0 when nothing essential is broken."""
+    """Check versions, device, compiler and store. Exit with 0 if nothing essential is broken."""
     examinations = QUICK if quick else EXAMINATIONS
     checks = [check for examine in examinations for check in _examined(examine)]
     checks += store_checks(store, quick)

@@ -24,16 +24,28 @@ PIPE = 141
 
 EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (OK, "ok", "done"),
-    (INTERNAL, "internal", "an error inside planner (PLANNER_DEBUG=1 shows where): please report"),
-    (USAGE, "usage", "an unknown option, or a value that is not possible"),
-    (MODEL, "model", "its file, its import, its inputs or its own run failed"),
-    (DEVICE, "device", "no such device or target, or it cannot do what was asked"),
-    (PLAN, "plan", "none is found, or it does not fit its graph"),
-    (STORE, "store", "not writable, damaged, newer or out of reach; it was left as it was"),
+    (
+        INTERNAL,
+        "internal",
+        "an error of planner itself (PLANNER_DEBUG=1 shows where): please report it",
+    ),
+    (USAGE, "usage", "an unknown option, or a value that is not allowed"),
+    (
+        MODEL,
+        "model",
+        "the model cannot be read or imported, its inputs are wrong, or it fails when it runs",
+    ),
+    (DEVICE, "device", "there is no such device or target, or it cannot do what was asked"),
+    (PLAN, "plan", "no plan was found, or the plan does not fit the graph"),
+    (
+        STORE,
+        "store",
+        "the store cannot be written or reached, is damaged, or is newer; it was not changed",
+    ),
     (SLOWER, "slower", "the plan is slower than the fastest baseline by more than was allowed"),
     (BUNDLE, "bundle", "altered, damaged, or not signed by a trusted key; nothing of it was used"),
-    (INTERRUPTED, "interrupted", "Ctrl-C; the best so far is kept"),
-    (PIPE, "pipe", "the program that read the output has ended"),
+    (INTERRUPTED, "interrupted", "Ctrl-C was pressed; the best result so far is kept"),
+    (PIPE, "pipe", "the program that reads the output has ended"),
 )
 """Every exit code of `planner` with its name and meaning."""
 

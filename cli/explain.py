@@ -89,23 +89,26 @@ def explain(
     store: StoreOption = None,
     device: DeviceOption = None,
     target: TargetOption = None,
-    training: Annotated[bool, typer.Option("--training", help="The backward pass too.")] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Plan the backward pass, too.")
+    ] = False,
     numerics: NumericsOption = "fast",
     modelled: Annotated[
-        bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
+        bool,
+        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
     ] = False,
     group: Annotated[
-        int | None, typer.Option("--group", min=0, metavar="N", help="Only the group of number N.")
+        int | None, typer.Option("--group", min=0, metavar="N", help="Show only group number N.")
     ] = None,
     kernel: Annotated[
-        bool, typer.Option("--kernel", help="The generated Triton kernels too.")
+        bool, typer.Option("--kernel", help="Print the generated Triton kernels, too.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Explain a model's plan: every group with its loops, what was derived, what masks leave, its
-    predicted and measured cost; and why neighbouring groups are not one kernel.
+    """Explain the plan of a model: the loops and the cost of every group, predicted and measured,
+    and why neighbouring groups are not one kernel.
 
-    Without a stored plan for this device, the plan is the cost model's, and says so.
+    If the store has no plan for this device, the cost model's plan is explained.
     """
     with contextlib.ExitStack() as stack:
         opened = None if modelled else opened_store(store, stack)

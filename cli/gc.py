@@ -26,28 +26,37 @@ def gc(
     store: StoreOption = None,
     older: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="Last saved longer ago than this: 12h, 30d, 8w or 1y."),
+        typer.Option(
+            metavar="AGE",
+            help="Remove what was last saved longer ago than this: 12h, 30d, 8w or 1y.",
+        ),
     ] = None,
     other_versions: Annotated[
         bool,
         typer.Option(
             "--other-versions",
-            help="Made with other versions of torch, Triton, CUDA or fusionplan than those here.",
+            help="Remove what was made with other versions of torch, Triton, CUDA or fusionplan "
+            "than those installed here.",
         ),
     ] = False,
     of: Annotated[
         str | None,
-        typer.Option("--of", metavar="NAME", help="Of this device, by name or start of its key."),
+        typer.Option(
+            "--of",
+            metavar="NAME",
+            help="Remove what belongs to this device: its name, or the first characters of its "
+            "key.",
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
+        bool, typer.Option("--dry-run", help="Print what would be removed. Remove nothing.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take plans and trials out of the store, with the graphs and kernels that only they named.
+    """Remove plans and trials from the store, and the graphs and kernels that only they used.
 
-    What goes matches all options that are given; at least one is needed. Profiles of devices, and
-    Optuna's own copy of the trials, stay.
+    Give at least one option. What is removed matches all options that are given. Profiles of
+    devices, and Optuna's own copy of the trials, are kept.
     """
     if older is None and of is None and not other_versions:
         raise UsageError("give at least one of --older, --other-versions and --of")

@@ -26,26 +26,40 @@ OUTCOMES: tuple[Outcome, ...] = (
 def history(
     store: StoreOption = None,
     kernel: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Trials of the kernel whose key starts so.")
+        str | None,
+        typer.Option(metavar="KEY", help="Show trials of the kernel whose key starts with KEY."),
     ] = None,
     graph: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Trials for the graph whose key starts so.")
+        str | None,
+        typer.Option(metavar="KEY", help="Show trials of the graph whose key starts with KEY."),
     ] = None,
     study: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Trials of studies whose name starts so.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Show trials of the studies whose name starts with NAME."
+        ),
     ] = None,
     outcome: Annotated[
         str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(OUTCOMES)}.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most rows; the newest count.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="The maximum number of rows. The newest rows are shown."
+        ),
     ] = 50,
     best: Annotated[
-        bool, typer.Option("--best", help="Only trials that were the best of their subject so far.")
+        bool,
+        typer.Option(
+            "--best", help="Show only trials that were faster than all trials before them."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the studies; with a filter, the trials and their outcomes, newest last."""
+    """List the studies. With a filter, list trials and their outcomes, the newest last.
+
+    A study is the search for one kernel or one plan in one tune.
+    """
     word = _outcome(outcome)
     filtered = best or any(value is not None for value in (kernel, graph, study, outcome))
     about = About(study, kernel, graph)

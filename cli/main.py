@@ -22,26 +22,26 @@ from .errors import EXIT_CODES, OK, PIPE, report
 from .settings import SETTINGS, defaults
 
 COMMANDS = {
-    "tune": "Search for the fastest way to run a model, and keep it.",
-    "bench": "Measure a model by its stored plan, beside eager and torch.compile.",
-    "check": "Fail where a stored plan is slower than today's baselines.",
+    "tune": "Search for the fastest way to run a model, and store it.",
+    "bench": "Measure a model with its stored plan, eager and torch.compile.",
+    "check": "Fail if a stored plan is slower than eager or torch.compile now.",
     "show": "Show a plan: its groups, times and kernels.",
     "plans": "List the plans in the store.",
-    "explain": "Explain a plan: loops, costs, and why neighbours are not one kernel.",
-    "report": "Write all that is known of a model's plans as one HTML file.",
+    "explain": "Explain a plan: loops, costs, and why kernels were not fused.",
+    "report": "Write all that is known of a model's plans to one HTML file.",
     "diff": "Compare two plans: which groups changed, and their times.",
     "why-miss": "Say why no stored plan fits a model, and what to do.",
     "repro": "Write a script that runs one kernel of a plan alone.",
-    "bisect": "Find the group in which a plan's numbers part from eager's.",
-    "history": "List what was tried, and what came of it.",
-    "accuracy": "Compare the cost model with what was measured.",
-    "calibrate": "Measure the device that the cost model counts with.",
+    "bisect": "Find the first group of a plan whose numbers are wrong.",
+    "history": "List the trials of earlier tunes and their results.",
+    "accuracy": "Compare the cost model's predictions with measured times.",
+    "calibrate": "Measure the rates of the device for the cost model.",
     "export": "Write plans and their evidence to one signed file.",
     "import": "Take the plans of such a file into the store.",
     "bundle": "Write a model's plans with their machine code to one signed file.",
     "key": "Print the public key by which others know your bundles.",
     "trust": "List the keys whose bundles you use, and add to them.",
-    "gc": "Take old plans and trials out of the store.",
+    "gc": "Remove old plans and trials from the store.",
     "doctor": "Check versions, device, compiler and store.",
 }
 """Every command with its line in the help. The module and its function have the command's name."""
@@ -49,8 +49,8 @@ COMMANDS = {
 _SETTINGS = ", ".join(f"{s.name} ({s.variable})" for s in SETTINGS.values())
 _EPILOG = "\n\n".join(
     [
-        "Settings: option, then variable, then planner.toml or [tool.planner] in pyproject.toml "
-        f"of the working folder: {_SETTINGS}.",
+        "Settings: an option comes first, then a variable, then planner.toml or [tool.planner] in "
+        f"pyproject.toml of the working folder. They are: {_SETTINGS}.",
         "\b\nExit codes:\n" + "\n".join(f"  {c}: {name}: {text}" for c, name, text in EXIT_CODES),
         "planner is the command of the Python package fusionplan.",
     ]
@@ -94,7 +94,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="planner",
     cls=Commands,
-    help="Decides which operations of a PyTorch model share a kernel, and remembers it.",
+    help="Decide which operations of a PyTorch model share a kernel, and store the result.",
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,

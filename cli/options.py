@@ -15,8 +15,9 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="FILE.py with get_model() or model, or with a class Model; or FILE.py:OBJECT, one "
-        "object in it: an instance, a class without arguments, or a function.",
+        help="A Python file that has get_model(), model or a class Model. Or FILE.py:OBJECT, "
+        "to name one object of the file: a module, a class without arguments, or a "
+        "function.",
         show_default=False,
     ),
 ]
@@ -24,15 +25,16 @@ InputsOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.py:FUNCTION",
-        help="What gives the arguments of a call; by default get_inputs() or example_inputs of the "
-        "model's file.",
+        help="The function that returns the arguments of one call. Default: get_inputs() or "
+        "example_inputs in the model's file.",
     ),
 ]
 PlanArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="PLAN",
-        help="Its name, the file that was tuned, or the start of its key; by default the newest.",
+        help="The plan: its name, the file that was tuned, or the first characters of its key. "
+        "Default: the newest plan.",
         show_default=False,
     ),
 ]
@@ -42,29 +44,32 @@ SecondsOption = Annotated[float | None, SETTINGS["seconds"].option()]
 EffortOption = Annotated[str, SETTINGS["effort"].option()]
 DeviceOption = Annotated[str | None, SETTINGS["device"].option()]
 TargetOption = Annotated[str | None, SETTINGS["target"].option()]
-TrainingOption = Annotated[bool, typer.Option("--training", help="The backward pass too.")]
+TrainingOption = Annotated[bool, typer.Option("--training", help="Plan the backward pass, too.")]
 DynamicOption = Annotated[
-    bool, typer.Option("--dynamic", help="For all sizes like those of the inputs.")
+    bool,
+    typer.Option(
+        "--dynamic", help="Let the sizes of the inputs vary: the plan holds for a range of sizes."
+    ),
 ]
 NumericsOption = Annotated[
     str,
     typer.Option(
         "--numerics",
         metavar="MODE",
-        help="fast: what lies between operations of 16-bit floats may stay in float32; eager: each "
-        "result is rounded as eager stores it.",
+        help="fast: between operations on 16-bit floats, values may stay in float32. eager: "
+        "every result is rounded to its type, as in eager mode.",
     ),
 ]
 OutputOption = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ShareOption = Annotated[
     str | None,
     typer.Option(
         "--fail-if-slower",
         metavar="SHARE",
-        help="Exit with code 7 where the plan takes longer than the fastest baseline by more than "
+        help="Exit with code 7 if the plan takes longer than the fastest baseline by more than "
         "this share, such as 2%.",
     ),
 ]

@@ -130,9 +130,12 @@ def _fields(value: type) -> Iterator[tuple[str, str]]:
             yield ast.unparse(field.target), text
 
 
+_ARGUMENT = re.compile(r"^([a-z_]+(?:, [a-z_]+)*): ", re.MULTILINE)
+
+
 def _prose(text: str) -> str:
-    """A docstring as Markdown: its words in angle brackets are no tags."""
-    return re.sub(r"<(?=[a-zA-Z/])", r"\\<", text)
+    """A docstring as Markdown: its arguments are a list, its angle brackets are no tags."""
+    return _ARGUMENT.sub(r"- `\1`: ", re.sub(r"<(?=[a-zA-Z/])", r"\\<", text))
 
 
 PAGES = {"messages.md": messages, "api.md": api}

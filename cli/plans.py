@@ -41,9 +41,11 @@ def plans(
     store: StoreOption = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only plans whose name or file begins so."),
+        typer.Option(metavar="TEXT", help="Show only plans whose name or file starts with TEXT."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The maximum number of rows.")
+    ] = 100,
     json: JsonOption = False,
 ) -> None:
     """List the plans in the store, the newest first: key, name, inputs, device, time, evidence.

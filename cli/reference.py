@@ -22,18 +22,18 @@ Made from the code by `python -m fusionplan.cli.reference > docs/commands.md`; d
 `planner` and `python -m fusionplan` are the same. `planner COMMAND -h` prints what stands here.
 `planner --install-completion` has the shell complete commands and options.
 
-Results go to stdout, all else to stderr. `--json` prints one document on stdout; its field
-`schema` is {SCHEMA}, and counts up when a field changes its meaning or goes away. An error is one
-line on stderr; with `--json` it is a document on stdout too, with the field `error` that has
+Results go to stdout. Everything else goes to stderr. `--json` prints one document on stdout. Its
+field `schema` is {SCHEMA}. The number grows when a field changes its meaning or is removed. An
+error is one line on stderr. With `--json` it is also a document on stdout: its field `error` has
 `code`, `name` and `message`.
 
-Tables fit the terminal: prose is wrapped, words and keys stay whole, and where a table is too wide
-for that, each row is printed as a card. `NO_COLOR=1` prints without colours."""
+Tables fit the terminal. Sentences are wrapped; words and keys are not broken. If a table is too
+wide for that, each row is printed as a block of lines. `NO_COLOR=1` prints without colours."""
 
 _SETTINGS = """\
 ## Settings
 
-An option wins over a variable, a variable over the configuration file: `planner.toml` in the
+An option comes first, then a variable, then the configuration file: `planner.toml` in the
 working folder, else `[tool.planner]` in its `pyproject.toml`.
 
 | option | variable | in the file | meaning |
@@ -45,9 +45,9 @@ working folder, else `[tool.planner]` in its `pyproject.toml`.
 _LOGS = """\
 ## Logs
 
-The library speaks by Python's `logging`, under the name `fusionplan`. `PLANNER_LOGS` turns it on
-without a line of code: `PLANNER_LOGS=tune,plans` tells what is done, `+tune` in detail, `-tune`
-errors alone. Areas: {areas}."""
+The library writes to Python's `logging`, under the name `fusionplan`. `PLANNER_LOGS` turns the log
+on. `PLANNER_LOGS=tune,plans` logs what is done in two areas, `+tune` logs details, and
+`-tune` only errors. Areas: {areas}."""
 
 
 def reference() -> str:

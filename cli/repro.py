@@ -18,19 +18,24 @@ from .render import ShownPlan
 def repro(
     plan: PlanArgument = None,
     group: Annotated[
-        str, typer.Option("--group", metavar="N", help="The group's number, as show prints it.")
+        str,
+        typer.Option(
+            "--group", metavar="N", help="The number of the group, as `planner show` prints it."
+        ),
     ] = "0",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE.py", help="Where to; by default stdout."),
+        typer.Option(
+            "--output", "-o", metavar="FILE.py", help="The file to write. Default: stdout."
+        ),
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a script that runs one kernel of a plan alone: the generated kernel, random inputs,
-    the same operations by eager, a check against float64, and timings.
+    """Write a script that runs one kernel of a plan alone. It has the generated kernel, random
+    inputs, the same operations in eager mode, a check against float64, and timings.
 
-    The script needs torch and Triton, not fusionplan. It exits with 1 where the check fails.
+    The script needs torch and Triton, but not fusionplan. It exits with 1 if the check fails.
     """
     with Store.open(store, create=False, read_only=True) as opened:
         found = stored.find(opened, plan)

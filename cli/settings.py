@@ -65,27 +65,39 @@ SETTINGS = {
             (str,),
             "PATH",
             '"plans.db"',
-            "Path or database URL of the store; by default in the user's cache folder.",
+            "Path or database URL of the store. Default: a file in the user's cache folder.",
         ),
         Setting(
-            "trials", (int,), "N", "64", "Most kernels that are tried for each graph.", least=1
+            "trials",
+            (int,),
+            "N",
+            "64",
+            "The maximum number of kernels to try for each graph.",
+            least=1,
         ),
-        Setting("seconds", (int, float), "S", "180", "Most seconds for all graphs together."),
+        Setting(
+            "seconds",
+            (int, float),
+            "S",
+            "180",
+            "The maximum time in seconds, for all graphs together.",
+        ),
         Setting(
             "effort",
             (str,),
             "NAME",
             '"quick"',
-            f"How long to search ({_EFFORTS}); --trials and --seconds replace its own.",
+            f"How long to search ({_EFFORTS}). --trials and --seconds replace these limits.",
             tuple(EFFORTS),
         ),
-        Setting("device", (str,), "NAME", '"cuda:0"', "The device: cuda, cuda:N or cpu."),
+        Setting("device", (str,), "NAME", '"cuda:0"', "The device to use: cuda, cuda:N or cpu."),
         Setting(
             "target",
             (str,),
             "GPU",
             '"h200"',
-            "Plan by the cost model for this GPU, such as h200, h100 or a100; measure nothing.",
+            "Plan for this GPU (such as h200, h100 or a100) with the cost model. Nothing is "
+            "measured.",
         ),
     )
 }
@@ -116,7 +128,7 @@ def _table(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     tools = _toml(shared).get("tool", {}) if shared.is_file() else {}
     table = tools.get("planner", {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
-        raise UsageError(f"{shared}: tool.planner is no table")
+        raise UsageError(f"{shared}: tool.planner must be a table of settings")
     return shared, table
 
 
@@ -124,6 +136,6 @@ def _toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is no valid TOML: {error}") from error
+        raise UsageError(f"{file} is not valid TOML: {error}") from error
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error

@@ -19,16 +19,22 @@ def show(
     plan: PlanArgument = None,
     store: StoreOption = None,
     source: Annotated[
-        bool, typer.Option("--source", help="The generated kernels, as a module that runs.")
+        bool,
+        typer.Option(
+            "--source", help="Print the generated kernels, as a Python module that runs alone."
+        ),
     ] = False,
-    graph: Annotated[bool, typer.Option("--graph", help="The captured graph.")] = False,
-    nest: Annotated[bool, typer.Option("--nest", help="The loop nest of every group.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Print the captured graph.")] = False,
+    nest: Annotated[bool, typer.Option("--nest", help="Print the loops of every group.")] = False,
     contest: Annotated[
-        bool, typer.Option("--contest", help="How it was compared with eager and torch.compile.")
+        bool,
+        typer.Option(
+            "--contest", help="Print how the plan was compared with eager and torch.compile."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a plan: its groups, lowering, config, predicted and measured time, and its baselines."""
+    """Show a plan: how each group runs, its predicted and measured time, and the baselines."""
     with Store.open(store, create=False, read_only=True) as opened:
         found = stored.find(opened, plan)
     extra: dict[str, Any] = {}

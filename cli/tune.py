@@ -74,11 +74,17 @@ def tune(
     numerics: NumericsOption = "fast",
     fail_if_slower: ShareOption = None,
     json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress; one line a plan.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress. Print one line for each plan.")
+    ] = False,
 ) -> None:
-    """Tune a model: every graph that torch.compile sees in it, for the shapes of its inputs.
+    """Search for the fastest way to run a model on its example inputs, and store the plan.
 
-    Without a CUDA device, or with --target, plans come from the cost model (evidence: modelled).
+    Each graph that torch.compile captures gets a plan. At the end the best plans are compared with
+    eager and every mode of torch.compile, and the fastest is kept.
+
+    Without a CUDA device, or with --target, the plans come from the cost model and nothing is
+    measured (evidence: modelled).
     """
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"--seconds {seconds:g}: give a number above zero")

@@ -71,8 +71,8 @@ def why_miss(
     dynamic: DynamicOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say for each graph of a model whether a stored plan runs it; if none does, which is the
-    nearest, in which fields of its key it differs, and what to do.
+    """Say for each graph of a model whether it has a stored plan. If it has none, show the nearest
+    stored plan, in which fields its key differs, and what to do.
 
     A key is made of the graph (operations, shapes, strides, dtypes), the device and the versions.
     """

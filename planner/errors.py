@@ -25,19 +25,19 @@ class Refused(Exception):
 
 
 class FusionplanError(Exception):
-    """An error the user can act on: one sentence that names the thing and the way out."""
+    """The base of all errors that a user can act on. The text names the thing and the way out."""
 
     exit_code = 1
 
 
 class ModelError(FusionplanError):
-    """The model file, its import, its inputs or its own run failed."""
+    """The model cannot be read, imported or run, or its inputs are wrong."""
 
     exit_code = 3
 
 
 class DeviceError(FusionplanError):
-    """No such device or target, or the device cannot do what was asked."""
+    """There is no such device or target, or the device cannot do what was asked."""
 
     exit_code = 4
 

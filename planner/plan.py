@@ -66,63 +66,78 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One way to run the model. cold_s: median seconds of a call by itself, after the second-level
-    cache was overwritten. busy_s: median seconds of a call among others, one after the other, the
-    host's time included. behind, low, high: its time over that of the fastest, in whichever of the
-    two it does worse, and the ends of its 99.7% interval. rounds: that it took part in."""
+    """One way to run the model, with its times in a contest."""
 
     name: str
+    """The way: "plan", "eager" or a mode of torch.compile."""
     cold_s: Seconds
+    """Median seconds of a call by itself, after the second-level cache was overwritten."""
     busy_s: Seconds
+    """Median seconds of a call among many, one after the other, with the time of the host."""
     behind: Seconds
+    """Its time divided by the fastest contestant's: cold or busy, whichever is the larger."""
     low: Seconds
+    """The lower end of the 99.7% interval of `behind`."""
     high: Seconds
+    """The upper end of that interval."""
     rounds: int
+    """The number of rounds that it took part in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """How a plan was compared. contestants: in the order of preference among equals. winner: the
-    one whose way the plan is. inputs: different sets of inputs, taken in turn. graphs: of the model
-    that ran in each call. decided: whether the intervals tell the winner from all others, or call
-    them equal. left_out: names with the reason. conditions: clocks in MHz and temperature in
-    degrees."""
+    """The comparison of a plan with eager and the modes of torch.compile."""
 
     contestants: tuple[Contestant, ...]
+    """All ways that ran. Of equals, the one that stands first is preferred."""
     winner: str
+    """The name of the contestant that the plan runs as."""
     inputs: int
+    """The number of different sets of inputs, which were used in turn."""
     graphs: int = 1
+    """The number of graphs of the model that ran in each call."""
     decided: bool = True
+    """Whether the intervals tell the winner from all others, or show that they are equal."""
     left_out: tuple[tuple[str, str], ...] = ()
+    """The ways that did not take part, by name, with the reason."""
     conditions: tuple[tuple[str, int], ...] = ()
+    """Clocks in MHz and temperatures in degrees Celsius, by name."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """The cover of a whole graph. Nodes in no group run as `aten`, one by one.
+    """How a whole graph runs: its groups, and the figures that the choice rests on.
 
-    graph_key: `graph.key` of the graph. device: the key of its profile; with the versions it is
-    what the figures and the generated code depend on. No group: the graph runs as the user's own
-    eager code, not opened into ATen operations; with `frame` the function that it was traced from
-    is left alone altogether. measured: seconds of the whole plan, re-measured beside its `peers`
-    ("eager", "default", "max-autotune", ...); contest: how.
-    cudagraph: runs as a captured graph. overlaps: each kernel of ours is launched while the one
-    before it ends, for which it waits itself. chosen: of the model's groups.
+    A node that is in no group runs as `aten`. A plan without groups runs the user's own eager code.
     """
 
     graph_key: str
+    """The content key of the graph (`graph.key`)."""
     device: str
+    """The key of the device's profile."""
     versions: tuple[tuple[str, str], ...]
+    """The versions that the figures and the generated kernels depend on, by name."""
     evidence: Evidence
+    """Where the figures come from."""
     groups: tuple[GroupPlan, ...]
+    """The groups in the order in which they run."""
     predicted: Seconds | None = None
+    """The cost model's seconds for a call; None if it does not know them."""
     measured: Seconds | None = None
+    """Measured seconds of a call, taken together with those of `peers`."""
     peers: tuple[tuple[str, Seconds], ...] = ()
+    """Measured seconds of each baseline: "eager", "default", "max-autotune" and so on."""
     cudagraph: bool = False
+    """Whether it is replayed as a CUDA graph."""
     overlaps: bool = False
+    """Whether each generated kernel is launched before the previous kernel has finished. It then
+    waits for that kernel itself (programmatic dependent launch)."""
     chosen: Chosen | None = None
+    """How the cost model chose the groups."""
     frame: bool = False
+    """Of a plan without groups: the whole Python function runs without torch.compile."""
     contest: Contest | None = None
+    """How the plan was compared with the baselines."""
     format: Literal[1] = 1
 
     @property

@@ -29,19 +29,21 @@ class TrialDone:
 
 
 class Progress(Protocol):
-    """Called from the thread that tunes; must not raise and should be quick."""
+    """What receives the progress of a tune. Its methods are called from the thread that tunes. They
+    must not raise, and should be quick."""
 
     def phase(self, name: str, text: str) -> None:
-        """A new part of the work has begun: "model", "peers", "search", "verify", "store"."""
+        """A new phase of the work has begun: "model", "peers", "search", "verify", "store". `text`
+        says what is being done."""
 
     def trial(self, done: TrialDone) -> None:
-        """A candidate is settled."""
+        """A candidate was tried."""
 
     def group_done(self, group: str, best: Candidate, seconds: float) -> None:
-        """A group is tuned."""
+        """The search for a group has ended. `seconds` is the time of its best candidate."""
 
     def note(self, text: str) -> None:
-        """Something the user should know: interrupted, a peer failed, what was not checked."""
+        """Something that the user should know, such as a baseline that failed."""
 
 
 class Silent:
