@@ -5,7 +5,7 @@
     %2 = aten.sum.dim_IntList(%1, (0), True) : float32[1, 4]
     return %2
 
-Names of nodes are not in the text: those of the result are `canonical`.
+Names of nodes are not in the text: those of the result are made of operation and number (`sum_2`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _node(line: str, position: int) -> Node:
     if int(number) != position:
         raise ValueError(f"%{position} is the next node")
     args, kwargs = _Arguments(arguments).all()
-    node = Node(position, f"v{position}", op, args, kwargs, _type(kind))
+    word = re.sub(r"\W", "_", op.removeprefix("aten.").partition(".")[0]).strip("_")
+    node = Node(position, f"{word}_{position}", op, args, kwargs, _type(kind))
     late = [i for i in node.inputs if i >= position]
     if late:
         raise ValueError(f"%{late[0]} comes later")

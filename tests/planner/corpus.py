@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.parse import parse
 from torch._dynamo.backends.common import aot_autograd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -178,5 +179,27 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
+GRAPHS = Path(__file__).resolve().parents[1] / "corpus"
+"""The graphs of all these, and of the examples, as text. To write what capture gives today:
+
+    pytest tests/planner/capture/test_corpus.py --accept-goldens
+"""
+
+
+def corpus_names() -> list[str]:
+    return [*CORPUS, *(f"examples/{file.stem}" for file in sorted(EXAMPLES.glob("*.py")))]
+
+
+def corpus_file(name: str) -> Path:
+    return GRAPHS / f"{name.replace('/', '_')}.graph"
+
+
 def corpus_graph(name: str) -> Graph:
-    return graph_of(*CORPUS[name])
+    """The graph of a name, read from its text."""
+    return parse(corpus_file(name).read_text())
+
+
+def captured_graph(name: str) -> Graph:
+    """The same, captured now."""
+    folder, _, stem = name.rpartition("/")
+    return graph_of(*(example(stem) if folder else CORPUS[name]))

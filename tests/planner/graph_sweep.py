@@ -31,6 +31,7 @@ from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.graph.parse import parse
 from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.plan import GroupPlan, Plan
@@ -118,6 +119,7 @@ class Ran:
     def _compile(self, gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         with _disable_current_modes():  # as the dispatcher does: numbers are computed on the way
             captured = capture(gm)
+            assert key(parse(str(captured.graph))) == key(captured.graph)
             plan = self.planner(captured.graph)
             executor = Executor(captured, plan, torch.device("cpu"))
         self.groups += len(plan.groups)

@@ -83,9 +83,9 @@ def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
     told = explain(graph, plan, H200)
     assert Explanation.from_json(told.to_json()) == told
     first, second = told.groups
-    assert [(o.name, o.copied) for o in first.operations] == [("exp", True), ("sum_1", False)]
-    assert [(o.name, o.copied) for o in second.operations] == [("exp", True), ("sum_2", False)]
-    assert [t.name for t in second.inputs] == ["arg0_1"]
+    assert [(o.name, o.copied) for o in first.operations] == [("exp_1", True), ("sum_2", False)]
+    assert [(o.name, o.copied) for o in second.operations] == [("exp_1", True), ("sum_3", False)]
+    assert [t.name for t in second.inputs] == ["input_0"]
     assert not told.alone
     (boundary,) = told.boundaries  # of the two sums, which read the same value
     assert plan.predicted is not None

@@ -7,7 +7,7 @@ import copy
 import json
 
 import pytest
-from corpus import CORPUS, EXAMPLES, corpus_graph, example, graph_of
+from corpus import CORPUS, EXAMPLES, corpus_graph
 from full_size import MODELS, planned
 from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.codegen.source import Program
@@ -55,11 +55,6 @@ EXPECTED: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def graph_named(name: str) -> Graph:
-    folder, _, stem = name.rpartition("/")
-    return graph_of(*example(stem)) if folder else corpus_graph(name)
-
-
 def word(node: Node) -> str:
     return node.op.split(".")[1].lstrip("_")
 
@@ -81,7 +76,7 @@ def left_to_aten(graph: Graph, groups: Groups) -> list[str]:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_groups_of_the_modelled_plan(name: str) -> None:
-    graph = graph_named(name)
+    graph = corpus_graph(name)
     plan = modelled_plan(graph, H200)
     groups, aten = EXPECTED[name]
     assert [words(graph, g.nodes) for g in plan.groups] == groups
@@ -90,7 +85,7 @@ def test_groups_of_the_modelled_plan(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_group_of_a_plan_runs_as_the_plan_says(name: str) -> None:
-    graph = graph_named(name)
+    graph = corpus_graph(name)
     plan = modelled_plan(graph, H200)
     assert (plan.evidence, plan.graph_key, plan.device) == ("modelled", key(graph), H200.key)
     for group in plan.groups:
