@@ -1,16 +1,19 @@
-"""`planner show`: one plan, with its graph, its nests or its generated source."""
+"""`planner show`: one plan, with its graph, its nests, its tile programs or its source."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from ..db import Store
+from ..planner.config import Config
 from ..planner.errors import PlanError
 from ..planner.graph.graph import Graph
 from . import contested, render, stored
+from .errors import UsageError
 from .options import JsonOption, PlanArgument, StoreOption
 from .render import ShownPlan
 
@@ -26,6 +29,14 @@ def show(
     ] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the captured graph.")] = False,
     nest: Annotated[bool, typer.Option("--nest", help="Print the loops of every group.")] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="PASS",
+            help="Print the tile program of every kernel after this pass; `last`: the final one.",
+        ),
+    ] = None,
     contest: Annotated[
         bool,
         typer.Option(
@@ -42,6 +53,8 @@ def show(
         extra["graph"] = str(_graph(found))
     if nest:
         extra["nests"] = nests(_graph(found), found)
+    if after is not None:
+        extra["tiles"] = tile_programs(_graph(found), found, after)
     if source:
         extra["source"] = source_of(_graph(found), found)
     if json:
@@ -71,8 +84,37 @@ def _graph(found: ShownPlan) -> Graph:
 def nests(graph: Graph, found: ShownPlan) -> list[str]:
     """The nest of every generated group, or why it has none."""
     from ..planner.errors import Refusal
-    from ..planner.groups.group import subgraph
     from ..planner.nests.group_nests import schedule_group
+
+    def nests_of(part: Graph, config: Config) -> list[object]:
+        made = schedule_group(part, config.tiling, config.reduction, config.split)
+        return [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
+
+    return _of_groups(graph, found, "nest", nests_of)
+
+
+def tile_programs(graph: Graph, found: ShownPlan, after: str) -> list[str]:
+    """The tile program of every kernel as a pass leaves it, or why it has none."""
+    from ..planner.errors import Refusal
+    from ..planner.lower import tile_programs
+    from ..planner.tiles.tile import BY_NAME, PASSES
+
+    if after != "last" and after not in BY_NAME:
+        raise UsageError(f"--after {after}: no such pass; in order: {', '.join(BY_NAME)}")
+    last = BY_NAME.get(after, PASSES[-1])
+
+    def programs_of(part: Graph, config: Config) -> list[object]:
+        made = tile_programs(part, config, last)
+        return [made] if isinstance(made, Refusal) else list(made)
+
+    return _of_groups(graph, found, "tile program", programs_of)
+
+
+def _of_groups(
+    graph: Graph, found: ShownPlan, what: str, made: Callable[[Graph, Config], list[object]]
+) -> list[str]:
+    """Text of the kernels of every group: `made` gives what prints itself of each."""
+    from ..planner.groups.group import subgraph
     from ..planner.regions.ways import groups_within
 
     texts = []
@@ -80,13 +122,11 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
         group, own = each.group, each.graph
         title = f"# group {each.number}: {render.operations(own, group.nodes)} ({group.lowering})"
         if group.config is None:
-            texts.append(f"{title}\nno nest: it is not generated\n")
+            texts.append(f"{title}\nno {what}: it is not generated\n")
             continue
         config = group.config
         part = subgraph(own, group.nodes, group.copies).graph
-        made = schedule_group(part, config.tiling, config.reduction, config.split)
-        kernels = [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
-        texts += [f"{title}\n# {config}\n" + "\n\n".join(map(str, kernels)) + "\n"]
+        texts += [f"{title}\n# {config}\n" + "\n\n".join(map(str, made(part, config))) + "\n"]
     return texts
 
 

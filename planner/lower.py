@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from .codegen.emit import emit
@@ -11,8 +12,9 @@ from .config import Config
 from .errors import Refusal, Refused
 from .graph.graph import Graph
 from .graph.ops import is_compute
-from .nests.group_nests import KernelNest, schedule_group
-from .tiles.tile import Around
+from .nests.group_nests import KernelNest, Schedule, schedule_group
+from .tiles.program import TileProgram
+from .tiles.tile import Around, Pass, passed
 from .values.values import Load
 
 
@@ -25,16 +27,34 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
     several = len(found.kernels) > 1
     kernels = []
     try:
-        for number, kernel in enumerate(found.kernels):
+        for number, (kernel, around) in enumerate(_with_around(found)):
             own = f"{name}_{number}" if several else name
-            later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
-            around = Around(number > 0, later)
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
             source = replace(source, contracts=group.numerics == "fast")
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
     return Program(tuple(kernels), found.temporaries)
+
+
+def tile_programs(group: Graph, config: Config, after: Pass) -> list[TileProgram] | Refusal:
+    """The tile program of every kernel of a group as a pass leaves it, or why there is none."""
+    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    if isinstance(found, Refusal):
+        return found
+    try:
+        return [
+            dict(passed(kernel.nest, config, around))[after]
+            for kernel, around in _with_around(found)
+        ]
+    except Refused as refused:
+        return refused.refusal
+
+
+def _with_around(found: Schedule) -> Iterator[tuple[KernelNest, Around]]:
+    for number, kernel in enumerate(found.kernels):
+        later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
+        yield kernel, Around(number > 0, later)
 
 
 def _read(kernel: KernelNest) -> set[int]:

@@ -91,10 +91,6 @@ class Nest:
         """Every item of the body but the loops themselves, and the loops around it."""
         return iter(_steps(self))
 
-    def walk_in(self, loop: Loop) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
-        """The same of one loop of the body."""
-        return _walk(loop.body, (loop,))
-
     def loops(self) -> Iterator[Loop]:
         """Every loop, outer before inner."""
         return _loops(self.body)

@@ -70,6 +70,7 @@ class Around:
 
 
 ALONE = Around()
+BY_NAME = {one.__name__: one for one in PASSES}
 _MOST = 1 << 12
 _AROUND = frozenset(("later", "again"))
 
@@ -94,11 +95,11 @@ def tile(
 ) -> TileProgram:
     """The tile program of a kernel by all passes but those left out. Raises Refused when the config
     does not fit the nest."""
-    *_, (_, program) = stages_of(nest, config, around, without)
+    *_, (_, program) = passed(nest, config, around, without)
     return program
 
 
-def stages_of(
+def passed(
     nest: Nest, config: Config, around: Around = ALONE, without: Collection[Pass] = ()
 ) -> Iterator[tuple[Pass, TileProgram]]:
     """Every pass with the program that it leaves. Raises Refused as `tile` does."""

@@ -44,6 +44,19 @@ def test_show_graph_and_nest(planner, filled):
     assert "store output 0" in nest.out
 
 
+def test_show_tile_programs_between_passes(planner, filled):
+    first = planner("show", "--after", "place_blocks")
+    assert first.code == 0, first
+    assert "v2 [2 128] = add v0 v1" in first.out
+    assert "wait" not in first.out
+    last = planner("show", "--after", "last")
+    assert "grid: 32 tiles" in last.out
+    assert "wait\n" in last.out
+    wrong = planner("show", "--after", "place_block")
+    assert wrong.code == 2
+    assert "--after place_block: no such pass; in order: place_blocks, select_mma" in wrong.err
+
+
 def test_show_graph_that_is_not_there(planner, filled, monkeypatch):
     monkeypatch.setattr("fusionplan.cli.stored.graph_of", lambda store, key: None)
     assert planner("show").code == 0

@@ -24,7 +24,7 @@ from fusionplan.planner.tiles.program import (
     Unit,
     Wait,
 )
-from fusionplan.planner.tiles.tile import PASSES, Around, stages_of, tile, tiled
+from fusionplan.planner.tiles.tile import PASSES, Around, passed, tile, tiled
 from fusionplan.planner.tiles.verify import verify
 from graphs import Builder
 
@@ -112,7 +112,7 @@ def only(program: TileProgram, kind: type) -> object:
 def test_every_pass_leaves_a_program_that_holds_together(name: str) -> None:
     graph, config = CASES[name]
     names = []
-    for one, program in stages_of(nest_of(graph(), config.reduction), config):
+    for one, program in passed(nest_of(graph(), config.reduction), config):
         verify(program)
         assert str(program).count("store output") >= len(program.nest.outputs)
         names.append(one)
