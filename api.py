@@ -15,11 +15,9 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
-from .db.readers import failed, reader
 from .db.records import DeviceRecord, PlanRecord
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
-from .planner.covers.cover import modelled_plan
 from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Graph, Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
@@ -220,6 +218,9 @@ def dispatcher_for(options: Options) -> Dispatcher:
 
 
 def _model(captured: Captured) -> Plan:
+    # Imported here, as below: who runs by stored plans does not wait for what makes plans.
+    from .planner.covers.cover import modelled_plan
+
     return modelled_plan(captured.graph, profile_of(captured.device))
 
 
@@ -279,6 +280,8 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     """The plan for this graph, or where sizes vary the newest for its bucket, on this device and
     with these versions; or why there is none. A store that cannot be read is a miss, never a
     crash."""
+    from .db.readers import failed, reader
+
     try:
         return _plan_on(reader(options.store), captured, options)
     except (StoreError, DeviceError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..db.exchange import Snapshot
+from ..db.records import Snapshot
 from ..planner.errors import BundleError
 from ..planner.graph.graph import from_json, key
 from ..planner.plan import Plan

@@ -3,33 +3,39 @@ SQLAlchemy database.
 
 Plain records go in and come out; no torch, no planner, no tuner, no Optuna. Payloads are JSON with
 a SHA-256 beside each: nothing that a store holds is ever executed.
+The names load on first use: who only needs records does not wait for SQLAlchemy.
 """
 
-from .collect import Collected, Doomed
-from .errors import (
-    PlanNotFound,
-    StoreCorrupt,
-    StoreError,
-    StoreNewer,
-    StoreReadOnly,
-    StoreRefused,
-    StoreUnavailable,
-)
-from .exchange import Counts, Merged, Snapshot
-from .records import (
-    CalibrationRecord,
-    DeviceRecord,
-    Evidence,
-    GraphRecord,
-    KernelRecord,
-    Level,
-    Outcome,
-    PlanRecord,
-    StudySummary,
-    TrialRecord,
-)
-from .search import About
-from .store import Store
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collect import Collected, Doomed
+    from .errors import (
+        PlanNotFound,
+        StoreCorrupt,
+        StoreError,
+        StoreNewer,
+        StoreReadOnly,
+        StoreRefused,
+        StoreUnavailable,
+    )
+    from .records import (
+        CalibrationRecord,
+        Counts,
+        DeviceRecord,
+        Evidence,
+        GraphRecord,
+        KernelRecord,
+        Level,
+        Merged,
+        Outcome,
+        PlanRecord,
+        Snapshot,
+        StudySummary,
+        TrialRecord,
+    )
+    from .search import About
+    from .store import Store
 
 __all__ = [
     "About",
@@ -57,3 +63,40 @@ __all__ = [
     "StudySummary",
     "TrialRecord",
 ]
+
+_HOME = {
+    "About": ".search",
+    "CalibrationRecord": ".records",
+    "Collected": ".collect",
+    "Counts": ".records",
+    "DeviceRecord": ".records",
+    "Doomed": ".collect",
+    "Evidence": ".records",
+    "GraphRecord": ".records",
+    "KernelRecord": ".records",
+    "Level": ".records",
+    "Merged": ".records",
+    "Outcome": ".records",
+    "PlanNotFound": ".errors",
+    "PlanRecord": ".records",
+    "Snapshot": ".records",
+    "Store": ".store",
+    "StoreCorrupt": ".errors",
+    "StoreError": ".errors",
+    "StoreNewer": ".errors",
+    "StoreReadOnly": ".errors",
+    "StoreRefused": ".errors",
+    "StoreUnavailable": ".errors",
+    "StudySummary": ".records",
+    "TrialRecord": ".records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name], __name__), name)
+    globals()[name] = value
+    return value

@@ -1,50 +1,26 @@
 """Records out of one store and into another, which loses nothing by it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
 
 from .errors import StoreCorrupt
 from .models import Base, Device, Graph, Kernel, Plan, Trial
-from .records import DeviceRecord, GraphRecord, KernelRecord, PlanRecord, TrialRecord
+from .records import (
+    Counts,
+    DeviceRecord,
+    GraphRecord,
+    KernelRecord,
+    Merged,
+    PlanRecord,
+    Snapshot,
+    TrialRecord,
+)
 from .rows import LAYOUTS, R, columns, record
 
 _CHUNK = 500
 """Values in one question: databases limit how many there may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Plans with all that they refer to, and the trials behind them."""
-
-    devices: tuple[DeviceRecord, ...] = ()
-    graphs: tuple[GraphRecord, ...] = ()
-    kernels: tuple[KernelRecord, ...] = ()
-    trials: tuple[TrialRecord, ...] = ()
-    plans: tuple[PlanRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """added: was not there. replaced: was there, and gave way to what is better. kept: was there,
-    and stays as it is."""
-
-    added: int = 0
-    replaced: int = 0
-    kept: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """What came of each table's records."""
-
-    devices: Counts = field(default_factory=Counts)
-    graphs: Counts = field(default_factory=Counts)
-    kernels: Counts = field(default_factory=Counts)
-    trials: Counts = field(default_factory=Counts)
-    plans: Counts = field(default_factory=Counts)
 
 
 def snapshot(

@@ -134,3 +134,35 @@ class StudySummary:
     best_config: dict[str, Any] | None
     started: datetime
     finished: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Plans with all that they refer to, and the trials behind them."""
+
+    devices: tuple[DeviceRecord, ...] = ()
+    graphs: tuple[GraphRecord, ...] = ()
+    kernels: tuple[KernelRecord, ...] = ()
+    trials: tuple[TrialRecord, ...] = ()
+    plans: tuple[PlanRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """added: was not there. replaced: was there, and gave way to what is better. kept: was there,
+    and stays as it is."""
+
+    added: int = 0
+    replaced: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What came of each table's records."""
+
+    devices: Counts = field(default_factory=Counts)
+    graphs: Counts = field(default_factory=Counts)
+    kernels: Counts = field(default_factory=Counts)
+    trials: Counts = field(default_factory=Counts)
+    plans: Counts = field(default_factory=Counts)

@@ -38,7 +38,7 @@ from .collect import Collected, Doomed, collect
 from .collect import versions as collect_versions
 from .engine import writing
 from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
-from .exchange import Merged, Snapshot, merge, snapshot
+from .exchange import merge, snapshot
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .location import Place, resolve
@@ -52,8 +52,10 @@ from .records import (
     GraphRecord,
     KernelRecord,
     Level,
+    Merged,
     Outcome,
     PlanRecord,
+    Snapshot,
     StudySummary,
     TrialRecord,
 )
