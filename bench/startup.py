@@ -1,8 +1,9 @@
 """`python -m fusionplan.bench.startup`: how long a new process takes to its first result.
 
-Each way runs a workload once in a process of its own, by a stored plan or by torch.compile with
-warm caches, in turns. A figure is the wall time of the process beyond that of an eager one: what
-compiling, or loading the plan, costs.
+Each way runs a workload twice in a process of its own, by a stored plan, by a bundle with machine
+code or by torch.compile with warm caches, in turns. A figure is the wall time of the process beyond
+that of an eager one: what compiling, or loading the plan, costs. A second table says where the time
+of our ways goes, by phase.
 """
 
 from __future__ import annotations
@@ -18,24 +19,45 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .started import COMPILED, EAGER, OURS
+from ..planner.runtime.phases import PHASES as SECONDS
+from .started import BUNDLED, COMPILED, EAGER, OURS
 from .workloads import EXAMPLES, ROOT, WORKLOADS, Workload
 
 WAYS = (EAGER, COMPILED, OURS)
+PHASES = (
+    "torch",
+    "import",
+    "Dynamo",
+    "trace",
+    "lookup",
+    "generate",
+    "compile",
+    "load",
+    "build",
+    "run",
+)
+"""torch, import: of torch, then of Dynamo and ours. Dynamo: the rest of the first call. run: the
+second call. Others: see `planner.runtime.phases`."""
 RUNS = 5
 LIMIT_S = 300.0
 
 
 @dataclass(slots=True)
 class Startup:
-    """seconds: of every run, by way; wall time of the process. failed: what a process said."""
+    """seconds: of every run, by way; wall time of the process. phases: of every run, by way and
+    phase. failed: what a process said."""
 
     name: str
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: str = ""
+    phases: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     def beyond_eager(self, way: str) -> float:
         return statistics.median(self.seconds[way]) - statistics.median(self.seconds[EAGER])
+
+    def phase(self, way: str, name: str) -> float:
+        """The median of its seconds."""
+        return statistics.median(each[name] for each in self.phases[way])
 
     @property
     def ratio(self) -> float:
@@ -49,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     parser.add_argument("--store", default="", help="path or database URL")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--bundles", type=Path, default=None, help="a folder with WORKLOAD.plan, of planner bundle"
+    )
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each way (default: {RUNS})")
     parser.add_argument("--json", type=Path, default=None, help="write the figures there")
     options = parser.parse_args(arguments)
@@ -59,35 +84,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--runs {options.runs} is below one")
     found = []
     for name in options.workloads or [workload.name for workload in EXAMPLES]:
-        found.append(measured(WORKLOADS[name], options.device, options.store, options.runs))
+        bundle = "" if options.bundles is None else str(options.bundles / f"{name}.plan")
+        found.append(measured(WORKLOADS[name], options.device, options.store, options.runs, bundle))
         if found[-1].failed:
             print(f"{name}: {found[-1].failed}", file=sys.stderr)
         if options.json is not None:
             options.json.write_text(json.dumps([asdict(each) for each in found], indent=1))
     print(table(found))
+    print(f"\n{phase_table(found)}")
     return int(any(each.failed for each in found))
 
 
-def measured(workload: Workload, device: str, store: str, runs: int) -> Startup:
+def measured(workload: Workload, device: str, store: str, runs: int, bundle: str = "") -> Startup:
     """A first run of each way fills the caches, and does not count."""
-    found = Startup(workload.name)
+    ways = (*WAYS, BUNDLED) if bundle else WAYS
+    found = Startup(workload.name, {way: [] for way in ways}, phases={way: [] for way in ways})
     for turn in range(runs + 1):
-        for way in WAYS:
+        for way in ways:
             begin = time.monotonic()
-            done = _started(workload, device, way, store)
+            done = _started(workload, device, way, store, bundle)
             if done.returncode:
                 found.failed = f"{way}: {_said(done)}"
                 return found
             if turn:
                 found.seconds[way].append(time.monotonic() - begin)
+                found.phases[way].append(phases(json.loads(done.stdout.splitlines()[-1])))
     return found
 
 
+def phases(told: dict[str, float]) -> dict[str, float]:
+    """What a process told, as `PHASES`; what only we tell is 0 of other ways."""
+    ours = {name: told.get(name, 0.0) for name in SECONDS}
+    rest = told["first"] - told["second"] - sum(ours.values())
+    return {
+        "torch": told["torch"],
+        "import": told["import"],
+        "Dynamo": max(0.0, rest),
+        **ours,
+        "run": told["second"],
+    }
+
+
 def _started(
-    workload: Workload, device: str, way: str, store: str
+    workload: Workload, device: str, way: str, store: str, bundle: str
 ) -> subprocess.CompletedProcess[str]:
     script = Path(__file__).with_name("started.py")
-    named = [str(ROOT / workload.file), workload.model, workload.inputs, device, way, store]
+    named = [str(ROOT / workload.file), workload.model, workload.inputs, device, way, store, bundle]
     return subprocess.run(
         # -P: the folder of the script does not come first on the import path.
         [sys.executable, "-P", str(script), *named],
@@ -107,17 +149,28 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 def table(found: Sequence[Startup]) -> str:
     """Markdown: seconds to the first result."""
-    rows = [
-        "| workload | eager s | torch.compile, warm: + s | stored plan: + s | ratio |",
-        "|---" * 5 + "|",
-    ]
+    more = "torch.compile, warm: + s | stored plan: + s | ratio | bundle: + s"
+    rows = [f"| workload | eager s | {more} |", "|---" * 6 + "|"]
     for each in found:
         if each.failed:
-            rows.append(f"| {each.name} | {each.failed} | | | |")
+            rows.append(f"| {each.name} | {each.failed} | | | | |")
             continue
         eager = statistics.median(each.seconds[EAGER])
-        more = [f"{each.beyond_eager(way):.2f}" for way in (COMPILED, OURS)]
-        rows.append(f"| {each.name} | {eager:.2f} | {' | '.join(more)} | {each.ratio:.2f} |")
+        figures = [f"{each.beyond_eager(way):.2f}" for way in (COMPILED, OURS)]
+        bundle = f"{each.beyond_eager(BUNDLED):.2f}" if BUNDLED in each.seconds else ""
+        cells = [each.name, f"{eager:.2f}", *figures, f"{each.ratio:.2f}", bundle]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def phase_table(found: Sequence[Startup]) -> str:
+    """Markdown: median seconds of each phase, for each way but eager."""
+    rows = [f"| workload | way | {' | '.join(PHASES)} |", "|---" * (2 + len(PHASES)) + "|"]
+    for each in found:
+        for way in each.phases:
+            if way != EAGER and each.phases[way]:
+                cells = [f"{each.phase(way, name):.2f}" for name in PHASES]
+                rows.append(f"| {each.name} | {way} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

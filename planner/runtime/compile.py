@@ -33,8 +33,9 @@ from ..codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
 from ..costs.registers import most
 from ..errors import FusionplanError
 from ..graph.dtypes import SIGNATURE
-from . import ready
+from . import compiled_before, ready
 from .kernel_cache import keep_elsewhere, unwritable
+from .phases import phase
 from .races import overwritten
 from .waits import awaited
 
@@ -172,6 +173,13 @@ def compile_kernel(
 ) -> Compiled:
     """Compile for `target` (the current device when None), unless that was done before: for the
     same text and types of arguments the machine code is the same. Raises CompileFailed."""
+    with phase("compile"):
+        return Compiled(
+            source, _kernel(source, target, aligned), target or active_target(), aligned
+        )
+
+
+def _kernel(source: KernelSource, target: Target | None, aligned: bool) -> Any:
     wanted = target or active_target()
     key = code_key_of(source, wanted, aligned)
     # A kernel that is loaded belongs to one device.
@@ -181,13 +189,14 @@ def compile_kernel(
         kernel = _ready(source, wanted, aligned, key)
         if kernel is None:
             kernel = _compiled(source, wanted, aligned)
-            _COUNT[0] += bool(source.scalars)
+            compiled_before.keep(key, kernel)
+        _COUNT[0] += bool(source.scalars)
         _IN_USE[same] = kernel
     if source.scalars:
         _KEPT[same] = kernel
         if len(_KEPT) > _MOST_KEPT:
             _KEPT.popitem(last=False)
-    return Compiled(source, kernel, wanted, aligned)
+    return kernel
 
 
 def code_key_of(source: KernelSource, target: Target, aligned: bool) -> str:
@@ -214,14 +223,17 @@ def _current_device() -> int:
 
 def _ready(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any:
     """The kernel, if its machine code is at hand."""
+
+    def parsed() -> Any:
+        return _parsed(source, wanted, aligned)[0]
+
     found = ready.find(key)
-    if found is None:
-        return None
-    try:
-        return ready.built(found, _parsed(source, wanted, aligned)[0])
-    except (OSError, ValueError) as error:
-        log.warning("kernel %s is compiled here: %s", source.name, error)
-        return None
+    if found is not None:
+        try:
+            return ready.built(found, parsed())
+        except (OSError, ValueError) as error:
+            log.warning("kernel %s is not taken from its bundle: %s", source.name, error)
+    return compiled_before.find(key, parsed)
 
 
 def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:

@@ -36,6 +36,7 @@ from .cudagraph import GraphedExecutor
 from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
 from .inductor import Boxed, compile_part, compile_whole
+from .phases import phase, told
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,9 @@ class Dispatcher:
             decompositions=decompositions(),
         )
         try:
-            compiled: Callable[..., Any] = compiler(gm, inputs)
+            with phase("trace"):
+                compiled: Callable[..., Any] = compiler(gm, inputs)
+            log.info("seconds of this process so far: %s", told())
             return compiled
         except _Whole as whole:
             mode, lowering, frame = whole.mode, whole.lowering, whole.frame
@@ -212,7 +215,9 @@ class Dispatcher:
         """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
         by one that is made now. Or why there is none of them."""
         bucket = bucket_key(captured.graph) or ""
-        why = self._live(captured, self.sources.find(captured), given)
+        with phase("lookup"):
+            found = self.sources.find(captured)
+        why = self._live(captured, found, given)
         if isinstance(why, str) and bucket in self._made:
             plan = replace(self._made[bucket], graph_key=key(captured.graph))
             known = self._live(captured, plan, given)
@@ -260,7 +265,8 @@ class Dispatcher:
         inference = given.stage == "inference"
         try:
             backward = given.stage == "backward"
-            executor = Executor(captured, plan, captured.device, guard=backward)
+            with phase("build"):
+                executor = Executor(captured, plan, captured.device, guard=backward)
             wanted = plan.cudagraph or (self.policy.cudagraph and inference)
             if wanted and captured.device.type == "cuda":
                 copies = None if inference else given.results

@@ -29,6 +29,7 @@ from .inductor import Boxed, compile_group
 from .launch import Launcher
 from .layout import match
 from .modules import captured_of
+from .phases import phase
 from .schedule import Unit, schedule
 
 Lower = Callable[..., Program | Refusal]
@@ -194,7 +195,8 @@ def _part(captured: Captured, group: GroupPlan) -> Subgraph:
 def _program(part: Graph, group: GroupPlan, lower: Lower) -> Program:
     if group.config is None:
         raise PlanError(f"the plan's group of nodes {group.nodes} has no config")
-    program = lower(part, group.config, interpreted=interpreted())
+    with phase("generate"):
+        program = lower(part, group.config, interpreted=interpreted())
     if isinstance(program, Refusal):
         raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
     return program

@@ -26,6 +26,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ..codegen.source import Buffer, KernelSource, Scalar
 from ..errors import DeviceError
 from .compile import Compiled, CompileFailed, compile_kernel, interpreted, jit_function
+from .phases import phase
 
 Launch = Callable[..., None]
 """`launch(stream, *pointers)`."""
@@ -269,13 +270,14 @@ class Launcher:
 
 def _bound(compiled: Compiled) -> Launch:
     source = compiled.source
-    return bind(
-        compiled.kernel,
-        source.grid,
-        buffers=source.buffers,
-        scalars=source.scalars,
-        dependent=compiled.dependent,
-    )
+    with phase("load"):
+        return bind(
+            compiled.kernel,
+            source.grid,
+            buffers=source.buffers,
+            scalars=source.scalars,
+            dependent=compiled.dependent,
+        )
 
 
 def plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:

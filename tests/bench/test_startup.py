@@ -43,7 +43,29 @@ def test_a_plan_that_is_not_there_is_said(workload, monkeypatch, tmp_path):
 def test_the_table_counts_what_comes_on_top_of_eager():
     found = startup.Startup("w", {EAGER: [3.0, 2.0, 9.0], COMPILED: [7.0] * 3, OURS: [4.0] * 3})
     assert found.ratio == 0.25
-    assert "| w | 3.00 | 4.00 | 1.00 | 0.25 |" in startup.table([found])
+    assert "| w | 3.00 | 4.00 | 1.00 | 0.25 |  |" in startup.table([found])
+
+
+def test_a_process_tells_where_its_time_went(workload, monkeypatch):
+    """Also what is not ours: of torch.compile all that is no import and no run is Dynamo's."""
+    monkeypatch.setattr(startup, "WAYS", (EAGER,))
+    (told,) = startup.measured(workload, "cpu", "", 1).phases[EAGER]
+    assert list(told) == list(startup.PHASES)
+    assert told["torch"] > 0.1
+    assert told["run"] > 0
+    assert told["trace"] == told["lookup"] == 0.0
+
+
+def test_phases_are_those_of_the_first_call():
+    told = {"torch": 2.0, "model": 1.0, "import": 3.0, "first": 7.0, "second": 0.5}
+    ours = {"trace": 2.0, "lookup": 0.1, "generate": 0.2, "compile": 0.3, "load": 0.4, "build": 0.5}
+    assert startup.phases(told)["Dynamo"] == 6.5
+    found = startup.phases(told | ours)
+    assert found == {"torch": 2.0, "import": 3.0, "Dynamo": 3.0, **ours, "run": 0.5}
+    each = startup.Startup("w", phases={EAGER: [found], OURS: [found]})
+    (row,) = startup.phase_table([each]).splitlines()[2:]
+    figures = "2.00 | 3.00 | 3.00 | 2.00 | 0.10 | 0.20 | 0.30 | 0.40 | 0.50 | 0.50"
+    assert row == f"| w | fusionplan.load | {figures} |"
 
 
 def test_an_unknown_workload_is_refused(capsys):

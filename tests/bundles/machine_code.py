@@ -2,7 +2,8 @@
 empty cache of Triton's; prints what it found as JSON.
 
 make FILE: bundle the kernels of a plan for compute capability 9.0. start FILE: use them, where the
-compiler fails. other FILE: the same, of another version of Triton.
+compiler fails. other FILE: the same, of another version of Triton. first CACHE: compile them with
+this cache. again CACHE: use them from it, where the compiler fails.
 """
 
 import json
@@ -129,8 +130,26 @@ def other(file):
     return start(file)
 
 
+def first(cache):
+    knobs.cache.dir = str(cache)
+    return told(compiled())
+
+
+def again(cache):
+    def failing(*_args, **_options):
+        raise RuntimeError("the compiler was called")
+
+    triton.compile = failing
+    try:
+        return first(cache)
+    except CompileFailed as error:
+        return str(error)
+
+
+STEPS = {"make": make, "start": start, "other": other, "first": first, "again": again}
+
 if __name__ == "__main__":
-    step, file = sys.argv[1:]
+    step, place = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         knobs.cache.dir = folder
-        print(json.dumps({"make": make, "start": start, "other": other}[step](Path(file))))
+        print(json.dumps(STEPS[step](Path(place))))

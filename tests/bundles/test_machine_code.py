@@ -72,6 +72,18 @@ def test_without_the_users_trust_nothing_is_used(made, monkeypatch, tmp_path):
         by_compiler(SCRIPT, "start", made[1])
 
 
+def test_what_was_compiled_before_is_found_without_the_compiler(made, tmp_path):
+    """Where it is not sound any more, the compiler is asked."""
+    kernels = by_compiler(SCRIPT, "first", tmp_path)
+    assert [k["cubin"] for k in kernels] == [k["cubin"] for k in made[2]["told"]]
+    kept = list((tmp_path / "fusionplan").iterdir())
+    assert len(kept) == 2
+    assert by_compiler(SCRIPT, "again", tmp_path) == kernels
+    for each in kept:
+        each.write_text(each.read_text()[:-9])
+    assert "the compiler was called" in by_compiler(SCRIPT, "again", tmp_path)
+
+
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
 def test_a_module_of_triton_is_built_once(tmp_path, monkeypatch):
     """What Triton has compiled for the host is put where it looks for it on another machine."""

@@ -84,7 +84,7 @@ def test_a_kernel_is_compiled_again_where_that_spares_spills(
         name = "first" if registers is None else "told"
         if name == "told" and told is None:
             raise CompileFailed("no")
-        return Kernel(name=name, asm={"ttgir": "", "ptx": ""})
+        return Kernel(name=name, asm={"ttgir": "", "ptx": ""}, metadata_group={})
 
     def read(source, made):
         if resources[made.name] is None:
