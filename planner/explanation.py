@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..markup.panel import MOST_GROUPS, GroupRow, Panel, panels_html
+from ..terminal import duration
 from .config import Config
 from .costs.cost import Cost
 from .graph.graph import TensorType
@@ -178,7 +180,7 @@ class Boundary:
     apart_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """A whole plan. alone: nodes in no group. device: the profile that the costs are of. chosen:
     how the model chose its groups; None where the plan does not say. bucket: the sizes for which
@@ -195,6 +197,30 @@ class Explanation:
     chosen: Chosen | None = None
     bucket: str = ""
     format: int = 1
+
+    def __repr__(self) -> str:
+        count = len(self.groups)
+        about = [f"{count} group{'s' * (count != 1)}", self.evidence]
+        about += [duration(self.predicted_s if self.measured_s is None else self.measured_s)]
+        return f"<Explanation of graph {self.graph_key[:12]}: {'; '.join(about)}>"
+
+    def _repr_html_(self) -> str:
+        rows = tuple(
+            GroupRow(
+                group.number,
+                " ".join(operation.name for operation in group.operations),
+                group.lowering,
+                str(group.config or group.options),
+                max(1, len(group.kernels)),
+                group.predicted_s,
+                group.measured.seconds,
+            )
+            for group in self.groups[:MOST_GROUPS]
+        )
+        times = f"predicted {duration(self.predicted_s)}, measured {duration(self.measured_s)}"
+        about = f"graph {self.graph_key[:12]} on {self.device}, evidence: {self.evidence}"
+        more = len(self.groups) - len(rows)
+        return panels_html([Panel("explanation", about, times, (), rows, more)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` turns it back into an equal explanation."""

@@ -8,6 +8,7 @@ import torch
 from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.explain import explain
 from fusionplan.tuner.capture.capture_model import CapturedModel, Part
 from fusionplan.tuning import Place, Tuned
 from report_store import block, measured, record
@@ -78,6 +79,17 @@ def test_a_plan_that_was_not_measured_says_so():
     assert "nothing was measured" in text
     assert 'class="bars"' not in text
     assert "No groups" in replace(plan, groups=())._repr_html_()
+
+
+def test_an_explanation_shows_its_groups():
+    explanation = explain(block(), measured(block()), H200)
+    assert len(repr(explanation)) < 200
+    text = explanation._repr_html_()
+    assert "add relu mm" in text
+    assert "24 us" in text
+    assert Cells(text).tags.count("tr") == 3
+    hostile = explain(block(mm=HOSTILE), measured(block(mm=HOSTILE)), H200)
+    assert "script" not in Cells(hostile._repr_html_()).tags
 
 
 def test_of_very_many_groups_the_first_are_shown():
