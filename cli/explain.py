@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -253,10 +254,15 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in [^\n]*\n\s*
 
 
 def sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
-    """The innermost line of the user's code behind each node, where Dynamo kept it."""
+    """The innermost line of the user's code behind each node, where Dynamo kept it; of torch's code
+    where there is no other."""
+    import torch
+
+    within = f"{Path(torch.__file__).parent}/"
     found = {}
     for number, node in enumerate(nodes):
         frames = list(_FRAME.finditer(str(node.meta.get("stack_trace") or "")))
+        frames = [f for f in frames if not f["file"].startswith(within)] or frames
         if frames:
             file = frames[-1]["file"].rsplit("/", 1)[-1]
             found[number] = f"{file}:{frames[-1]['line']}: {frames[-1]['code'].strip()}"

@@ -187,7 +187,17 @@ class GraphPage:
         found.sort(key=lambda each: -each[1].spared_s)
         return [(self.label(step.place), border) for step, border in found[:_DEAREST]]
 
+    @property
+    def seconds(self) -> float:
+        """Of one call: measured, else predicted."""
+        measured = self.graph.explanation.measured_s
+        return self.graph.predicted_s if measured is None else measured
+
     # --- a step ---
+
+    @staticmethod
+    def brief(seconds: float) -> str:
+        return duration(seconds) if seconds >= 1e-9 else "under 1 ns"
 
     def label(self, place: int) -> str:
         return label(self.graph.steps[place])

@@ -156,8 +156,12 @@ class Graph:
 def short_names(graph: Graph, nodes: Iterable[int]) -> tuple[str, ...]:
     """The operations of these nodes without name space and overload, inputs left out: "add"."""
     found = (graph.nodes[n].op for n in nodes if n < len(graph.nodes))
-    bare = (op.removeprefix("aten.").removeprefix("prims.") for op in found if op != INPUT)
-    return tuple(op.partition(".")[0] for op in bare)
+    return tuple(_short(op) for op in found if op != INPUT)
+
+
+def _short(op: str) -> str:
+    parts = op.split(".")  # name space, name, overload; or what is called by its qualified name
+    return parts[1] if len(parts) == 3 else parts[-1]
 
 
 def _name(graph: Graph, output: int | None) -> str:
