@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .codegen.source import Buffer, KernelSource, Program
 from .errors import PlanError, Refusal
+from .graph.dtypes import is_float
 from .graph.graph import Graph, TensorType
 from .groups.group import subgraph
 from .lower import lower
@@ -113,7 +114,7 @@ def _empty(tensor: TensorType) -> str:
 
 def _sample(tensor: TensorType) -> str:
     """Random data; integers and bools small enough for any use."""
-    fill = ".normal_()" if "float" in tensor.dtype else ".random_(0, 2)"
+    fill = ".normal_()" if is_float(tensor.dtype) else ".random_(0, 2)"
     return _empty(tensor) + fill
 
 

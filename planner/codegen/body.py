@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..graph.dtypes import BOUNDS, TRITON_DTYPE, is_float, itemsize
+from ..graph.dtypes import BOUNDS, INDICES, TRITON_DTYPE, is_float, itemsize
 from ..graph.graph import Arg, Ref, Symbol
 from ..graph.numbers import single, wrapped
 from ..graph.sizes import Amount, varies
@@ -86,7 +86,7 @@ def expression(
         if not isinstance(operand, Ref):
             fields[name] = literal(operand, compute.working, numbers)
             is_first = name == "self" and isinstance(operand, int) and not varies(operand)
-            if is_first and compute.working in ("int32", "int64"):
+            if is_first and compute.working in INDICES:
                 # Functions ask for the type of their first operand.
                 fields[name] = _typed(fields[name], compute.working)
             continue

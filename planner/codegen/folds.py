@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..graph.dtypes import TRITON_DTYPE
+from ..graph.dtypes import FLOATS, NARROW, TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
 from ..graph.texts import text_of
@@ -269,7 +269,7 @@ def _factor(scope: Scope, fold: Fold, value: int, dims: Dims, working: str) -> s
     text = convert(scope.at(value, dims), scope.dtypes[value], working)
     kind = scope.nest.values[value].kind
     is_exact = isinstance(kind, Load) and kind.dtype == fold.operand
-    narrow = fold.operand in ("float16", "bfloat16")
+    narrow = fold.operand in NARROW
     return f"as_{fold.operand}({text})" if narrow and not is_exact else text
 
 
@@ -284,7 +284,7 @@ def _reduced(scope: Scope, value: Value, fold: Fold, text: str, dims: Dims) -> s
     for axis in sorted(set(scope.nest.reduced(fold)) & set(dims), reverse=True):
         text = fold.monoid.reduce.format(x=text, axis=dims.index(axis))
         dims = tuple(d for d in dims if d != axis)
-        if working not in ("float32", "float64", "int64"):
+        if working not in FLOATS | {"int64"}:
             text = f"({text}).to({TRITON_DTYPE[working]})"
     return text
 

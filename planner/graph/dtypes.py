@@ -44,6 +44,9 @@ FLOATS = frozenset(d.name for d in _HELD if d.kind == "float")
 NARROW = frozenset(d.name for d in _HELD if d.kind == "float" and d.nbytes == 2)
 """Floats of 16 bits, which are float32 in registers."""
 
+MATMUL_DTYPES = FLOATS - {"float64"}
+"""Those that tensor cores multiply, float32 as tf32 or in several steps."""
+
 INDICES = frozenset({"int32", "int64"})
 """Those that name places in a tensor."""
 

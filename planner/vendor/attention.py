@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..graph.dtypes import MATMUL_DTYPES
 from ..graph.graph import Arg, Graph, Ref
 from ..graph.op import ANDS, EXPONENTIALS, NEGATED, NOTS, ORS, Op
 from ..nests.mask_bounds import kept
@@ -20,7 +21,7 @@ from ..stream.rewriting import Rewriting
 from ..trace.aten_calls import Calls, is_one
 from ..values.axes import Factors
 from ..values.values import Compute, Fold, Value, Values
-from .operands import MATMUL_DTYPES, Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
+from .operands import Operand, Other, dtype_of, operand, plain_sum, scaled, uncopied
 
 LARGEST_HEAD = 256
 """Elements of a head; above it the vendor has no fused kernel."""

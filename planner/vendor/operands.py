@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.dtypes import FLOATS, itemsize
+from ..graph.dtypes import FLOATS, MATMUL_DTYPES, itemsize
 from ..graph.graph import Ref
 from ..graph.op import Op
 from ..graph.ops import SUM
 from ..nests.linear_forms import load_form
 from ..stream.rewriting import Rewriting
 from ..values.values import Compute, Fold, Load, Value
-
-MATMUL_DTYPES = tuple(sorted(FLOATS - {"float64"}))
-"""Dtypes of the vendor's matrix products."""
 
 
 class Other(Exception):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...graph.dtypes import MATMUL_DTYPES
 from ...nests.nest import Nest
 from ..blocks import Blocks
 from ..program import LEAST_MMA, Instruction, Loops, Mma, Reduce, TileProgram
 
-_TENSOR_DTYPES = ("float16", "bfloat16", "float32")
 _Axes = tuple[int, int, int]
 """m, n and k of an mma."""
 
@@ -40,7 +40,7 @@ def select_mma(program: TileProgram) -> TileProgram:
 
 def _axes(nest: Nest, blocks: Blocks, contraction: int) -> _Axes | None:
     fold = nest.fold(contraction)
-    if fold.times is None or fold.operand not in _TENSOR_DTYPES:
+    if fold.times is None or fold.operand not in MATMUL_DTYPES:
         return None
     left, right = (set(blocks.dims(nest.live[v])) for v in (fold.source, fold.times))
     k = set(blocks.dims(nest.reduced(fold)))

@@ -183,7 +183,7 @@ def asked(tree: ast.AST) -> Iterator[str]:
             texts = list(ast.walk(node.pattern))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value
-            if node.func.attr in ("startswith", "endswith", "find", "index", "count"):
+            if node.func.attr in ("startswith", "endswith"):
                 texts = [c for a in node.args for c in ast.walk(a)]
                 if isinstance(of, ast.Attribute) and of.attr in ("op", "text", "expr"):
                     yield ast.unparse(node)
