@@ -152,12 +152,10 @@ class Report:
             if some:
                 names = len({r.name for r in some if _count([r], "ours", "failed")})
                 lines.append(f"| {dtype} | {names} | {_cells(some)} |")
-        lines += ["", "Operations with a kernel of ours:", "", *self._told()]
-        lines += [
-            "| operation | samples | ours | kernels | failures | not ours | random | left out |",
-            "|---|---|---|---|---|---|---|---|",
+        shares = [
+            f"{name} {_count(rs, 'ours')}/{sum(r.samples for r in rs)}" for name, rs in ours.items()
         ]
-        lines += [f"| {name} | {_cells(rs)} |" for name, rs in ours.items()]
+        lines += ["", f"Samples of ours, of all ({len(shares)} operations): {', '.join(shares)}."]
         if self.failures():
             lines += ["", "Failures:", "", "| operation | dtype | sample | message |"]
             lines += ["|---|---|---|---|"]
