@@ -83,7 +83,7 @@ def of_plan(graph: Graph, plan: Plan, device: DeviceProfile) -> Predicted:
 
 def _generated(graph: Graph, group: GroupPlan, device: DeviceProfile) -> int | Refusal | None:
     """Bytes of a group's own kernels; None where it has none."""
-    if group.lowering != "triton" or group.config is None:
+    if group.config is None:
         return None
     space = space_of(subgraph(graph, group.nodes, group.copies).graph, device)
     if isinstance(space, Refusal):

@@ -10,8 +10,9 @@ from ..planner.errors import PlanError, Refusal
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import subgraph
 from ..planner.lower import lower
+from ..planner.lowerings.nested import groups_within
+from ..planner.lowerings.registry import lowering_of
 from ..planner.plan import Plan
-from ..planner.regions.ways import groups_within
 from ..planner.runtime import host_code, ready
 from ..planner.runtime.compile import (
     Compiled,
@@ -50,7 +51,7 @@ def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
     none: the plan was made by other versions."""
     for each in groups_within(graph, plan):
         group = each.group
-        if group.lowering != "triton" or group.config is None:
+        if group.config is None:
             continue
         program = lower(subgraph(each.graph, group.nodes, group.copies).graph, group.config)
         if isinstance(program, Refusal):
@@ -73,6 +74,6 @@ def from_others(plans: Iterable[Plan]) -> int:
     waiting, count = list(plans), 0
     while waiting:
         for group in waiting.pop().groups:
-            count += group.lowering == "inductor"
+            count += lowering_of(group).slow
             waiting += group.bodies
     return count

@@ -145,7 +145,7 @@ def _numbered(shown: ShownPlan) -> list[tuple[str, Graph | None, GroupPlan]]:
         # Without its graph, what is within a region cannot be told.
         return [(str(number), graph, group) for number, group in enumerate(plan.groups)]
     # Imported here: it imports torch, and few plans have a region.
-    from ..planner.regions.ways import groups_within
+    from ..planner.lowerings.nested import groups_within
 
     return list(groups_within(graph, plan))
 

@@ -56,7 +56,7 @@ def repro(
 def script(found: ShownPlan, number: str) -> str:
     """Raises PlanError where the graph is not in the store or the group has no kernel of ours, and
     UsageError for a number that no group has."""
-    from ..planner.regions.ways import groups_within
+    from ..planner.lowerings.nested import groups_within
     from ..planner.standalone import standalone
 
     if found.graph is None:
@@ -66,7 +66,7 @@ def script(found: ShownPlan, number: str) -> str:
     if chosen is None:
         known = ", ".join(each.number for each in groups) or "none"
         raise UsageError(f"--group {number}: there is no such group; groups are {known}")
-    if chosen.group.lowering != "triton":
+    if chosen.group.config is None:
         raise PlanError(
             f"group {number} is run by {chosen.group.lowering}, not by a generated kernel: choose "
             "another group"

@@ -115,7 +115,7 @@ def _of_groups(
 ) -> list[str]:
     """Text of the kernels of every group: `made` gives what prints itself of each."""
     from ..planner.groups.group import subgraph
-    from ..planner.regions.ways import groups_within
+    from ..planner.lowerings.nested import groups_within
 
     texts = []
     for each in groups_within(graph, found.plan):

@@ -30,6 +30,10 @@ RULES: Mapping[str, Told] = {
         "No value spans the whole grid, so that programs would repeat each other's work.",
         "Nothing: the parts are kernels of their own, which costs one more launch.",
     ),
+    "bodies": Told(
+        "The plan does not have one plan for each graph that stands for a region.",
+        "Nothing, unless the plan was edited by hand: then tune again.",
+    ),
     "buffers": Told(
         "The group reads and writes more than 40 tensors.",
         "Pass fewer tensors: stack small parameters into one. Else the group stays in parts.",

@@ -13,7 +13,6 @@ from .config import Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
 from .covers.cover import cut_edges
-from .covers.pricing import aten_s
 from .errors import PlanError, Refusal, Refused
 from .explanation import (
     Alone,
@@ -36,12 +35,13 @@ from .graph.varying import bucket_name, is_varying
 from .groups.group import is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
+from .lowerings.aten import aten_s
+from .lowerings.registry import lowering_of
 from .nests.group_nests import Schedule, schedule_group
 from .nests.linear_forms import Affine, TileAxis
 from .nests.mask_bounds import Limit
 from .nests.nest import Derivation
 from .plan import GroupPlan, Plan
-from .regions.ways import REGIONAL, way
 from .space.space import Space, space_of
 from .tiles.blocks import Blocks
 
@@ -141,9 +141,9 @@ class _Work:
         )
 
     def _bodies(self, part: Graph, group: GroupPlan) -> tuple[tuple[int, Explanation], ...]:
-        if group.lowering not in REGIONAL:
+        found = lowering_of(group).walk(part, group.options)
+        if found is None:
             return ()
-        found = way(part, group.lowering, group.options)
         if isinstance(found, Refusal):
             raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
         times = Counter(chunk.body for chunk in found.chunks())

@@ -17,7 +17,7 @@ from ..terminal import duration
 from .config import Config
 from .costs.cost import Cost
 from .graph.graph import TensorType
-from .plan import Chosen, Evidence, Lowering
+from .plan import Chosen, Evidence, LoweringName
 from .stream.online import Proof
 
 
@@ -132,7 +132,7 @@ class GroupExplanation:
     number: int
     nodes: tuple[int, ...]
     operations: tuple[Operation, ...]
-    lowering: Lowering
+    lowering: LoweringName
     config: Config | None
     options: str
     inputs: tuple[Tensor, ...]

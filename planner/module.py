@@ -8,8 +8,8 @@ from .graph.dtypes import is_float
 from .graph.graph import Graph, TensorType
 from .groups.group import subgraph
 from .lower import lower
+from .lowerings.nested import groups_within
 from .plan import GroupPlan, Plan
-from .regions.ways import groups_within
 
 _MAIN = """
 
@@ -29,7 +29,7 @@ def print_module(graph: Graph, plan: Plan, main: str = _MAIN) -> str:
     sections, examples = [], []
     for found in groups_within(graph, plan):
         group, number = found.group, found.number
-        if group.lowering != "triton" or group.config is None:
+        if group.config is None:
             sections.append(_comment(f"group {number}: {group.lowering} {group.options}"))
             continue
         part = subgraph(found.graph, group.nodes, group.copies).graph

@@ -13,7 +13,9 @@ from ..terminal import duration
 from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Lowering = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked"]
+LoweringName = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked"]
+"""Ways to run a group; `planner/lowerings` has a file for each."""
+
 Evidence = Literal["measured", "searched", "modelled"]
 """measured: the plan was compared with eager and torch.compile. searched: its kernels were
 measured, the plan was not compared. modelled: all figures are the cost model's."""
@@ -27,15 +29,14 @@ class GroupPlan:
     """One group. `nodes` are graph node ids; `kernel_key` is the content key of the group alone.
 
     predicted, measured: seconds (None where not known). kernels: launches of a call.
-    options: for the inductor lowering, the mode of torch.compile ("default", ...); for the vendor
-    lowering, the name of the call (see `vendor.equals`); for a region (see `ways`), the bytes from
-    which a value is computed again, or that it may have within a chunk; `bodies`: how the graphs
-    that stand for the region run. copies: nodes whose values the group computes for itself only,
-    because another group stores them or each reader computes them; a node may be in several groups.
+    config: of a group that is generated. options: what its lowering notes of it; only the
+    lowering's own file reads that. bodies: how the graphs run that stand for a region. copies:
+    nodes whose values the group computes for itself only, because another group stores them or each
+    reader computes them; a node may be in several groups.
     """
 
     nodes: tuple[Annotated[int, Field(ge=0)], ...]
-    lowering: Lowering
+    lowering: LoweringName
     kernel_key: str
     config: Config | None = None
     predicted: Seconds | None = None

@@ -16,10 +16,9 @@ from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
 from ..groups.group import Part, copies_in, is_copied, with_free_nodes
 from ..groups.legality import LARGEST_GROUP, Dependences, may_join
+from ..lowerings.registry import ATEN, REGIONAL, TRITON, lowering_of
 from ..plan import Chosen, GroupPlan, Plan
-from ..regions.chunks import Walk
 from ..regions.regions import regions
-from ..regions.ways import Way, ways
 from ..versions import versions
 from . import pricing
 from .budget import Budget
@@ -221,7 +220,7 @@ def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
 
 
 def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> Plan:
-    made = tuple(g for g in groups if g.lowering != "aten")
+    made = tuple(g for g in groups if not lowering_of(g).one_by_one)
     predicted = sum(g.predicted or 0.0 for g in made)
     chosen = covers(graph, device, 1)[0].chosen
     version = tuple(versions().items())
@@ -247,18 +246,10 @@ def _group_plan(
 ) -> GroupPlan:
     """A group by the model: as one kernel, or left to ATen and the vendor's products."""
     part = Part.of(graph, nodes, copies)
-    best = None if pricing.is_lone_product(part) else pricing.best(part, device)
-    made = GroupPlan(nodes, "aten", part.key, copies=copies)
-    if best is None or pricing.is_vendors(part, best[1].seconds, device):
-        return replace(made, predicted=pricing.aten_s(part.group, device))
-    config, cost = best
-    return replace(
-        made,
-        lowering="triton",
-        config=config,
-        predicted=cost.seconds,
-        kernels=cost.launches,
-    )
+    best = None if pricing.is_lone_product(part) else TRITON.modelled(part, device, cover_s)
+    if best is None or pricing.is_vendors(part, best.seconds, device):
+        best = ATEN.modelled(part, device, cover_s)
+    return best.plan(nodes, part.key, copies)
 
 
 def region_group(
@@ -267,37 +258,21 @@ def region_group(
     """A region of these groups in the way that the model thinks best, its bodies by the model's
     plans; None where there is none, or the groups one after another are much faster."""
     part = Part.of(graph, region)
-    found = [(way, way_s(way, device)) for way in ways(part.group)]
-    if not found:
+    found = [each.modelled(part, device, cover_s) for each in REGIONAL]
+    best = min((each for each in found if each), key=lambda each: each.seconds, default=None)
+    if best is None or best.walk is None:
         return None
-    best, predicted = min(found, key=lambda each: each[1])
     inside = [Part.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
-    if predicted > SPARED * sum(pricing.seconds(each, device) for each in inside):
+    if best.seconds > SPARED * sum(pricing.seconds(each, device) for each in inside):
         return None
     bodies = tuple(_plan(b, _apart(b, device), device) for b in best.walk.bodies)
-    return GroupPlan(
-        region, best.lowering, part.key, None, predicted, options=best.options, bodies=bodies
-    )
+    return replace(best.plan(region, part.key), bodies=bodies)
 
 
-def way_s(way: Way, device: DeviceProfile) -> float:
-    """Seconds of a way to run a region, by a quick look at the bodies' best covers."""
-    return walked_s(way.walk, [_cover_s(body, device) for body in way.walk.bodies], device)
-
-
-def _cover_s(graph: Graph, device: DeviceProfile) -> float:
+def cover_s(graph: Graph, device: DeviceProfile) -> float:
+    """Seconds of a graph by the model, from a quick look at its best cover."""
     groups = _greedy(graph, device)
     return sum(pricing.seconds(Part.of(graph, nodes), device) for nodes in groups)
-
-
-def walked_s(found: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
-    """Seconds of all chunks, each body given its own; a part of a result is moved once more to its
-    place."""
-    total = sum(bodies[chunk.body] for chunk in found.chunks())
-    for result in found.results:
-        if result.cuts:
-            total += found.count * device.stream_s(2 * result.type.nbytes / found.count)
-    return total
 
 
 def _greedy(graph: Graph, device: DeviceProfile) -> Groups:

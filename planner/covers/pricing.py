@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..config import Config
-from ..costs import matrix
-from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
-from ..graph.graph import Graph
-from ..graph.ops import Contraction, is_compute, row
+from ..graph.ops import is_compute
 from ..groups.group import Part
 from ..groups.legality import has_nest
-from ..space.space import Space, space_of
+from ..lowerings.aten import aten_s
+from ..lowerings.triton import space_for
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
@@ -26,12 +23,6 @@ def quick_s(part: Part, device: DeviceProfile) -> float | None:
     space = space_for(part, device)
     cost = None if isinstance(space, Refusal) else space.quick()
     return cost.seconds if cost else None
-
-
-@lru_cache(maxsize=64)
-def space_for(part: Part, device: DeviceProfile) -> Space | Refusal:
-    """The group's space; no more of them than memory has room for."""
-    return space_of(part.group, device)
 
 
 def modelled_s(part: Part, device: DeviceProfile) -> float | None:
@@ -70,19 +61,6 @@ def spares(part: Part) -> bool:
     return part.contracts and max(inner, default=0) > read
 
 
-def aten_s(group: Graph, device: DeviceProfile) -> float:
-    """Seconds of a group as ATen runs it, one operation after the other: the vendor's products,
-    and every other operation at the speed of memory."""
-    total = 0.0
-    for node in group.nodes:
-        if isinstance(row(node), Contraction):
-            total += matrix.vendor_s(group, node.id, device)
-        elif is_compute(node):
-            ends = [group.nodes[i].type for i in node.inputs] + [node.type]
-            total += device.stream_s(sum(t.nbytes for t in ends if t))
-    return total
-
-
 def is_lone_product(part: Part) -> bool:
     """Whether the group is a product by itself, which is always left to the vendor."""
     return part.contracts and sum(map(is_compute, part.group.nodes)) == 1
@@ -91,10 +69,3 @@ def is_lone_product(part: Part) -> bool:
 def is_vendors(part: Part, found_s: float, device: DeviceProfile) -> bool:
     """Whether the vendor's products with ATen around them are no slower than these seconds."""
     return part.contracts and aten_s(part.group, device) <= found_s
-
-
-@lru_cache(maxsize=1024)
-def best(part: Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
-    """The model's best config, with its cost."""
-    space = space_for(part, device)
-    return None if isinstance(space, Refusal) else space.top()

@@ -20,8 +20,8 @@ import torch
 
 from ..cures import warn
 from ..errors import FusionplanError
+from ..lowerings.base import Boxed
 from .executor import Executor
-from .inductor import Boxed
 
 SMALL = 1 << 20
 """Bytes up to which an output may be handed out as a copy: about what a launch costs."""
@@ -103,7 +103,7 @@ class GraphedExecutor:
     @property
     def _several(self) -> bool:
         """Whether a call launches several kernels, of ours or of others."""
-        others = any(group.lowering != "triton" for group in self.plan.groups)
+        others = any(group.config is None for group in self.plan.groups)
         return self.kernels_per_call > 1 or others
 
     @property
@@ -208,7 +208,7 @@ class GraphedExecutor:
     @property
     def _launches(self) -> int:
         """Kernels that a call launches at least."""
-        return self.kernels_per_call + sum(g.lowering != "triton" for g in self.plan.groups)
+        return self.kernels_per_call + sum(g.config is None for g in self.plan.groups)
 
     def _fixed(self, key: Key) -> Key:
         """The key without what moves."""

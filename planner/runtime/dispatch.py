@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import fx
@@ -30,19 +30,19 @@ from ..errors import PlanError
 from ..graph.graph import Graph, Numerics, key
 from ..graph.ops import is_compute, is_free
 from ..graph.varying import bucket_key
+from ..lowerings.base import Boxed, WholeLowering
+from ..lowerings.registry import ATEN, INDUCTOR, WHOLE, lowering_of
 from ..plan import GroupPlan, Plan
 from ..versions import versions
 from .cudagraph import GraphedExecutor
 from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
-from .inductor import Boxed, compile_part, compile_whole
 from .phases import phase, told
 
 log = logging.getLogger(__name__)
 
 OnMiss = Literal["baseline", "error", "tune", "model"]
 Baseline = Literal["auto", "eager", "inductor"]
-Lowering = Literal["aten", "inductor"]
 Runner = Executor | GraphedExecutor
 
 
@@ -103,13 +103,23 @@ class Live:
     why: str = ""
 
 
-class _Whole(Exception):
-    """Leaves AOTAutograd: the whole graph runs as eager, or in a mode of torch.compile. frame: so
-    does all of the function that it was traced from."""
+class WholeWay(NamedTuple):
+    """A way to run a whole graph; options: as in a plan."""
 
-    def __init__(self, lowering: Lowering, mode: str, frame: bool = False) -> None:
-        super().__init__(lowering, mode)
-        self.lowering, self.mode, self.frame = lowering, mode, frame
+    lowering: WholeLowering
+    options: str
+
+
+AS_EAGER = WholeWay(ATEN, "")
+
+
+class _Whole(Exception):
+    """Leaves AOTAutograd: the whole graph runs in one way. frame: so does all of the function that
+    it was traced from."""
+
+    def __init__(self, way: WholeWay, frame: bool = False) -> None:
+        super().__init__(way)
+        self.way, self.frame = way, frame
 
 
 _DYNAMOS = (NoPlan, RestartAnalysis, SkipFrame)
@@ -154,21 +164,19 @@ class Dispatcher:
             log.info("seconds of this process so far: %s", told())
             return compiled
         except _Whole as whole:
-            mode, lowering, frame = whole.mode, whole.lowering, whole.frame
+            way, frame = whole.way, whole.frame
         except _DYNAMOS:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours must not stop the user's model
-            (lowering, mode), frame = self._failed(_device_of(inputs), error), False
-        if lowering == "aten":
-            if frame:
-                leave_frame_alone()
-            return gm.forward
+            way, frame = self._failed(_device_of(inputs), error), False
+        if frame and way.lowering.one_by_one:
+            leave_frame_alone()
         try:
-            return compile_whole(gm, inputs, mode)
+            return way.lowering.whole(gm, inputs, way.options)
         except Exception as error:  # noqa: BLE001 - whatever Inductor raises, the model must run
-            text = f"torch.compile's Inductor failed, runs eagerly: {error}"
+            text = f"{way.lowering.said} failed, runs eagerly: {error}"
             self._warn("inductor", str(id(gm)), text)
-            return gm.forward
+            return ATEN.whole(gm, inputs, "")
 
     def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
         given = replace(given, results=gm.meta.get(RESULTS, 0))
@@ -184,8 +192,8 @@ class Dispatcher:
                 if given.stage != "backward":
                     raise  # `__call__` has the Dynamo graph, which is what runs then
                 whole = error if isinstance(error, _Whole) else None
-                whole = whole or _Whole(*self._failed(_device_of(given.fakes), error))
-                return _boxed(self.part(gm, given.fakes, whole))
+                way = whole.way if whole else self._failed(_device_of(given.fakes), error)
+                return _boxed(self.entire(gm, given.fakes, way))
 
     def static(self, captured: Captured, given: Given) -> Boxed:
         """What runs a static graph by a plan with groups of its own. Raises _Whole when there is
@@ -200,16 +208,16 @@ class Dispatcher:
             self.live[graph_key, stage] = live
             if live.runner is not None:
                 return live.runner.boxed
-            whole = whole_lowering(live.plan, captured.graph) or ("aten", "")
-            raise _Whole(*whole, frame=live.plan.frame)
+            way = whole_way(live.plan, captured.graph) or AS_EAGER
+            raise _Whole(way, live.plan.frame)
         why = live
         if any(map(is_compute, captured.graph.nodes)):
             self._refuse(graph_key, captured, why)
         else:
             why = "nothing to fuse"  # no tuner would have made a plan for it
-        whole = self._baseline(captured.device)
-        self.live[graph_key, stage] = Live(self._whole_plan(captured, whole), None, why)
-        raise _Whole(*whole)
+        way = self._baseline(captured.device)
+        self.live[graph_key, stage] = Live(self._whole_plan(captured, way), None, why)
+        raise _Whole(way)
 
     def _found(self, captured: Captured, given: Given) -> Live | str:
         """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
@@ -233,20 +241,19 @@ class Dispatcher:
         """What runs the graph by the plan; or why nothing does."""
         if not isinstance(plan, Plan):
             return plan
-        if whole_lowering(plan, captured.graph) is not None:
+        if whole_way(plan, captured.graph) is not None:
             return Live(plan)
         built = self._build(captured, plan, given)
         return built if isinstance(built, str) else Live(plan, built)
 
-    def part(self, gm: fx.GraphModule, inputs: Sequence[Any], whole: _Whole) -> Boxed:
+    def entire(self, gm: fx.GraphModule, inputs: Sequence[Any], way: WholeWay) -> Boxed:
         """The ATen graph itself run so: for where the Dynamo graph is out of reach."""
-        if whole.lowering == "inductor":
-            try:
-                return compile_part(gm, inputs, whole.mode, entire=True)
-            except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
-                text = f"Inductor failed, runs by ATen: {_short(error)}"
-                self._warn("inductor", str(id(gm)), text)
-        return _by_aten(gm)
+        try:
+            return way.lowering.entire(gm, inputs, way.options)
+        except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
+            text = f"{way.lowering.said} failed, runs by ATen: {_short(error)}"
+            self._warn("inductor", str(id(gm)), text)
+            return ATEN.entire(gm, inputs, "")
 
     def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
         """A plan made for the graph, if that is the policy for a miss; else why it is one."""
@@ -283,42 +290,40 @@ class Dispatcher:
                 f"graph {graph_key}: {why}; `planner tune` makes a plan, "
                 'on_miss="baseline" runs without one'
             )
-        lowering, _ = self._baseline(captured.device)
-        how = "eager" if lowering == "aten" else "torch.compile (Inductor)"
+        how = self._baseline(captured.device).lowering.said
         if isinstance(why, Unreadable):
             self._warn("store", why, f"{why}; runs as {how}")
             return
         about = bucket_key(captured.graph) or graph_key
         self._warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")
 
-    def _failed(self, device: torch.device, error: Exception) -> tuple[Lowering, str]:
+    def _failed(self, device: torch.device, error: Exception) -> WholeWay:
         """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
         when on_miss is "error"."""
         log.debug("a graph cannot be planned", exc_info=error)
         why = f"a graph cannot be planned: {_short(error)}"
         if self.policy.on_miss == "error":
             raise NoPlan(why) from error
-        whole = self._baseline(device)
-        how = "eager" if whole[0] == "aten" else "torch.compile (Inductor)"
-        self._warn("unplannable", why, f"{why}; runs as {how}")
-        return whole
+        way = self._baseline(device)
+        self._warn("unplannable", why, f"{why}; runs as {way.lowering.said}")
+        return way
 
     def _warn(self, name: str, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
             warn(name, text)
 
-    def _baseline(self, device: torch.device) -> tuple[Lowering, str]:
+    def _baseline(self, device: torch.device) -> WholeWay:
         eager = self.policy.baseline == "eager"
         if self.policy.baseline == "auto":
             # Inductor keeps none of eager's roundings.
             eager = device.type != "cuda" or self.policy.numerics == "eager"
-        return ("aten" if eager else "inductor"), ""
+        return AS_EAGER if eager else WholeWay(INDUCTOR, "")
 
-    def _whole_plan(self, captured: Captured, whole: tuple[Lowering, str]) -> Plan:
-        lowering, mode = whole
+    def _whole_plan(self, captured: Captured, way: WholeWay) -> Plan:
         nodes = tuple(n.id for n in captured.graph.nodes if n.op != "input")
-        groups = (GroupPlan(nodes, "inductor", "", options=mode),) if lowering != "aten" else ()
+        group = GroupPlan(nodes, way.lowering.name, "", options=way.options)
+        groups = () if way.lowering.one_by_one else (group,)
         device = self.sources.device_key(captured.device)
         current = tuple(sorted(versions().items()))
         return Plan(key(captured.graph), device, current, "modelled", groups)
@@ -387,7 +392,8 @@ class _Dynamic:
             if compiling:
                 raise  # the dispatcher still has a choice of what runs instead
             self._dispatcher._failed(_device_of(given.fakes), error)
-            return _Run(self._shared or _by_aten(self._gm), None, ("", self._stage))
+            run = self._shared or ATEN.entire(self._gm, given.fakes, "")
+            return _Run(run, None, ("", self._stage))
 
     def _planned(self, given: Given, compiling: bool) -> _Run:
         inputs = given.fakes
@@ -403,13 +409,14 @@ class _Dynamic:
             run = self._dispatcher.static(captured, replace(given, fakes=fakes))
             return _Run(run, numbers, live)
         except _Whole as whole:
-            if whole.lowering == "aten":
-                return _Run(_by_aten(self._gm), None, live)
+            entire, way = self._dispatcher.entire, whole.way
+            if way.lowering.one_by_one:  # It runs at any sizes.
+                return _Run(entire(self._gm, inputs, way), None, live)
             if compiling and self._shared is None:
-                self._shared = self._dispatcher.part(self._gm, inputs, whole)
+                self._shared = entire(self._gm, inputs, way)
             if self._shared is not None:
                 return _Run(self._shared, None, live)
-            return _Run(self._dispatcher.part(captured.gm, fakes, whole), numbers, live)
+            return _Run(entire(captured.gm, fakes, way), numbers, live)
 
 
 def _matching(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[torch.Tensor] | None:
@@ -454,27 +461,17 @@ def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def whole_lowering(plan: Plan, graph: Graph) -> tuple[Lowering, str] | None:
-    """How the plan runs the whole graph in one way; None when it has groups of its own, or a CUDA
-    graph of its own of another's kernels."""
-    groups = [g for g in plan.groups if g.lowering != "aten"]
+def whole_way(plan: Plan, graph: Graph) -> WholeWay | None:
+    """The one way in which the plan runs the whole graph; None when it has groups of its own, or a
+    CUDA graph of its own of another's kernels."""
+    groups = [g for g in plan.groups if not lowering_of(g).one_by_one]
     if not groups:
-        return "aten", ""
+        return AS_EAGER
     work = {n.id for n in graph.nodes if n.op != "input" and not is_free(n)}
-    whole = len(groups) == 1 and not plan.cudagraph and work <= {*groups[0].nodes}
-    if whole and groups[0].lowering == "inductor":
-        return "inductor", groups[0].options
-    return None
-
-
-def _by_aten(gm: fx.GraphModule) -> Boxed:
-    def run(args: list[Any]) -> Sequence[Any]:
-        inputs = tuple(args)
-        args.clear()
-        results: Sequence[Any] = gm(*inputs)
-        return results
-
-    return run
+    if len(groups) > 1 or plan.cudagraph or not work <= {*groups[0].nodes}:
+        return None
+    lowerings = (each for each in WHOLE if each is lowering_of(groups[0]))
+    return next((WholeWay(each, groups[0].options) for each in lowerings), None)
 
 
 def _boxed(run: Boxed) -> Boxed:

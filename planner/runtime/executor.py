@@ -1,5 +1,4 @@
-"""Running a plan: generated kernels, vendors' calls, groups in chunks, Inductor's parts, and ATen
-between them."""
+"""Running a plan: its groups by what their lowerings build, and ATen between them."""
 
 from __future__ import annotations
 
@@ -18,14 +17,12 @@ from ..errors import PlanError, Refusal
 from ..graph.graph import Graph, kernel_key
 from ..groups.group import Subgraph, subgraph
 from ..lower import lower
+from ..lowerings.base import Boxed, Built, Call, Site
+from ..lowerings.inductor import compile_group
+from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
-from ..regions.chunks import Walk
-from ..regions.ways import REGIONAL, way
-from ..vendor.vendor import equal
-from .chunked import chunked
 from .compile import interpreted
 from .emit import Emitter, How, Kernels
-from .inductor import Boxed, compile_group
 from .launch import Launcher
 from .layout import match
 from .modules import captured_of
@@ -66,36 +63,28 @@ class Executor:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._count = [0]
         self._bodies_of: list[Executor] = []
-        parts = {i: _part(captured, g) for i, g in enumerate(plan.groups) if g.lowering != "aten"}
-        units = {i: Unit(i, part.inputs, part.outputs) for i, part in parts.items()}
-        known: dict[tuple[str, Config | None], Program] = {}
-        order = schedule(captured, units)
+        self._lower, self._load = lower, load
+        self._programs: dict[tuple[str, Config], Program | Refusal] = {}
+        own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
+        parts = {i: _part(captured, group) for i, group in own.items()}
+        order = schedule(captured, {i: Unit(i, p.inputs, p.outputs) for i, p in parts.items()})
         used = {u.group for u in order if u.group is not None}
         names = self._names()
         groups: dict[int, Kernels | Graph | str] = {}
         launchers: list[Launcher] = []
         within = 0
         for i in sorted(used):
-            group = plan.groups[i]
-            if group.lowering == "inductor":
-                names[f"g{i}"] = _inductor(captured, group, units[i])
-                groups[i] = f"g{i}"
-            elif group.lowering == "vendor":
-                groups[i] = _equal(captured.graph, group)
-            elif group.lowering in REGIONAL:
-                names[f"g{i}"], kernels = self._region(group, lower, load)
-                groups[i] = f"g{i}"
-                within += kernels
-            else:
-                # The layers of a model are equal, and are lowered once.
-                same = kernel_key(parts[i].graph), group.config
-                if same not in known:
-                    program = _program(parts[i].graph, group, lower)
-                    known[same] = _overlapping(program) if plan.overlaps else program
-                program = known[same]
-                added = [load(kernel, self.device) for kernel in program.kernels]
-                groups[i] = Kernels(program, _register(added, len(launchers), names))
-                launchers += added
+            match self._built(own[i], parts[i]):
+                case Call() as call:
+                    names[f"g{i}"] = call.run
+                    groups[i] = f"g{i}"
+                    within += call.kernels
+                case Program() as program:
+                    added = [load(kernel, self.device) for kernel in program.kernels]
+                    groups[i] = Kernels(program, _register(added, len(launchers), names))
+                    launchers += added
+                case Graph() as calls:
+                    groups[i] = calls
         self.launchers = tuple(launchers)
         pointers = bool(launchers) and not launchers[0].takes_tensors
         cuda = self.device.type == "cuda" and _fast_empty is not None
@@ -132,25 +121,40 @@ class Executor:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
 
-    def _region(self, group: GroupPlan, lower: Lower, load: Load) -> tuple[Boxed, int]:
-        """The call that runs a group by its bodies, and how many kernels of ours it launches."""
-        found = walked(self.captured.graph, group)
-        if len(group.bodies) != len(found.bodies):
-            raise PlanError(
-                f"the plan's group of nodes {group.nodes} has {len(group.bodies)} bodies for "
-                f"{len(found.bodies)} kinds of chunks"
-            )
-        bodies = [
-            Executor(captured_of(body, self.device), plan, self.device, lower=lower, load=load)
-            for body, plan in zip(found.bodies, self._bodies(group), strict=True)
-        ]
-        self._bodies_of += bodies
-        kernels = sum(bodies[chunk.body].kernels_per_call for chunk in found.chunks())
-        return chunked(found, [body.boxed for body in bodies], self.device), kernels
+    def _built(self, group: GroupPlan, part: Subgraph) -> Built:
+        site = Site(
+            part.graph,
+            group.config,
+            group.options,
+            group.bodies,
+            self.device,
+            self._lowered,
+            partial(compile_group, self.captured, group.nodes, part.outputs),
+            self._body,
+        )
+        built = lowering_of(group).build(site)
+        if isinstance(built, Refusal):
+            raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {built}")
+        return built
 
-    def _bodies(self, group: GroupPlan) -> list[Plan]:
-        """The plans of its bodies, launched as the whole plan is."""
-        return [replace(body, overlaps=self.plan.overlaps) for body in group.bodies]
+    def _lowered(self, part: Graph, config: Config) -> Program | Refusal:
+        """The kernels of a group. The layers of a model are equal, and are lowered once."""
+        same = kernel_key(part), config
+        if same not in self._programs:
+            with phase("generate"):
+                program = self._lower(part, config, interpreted=interpreted())
+            if self.plan.overlaps and isinstance(program, Program):
+                program = _overlapping(program)
+            self._programs[same] = program
+        return self._programs[same]
+
+    def _body(self, graph: Graph, plan: Plan) -> Executor:
+        """What runs a graph that stands for a group, its kernels launched as the whole plan's."""
+        plan = replace(plan, overlaps=self.plan.overlaps)
+        captured = captured_of(graph, self.device)
+        body = Executor(captured, plan, self.device, lower=self._lower, load=self._load)
+        self._bodies_of.append(body)
+        return body
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"count": self._count, "match": match, "device": self.device}
@@ -184,7 +188,7 @@ def _part(captured: Captured, group: GroupPlan) -> Subgraph:
     if not group.nodes or max(group.nodes) >= size:
         raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
     part = subgraph(captured.graph, group.nodes, group.copies)
-    if group.lowering in ("triton", "vendor", *REGIONAL):
+    if not lowering_of(group).takes_numbers:
         nodes = captured.graph.nodes
         odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
         if odd:
@@ -192,39 +196,10 @@ def _part(captured: Captured, group: GroupPlan) -> Subgraph:
     return part
 
 
-def _program(part: Graph, group: GroupPlan, lower: Lower) -> Program:
-    if group.config is None:
-        raise PlanError(f"the plan's group of nodes {group.nodes} has no config")
-    with phase("generate"):
-        program = lower(part, group.config, interpreted=interpreted())
-    if isinstance(program, Refusal):
-        raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {program}")
-    return program
-
-
 def _overlapping(program: Program) -> Program:
     """With each kernel launched while the one before it, whose that may be, ends."""
     kernels = tuple(replace(kernel, dependent=True) for kernel in program.kernels)
     return replace(program, kernels=kernels)
-
-
-def walked(graph: Graph, group: GroupPlan) -> Walk:
-    """How a region runs. Raises PlanError where it cannot."""
-    found = way(subgraph(graph, group.nodes, group.copies).graph, group.lowering, group.options)
-    if isinstance(found, Refusal):
-        raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {found}")
-    return found
-
-
-def _equal(graph: Graph, group: GroupPlan) -> Graph:
-    found = equal(subgraph(graph, group.nodes, group.copies).graph, group.options)
-    if found is None:
-        raise PlanError(f"no call {group.options!r} computes the plan's group {group.nodes}")
-    return found
-
-
-def _inductor(captured: Captured, group: GroupPlan, unit: Unit) -> Boxed:
-    return compile_group(captured, group.nodes, unit.outputs, group.options)
 
 
 def _register(added: Sequence[Launcher], first: int, names: dict[str, Any]) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import total
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.covers.pricing import aten_s
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.explain import condition, explain
 from fusionplan.planner.explanation import Denied, Explanation, Measured
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
+from fusionplan.planner.lowerings.aten import aten_s
 from fusionplan.planner.nests.linear_forms import Affine, Role, Term, TileAxis
 from fusionplan.planner.nests.mask_bounds import Limit
 from fusionplan.planner.plan import GroupPlan, Plan

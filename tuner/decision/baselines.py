@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...planner.capture.capture import Captured
 from ...planner.graph.graph import INPUT, Graph
+from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
-from ...planner.runtime.inductor import compile_group
 from ..capture.capture_model import Model, run_step
 from ..capture.rotating_inputs import Turns
 from ..measure.contest import TurnCall
@@ -111,21 +111,19 @@ def graph_baselines(captured: Captured, turns: Turns) -> dict[str, TurnCall]:
         with torch.no_grad():
             return captured.gm(*inputs[turn % len(inputs)])
 
-    compiled: list[Callable[[list[Any]], Any]] = []
+    compiled: list[Callable[..., Any]] = []
 
     def default(turn: int) -> object:
         if not compiled:
-            graph = captured.graph
-            outputs = sorted({o for o in graph.outputs if o is not None})
-            compiled.append(compile_group(captured, _work(graph), outputs, "default"))
+            compiled.append(INDUCTOR.captured(captured, MODES[0]))
         with torch.no_grad():
-            return compiled[0](list(inputs[turn % len(inputs)]))
+            return compiled[0](*inputs[turn % len(inputs)])
 
     calls: dict[str, TurnCall] = {EAGER: eager}
     graph = captured.graph
     keeps = graph.numerics == "fast"  # Inductor keeps none of eager's roundings.
     if keeps and captured.device.type == "cuda" and not {*graph.outputs} & {*graph.inputs}:
-        calls["default"] = default
+        calls[MODES[0]] = default
     return calls
 
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from ...planner.capture.capture import Captured
 from ...planner.covers.pricing import SPARED
 from ...planner.cures import FusionplanWarning
-from ...planner.graph.graph import INPUT, key
+from ...planner.graph.graph import key
 from ...planner.graph.varying import is_varying
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.dispatch import whole_lowering
+from ...planner.runtime.dispatch import whole_way
 from ...planner.runtime.executor import Executor
-from ...planner.runtime.inductor import compile_group
 from ..capture.capture_model import Model, Part
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
@@ -244,15 +243,8 @@ def _quiet() -> Iterator[None]:
 def by_executor(captured: Captured, plans: Plans) -> Model:
     """A graph by itself, run by its plan: a door for a caller that has no model at hand."""
     plan = plans[key(captured.graph)]
-    whole = whole_lowering(plan, captured.graph)
-    if whole is None:
-        executor = Executor(captured, plan, captured.device)
-        return GraphedExecutor(executor) if plan.cudagraph else executor
-    lowering, mode = whole
-    if lowering == "aten":
-        run: Model = captured.gm
-        return run
-    outputs = sorted({o for o in captured.graph.outputs if o is not None})
-    work = tuple(n.id for n in captured.graph.nodes if n.op != INPUT)
-    call = compile_group(captured, work, outputs, mode)
-    return lambda *inputs: call(list(inputs))
+    way = whole_way(plan, captured.graph)
+    if way is not None:
+        return way.lowering.captured(captured, way.options)
+    executor = Executor(captured, plan, captured.device)
+    return GraphedExecutor(executor) if plan.cudagraph else executor

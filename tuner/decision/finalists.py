@@ -18,10 +18,10 @@ from ...planner.covers.pricing import SPARED
 from ...planner.errors import FusionplanError
 from ...planner.graph.graph import Graph
 from ...planner.graph.ops import is_compute
+from ...planner.lowerings.registry import REGIONAL, lowering_of
 from ...planner.plan import Contest, Plan
-from ...planner.regions.ways import REGIONAL
 from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.dispatch import whole_lowering
+from ...planner.runtime.dispatch import whole_way
 from ...planner.runtime.executor import Executor
 from ..gate.gate import Case, Failed, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
@@ -89,7 +89,7 @@ def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
 
 
 def _spares(plan: Plan) -> bool:
-    return any(group.lowering in REGIONAL for group in plan.groups)
+    return any(lowering_of(group) in REGIONAL for group in plan.groups)
 
 
 def _first(
@@ -115,7 +115,7 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
         plan = replace(plan, cudagraph=False, overlaps=False)
         # A plan without a group of its own runs as eager or torch.compile does, and so is timed
         # as a baseline. Not so a backward graph's: it has no code of the user's to fall back on.
-        whole = whole_lowering(plan, arena.captured.graph)
+        whole = whole_way(plan, arena.captured.graph)
         if whole is not None and arena.stage != "backward":
             continue
         try:

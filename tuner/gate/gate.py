@@ -22,7 +22,7 @@ from ...planner.errors import FusionplanError
 from ...planner.graph.graph import INPUT, Graph
 from ...planner.graph.ops import is_compute
 from ...planner.plan import Contest, Plan
-from ...planner.runtime.dispatch import whole_lowering
+from ...planner.runtime.dispatch import whole_way
 from ...planner.runtime.executor import Executor
 from ..trial.evaluate import Outside, seeded
 from ..trial.inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
@@ -114,7 +114,7 @@ def measured(
 def as_baseline(plan: Plan, graph: Graph) -> Passed:
     """For a plan without a kernel of ours: the whole graph as eager or a mode of torch.compile has
     it, which the user takes for right. Raises TypeError for any other."""
-    if whole_lowering(replace(plan, cudagraph=False), graph) is None:
+    if whole_way(replace(plan, cudagraph=False), graph) is None:
         raise TypeError("a plan with kernels of ours has to pass the gate")
     return Passed(("as the baseline",))
 

@@ -18,7 +18,7 @@ from optuna.trial import TrialState, create_trial
 from ...planner.config import Config
 from ...planner.costs.cost import Cost
 from ...planner.errors import Refusal
-from ...planner.vendor.vendor import equals
+from ...planner.lowerings.vendor import equals
 from ..progress.progress import TrialDone
 from ..records.findings import GroupFindings
 from ..records.ledger import Known

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...planner.covers.cover import replaced, walked_s, way_s
+from ...planner.covers.cover import cover_s, replaced
 from ...planner.graph.graph import key as graph_key
-from ...planner.groups.group import subgraph
+from ...planner.groups.group import Part, subgraph
+from ...planner.lowerings.base import Modelled
+from ...planner.lowerings.regional import walk_s
+from ...planner.lowerings.registry import REGIONAL
 from ...planner.plan import GroupPlan, Plan
 from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
-from ...planner.regions.ways import REGIONAL, Way, ways
 from .config_search import Budget
 from .partition_search import PartitionSearch
 from .runoff import Bench
@@ -23,8 +25,12 @@ WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
+    """A region with one way to run it, of these bodies. key: of the region alone."""
+
     nodes: tuple[int, ...]
-    way: Way
+    key: str
+    way: Modelled
+    walk: Walk
 
 
 class RegionSearch:
@@ -57,7 +63,7 @@ class RegionSearch:
             now = budget.clock()
             until = now + (budget.until - now) / left
             trials = max(1, budget.trials // len(self.trials))
-            bodies = list(self._bodies(trial.way.walk, Budget(trials, until, budget.clock)))
+            bodies = list(self._bodies(trial.walk, Budget(trials, until, budget.clock)))
             self.found.setdefault(trial.nodes, []).append(self._group(trial, bodies))
 
     def plans(self, bases: Sequence[Plan]) -> list[Plan]:
@@ -75,14 +81,15 @@ class RegionSearch:
 
     def _ways(self, nodes: tuple[int, ...]) -> list[_Trial]:
         """Of each kind the way that the model thinks best."""
-        best: dict[str, tuple[float, Way]] = {}
-        for way in ways(subgraph(self.tasks.graph, nodes).graph):
-            seconds = way_s(way, self.tasks.profile)
-            if way.lowering not in best or seconds < best[way.lowering][0]:
-                best[way.lowering] = (seconds, way)
-        least = min((seconds for seconds, _ in best.values()), default=0.0)
-        ordered = sorted(best.values(), key=lambda each: each[0])
-        return [_Trial(nodes, way) for seconds, way in ordered if seconds <= least * WITHIN]
+        part = Part.of(self.tasks.graph, nodes)
+        name = graph_key(subgraph(self.tasks.graph, nodes).graph)
+        found = (each.modelled(part, self.tasks.profile, cover_s) for each in REGIONAL)
+        ordered = sorted((way for way in found if way), key=lambda way: way.seconds)
+        return [
+            _Trial(nodes, name, way, way.walk)
+            for way in ordered
+            if way.walk is not None and way.seconds <= ordered[0].seconds * WITHIN
+        ]
 
     def _plan(self, base: Plan, place: int) -> Plan:
         groups: list[GroupPlan] = list(base.groups)
@@ -109,15 +116,12 @@ class RegionSearch:
             yield plan_of(best[0].groups if best else (), tasks, self.bench.findings, identity)
 
     def _group(self, trial: _Trial, bodies: Sequence[Plan]) -> GroupPlan:
-        walk, profile = trial.way.walk, self.tasks.profile
+        walk, profile = trial.walk, self.tasks.profile
         seconds = [sum(g.measured or 0.0 for g in body.groups) for body in bodies]
         known = [body.predicted for body in bodies if body.predicted is not None]
-        return GroupPlan(
-            trial.nodes,
-            trial.way.lowering,
-            graph_key(subgraph(self.tasks.graph, trial.nodes).graph),
-            predicted=walked_s(walk, known, profile) if len(known) == len(bodies) else None,
-            measured=walked_s(walk, seconds, profile),
-            options=trial.way.options,
+        return replace(
+            trial.way.plan(trial.nodes, trial.key),
+            predicted=walk_s(walk, known, profile) if len(known) == len(bodies) else None,
+            measured=walk_s(walk, seconds, profile),
             bodies=tuple(bodies),
         )

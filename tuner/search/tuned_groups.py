@@ -9,13 +9,14 @@ from functools import partial
 from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
-from ...planner.covers.pricing import aten_s, space_for
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
 from ...planner.groups.group import Part, copies_in
 from ...planner.lower import kernel_name
+from ...planner.lowerings.aten import aten_s
+from ...planner.lowerings.triton import space_for
+from ...planner.lowerings.vendor import equals
 from ...planner.plan import Evidence, GroupPlan, Plan
-from ...planner.vendor.vendor import equals
 from ..records.findings import Finding, Findings
 from ..records.ledger import compute_count
 from ..trial.outcome import ATEN

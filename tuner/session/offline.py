@@ -10,9 +10,10 @@ from ...planner.covers.cover import region_group, replaced
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
 from ...planner.groups.group import copies_in, subgraph
+from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import GroupPlan, Plan
+from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
-from ...planner.regions.ways import way
 from ..progress.progress import Progress
 from ..search.tuned_groups import Groups, Identity, Task, Tasks
 from ..trial.outcome import Candidate, Resources
@@ -86,8 +87,9 @@ class _Offline:
         modelled = region_group(tasks.graph, region, groups, tasks.profile)
         if modelled is None:
             return None
-        found = way(subgraph(tasks.graph, region).graph, modelled.lowering, modelled.options)
-        if isinstance(found, Refusal):
+        part = subgraph(tasks.graph, region).graph
+        found = lowering_of(modelled).walk(part, modelled.options)
+        if not isinstance(found, Walk):
             return None
         bodies = (self.plan(Tasks(body, tasks.profile, tasks.cover)) for body in found.bodies)
         return replace(modelled, bodies=tuple(bodies))

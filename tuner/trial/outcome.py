@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...planner.config import Config
 from ...planner.errors import FusionplanError
-from ...planner.plan import Lowering
+from ...planner.plan import LoweringName
 from .wire import config_from_json, config_to_json
 
 OutcomeName = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
@@ -146,7 +146,7 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
 class Candidate:
     """A way to run a group: a lowering with its config (triton) or options (inductor, vendor)."""
 
-    lowering: Lowering
+    lowering: LoweringName
     config: Config | None = None
     options: str = ""
 

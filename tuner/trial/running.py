@@ -12,10 +12,10 @@ from ...planner.codegen.source import Program
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph, TensorType
 from ...planner.lower import lower
+from ...planner.lowerings.vendor import equal
 from ...planner.runtime.compile import interpreted
 from ...planner.runtime.launch import Launcher
 from ...planner.runtime.layout import match
-from ...planner.vendor.vendor import equal
 from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate

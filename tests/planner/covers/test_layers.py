@@ -8,6 +8,7 @@ from fusionplan.planner.covers import cover, pricing
 from fusionplan.planner.graph.graph import Graph, Ref, kernel_key
 from fusionplan.planner.groups import group
 from fusionplan.planner.groups.group import Part
+from fusionplan.planner.lowerings import triton
 from graphs import Builder
 
 LENGTH = 12
@@ -32,7 +33,7 @@ def test_each_distinct_group_is_cut_out_and_scheduled_once(
 ) -> None:
     cut: list[str] = []
     spaces: list[str] = []
-    subgraph, space_of = group.subgraph, pricing.space_of
+    subgraph, space_of = group.subgraph, triton.space_of
 
     def counted_cut(*asked):
         found = subgraph(*asked)
@@ -44,8 +45,8 @@ def test_each_distinct_group_is_cut_out_and_scheduled_once(
         return space_of(graph, device)
 
     monkeypatch.setattr(group, "subgraph", counted_cut)
-    monkeypatch.setattr(pricing, "space_of", counted_space)
-    for known in (pricing.space_for, pricing.quick_s, pricing.best):
+    monkeypatch.setattr(triton, "space_of", counted_space)
+    for known in (triton.space_for, pricing.quick_s, triton.best):
         known.cache_clear()
     groups = cover.best_cover(layers(LENGTH), H200)
     assert len(groups) >= LENGTH

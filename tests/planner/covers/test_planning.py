@@ -14,6 +14,7 @@ from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref, TensorType
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups import legality
+from fusionplan.planner.lowerings import triton
 from fusionplan.planner.trace.trace import MOST_VALUES, Tracer, trace
 from graphs import Builder
 
@@ -33,7 +34,7 @@ class Counted:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     """What planning does, from empty caches."""
     found = Counted()
-    add, space_of = Tracer.add, pricing.space_of
+    add, space_of = Tracer.add, triton.space_of
 
     def added(tracer, *value):
         one = add(tracer, *value)
@@ -46,14 +47,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
         return space_of(group, device)
 
     monkeypatch.setattr(Tracer, "add", added)
-    monkeypatch.setattr(pricing, "space_of", made)
+    monkeypatch.setattr(triton, "space_of", made)
     forget()
     yield found
     forget()
 
 
 def forget() -> None:
-    for kept in (pricing.quick_s, pricing.space_for, pricing.best, legality.has_nest, budget.size):
+    for kept in (pricing.quick_s, triton.space_for, triton.best, legality.has_nest, budget.size):
         kept.cache_clear()
     for kept in (cover._searched, cover._grown):
         kept.cache_clear()

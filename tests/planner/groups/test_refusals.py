@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
 from fusionplan.planner.config import Config
@@ -21,11 +22,12 @@ from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
+from fusionplan.planner.lowerings.base import Lowering, Site
+from fusionplan.planner.lowerings.registry import CHUNKED, RECOMPUTED, TRITON, VENDOR
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
 from fusionplan.planner.regions.chunks import walk
 from fusionplan.planner.regions.recompute import recomputed
-from fusionplan.planner.regions.ways import way
 from fusionplan.planner.space.layouts import Layout
 from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder, dense
@@ -421,7 +423,37 @@ def region_that_reads_several_tensors() -> object:
 @case("options", "'64 MiB' is no number of bytes")
 def region_with_a_size_in_words() -> object:
     b = Builder()
-    return way(b.graph(b.op("exp.default", b.input(4, 6))), "chunked", "64 MiB")
+    return CHUNKED.walk(b.graph(b.op("exp.default", b.input(4, 6))), "64 MiB")
+
+
+def built(lowering: Lowering, group: Graph, options: str = "") -> object:
+    """What a lowering makes of a group with these options, no config and no bodies."""
+
+    def never(*_: object) -> object:
+        raise AssertionError("nothing is compiled for a group that is refused")
+
+    site = Site(group, None, options, (), torch.device("cpu"), lower, never, never)
+    return lowering.build(site)
+
+
+@case("config", "a generated kernel needs a config")
+def kernel_without_a_config() -> object:
+    b = Builder()
+    return built(TRITON, b.graph(b.op("exp.default", b.input(4, 6))))
+
+
+@case("vendor", "no call 'attention' computes the group")
+def call_that_computes_another_group() -> object:
+    b = Builder()
+    return built(VENDOR, b.graph(b.op("exp.default", b.input(4, 6))), "attention")
+
+
+@case("bodies", "the plan has 0 bodies for 1 kinds of chunks")
+def region_without_bodies() -> object:
+    b = Builder()
+    y = b.op("exp.default", b.input(64, 64))
+    sums = (b.op("sum.dim_IntList", y, (dim,), shape=(64,)) for dim in (0, 1))
+    return built(RECOMPUTED, b.graph(*sums), "1024")
 
 
 def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:

@@ -22,11 +22,13 @@ from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph.graph import INPUT
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import is_copied, subgraph
+from fusionplan.planner.lowerings import chunked, recomputed
+from fusionplan.planner.lowerings.nested import groups_within
+from fusionplan.planner.lowerings.registry import CHUNKED, LOWERINGS, REGIONAL, lowering_of
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.regions import regions, ways
+from fusionplan.planner.regions import recompute, regions
 from fusionplan.planner.regions.chunks import Walk, walk
-from fusionplan.planner.regions.recompute import recomputed
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.trace.aten_calls import operator
 from oracle import DEVICE, assert_close
@@ -89,8 +91,8 @@ def _small(monkeypatch):
     """What is large here would not be on a GPU."""
     monkeypatch.setattr(saving, "FLOOR_BYTES", 0)
     monkeypatch.setattr(regions, "LARGE_BYTES", LARGE)
-    monkeypatch.setattr(ways, "LARGE_BYTES", LARGE)
-    monkeypatch.setattr(ways, "BUDGETS", (BUDGET,))
+    monkeypatch.setattr(recomputed, "LARGE_BYTES", LARGE)
+    monkeypatch.setattr(chunked, "BUDGETS", (BUDGET,))
     # Of graphs as small as these the best cover is one kernel, with no region left.
     monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=0, priced=0))
     for kept in (cover._grown, cover._searched):  # by other tests with other constants
@@ -132,7 +134,7 @@ def trained(tmp_path):
 
 def backward(ran):
     """The executor of the backward graph, which has a region: the one with more results."""
-    found = [e for e in ran if any(g.lowering in ways.REGIONAL for g in e.plan.groups)]
+    found = [e for e in ran if any(lowering_of(g) in REGIONAL for g in e.plan.groups)]
     if not found and DEVICE == "cuda":
         pytest.skip("the model of this device has one kernel for it; its gradients were compared")
     assert found, [[(g.lowering, len(g.nodes)) for g in e.plan.groups] for e in ran]
@@ -149,16 +151,11 @@ def backward(ran):
     ],
 )
 def test_gradients_by_region(trained, monkeypatch, name, lowering):
-    allowed = ways.ways
-
-    def only(group):
-        return tuple(way for way in allowed(group) if way.lowering == lowering)
-
-    monkeypatch.setattr("fusionplan.planner.covers.cover.ways", only)
+    monkeypatch.setattr("fusionplan.planner.covers.cover.REGIONAL", (LOWERINGS[lowering],))
     monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     ran = trained(name)
     executor = backward(ran)
-    (region,) = [g for g in executor.plan.groups if g.lowering in ways.REGIONAL]
+    (region,) = [g for g in executor.plan.groups if lowering_of(g) in REGIONAL]
     assert region.lowering == lowering
     assert executor.kernels_per_call >= len(region.bodies[0].groups) > 0
     assert executor.calls == 1
@@ -169,11 +166,7 @@ def test_a_maximum_by_index_with_a_shorter_last_chunk(trained, monkeypatch):
     # Products this small are left to ATen otherwise, and with them the whole step.
     monkeypatch.setattr("fusionplan.planner.covers.pricing.is_vendors", lambda *given: False)
     monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
-    allowed = ways.ways
-    monkeypatch.setattr(
-        "fusionplan.planner.covers.cover.ways",
-        lambda g: [w for w in allowed(g) if w.walk.count > 1],
-    )
+    monkeypatch.setattr("fusionplan.planner.covers.cover.REGIONAL", (CHUNKED,))
     torch._dynamo.reset()
     function, make = CASES["splade"]
     inputs = [t.detach().float().requires_grad_(t.requires_grad) for t in make()]
@@ -254,7 +247,7 @@ def test_a_walk_takes_and_gives_every_element_once(name):
 def test_every_large_value_computed_again_has_one_reader():
     captured, region = graph_of("attention")
     group = subgraph(captured.graph, region).graph
-    found = recomputed(group, LARGE)
+    found = recompute.recomputed(group, LARGE)
     assert isinstance(found, Walk)
     (body,) = found.bodies
     products = [n for n in body.nodes if "mm" in n.op and n.type.nbytes >= LARGE]
@@ -266,8 +259,8 @@ def test_refused_walks():
     captured, region = graph_of("attention")
     group = subgraph(captured.graph, region).graph
     assert walk(group, 1 << 30) == Refusal("walk", "no value of the group is large")
-    assert isinstance(recomputed(group, 1 << 30), Refusal)
-    assert ways.way(group, "chunked", "many") == Refusal("options", "'many' is no number of bytes")
+    assert isinstance(recompute.recomputed(group, 1 << 30), Refusal)
+    assert CHUNKED.walk(group, "many") == Refusal("options", "'many' is no number of bytes")
 
 
 def test_a_sum_over_a_value_that_is_read_again_is_no_axis():
@@ -298,7 +291,7 @@ def test_a_plan_that_does_not_fit_says_so(trained, monkeypatch):
     executor = backward(trained("cross_entropy"))
     captured, plan = executor.captured, executor.plan
     assert Plan.from_json(plan.to_json()) == plan
-    (region,) = [g for g in plan.groups if g.lowering in ways.REGIONAL]
+    (region,) = [g for g in plan.groups if lowering_of(g) in REGIONAL]
     others = [g for g in plan.groups if g is not region]
     for changed, text in (
         (replace(region, options=""), "no number of bytes"),
@@ -312,7 +305,7 @@ def test_what_stands_for_a_region_is_shown(trained, monkeypatch):
     monkeypatch.setattr("fusionplan.planner.covers.cover.SPARED", math.inf)
     executor = backward(trained("cross_entropy"))
     graph, plan = executor.captured.graph, executor.plan
-    numbers = [each.number for each in ways.groups_within(graph, plan)]
+    numbers = [each.number for each in groups_within(graph, plan)]
     inner = [n for n in numbers if n.count(".") == 2]
     assert inner
     text = print_module(graph, plan)

@@ -9,8 +9,8 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
+from fusionplan.planner.lowerings import inductor
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources, Unreadable
 from torch import nn
 
@@ -171,7 +171,7 @@ def test_a_tuner_that_fails_falls_back():
 @pytest.mark.parametrize(
     "group, cause",
     [
-        (GroupPlan((1,), "triton", ""), "no config"),
+        (GroupPlan((1,), "triton", ""), "needs a config"),
         (GroupPlan((99,), "triton", "", Config(())), "graph of"),
         (GroupPlan((1, 2), "inductor", "", options="fastest"), "fastest"),
     ],
@@ -196,7 +196,7 @@ def test_an_inductor_that_fails_is_left(monkeypatch):
     def fail(gm, inputs, mode):
         raise RuntimeError("no C++ compiler")
 
-    monkeypatch.setattr(dispatch, "compile_whole", fail)
+    monkeypatch.setattr(inductor, "compile_whole", fail)
     dispatcher = backend(no_plan, baseline="inductor")
     with pytest.warns(FusionplanWarning, match=r"no C\+\+ compiler"):
         assert torch.compile(lambda x: x * 2, backend=dispatcher)(torch.ones(1)) == 2

@@ -123,7 +123,7 @@ def test_a_refused_group_and_a_plan_for_another_graph(captured):
         Executor(found, plan_of(found, triton(1)), CPU, lower=refused)
     with pytest.raises(PlanError, match="graph of 2 nodes"):
         Executor(found, plan_of(found, triton(7)), CPU)
-    with pytest.raises(PlanError, match="no config"):
+    with pytest.raises(PlanError, match="needs a config"):
         Executor(found, plan_of(found, GroupPlan((1,), "triton", "")), CPU)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.graph.graph import Graph
-from fusionplan.planner.vendor.vendor import Equal, equals
+from fusionplan.planner.lowerings.vendor import Equal, equals
 from fusionplan.tuner.gate.check import check, expected
 from fusionplan.tuner.trial.evaluate import evaluate
 from oracle import captured, whole_group

@@ -15,9 +15,9 @@ from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
+from fusionplan.planner.lowerings.vendor import equal
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.vendor.vendor import equal
 from fusionplan.planner.versions import versions
 from oracle import captured, whole_group
 from test_vendor import (

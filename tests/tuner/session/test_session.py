@@ -12,7 +12,7 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.dispatch import whole_lowering
+from fusionplan.planner.runtime.dispatch import whole_way
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
@@ -116,7 +116,7 @@ def test_a_faster_baseline_becomes_the_plan_and_is_timed_as_it_will_run(
 
     def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
         (plan,) = plans.values()
-        return lambda *inputs: door[whole_lowering(plan, captured.graph) is None]
+        return lambda *inputs: door[whole_way(plan, captured.graph) is None]
 
     monkeypatch.setattr(session_module, "by_executor", by_executor)
     calls = {"eager": 2.0} | {baseline.replace("-", "_"): 0.5}
@@ -138,7 +138,7 @@ def test_a_baseline_that_is_slow_as_a_plan_is_not_kept(
 
     def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
         (plan,) = plans.values()
-        return lambda *inputs: 1.0 if whole_lowering(plan, captured.graph) is None else 4.0
+        return lambda *inputs: 1.0 if whole_way(plan, captured.graph) is None else 4.0
 
     monkeypatch.setattr(session_module, "by_executor", by_executor)
     plan = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=0.8))

@@ -1,4 +1,5 @@
-"""The `inductor` lowering: a part of the graph compiled by torch.compile's own back end.
+"""A group, or a whole graph, compiled by torch.compile's own back end. `options`: the mode of
+torch.compile ("" is its default mode).
 
 Inductor is imported where it is called: a plan of kernels alone starts without it.
 """
@@ -17,9 +18,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..capture.capture import Captured
 from ..errors import PlanError
+from ..graph.graph import INPUT
+from ..plan import LoweringName
+from .base import Boxed, Call, Site, WholeLowering
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""Takes its inputs in a list that it empties, so that it can free them early."""
+OWN_GRAPHS = ("max-autotune", "reduce-overhead")
+"""Modes that capture CUDA graphs themselves."""
 
 
 def mode_options(mode: str) -> dict[str, Any]:
@@ -110,3 +114,29 @@ def _cut(captured: Captured, nodes: Sequence[int], outputs: Sequence[int]) -> fx
         copies[fx_nodes[i]] = graph.node_copy(fx_nodes[i], copies.__getitem__)
     graph.output(tuple(copies[fx_nodes[o]] for o in outputs))
     return fx.GraphModule(captured.gm, graph)
+
+
+class Inductor(WholeLowering):
+    name: LoweringName = "inductor"
+    takes_numbers = True
+    slow = True
+    said = "torch.compile (Inductor)"
+
+    def build(self, site: Site) -> Call:
+        return Call(site.compile(site.options))
+
+    def owns_cuda_graphs(self, options: str) -> bool:
+        return options in OWN_GRAPHS
+
+    def whole(self, gm: fx.GraphModule, inputs: Sequence[Any], options: str) -> Callable[..., Any]:
+        return compile_whole(gm, inputs, options)
+
+    def captured(self, captured: Captured, options: str) -> Callable[..., Any]:
+        graph = captured.graph
+        outputs = sorted({o for o in graph.outputs if o is not None})
+        work = tuple(n.id for n in graph.nodes if n.op != INPUT)
+        call = compile_group(captured, work, outputs, options)
+        return lambda *inputs: call(list(inputs))
+
+    def entire(self, gm: fx.GraphModule, inputs: Sequence[Any], options: str) -> Boxed:
+        return compile_part(gm, inputs, options, entire=True)

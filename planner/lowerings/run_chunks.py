@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..regions.chunks import Chunk, Cut, Given, Result, Walk
-from .inductor import Boxed
+from .base import Boxed
 
 Parts = tuple[tuple[int, int, int], ...]
 """Of a tensor: (dimension, first index, length)."""
@@ -24,7 +24,7 @@ class _Step:
     given: tuple[Parts, ...]
 
 
-def chunked(walk: Walk, bodies: Sequence[Boxed], device: torch.device) -> Boxed:
+def run_chunks(walk: Walk, bodies: Sequence[Boxed], device: torch.device) -> Boxed:
     """A call that walks a group; `bodies` run the graphs of `walk.bodies`."""
     counted = [_counted(g, device) if g.kind == "iota" else None for g in walk.given]
     steps = [

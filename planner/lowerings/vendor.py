@@ -1,4 +1,5 @@
-"""Groups that one call of a vendor's library computes too, as graphs that make that call.
+"""A group as one call of a vendor's library that computes it, made by a graph of ATen calls.
+`options`: the name of the call.
 
 What a group computes is read off its values, not off the operations that the user chose: scores
 are any multiple of one contraction, a softmax is the quotient of two sums that share their
@@ -11,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import Refused
+from ..errors import Refusal, Refused
 from ..graph.graph import Graph
+from ..plan import LoweringName
 from ..trace.trace import trace
 from ..values.values import Values
-from .attention import attention
-from .linear import linear_gelu, linear_padded, linear_relu, linear_sum
-from .operands import Other
+from ..vendor.attention import attention
+from ..vendor.linear import linear_gelu, linear_padded, linear_relu, linear_sum
+from ..vendor.operands import Other
+from .base import Lowering, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,14 @@ _CALLS: dict[str, Callable[[Graph, Values], Graph]] = {
     "linear_padded": linear_padded,
 }
 """By name, what gives the graph of a call that computes a group, or raises Other."""
+
+
+class Vendor(Lowering):
+    name: LoweringName = "vendor"
+
+    def options(self, group: Graph) -> tuple[str, ...]:
+        return tuple(each.name for each in equals(group))
+
+    def build(self, site: Site) -> Graph | Refusal:
+        found = equal(site.group, site.options)
+        return found or Refusal("vendor", f"no call {site.options!r} computes the group")

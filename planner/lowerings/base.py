@@ -1,0 +1,149 @@
+"""The one interface by which everything else knows a way to run a group.
+
+A lowering is an object without state. What it must remember of a group is in the plan: a config, or
+`options`, a text that no other file reads. A new one is a file with a subclass of `Lowering`, its
+name in `plan.LoweringName` and its place in the tables of `registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from ..capture.capture import Captured
+from ..codegen.source import Program
+from ..config import Config
+from ..costs.device import DeviceProfile
+from ..errors import Refusal
+from ..graph.graph import Graph
+from ..groups.group import Part
+from ..plan import GroupPlan, LoweringName, Plan
+from ..regions.chunks import Walk
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""Takes its inputs in a list that it empties, so that it can free them early."""
+
+CoverSeconds = Callable[[Graph, DeviceProfile], float]
+"""The model's seconds of a graph that is cut into groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function that computes a group. kernels: of ours, that one call launches."""
+
+    run: Boxed
+    kernels: int = 0
+
+
+Built: TypeAlias = Program | Graph | Call
+"""What runs a group: kernels to launch, ATen calls to make in its place, or a function."""
+
+
+class Body(Protocol):
+    """What runs one of the graphs that stand for a group."""
+
+    boxed: Boxed
+    kernels_per_call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A group where it is to run. config, options, bodies: as the plan of the group has them.
+
+    lower: the kernels of a group with a config. compile: the group by Inductor in a mode of
+    torch.compile. execute: what runs another graph by a plan of its own.
+    """
+
+    group: Graph
+    config: Config | None
+    options: str
+    bodies: tuple[Plan, ...]
+    device: torch.device
+    lower: Callable[[Graph, Config], Program | Refusal]
+    compile: Callable[[str], Boxed]
+    execute: Callable[[Graph, Plan], Body]
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """One way to run a group with its seconds by the cost model. kernels: launches of a call.
+    walk: the graphs that stand for the group, where it is run by others."""
+
+    lowering: LoweringName
+    seconds: float
+    config: Config | None = None
+    options: str = ""
+    kernels: int = 1
+    walk: Walk | None = None
+
+    def plan(self, nodes: tuple[int, ...], key: str, copies: tuple[int, ...] = ()) -> GroupPlan:
+        """The plan of a group of these nodes; key: of the group alone."""
+        return GroupPlan(
+            nodes,
+            self.lowering,
+            key,
+            self.config,
+            self.seconds,
+            kernels=self.kernels,
+            options=self.options,
+            copies=copies,
+        )
+
+
+class Lowering(Protocol):
+    """A way to run a group.
+
+    name: in plans and in the store. one_by_one: each operation runs by itself as eager runs it, so
+    that the group's nodes are no unit and its numbers are the measure of others. takes_numbers: the
+    group may read what is no tensor. slow: it compiles for minutes in the process that measures.
+    """
+
+    name: LoweringName
+    one_by_one: bool = False
+    takes_numbers: bool = False
+    slow: bool = False
+
+    def options(self, group: Graph) -> tuple[str, ...]:
+        """What `options` may be for this group; none where it cannot run it, or needs a config."""
+        return ()
+
+    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+        """The best that the model knows of it for a group; None where it knows nothing."""
+        return None
+
+    def build(self, site: Site) -> Built | Refusal:
+        """What runs the group there, or why nothing does. Raises CompileFailed."""
+        ...
+
+    def walk(self, group: Graph, options: str) -> Walk | Refusal | None:
+        """The graphs that stand for the group, each with a plan of its own; None where the group
+        runs as it is."""
+        return None
+
+    def owns_cuda_graphs(self, options: str) -> bool:
+        """Whether it captures CUDA graphs itself, which cannot be within another."""
+        return False
+
+
+class WholeLowering(Lowering, Protocol):
+    """A lowering that can also run what is no group: all that Dynamo or AOTAutograd gave.
+    said: how a user calls it."""
+
+    said: str
+
+    def whole(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], options: str
+    ) -> Callable[..., Any]:
+        """Runs a graph from Dynamo."""
+        ...
+
+    def captured(self, captured: Captured, options: str) -> Callable[..., Any]:
+        """Runs a captured graph of static sizes, on its inputs."""
+        ...
+
+    def entire(self, gm: torch.fx.GraphModule, inputs: Sequence[Any], options: str) -> Boxed:
+        """Runs an ATen graph, with fake or symbolic inputs, that is all AOTAutograd asked for."""
+        ...

@@ -1,0 +1,22 @@
+"""A region whose large values are computed again for each of their readers. `options`: the bytes
+from which a value is."""
+
+from __future__ import annotations
+
+from ..errors import Refusal
+from ..graph.graph import Graph
+from ..plan import LoweringName
+from ..regions.chunks import Walk
+from ..regions.recompute import recomputed
+from ..regions.regions import LARGE_BYTES
+from .regional import Regional
+
+
+class Recomputed(Regional):
+    name: LoweringName = "recomputed"
+
+    def sizes(self) -> tuple[int, ...]:
+        return (LARGE_BYTES,)
+
+    def bodies(self, group: Graph, size: int) -> Walk | Refusal:
+        return recomputed(group, size)

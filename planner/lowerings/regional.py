@@ -1,0 +1,64 @@
+"""What the ways to run a region have in common: other graphs stand for it, its bodies, and each of
+them runs by a plan of its own. `options` is a number of bytes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from ..costs.device import DeviceProfile
+from ..errors import Refusal
+from ..graph.graph import Graph
+from ..groups.group import Part
+from ..regions.chunks import Walk
+from .base import Call, CoverSeconds, Lowering, Modelled, Site
+from .run_chunks import run_chunks
+
+
+class Regional(Lowering):
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of bytes that are tried."""
+
+    @abstractmethod
+    def bodies(self, group: Graph, size: int) -> Walk | Refusal:
+        """The graphs that stand for a group."""
+
+    def options(self, group: Graph) -> tuple[str, ...]:
+        sizes = map(str, self.sizes())
+        return tuple(size for size in sizes if isinstance(self.walk(group, size), Walk))
+
+    def walk(self, group: Graph, options: str) -> Walk | Refusal:
+        if not options.isdecimal():
+            return Refusal("options", f"{options!r} is no number of bytes")
+        return self.bodies(group, int(options))
+
+    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+        found = []
+        for size in map(str, self.sizes()):
+            walk = self.walk(part.group, size)
+            if isinstance(walk, Walk):
+                seconds = walk_s(walk, [cover_s(body, device) for body in walk.bodies], device)
+                found.append(Modelled(self.name, seconds, options=size, walk=walk))
+        return min(found, key=lambda each: each.seconds, default=None)
+
+    def build(self, site: Site) -> Call | Refusal:
+        walk = self.walk(site.group, site.options)
+        if isinstance(walk, Refusal):
+            return walk
+        if len(site.bodies) != len(walk.bodies):
+            kinds = f"{len(walk.bodies)} kinds of chunks"
+            return Refusal("bodies", f"the plan has {len(site.bodies)} bodies for {kinds}")
+        made = [site.execute(g, p) for g, p in zip(walk.bodies, site.bodies, strict=True)]
+        kernels = sum(made[chunk.body].kernels_per_call for chunk in walk.chunks())
+        return Call(run_chunks(walk, [body.boxed for body in made], site.device), kernels)
+
+
+def walk_s(walk: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
+    """Seconds of all chunks, each body given its own; a slice of a result is moved once more to its
+    place."""
+    total = sum(bodies[chunk.body] for chunk in walk.chunks())
+    for result in walk.results:
+        if result.cuts:
+            total += walk.count * device.stream_s(2 * result.type.nbytes / walk.count)
+    return total

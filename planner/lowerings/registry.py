@@ -1,0 +1,49 @@
+"""All ways to run a group, by the names that plans and the store have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..graph.graph import Graph
+from ..plan import GroupPlan, LoweringName
+from .aten import Aten
+from .base import Lowering, WholeLowering
+from .chunked import Chunked
+from .inductor import Inductor
+from .recomputed import Recomputed
+from .regional import Regional
+from .triton import Triton
+from .vendor import Vendor
+
+TRITON, ATEN, INDUCTOR, VENDOR = Triton(), Aten(), Inductor(), Vendor()
+RECOMPUTED, CHUNKED = Recomputed(), Chunked()
+
+LOWERINGS: Mapping[LoweringName, Lowering] = {
+    "triton": TRITON,
+    "aten": ATEN,
+    "inductor": INDUCTOR,
+    "vendor": VENDOR,
+    "recomputed": RECOMPUTED,
+    "chunked": CHUNKED,
+}
+
+CALLS: tuple[Lowering, ...] = (ATEN, VENDOR)
+"""Those that are measured as they are, for every group, before its configs are."""
+
+WHOLE: tuple[WholeLowering, ...] = (ATEN, INDUCTOR)
+"""Those by which a whole graph may run, without a group of its own."""
+
+REGIONAL: tuple[Regional, ...] = (RECOMPUTED, CHUNKED)
+"""Those that run a region of several groups."""
+
+
+def lowering_of(group: GroupPlan) -> Lowering:
+    """How a plan runs a group."""
+    return LOWERINGS[group.lowering]
+
+
+def calls(group: Graph) -> Iterator[tuple[Lowering, str]]:
+    """The lowerings of `CALLS` that can run a group, each with its options."""
+    for lowering in CALLS:
+        for options in lowering.options(group):
+            yield lowering, options
