@@ -22,13 +22,14 @@ from .markup.panel import panels_html
 from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Numerics, short_names
+from .planner.lowerings.inductor import MODES
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
 from .tuner.capture.capture_model import Call, CapturedModel, capture_model, check_runs
 from .tuner.capture.rotating_inputs import Turns
 from .tuner.capture.same_on_cuda import difference_on_cuda
-from .tuner.decision.baselines import MODES, Baselines, model_baselines
+from .tuner.decision.baselines import Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
 from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring

@@ -186,7 +186,7 @@ def _measured(group: Group, configs: Sequence[Config], lab: Lab) -> tuple[Trial,
             found.append(Trial(config, None, 0.0, 0.0, compiled.reason))
             continue
         began = time.monotonic()
-        outcome = lab.measure(group, Candidate("triton", config))
+        outcome = lab.measure(group, Candidate.generated(config))
         measure_s = time.monotonic() - began
         if isinstance(outcome, Timed):
             trial = Trial(config, outcome.seconds, compiled.compile_s, measure_s)

@@ -192,7 +192,7 @@ def _child(jobs: Sequence[Mapping[str, Any]], device: torch.device) -> None:
 def _run(job: Mapping[str, Any], device: torch.device) -> list[str]:
     """The names of the kernels of a group that ran; none where it has no kernel any more."""
     group = from_json(job["group"])
-    loaded = load(group, Candidate("triton", config_from_json(job["config"])), device)
+    loaded = load(group, Candidate.generated(config_from_json(job["config"])), device)
     if isinstance(loaded, Refusal) or loaded.kernels is None:
         return []
     outputs = [empty(kind, device) for kind in output_types(group)]

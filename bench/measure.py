@@ -15,11 +15,13 @@ from ..api import executors, load, plans
 from ..planner.errors import FusionplanError
 from ..planner.graph.graph import INPUT
 from ..planner.graph.ops import is_free
+from ..planner.lowerings.inductor import MODES
+from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import NoPlan, OnMiss
 from ..tuner.capture.capture_model import Call as Arguments
 from ..tuner.capture.rotating_inputs import Turns
-from ..tuner.decision.baselines import MODES, Baselines, model_baselines, through
+from ..tuner.decision.baselines import Baselines, model_baselines, through
 from ..tuner.measure.contest import TurnCall
 from ..tuner.measure.timing import Call, Interleaved, Timer, conditions, stopwatch_for
 from ..tuner.progress.progress import Silent
@@ -276,8 +278,8 @@ def lowerings(fast: Any) -> tuple[str, ...]:
         inside = {node for group in runner.plan.groups for node in group.nodes}
         nodes = runner.captured.graph.nodes
         if any(n.op != INPUT and not is_free(n) and n.id not in inside for n in nodes):
-            found.add("aten")
-    return tuple(sorted(found)) or ("aten",)
+            found.add(ATEN.name)
+    return tuple(sorted(found)) or (ATEN.name,)
 
 
 def machine(device: torch.device) -> Machine:

@@ -27,9 +27,11 @@ from typing import Any
 import torch
 
 from ..api import executors, load, plans
+from ..planner.lowerings.inductor import MODES
+from ..planner.lowerings.registry import WHOLE, lowering_of
 from ..tuner.capture.capture_model import Call
 from ..tuner.capture.rotating_inputs import Turns
-from ..tuner.decision.baselines import EAGER, MODES, Baselines, model_baselines, through
+from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
 from ..tuner.measure.contest import Ring, Rules
 from ..tuner.measure.timing import stopwatch_for
 from .measure import Notes, machine
@@ -230,7 +232,7 @@ def _measure(
     real.seconds = {c.name: (c.cold_s, c.busy_s) for c in told.contestants}
     running = plans(fast)
     kinds = {g.lowering for plan in running for g in plan.groups}
-    modes = {g.options for plan in running for g in plan.groups if g.lowering == "inductor"}
+    modes = {g.options for plan in running for g in plan.groups if lowering_of(g) in WHOLE}
     real.kept = ", ".join(sorted(kinds | modes - {""})) or EAGER
     real.kept += ", CUDA graph" * any(plan.cudagraph for plan in running)
     real.kernels = sum(runner.kernels_per_call for runner in executors(fast))

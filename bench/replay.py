@@ -12,6 +12,7 @@ from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
 from ..planner.errors import FusionplanError, Refusal
+from ..planner.lowerings.registry import lowering_of
 from ..planner.space.space import space_of
 from ..tuner.progress.progress import Silent
 from ..tuner.records.findings import Findings
@@ -124,7 +125,7 @@ class ReplayLab:
 
     def _outcome(self, candidate: Candidate) -> Outcome:
         if candidate.config is None:
-            return Timed(self.aten_s, 0.0, 10) if candidate.lowering == "aten" else _UNKNOWN
+            return Timed(self.aten_s, 0.0, 10) if lowering_of(candidate).one_by_one else _UNKNOWN
         trial = self.known[candidate.config]
         return Rejected(trial.reason) if trial.seconds is None else Timed(trial.seconds, 0.0, 10)
 

@@ -80,8 +80,9 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
     import torch
 
     from ..api import executors, load, plans
+    from ..planner.lowerings.inductor import MODES
     from ..tuner.capture.rotating_inputs import Turns
-    from ..tuner.decision.baselines import MODES, Baselines, model_baselines, through
+    from ..tuner.decision.baselines import Baselines, model_baselines, through
     from ..tuner.measure.contest import Ring, Rules
     from ..tuner.measure.timing import stopwatch_for
     from ..tuner.progress.live_panel import reporting

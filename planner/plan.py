@@ -200,7 +200,7 @@ def verdict(plan: Plan) -> str:
     times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
     if plan.speedup is not None:
         best = min(plan.peers, key=lambda baseline: baseline[1])[0]
-        generated = any(group.lowering == "triton" for group in plan.groups)
+        generated = any(group.config is not None for group in plan.groups)
         if plan.speedup <= 1.01 and not generated:
             return f"nothing tried is faster than {best}: the plan runs the graph so; {times}"
         word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..planner.lowerings.inductor import MODES
 from ..planner.plan import Contest
-from ..tuner.decision.baselines import EAGER, MODES
+from ..tuner.decision.baselines import EAGER
 from .data import Gain, GraphReport, Way
 
 BASELINES = frozenset({EAGER, *MODES})

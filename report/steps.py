@@ -11,12 +11,11 @@ from ..planner.graph.graph import INPUT, Graph, short_names
 from ..planner.graph.ops import is_compute, is_free, is_input
 from ..planner.groups.group import Subgraph, is_copied, subgraph, with_free_nodes
 from ..planner.groups.needs import inputs_read_whole
+from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.schedule import Unit, in_order
 from .data import Border, Step, Stored, Value
 from .least import ends_bytes, least
-
-ATEN = "aten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def steps(flow: Flow, explanation: Explanation) -> tuple[Step, ...]:
                 node=piece.node,
                 name=operations[0].name if group is None else "",
                 operations=short_names(flow.graph, worked),
-                lowering=ATEN if group is None else group.lowering,
+                lowering=ATEN.name if group is None else group.lowering,
                 predicted_s=predicted,
                 measured_s=None if group is None else group.measured.seconds,
                 hbm_bytes=ends_bytes(piece.part.graph) if cost is None else cost.hbm_bytes,

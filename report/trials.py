@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from ..db import PlanRecord, Store, StoreCorrupt, TrialRecord
 from ..planner.costs.device import DeviceProfile
-from ..planner.covers.pricing import aten_s, space_for
 from ..planner.errors import Refusal
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import Part
+from ..planner.lowerings.aten import aten_s
+from ..planner.lowerings.triton import space_for
 from ..planner.plan import GroupPlan, Plan
 from ..tuner.trial.outcome import ATEN, Candidate
 from .data import Alternative, Run, Search, Tried
@@ -84,7 +85,7 @@ def _modelled(part: Part, chosen: Candidate, device: DeviceProfile) -> tuple[Alt
     """The best config of each class of the group's space, and ATen."""
     space = space_for(part, device)
     seeds = [] if isinstance(space, Refusal) else space.seeds(_ALTERNATIVES + 1)
-    found = [(Candidate("triton", config), cost.seconds) for config, cost in seeds]
+    found = [(Candidate.generated(config), cost.seconds) for config, cost in seeds]
     found.append((ATEN, aten_s(part.group, device)))
     others = sorted((each for each in found if each[0] != chosen), key=lambda each: each[1])
     return tuple(Alternative(_named(who), seconds, False) for who, seconds in others)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..planner.explanation import Denied, Explanation, GroupExplanation, Kernel, Otherwise
+from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
 from .data import Border, GraphReport, Roof, Search, Step, Stored, Tried
 from .draw import (
@@ -151,12 +152,12 @@ class GraphPage:
     @property
     def kernels(self) -> int:
         """Launches of generated kernels."""
-        return sum(s.kernels for s in self.graph.steps if s.lowering == "triton")
+        return sum(s.kernels for s in self.graph.steps if LOWERINGS[s.lowering].generated)
 
     @property
     def others(self) -> int:
         """Steps that are not generated."""
-        return sum(s.lowering != "triton" for s in self.graph.steps)
+        return sum(not LOWERINGS[s.lowering].generated for s in self.graph.steps)
 
     @property
     def any_measured(self) -> bool:

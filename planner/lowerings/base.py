@@ -94,17 +94,19 @@ class Modelled:
 
 
 class Lowering(Protocol):
-    """A way to run a group.
-
-    name: in plans and in the store. one_by_one: each operation runs by itself as eager runs it, so
-    that the group's nodes are no unit and its numbers are the measure of others. takes_numbers: the
-    group may read what is no tensor. slow: it compiles for minutes in the process that measures.
-    """
+    """A way to run a group."""
 
     name: LoweringName
+    """In plans and in the store."""
+    generated: bool = False
+    """It runs kernels of ours, which are made from a config."""
     one_by_one: bool = False
+    """Each operation runs by itself as eager runs it: the group's nodes are no unit, and its
+    numbers are what others are compared with."""
     takes_numbers: bool = False
+    """The group may read values that are no tensors."""
     slow: bool = False
+    """It compiles for minutes, in the process that measures."""
 
     def options(self, group: Graph) -> tuple[str, ...]:
         """What `options` may be for this group; none where it cannot run it, or needs a config."""
@@ -129,10 +131,10 @@ class Lowering(Protocol):
 
 
 class WholeLowering(Lowering, Protocol):
-    """A lowering that can also run what is no group: all that Dynamo or AOTAutograd gave.
-    said: how a user calls it."""
+    """A lowering that can also run a whole graph, as Dynamo or AOTAutograd gave it."""
 
     said: str
+    """How a message to the user names it."""
 
     def whole(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], options: str

@@ -18,12 +18,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..capture.capture import Captured
 from ..errors import PlanError
-from ..graph.graph import INPUT
+from ..graph.graph import INPUT, Graph
 from ..plan import LoweringName
 from .base import Boxed, Call, Site, WholeLowering
 
-OWN_GRAPHS = ("max-autotune", "reduce-overhead")
-"""Modes that capture CUDA graphs themselves."""
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+"""Of torch.compile, the quickest to compile first."""
+
+_OWN_GRAPHS = ("max-autotune", "reduce-overhead")
 
 
 def mode_options(mode: str) -> dict[str, Any]:
@@ -122,11 +124,14 @@ class Inductor(WholeLowering):
     slow = True
     said = "torch.compile (Inductor)"
 
+    def options(self, group: Graph) -> tuple[str, ...]:
+        return MODES
+
     def build(self, site: Site) -> Call:
         return Call(site.compile(site.options))
 
     def owns_cuda_graphs(self, options: str) -> bool:
-        return options in OWN_GRAPHS
+        return options in _OWN_GRAPHS
 
     def whole(self, gm: fx.GraphModule, inputs: Sequence[Any], options: str) -> Callable[..., Any]:
         return compile_whole(gm, inputs, options)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from ..graph.graph import Graph
-from ..plan import GroupPlan, LoweringName
+from ..plan import LoweringName
 from .aten import Aten
 from .base import Lowering, WholeLowering
 from .chunked import Chunked
@@ -18,7 +19,7 @@ from .vendor import Vendor
 TRITON, ATEN, INDUCTOR, VENDOR = Triton(), Aten(), Inductor(), Vendor()
 RECOMPUTED, CHUNKED = Recomputed(), Chunked()
 
-LOWERINGS: Mapping[LoweringName, Lowering] = {
+LOWERINGS: Mapping[str, Lowering] = {
     "triton": TRITON,
     "aten": ATEN,
     "inductor": INDUCTOR,
@@ -37,8 +38,15 @@ REGIONAL: tuple[Regional, ...] = (RECOMPUTED, CHUNKED)
 """Those that run a region of several groups."""
 
 
-def lowering_of(group: GroupPlan) -> Lowering:
-    """How a plan runs a group."""
+class Named(Protocol):
+    """A group of a plan, or a candidate for one."""
+
+    @property
+    def lowering(self) -> LoweringName: ...
+
+
+def lowering_of(group: Named) -> Lowering:
+    """How a group is run."""
     return LOWERINGS[group.lowering]
 
 

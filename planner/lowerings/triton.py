@@ -30,6 +30,7 @@ def best(part: Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
 
 class Triton(Lowering):
     name: LoweringName = "triton"
+    generated = True
 
     def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
         found = best(part, device)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...planner.capture.capture import Captured
 from ...planner.graph.graph import INPUT, Graph
+from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
 from ..capture.capture_model import Model, run_step
@@ -27,12 +28,6 @@ from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
 
 EAGER = "eager"
-
-MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-"""Of torch.compile, the quickest to compile first."""
-
-OWN_GRAPHS = ("max-autotune", "reduce-overhead")
-"""Modes of torch.compile that capture CUDA graphs themselves, which cannot be within another."""
 
 
 @dataclass(slots=True)
@@ -133,7 +128,7 @@ def baseline_plan(name: str, graph: Graph, identity: Identity, frame: bool = Fal
     mode of torch.compile."""
     if name == EAGER:
         return replace(identity.plan((), "searched"), frame=frame)
-    group = GroupPlan(_work(graph), "inductor", identity.graph_key, options=name)
+    group = GroupPlan(_work(graph), INDUCTOR.name, identity.graph_key, options=name)
     return identity.plan([group], "searched")
 
 

@@ -17,6 +17,8 @@ from ...planner.covers.pricing import SPARED
 from ...planner.cures import FusionplanWarning
 from ...planner.graph.graph import key
 from ...planner.graph.varying import is_varying
+from ...planner.lowerings.inductor import MODES
+from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.dispatch import whole_way
@@ -27,7 +29,7 @@ from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
-from .baselines import EAGER, MODES, OWN_GRAPHS, Baselines, baseline_plan, through
+from .baselines import EAGER, Baselines, baseline_plan, through
 from .finalists import Finalists, Runner
 
 PLAN, GRAPHED, SPARING = "plan", "plan as CUDA graphs", "plan that spares memory"
@@ -166,7 +168,8 @@ class Decision:
         """The kernels of a mode with CUDA graphs in a graph of ours, whose call costs the host
         less; of inference with sizes that stay."""
         graphs = [entrant.part.captured.graph for entrant in self.entrants]
-        if mode not in OWN_GRAPHS or self.training or len(graphs) > 1 or is_varying(graphs[0]):
+        one = not self.training and len(graphs) == 1 and not is_varying(graphs[0])
+        if not one or not INDUCTOR.owns_cuda_graphs(mode):
             return None
         return {key: replace(p, cudagraph=True) for key, p in self._baseline(mode).items()}
 

@@ -28,7 +28,6 @@ from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
-from .baselines import OWN_GRAPHS
 
 OVERLAPPING = (9, 0)
 """The compute capability from which a kernel can be launched while the one before it ends."""
@@ -141,7 +140,7 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
     """Whether a CUDA graph is worth trying."""
     if arena.captured.device.type != "cuda" or launches(plan, arena.captured.graph) < 2:
         return False
-    return not any(g.lowering == "inductor" and g.options in OWN_GRAPHS for g in plan.groups)
+    return not any(lowering_of(g).owns_cuda_graphs(g.options) for g in plan.groups)
 
 
 def _graphs(
@@ -151,9 +150,9 @@ def _graphs(
     where this is the plan that the search likes best."""
     found: dict[str, Runner] = {}
     plan, device = runner.plan, arena.captured.device
-    # What Inductor compiles for a plan takes too long to be compiled twice.
-    others = any(g.lowering == "inductor" for g in plan.groups)
-    ours = executor.kernels_per_call and not others
+    # What compiles for minutes is not compiled twice.
+    slow = any(lowering_of(g).slow for g in plan.groups)
+    ours = executor.kernels_per_call and not slow
     if ours and torch.cuda.get_device_capability(device) >= OVERLAPPING:
         overlapping = replace(runner, plan=replace(plan, overlaps=True))
         try:
@@ -200,9 +199,10 @@ def _graphed(
 def launches(plan: Plan, graph: Graph) -> int:
     """At least so many kernels a call launches: those of each group, and one for each operation
     outside of them."""
-    grouped = {n for g in plan.groups if g.lowering != "aten" for n in g.nodes}
+    groups = [g for g in plan.groups if not lowering_of(g).one_by_one]
+    grouped = {n for g in groups for n in g.nodes}
     apart = sum(is_compute(n) and n.id not in grouped for n in graph.nodes)
-    return apart + sum(g.kernels or 1 for g in plan.groups if g.lowering != "aten")
+    return apart + sum(g.kernels or 1 for g in groups)
 
 
 def _bound(runner: Runner, arena: Arena) -> TurnCall:

@@ -19,6 +19,7 @@ from ...planner.errors import FusionplanError, PlanError
 from ...planner.graph.graph import Graph, key
 from ...planner.graph.ops import is_compute, is_input
 from ...planner.groups.group import Subgraph, subgraph
+from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import GroupPlan, Plan
 from ...planner.runtime.executor import Executor
 from ...planner.runtime.modules import captured_of
@@ -81,7 +82,7 @@ def _judged(
 ) -> GroupError:
     found = GroupError(number, _operations(part.graph), group.lowering)
     inputs = [values[i] for i in part.inputs]
-    if group.lowering == "aten" or not all(isinstance(x, torch.Tensor) for x in inputs):
+    if lowering_of(group).one_by_one or not all(isinstance(x, torch.Tensor) for x in inputs):
         return replace(found, left_out="runs as eager does")
     try:
         known = expected(part.graph, inputs, device)

@@ -289,7 +289,7 @@ class DeviceMeter:
         self.timer = Timer(stopwatch_for(device, l2_bytes), most=200)
 
     def kernel(self, group: Graph, config: Config) -> float:
-        found = load(group, Candidate("triton", config), self.device)
+        found = load(group, Candidate.generated(config), self.device)
         if isinstance(found, Refusal):
             raise FusionplanError(f"no kernel: {found.reason}")
         inputs = [self._filled(group.nodes[n].type) for n in group.inputs]

@@ -16,6 +16,7 @@ from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
 from ...planner.graph.dtypes import itemsize
 from ...planner.graph.graph import Graph
+from ...planner.lowerings.registry import lowering_of
 from ...planner.runtime.compile import CompileFailed
 from ..gate.bucket_edges import edges
 from ..gate.check import Expected, check, expected
@@ -207,7 +208,7 @@ class Bench:
     ) -> Wrong | Miscompiled | Rejected | None:
         """What is wrong with a generated kernel where it runs otherwise than it was timed: with
         buffers at odd addresses, and at the edges of its bucket of sizes."""
-        if candidate.lowering != "triton":
+        if candidate.config is None:
             return None
         loaded = self._load(prepared.group, candidate)
         if not isinstance(loaded, Loaded):
@@ -243,7 +244,7 @@ class Bench:
         prepared: Prepared,
         data_sets: Sequence[DataSet],
     ) -> Wrong | None:
-        if candidate.lowering == "aten":
+        if lowering_of(candidate).one_by_one:
             return None  # the yardstick itself
         for data in data_sets:
             with _device_errors():

@@ -41,7 +41,7 @@ class GroupFindings:
     @property
     def trials(self) -> int:
         """Generated kernels tried; the framework's own way does not count."""
-        return sum(c.lowering == "triton" for c in self.outcomes)
+        return sum(c.config is not None for c in self.outcomes)
 
     def add(self, candidate: Candidate, outcome: Outcome, cost: Cost | None) -> None:
         """What came of it; of one that is tried again the last counts."""

@@ -16,6 +16,7 @@ from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.graph.graph import INPUT, Graph, to_json
 from ...planner.graph.ops import Reduction, is_compute, row
+from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
 from ..trial.outcome import (
     Candidate,
@@ -193,11 +194,11 @@ class Ledger:
 
     def _judged(self, group: Group, candidate: Candidate, outcome: Outcome) -> Outcome:
         """A failure that was doubted in an earlier run and met twice in this one is the
-        candidate's. Inductor compiles for minutes, so of it once is enough."""
+        candidate's. Of one that compiles for minutes once is enough."""
         if isinstance(outcome, Timed) or not outcome.transient:
             return outcome
         about = (group.key, candidate)
-        twice = about in self._failed or candidate.lowering == "inductor"
+        twice = about in self._failed or lowering_of(candidate).slow
         self._failed.add(about)
         sure = twice and about in self._doubted
         return replace(outcome, transient=False) if sure else outcome

@@ -58,7 +58,7 @@ def _bring(name: str, store: Store, ledger: Ledger, storage: optuna.storages.RDB
     trials = [
         trial
         for trial in store.trials(study=name, device_key=ledger.device_key)
-        if trial.config.get("lowering") == "triton" and trial.versions.get("codegen") == codegen
+        if "blocks" in trial.config and trial.versions.get("codegen") == codegen
     ]
     if not trials:
         return

@@ -18,7 +18,7 @@ from optuna.trial import TrialState, create_trial
 from ...planner.config import Config
 from ...planner.costs.cost import Cost
 from ...planner.errors import Refusal
-from ...planner.lowerings.vendor import equals
+from ...planner.lowerings.registry import CALLS, calls, lowering_of
 from ..progress.progress import TrialDone
 from ..records.findings import GroupFindings
 from ..records.ledger import Known
@@ -170,8 +170,8 @@ class _Search:
     def framework(self) -> None:
         """The group by the framework's own kernels, and by a vendor's call that computes all of
         it: the times to beat."""
-        calls = [Candidate("vendor", options=e.name) for e in equals(self.group.graph)]
-        for candidate in (ATEN, *calls):
+        for lowering, options in calls(self.group.graph):
+            candidate = Candidate(lowering.name, options=options)
             if candidate not in self.outcomes:
                 self._measure_call(candidate)
 
@@ -195,7 +195,7 @@ class _Search:
     def framework_again(self) -> None:
         """The same once more, where it failed for what may be no fault of its own."""
         for candidate in self.found.to_try_again():
-            if candidate.lowering in ("aten", "vendor"):
+            if lowering_of(candidate) in CALLS:
                 self.found.again.add(candidate)
                 self._measure_call(candidate)
 
@@ -314,7 +314,7 @@ class _Configs:
         self._take_news()
         while self.elsewhere and not search.is_over and time.monotonic() < until:
             for config in list(self.elsewhere):
-                candidate = Candidate("triton", config)
+                candidate = Candidate.generated(config)
                 if not search.is_over and search.is_ours(candidate):
                     self.elsewhere.discard(config)
                     self._measure_now(candidate, config)
@@ -410,7 +410,7 @@ class _Configs:
 
     def _judged(self, trial: optuna.trial.Trial, config: Config) -> Cost | None:
         if config in self.asked:
-            outcome = self.search.outcomes.get(Candidate("triton", config))
+            outcome = self.search.outcomes.get(Candidate.generated(config))
             self._tell(trial, outcome if outcome is not None else Rejected("asked before"))
             return None
         cost = self.space.judge(config)
@@ -432,7 +432,7 @@ class _Configs:
         self._take_news()
         if config in self.asked:
             return False
-        candidate = Candidate("triton", config)
+        candidate = Candidate.generated(config)
         ours = self.search.is_ours(candidate)
         if not ours:
             self.asked.add(config)
@@ -445,7 +445,7 @@ class _Configs:
 
     def _launch(self, trial: optuna.trial.Trial, config: Config, cost: Cost) -> _Flying:
         self.asked.add(config)
-        candidate = Candidate("triton", config)
+        candidate = Candidate.generated(config)
         expected = self.search.found.compiled.registers(config, cost.registers)
         pending = self.search.bench.lab.compile(self.search.group, config)
         told = replace(cost, registers=expected)

@@ -19,6 +19,8 @@ from ...planner.config import Config
 from ...planner.costs.device import CPU
 from ...planner.covers.cover import cuts_of
 from ...planner.errors import Refusal
+from ...planner.lowerings import registry
+from ...planner.lowerings.inductor import MODES
 from ..progress.progress import TrialDone
 from ..records.ledger import compute_count
 from ..trial.outcome import Candidate, Timed
@@ -38,7 +40,7 @@ NEAR_FLOOR = 1.1
 WORTH = 1.15
 """A partition is measured when the model thinks it at most this much slower than the best."""
 MOST_SCALED = 1.25
-INDUCTOR = Candidate("inductor", options="default")
+INDUCTOR = Candidate(registry.INDUCTOR.name, options=MODES[0])
 MOST_INDUCTOR = 3
 INDUCTOR_S = 20.0
 """Seconds that must be left for Inductor to be tried on a group."""

@@ -14,8 +14,8 @@ from ...planner.graph.graph import Graph
 from ...planner.groups.group import Part, copies_in
 from ...planner.lower import kernel_name
 from ...planner.lowerings.aten import aten_s
+from ...planner.lowerings.registry import calls
 from ...planner.lowerings.triton import space_for
-from ...planner.lowerings.vendor import equals
 from ...planner.plan import Evidence, GroupPlan, Plan
 from ..records.findings import Finding, Findings
 from ..records.ledger import compute_count
@@ -124,7 +124,7 @@ class Tasks:
             best = space.top()
             modelled = best[1] if best else None
             floor_s = space.floor_s()
-        vendors = bool(equals(part.group))
+        vendors = any(not each.one_by_one for each, _ in calls(part.group))
         made = Task(group, space, modelled, floor_s, vendors)
         if modelled and not vendors and not part.contracts:
             # One operation after the other, each at the speed of memory.
@@ -212,7 +212,7 @@ def _group_plan(
 ) -> GroupPlan:
     best = findings.best(task.group.key)
     count = compute_count(task.group.graph)
-    made = GroupPlan(nodes, "aten", task.group.key, kernels=count, copies=copies)
+    made = GroupPlan(nodes, ATEN.lowering, task.group.key, kernels=count, copies=copies)
     if best is None:
         return made
     made = replace(made, measured=best.seconds)
@@ -234,7 +234,7 @@ def runners_up(
     """The plan with the next best configs of its slowest group: they were close in the search,
     and the last measurement tells them apart better."""
     slowest = max(plan.groups, key=lambda group: group.measured or 0.0, default=None)
-    if slowest is None or slowest.lowering != "triton":
+    if slowest is None or slowest.config is None:
         return []
     others = findings.of(slowest.kernel_key).finalists(count + 1, within)
     plans = []

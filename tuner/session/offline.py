@@ -10,7 +10,7 @@ from ...planner.covers.cover import region_group, replaced
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
 from ...planner.groups.group import copies_in, subgraph
-from ...planner.lowerings.registry import lowering_of
+from ...planner.lowerings.registry import ATEN, TRITON, lowering_of
 from ...planner.plan import GroupPlan, Plan
 from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
@@ -79,8 +79,8 @@ class _Offline:
             self.chosen[key] = _choose(task, self.lab, self.progress)
         made = self.chosen[key]
         if made is None:
-            return GroupPlan(nodes, "aten", key, copies=copies)
-        return GroupPlan(nodes, "triton", key, made.config, made.cost.seconds, copies=copies)
+            return GroupPlan(nodes, ATEN.name, key, copies=copies)
+        return GroupPlan(nodes, TRITON.name, key, made.config, made.cost.seconds, copies=copies)
 
     def _region(self, region: tuple[int, ...], groups: Groups, tasks: Tasks) -> GroupPlan | None:
         """A region in the way that the model's own plan has it."""
@@ -113,7 +113,7 @@ def _choose(task: Task, lab: WorkerLab, progress: Progress) -> _Chosen | None:
         if not isinstance(resources, Resources):
             progress.note(f"{name} ({config}): {resources.reason}")
             continue
-        checked = lab.check(task.group, Candidate("triton", config))
+        checked = lab.check(task.group, Candidate.generated(config))
         if not isinstance(checked, str):
             progress.note(f"{name} ({config}): {checked.reason}")
             continue

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from ...planner.config import Config
 from ...planner.errors import FusionplanError
+from ...planner.lowerings import registry
+from ...planner.lowerings.registry import LOWERINGS, REGIONAL, TRITON
 from ...planner.plan import LoweringName
 from .wire import config_from_json, config_to_json
 
@@ -144,11 +146,16 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to run a group: a lowering with its config (triton) or options (inductor, vendor)."""
+    """A way to run a group: a lowering with its config, if it is generated, or its options."""
 
     lowering: LoweringName
     config: Config | None = None
     options: str = ""
+
+    @staticmethod
+    def generated(config: Config) -> Candidate:
+        """A kernel of ours."""
+        return Candidate(TRITON.name, config)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; what identifies the candidate in the store."""
@@ -164,7 +171,7 @@ class Candidate:
         """Inverse of `to_json`. Raises ValueError on data that is no candidate."""
         rest = dict(data)
         lowering, options = rest.pop("lowering", None), rest.pop("options", "")
-        if lowering not in ("triton", "aten", "inductor", "vendor"):
+        if lowering not in _ALONE:
             raise ValueError(f"no lowering: {lowering!r}")
         return Candidate(lowering, config_from_json(rest) if rest else None, options)
 
@@ -172,4 +179,6 @@ class Candidate:
         return " ".join(filter(None, [self.lowering, str(self.config or ""), self.options]))
 
 
-ATEN = Candidate("aten")
+ATEN = Candidate(registry.ATEN.name)
+_ALONE = [name for name, lowering in LOWERINGS.items() if lowering not in REGIONAL]
+"""Those that are measured by themselves: a region is as fast as its bodies."""

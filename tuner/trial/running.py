@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,14 @@ from ...planner.codegen.source import Program
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph, TensorType
 from ...planner.lower import lower
-from ...planner.lowerings.vendor import equal
+from ...planner.lowerings.base import Boxed, Call, Site
+from ...planner.lowerings.registry import lowering_of
+from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
+from ...planner.runtime.executor import Executor
 from ...planner.runtime.launch import Launcher
 from ...planner.runtime.layout import match
+from ...planner.runtime.modules import captured_of
 from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate
@@ -77,21 +82,27 @@ class Loaded:
 
 def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | Refusal:
     """Something to bind to inputs and outputs, or why there is none. Raises CompileFailed."""
-    if candidate.lowering == "aten":
-        return _calls(Evaluator(group, device))
-    if candidate.lowering == "inductor":
-        return _calls(_inductor(group, device, candidate.options))
-    if candidate.lowering == "vendor":
-        found = equal(group, candidate.options)
-        if found is None:
-            return Refusal("vendor", f"no call {candidate.options!r} computes the group")
-        return _calls(_matched(Evaluator(found, device), output_types(group)))
-    if candidate.config is None:
-        return Refusal("config", "a generated kernel needs a config")
-    program = lower(group, candidate.config, interpreted=interpreted())
-    if isinstance(program, Refusal):
-        return program
-    kernels = Kernels(program, device)
+    site = Site(
+        group,
+        candidate.config,
+        candidate.options,
+        (),
+        device,
+        partial(lower, interpreted=interpreted()),
+        partial(_inductor, group, device),
+        partial(_executor, device),
+    )
+    built = lowering_of(candidate).build(site)
+    match built:
+        case Refusal():
+            return built
+        case Call():
+            return _calls(lambda *inputs: built.run(list(inputs)))
+        case Graph():
+            evaluator = Evaluator(built, device)
+            own = built is group
+            return _calls(evaluator if own else _matched(evaluator, output_types(group)))
+    kernels = Kernels(built, device)
     return Loaded(kernels.bind, kernels)
 
 
@@ -114,11 +125,13 @@ def _matched(
     return run
 
 
-def _inductor(
-    group: Graph, device: torch.device, mode: str
-) -> Callable[..., Sequence[torch.Tensor]]:
+def _inductor(group: Graph, device: torch.device, mode: str) -> Boxed:
     evaluator = Evaluator(group, device)
     compiled: Callable[..., Sequence[torch.Tensor]] = torch.compile(
         evaluator, mode=mode or "default", dynamic=False, fullgraph=True
     )
-    return compiled
+    return lambda args: compiled(*args)
+
+
+def _executor(device: torch.device, graph: Graph, plan: Plan) -> Executor:
+    return Executor(captured_of(graph, device), plan, device)

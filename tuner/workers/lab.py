@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
 from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
+from ...planner.lowerings.registry import lowering_of
 from ..trial import outcome as outcomes
 from ..trial.outcome import (
     Candidate,
@@ -257,8 +258,7 @@ class WorkerLab:
     def _send(
         self, request: Mapping[str, Any], *candidates: Candidate, alone: bool = False
     ) -> Future[Answer]:
-        # Inductor compiles in the measuring worker.
-        slow = any(c.lowering == "inductor" for c in candidates)
+        slow = any(lowering_of(c).slow for c in candidates)
         limit = 180.0 if slow else None
         return self.pool.submit("measure", request, limit, alone=alone)
 
