@@ -146,7 +146,7 @@ def matched(
 
 def results(group: Graph, config: Config) -> list[int]:
     """Bytes that each launch of a group stores."""
-    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    found = schedule_group(group, config.layout)
     assert not isinstance(found, Refusal), found.reason  # of a sample, which is scheduled
     return [sum(o.type.nbytes for o in kernel.nest.outputs) for kernel in found.kernels]
 

@@ -87,7 +87,7 @@ def nests(graph: Graph, found: ShownPlan) -> list[str]:
     from ..planner.nests.group_nests import schedule_group
 
     def nests_of(part: Graph, config: Config) -> list[object]:
-        made = schedule_group(part, config.tiling, config.reduction, config.split)
+        made = schedule_group(part, config.layout)
         return [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
 
     return _of_groups(graph, found, "nest", nests_of)

@@ -1,4 +1,4 @@
-"""The numbers of a nest: what the tuner chooses for one kernel."""
+"""What the tuner chooses for a group: the layout of its nests, and the numbers of its kernels."""
 
 from __future__ import annotations
 
@@ -8,17 +8,60 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 Positive = Annotated[int, Field(ge=1)]
+Tiling = Literal["natural", "flat"]
+Reduction = Literal["held", "loop", "nested"]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """`blocks` gives the block size of every tiled axis by name (`("x0", 128)`).
+class Layout:
+    """What decides the nests of a group: how its grid is tiled and how its reductions are walked.
 
     tiling    "natural" keeps an axis apart where some access needs it apart; "flat" merges all
               grid axes into one and recovers the parts by division.
     reduction "held": the reduced axes lie whole in one tile; "loop": the longest of them is walked
               in blocks; "nested": each of them is, one loop inside the other.
     split     parts into which a reduction is cut over the grid (1: not cut).
+    """
+
+    tiling: Tiling = "natural"
+    reduction: Reduction = "held"
+    split: Positive = 1
+
+    @property
+    def name(self) -> str:
+        """As the search space and explanations have it: "flat", "loop", "loop/16"."""
+        base = self.tiling if self.holds else self.reduction
+        return base if self.split == 1 else f"{base}/{self.split}"
+
+    @property
+    def is_flat(self) -> bool:
+        return self.tiling == "flat"
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is reduced lies whole in one tile."""
+        return self.reduction == "held"
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether one loop stands within another."""
+        return self.reduction == "nested"
+
+    @property
+    def loops_once(self) -> bool:
+        """Whether one axis is walked in blocks."""
+        return self.reduction == "loop"
+
+
+NATURAL, FLAT = Layout(), Layout("flat")
+LOOP, NESTED = Layout(reduction="loop"), Layout(reduction="nested")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`blocks` gives the block size of every tiled axis by name (`("x0", 128)`).
+
+    tiling, reduction, split: of the layout, as stored data has it.
     eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
               read again, in a later pass or kernel, at another offset or by other blocks, is
               evicted last; "both".
@@ -36,8 +79,8 @@ class Config:
     blocks: tuple[tuple[str, Positive], ...]
     num_warps: Positive = 4
     num_stages: Positive = 2
-    tiling: Literal["natural", "flat"] = "natural"
-    reduction: Literal["held", "loop", "nested"] = "held"
+    tiling: Tiling = "natural"
+    reduction: Reduction = "held"
     split: Positive = 1
     eviction: Literal["none", "first", "last", "both"] = "none"
     group: Positive = 1
@@ -46,6 +89,11 @@ class Config:
     access: Literal["pointer", "descriptor"] = "pointer"
     subtiles: Positive = 1
     widen: Positive = 1
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the nests that these are the numbers of."""
+        return Layout(self.tiling, self.reduction, self.split)
 
     def block(self, axis: str) -> int:
         """The block size of an axis. Raises KeyError for an axis the config does not name."""

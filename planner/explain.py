@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .bitsets import bits, bitset
-from .config import Config
+from .config import LOOP, Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
 from .covers.cover import cut_edges
@@ -107,7 +107,7 @@ class _Work:
         schedule: Schedule | Refusal | None = None
         if group.config is not None:
             config = group.config
-            schedule = schedule_group(part, config.tiling, config.reduction, config.split)
+            schedule = schedule_group(part, config.layout)
             made = self._kernels(part, config, schedule)
         kernels = () if isinstance(made, Refusal) else made
         derivation = _derivation(part, schedule)
@@ -330,7 +330,7 @@ def _derivation(part: Graph, schedule: Schedule | Refusal | None) -> Derivation:
     if not isinstance(schedule, Schedule):
         return Derivation()
     if len(schedule.kernels) > 1:
-        whole = schedule_group(part, "natural", "loop")
+        whole = schedule_group(part, LOOP)
         return Derivation() if isinstance(whole, Refusal) else whole.kernels[0].nest.derived
     return schedule.kernels[0].nest.derived
 

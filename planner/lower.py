@@ -20,7 +20,7 @@ from .values.values import Load
 
 def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program | Refusal:
     """The program of a group, or why the group or the config has none."""
-    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    found = schedule_group(group, config.layout)
     if isinstance(found, Refusal):
         return found
     name = kernel_name(group)
@@ -39,7 +39,7 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
 
 def tile_programs(group: Graph, config: Config, after: Pass) -> list[TileProgram] | Refusal:
     """The tile program of every kernel of a group as a pass leaves it, or why there is none."""
-    found = schedule_group(group, config.tiling, config.reduction, config.split)
+    found = schedule_group(group, config.layout)
     if isinstance(found, Refusal):
         return found
     try:

@@ -46,7 +46,7 @@ def tuned(path: str) -> Iterator[dict]:
         for sample in samples_of(store, device, builtin("h200")).samples:
             group = from_json(store.kernel(sample.kernel).payload["graph"])
             config = sample.config
-            schedule = schedule_group(group, config.tiling, config.reduction, config.split)
+            schedule = schedule_group(group, config.layout)
             nests = [] if isinstance(schedule, Refusal) else [k.nest for k in schedule.kernels]
             if sample.registers is None or len(nests) != 1 or nests[0].contractions:
                 continue

@@ -85,7 +85,7 @@ def products_of(program: TileProgram, config: Config, programs: int) -> Products
     ones = _ones(program) * programs
     flops, tensor = flops + ones, tensor + ones
     slower = _slower([mma for mma, _ in found], program.blocks, config) + _slower_loops(program)
-    ahead = 1 if config.reduction == "held" else max(1, config.num_stages - 1)
+    ahead = 1 if config.layout.holds else max(1, config.num_stages - 1)
     chain = _chain(program, config, found) if len(found) > 1 else None
     full = _is_full(program, config)
     return Products(flops, tensor, ieee, slower, ahead, chain, full)
@@ -213,11 +213,11 @@ def _slower(found: Sequence[Mma], blocks: Blocks, config: Config) -> float:
     summed = [blocks.sizes[mma.k] for mma in found]
     reuse = sum(2.0 * m * n / (m + n) for m, n in pairs) / len(pairs)
     thin = sum(_halvings(16 * config.num_warps, max(16, m)) for m, _ in pairs) / len(pairs)
-    looped, longest = config.reduction != "held", max(summed)
+    looped, longest = not config.layout.holds, max(summed)
     return (
         _ALWAYS
         + _POINTERS * (config.access == "pointer")
-        + _TWO_LOOPS * (config.reduction == "nested" and not config.flatten)
+        + _TWO_LOOPS * (config.layout.is_nested and not config.flatten)
         + _HELD_PERSISTENT * (config.programs > 0 and not looped)
         + _ONE_STAGE * (looped and config.num_stages == 1 and len(found) == 1)
         + _LONG_ROWS * (not looped and longest > LONGEST)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from ..bitsets import bits
+from ..config import NATURAL
 from ..errors import Refusal
 from ..graph.graph import Graph
 from ..graph.ops import is_compute
@@ -106,7 +107,7 @@ def has_nest(part: Part) -> Refusal | None:
     group = part.group
     if len(group.inputs) + len(group.outputs) > MOST_BUFFERS:
         return Refusal("buffers", f"more than {MOST_BUFFERS} tensors")
-    found = schedule(group, "natural", "held")
+    found = schedule(group, NATURAL)
     return found if isinstance(found, Refusal) else None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..config import Layout
 from ..errors import Refusal, Refused
 from ..graph.graph import Graph, TensorType
 from ..stream.split_reduction import Parts, Phase, cut
@@ -41,57 +42,57 @@ class Schedule:
     temporaries: tuple[TensorType, ...] = ()
 
 
-def schedule_group(group: Graph, tiling: str, reduction: str, parts: int = 1) -> Schedule | Refusal:
-    """The kernels of a group under a layout (see `Config`), or why there are none."""
+def schedule_group(group: Graph, layout: Layout) -> Schedule | Refusal:
+    """The kernels of a group under a layout, or why there are none."""
     try:
-        return _schedule(group, tiling, reduction, parts)
+        return _schedule(group, layout)
     except Refused as refused:
         return refused.refusal
 
 
-def _schedule(group: Graph, tiling: str, reduction: str, parts: int) -> Schedule:
+def _schedule(group: Graph, layout: Layout) -> Schedule:
     values = trace(group)
-    if parts == 1:
+    if layout.split == 1:
         inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
         results = tuple(Source("out", i) for i in range(len(group.outputs)))
-        return Schedule((KernelNest(build(values, tiling, reduction), inputs, results),))
-    found = cut(values, parts, len(group.nodes), early=True)
+        return Schedule((KernelNest(build(values, layout), inputs, results),))
+    found = cut(values, layout.split, len(group.nodes), early=True)
     try:
-        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+        return Schedule(_kernels(group, found, layout), found.temporaries)
     except Refused:
         if not found.early:
             raise
-        found = cut(values, parts, len(group.nodes), early=False)
-        return Schedule(_kernels(group, found, tiling, reduction), found.temporaries)
+        found = cut(values, layout.split, len(group.nodes), early=False)
+        return Schedule(_kernels(group, found, layout), found.temporaries)
 
 
-def _kernels(group: Graph, found: Parts, tiling: str, reduction: str) -> tuple[KernelNest, ...]:
+def _kernels(group: Graph, found: Parts, layout: Layout) -> tuple[KernelNest, ...]:
     """The kernels of a split reduction."""
     inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
     read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))
     kernels = []
     for number, phase in enumerate(found.phases):
         written = tuple(Source(kind, index) for kind, index in phase.written)
-        nest = _phase(phase, tiling, reduction, number)
+        nest = _phase(phase, layout, number)
         kernels.append(KernelNest(nest, inputs + read, written))
     return tuple(kernels)
 
 
-def _phase(phase: Phase, tiling: str, reduction: str, number: int) -> Nest:
+def _phase(phase: Phase, layout: Layout, number: int) -> Nest:
     """The nest of one kernel of a split; a later one holds what it reduces where that is short."""
     values = phase.values
-    if phase.along is not None and reduction == "loop":
-        return build(values, tiling, reduction, number, phase.along)
-    if number == 0 or reduction == "held":
-        return build(values, tiling, reduction, number)
+    if phase.along is not None and layout.loops_once:
+        return build(values, layout, number, phase.along)
+    if number == 0 or layout.holds:
+        return build(values, layout, number)
     try:
-        nest = build(values, tiling, "held", number)
+        nest = build(values, replace(layout, reduction="held"), number)
         if nest.largest_tile([1 if a.role is Role.GRID else a.extent for a in nest.axes]) <= SHORT:
             return nest
     except Refused as refused:
         if refused.refusal.rule == "apart":
             raise
     try:
-        return build(values, tiling, reduction, number)
+        return build(values, layout, number)
     except Refused:
-        return build(values, tiling, "loop", number)
+        return build(values, replace(layout, reduction="loop"), number)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..config import Layout
 from ..errors import Refusal, Refused
 from ..graph.graph import Graph
 from ..graph.sizes import nominal
@@ -153,23 +154,21 @@ def _loops(body: Body) -> Iterator[Loop]:
             yield from _loops(item.body)
 
 
-def schedule(group: Graph, tiling: str, reduction: str, phase: int = 0) -> Nest | Refusal:
-    """The nest of a group under a layout (see `Config`), or why there is none. `phase` numbers
+def schedule(group: Graph, layout: Layout, phase: int = 0) -> Nest | Refusal:
+    """The nest of a group under a layout, the split left out, or why there is none. `phase` numbers
     the kernels of a split group: each has axis names of its own."""
     try:
-        return build(trace(group), tiling, reduction, phase)
+        return build(trace(group), layout, phase)
     except Refused as refused:
         return refused.refusal
 
 
-def build(
-    values: Values, tiling: str, reduction: str, phase: int = 0, along: int | None = None
-) -> Nest:
+def build(values: Values, layout: Layout, phase: int = 0, along: int | None = None) -> Nest:
     """Tile axes and roles, then every operation at its place. along: a factor of the axis to loop
     over; None is the longest reduced one. Raises Refused."""
     if any(extent == 0 for extent in values.extents.values()):
         raise Refused("empty", "a tensor of the group has no elements")
-    axes = tile_axes(values, tiling, reduction, phase, along)
+    axes = tile_axes(values, layout, phase, along)
     values, corrections, derived = _derived(values, axes)
     loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
     place_of = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..config import Layout
 from ..errors import Refused
 from ..graph.sizes import nominal
 from ..values.values import Fold, Index, Load, Output, Values
@@ -33,15 +34,15 @@ class _Roles:
 
 
 def tile_axes(
-    values: Values, tiling: str, reduction: str, phase: int, along: int | None = None
+    values: Values, layout: Layout, phase: int, along: int | None = None
 ) -> tuple[TileAxis, ...]:
-    """The axes of a nest under a layout (see `Config`). along: a factor of the one axis to loop
+    """The axes of a nest under a layout. along: a factor of the one axis to loop
     over. Raises Refused where it has none."""
     forms = all_forms(values)
     order = _order(values)
     folded = _folded(values)
-    roles = _roles(values, order, folded, reduction, along)
-    if tiling == "flat" and (roles.held or roles.looped):
+    roles = _roles(values, order, folded, layout, along)
+    if layout.is_flat and (roles.held or roles.looped):
         raise Refused("flat", "flat tiling is for groups without a reduction")
 
     def merged(factors: Sequence[int], everything: bool = False) -> list[list[int]]:
@@ -49,9 +50,9 @@ def tile_axes(
 
     contracted = _contracted(values)
     x, r = _GRID_NAMES[phase], _REDUCED_NAMES[phase]
-    runs = _sides(roles.grid, values) if tiling != "flat" else []
+    runs = _sides(roles.grid, values) if not layout.is_flat else []
     rest = [f for f in roles.grid if not any(f in run for run in runs)]
-    runs += merged(rest, everything=tiling == "flat")
+    runs += merged(rest, everything=layout.is_flat)
     place_of = {f: i for i, f in enumerate(order)}
     runs.sort(key=lambda run: place_of[run[-1]])
     axes = [_axis(f"{x}{i}", Role.GRID, run, values) for i, run in enumerate(runs)]
@@ -106,18 +107,18 @@ def _roles(
     values: Values,
     order: Sequence[int],
     folded: Mapping[int, frozenset[int]],
-    reduction: str,
+    layout: Layout,
     along: int | None,
 ) -> _Roles:
     kept = _kept_whole(values)
     free = [f for f in order if not folded[f]]
     grid = tuple(f for f in free if f not in kept)
     classes = _by_class([f for f in order if folded[f]], folded)
-    if reduction == "held":
+    if layout.holds:
         looped: list[tuple[int, ...]] = []
     elif not classes:
         raise Refused("loop", "nothing is reduced")
-    elif reduction == "nested":
+    elif layout.is_nested:
         if len(classes) == 1:
             raise Refused("loop", "there is only one axis to loop over")
         looped = classes

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from ..config import Config
+from ..config import FLAT, LOOP, NATURAL, NESTED, Layout
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph
@@ -24,28 +22,6 @@ _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 _CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What decides the nests: tiling, how reductions are walked, and their parts."""
-
-    tiling: Literal["natural", "flat"]
-    reduction: Literal["held", "loop", "nested"]
-    split: int = 1
-
-    @property
-    def name(self) -> str:
-        base = self.tiling if self.reduction == "held" else self.reduction
-        return base if self.split == 1 else f"{base}/{self.split}"
-
-    @staticmethod
-    def of(config: Config) -> Layout:
-        return Layout(config.tiling, config.reduction, config.split)
-
-
-NATURAL, _FLAT = Layout("natural", "held"), Layout("flat", "held")
-_LOOP, _NESTED = Layout("natural", "loop"), Layout("natural", "nested")
-
-
 def schedules_of(
     group: Graph, device: DeviceProfile
 ) -> tuple[dict[Layout, Schedule], dict[Layout, Refusal]]:
@@ -53,7 +29,7 @@ def schedules_of(
     schedules: dict[Layout, Schedule] = {}
     refusals: dict[Layout, Refusal] = {}
     for layout in layouts(group, device):
-        found = schedule_group(group, layout.tiling, layout.reduction, layout.split)
+        found = schedule_group(group, layout)
         if not isinstance(found, Refusal):
             found = _sensible(layout, found, schedules)
         if isinstance(found, Refusal):
@@ -65,8 +41,8 @@ def schedules_of(
 
 def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
     """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
-    found = [NATURAL, _FLAT, _LOOP, _NESTED]
-    plain = schedule_group(group, "natural", "loop")
+    found = [NATURAL, FLAT, LOOP, NESTED]
+    plain = schedule_group(group, LOOP)
     if isinstance(plain, Refusal):
         return found
     nest = plain.kernels[0].nest
@@ -106,7 +82,7 @@ def _sensible(
     layout: Layout, found: Schedule, others: Mapping[Layout, Schedule]
 ) -> Schedule | Refusal:
     nest = found.kernels[0].nest
-    if layout == _FLAT and NATURAL in others:
+    if layout == FLAT and NATURAL in others:
         natural = others[NATURAL].kernels[0].nest
         if [a.extents for a in nest.axes] == [a.extents for a in natural.axes]:
             return Refusal("flat", "the natural tiling is flat already")

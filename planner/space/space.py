@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..config import Config
+from ..config import NATURAL, NESTED, Config, Layout
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
 from ..costs.tile_cache import once, placed
@@ -26,7 +26,7 @@ from ..tiles.passes.choose_access import has_described_access
 from ..tiles.passes.split_epilogue import refuse_without_mma
 from ..tiles.program import TileProgram
 from ..values.values import Fold
-from .layouts import LARGEST_TILE, NATURAL, Layout, schedules_of
+from .layouts import LARGEST_TILE, schedules_of
 from .points import WARPS, block_sizes, dot_sides, loose, points
 
 Value = str | int | bool
@@ -100,16 +100,16 @@ class Space:
             eviction=choice["eviction"],
             group=int(choice.get("group", 1)),
             # Triton runs two nested loops as one, not three.
-            programs=0 if layout.reduction == "nested" else int(choice.get("programs", 0)),
-            flatten=bool(choice.get("flatten", False)) and layout.reduction == "nested",
+            programs=0 if layout.is_nested else int(choice.get("programs", 0)),
+            flatten=bool(choice.get("flatten", False)) and layout.is_nested,
             access=choice.get("access", "pointer"),
             subtiles=int(choice.get("subtiles", 1)),
-            widen=int(choice.get("widen", 1)) if layout.reduction == "loop" else 1,
+            widen=int(choice.get("widen", 1)) if layout.loops_once else 1,
         )
 
     def _stages(self, layout: Layout, choice: Mapping[str, Any]) -> int:
         """Of a loop; what is held has none unless its programs walk over several tiles."""
-        if layout.reduction != "held":
+        if not layout.holds:
             return int(choice["num_stages"])
         return _STAGES[-1] if choice.get("programs", 0) and self._has_tiles_ahead else 1
 
@@ -120,7 +120,7 @@ class Space:
     def choice(self, config: Config) -> dict[str, Value]:
         """The choice that gives a config; inverse of `config`."""
         return {
-            "layout": Layout.of(config).name,
+            "layout": config.layout.name,
             **dict(config.blocks),
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
@@ -135,7 +135,7 @@ class Space:
 
     def judge(self, config: Config) -> Cost | Refusal:
         """The predicted cost, or why the config never reaches the compiler."""
-        layout = Layout.of(config)
+        layout = config.layout
         if layout not in self.schedules:
             known = self.refusals.get(layout)
             return known or Refusal("layout", f"the group has no layout {layout.name}")
@@ -206,9 +206,7 @@ class Space:
         classes: dict[object, list[tuple[Config, Cost]]] = {}
         for config, cost in self.ranked(_ENUMERATED):
             tiles = config.blocks if cost.flops else ()
-            classes.setdefault((Layout.of(config), config.num_warps, tiles), []).append(
-                (config, cost)
-            )
+            classes.setdefault((config.layout, config.num_warps, tiles), []).append((config, cost))
         best = min((cost.seconds for _, cost in itertools.chain(*classes.values())), default=0.0)
         near = [c for c in classes.values() if c[0][1].seconds <= _NEAR * best]
         turns = itertools.zip_longest(*near)
@@ -221,9 +219,9 @@ class Space:
     def _hinted(self, config: Config) -> Iterator[_Judged]:
         """The same with other hints to the cache, and a loop with its loads begun ahead."""
         changed = [replace(config, eviction=e) for e in _EVICTIONS if e != config.eviction]
-        if config.reduction != "held":
+        if not config.layout.holds:
             changed.append(replace(config, num_stages=_STAGES[-1]))
-        if config.reduction == "loop":
+        if config.layout.loops_once:
             changed += [replace(config, widen=n) for n in _WIDENED if n != config.widen]
         for one in changed:
             cost = self.judge(one)
@@ -251,7 +249,7 @@ class Space:
                     yield from (self.config(one | m) for m in self._variants(layout, few))
                     continue
                 yield self.config(one)
-                if not few and layout.reduction == "held":
+                if not few and layout.holds:
                     yield from self._ahead(first.nest, one)
 
     def _ahead(self, nest: Nest, one: dict[str, Value]) -> Iterator[Config]:
@@ -295,7 +293,7 @@ class Space:
     def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, Value]]:
         """How a kernel with matrix products of some tiles is run, the usual ways first; or only
         those."""
-        held, nested = layout.reduction == "held", layout.reduction == "nested"
+        held, nested = layout.holds, layout.is_nested
         kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
         for access, stages in itertools.product(
             kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]
@@ -364,22 +362,22 @@ def _dimensions(
     for name in sorted(sizes):
         found.append(Dimension(name, tuple(sorted(sizes[name])), frozenset(used[name])))
     found.append(Dimension("num_warps", WARPS, layouts))
-    looping = frozenset(layout.name for layout in schedules if layout.reduction != "held")
+    looping = frozenset(layout.name for layout in schedules if not layout.holds)
     if looping:
         stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
         found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
     found.append(Dimension("eviction", _EVICTIONS, layouts))
-    walked = frozenset(layout.name for layout in schedules if layout.reduction == "loop")
+    walked = frozenset(layout.name for layout in schedules if layout.loops_once)
     if walked - by_dots:
         found.append(Dimension("widen", _WIDENED, walked - by_dots))
-    held = frozenset(layout.name for layout in schedules if layout.reduction == "held")
+    held = frozenset(layout.name for layout in schedules if layout.holds)
     if not by_dots and held:
         counts = (0, *(each * device.sm_count for each in _RESIDENT))
         found.append(Dimension("programs", counts, held))
     if by_dots:
         found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
         found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
-        found.append(Dimension("flatten", (False, True), frozenset(by_dots & {"nested"})))
+        found.append(Dimension("flatten", (False, True), frozenset(by_dots & {NESTED.name})))
         found.append(Dimension("subtiles", _SUBTILES, frozenset(by_dots)))
         if device.capability >= _DESCRIPTORS:
             found.append(Dimension("access", ("pointer", "descriptor"), frozenset(by_dots)))

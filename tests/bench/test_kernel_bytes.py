@@ -29,7 +29,7 @@ def doubled(size):
 
 def sample(size, config=SMALL, seconds=1e-5):
     group = doubled(size)
-    (kernel,) = schedule_group(group, config.tiling, config.reduction, config.split).kernels
+    (kernel,) = schedule_group(group, config.layout).kernels
     works = (work_of(kernel.nest, config, H200),)
     return Sample(kernel_key(group), "model", "pointwise", config, works, seconds, 16, 0)
 

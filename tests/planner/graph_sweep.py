@@ -36,7 +36,6 @@ from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.space.layouts import Layout
 from fusionplan.planner.space.space import Space, space_of
 from oracle import as_tuple, assert_close
 from random_graphs import generate
@@ -88,8 +87,7 @@ def _any_config(part: Graph, pick: random.Random) -> Config | None:
 
 
 def _programs(space: Space, config: Config) -> int:
-    layout = Layout(config.tiling, config.reduction, config.split)
-    nest = space.schedules[layout].kernels[0].nest
+    nest = space.schedules[config.layout].kernels[0].nest
     blocks = dict(config.blocks)
     grid = (axis for axis in nest.axes if axis.role is Role.GRID)
     return config.split * math.prod(-(-axis.extent // blocks.get(axis.name, 1)) for axis in grid)

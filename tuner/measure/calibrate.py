@@ -252,7 +252,7 @@ class _Job:
         return min(found, key=lambda pair: pair[0])
 
     def _work(self, group: Graph, config: Config) -> Any:
-        found = schedule_group(group, config.tiling, config.reduction, config.split)
+        found = schedule_group(group, config.layout)
         assert not isinstance(found, Refusal)
         return work_of(found.kernels[0].nest, config, self.profile)
 

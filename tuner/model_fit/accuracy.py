@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...db.records import KernelRecord, TrialRecord
-from ...planner.config import Config
+from ...planner.config import Config, Layout
 from ...planner.costs.cost import timed
 from ...planner.costs.device import DeviceProfile
 from ...planner.costs.work import Work, work_of
@@ -136,7 +136,7 @@ class _Reader:
     def __init__(self, store: Ledgers, profile: DeviceProfile) -> None:
         self.store, self.profile = store, profile
         self.groups: dict[str, tuple[Graph, str] | None] = {}
-        self.schedules: dict[tuple[str, str, str, int], Schedule | Refusal] = {}
+        self.schedules: dict[tuple[str, Layout], Schedule | Refusal] = {}
         self.compiled: dict[str, Compiled] = defaultdict(Compiled)
 
     def sample(self, kernel: str, config: Config, trial: TrialRecord) -> Sample | None:
@@ -146,10 +146,10 @@ class _Reader:
         if known is None:
             return None
         group, workload = known
-        layout = (kernel, config.tiling, config.reduction, config.split)
-        if layout not in self.schedules:
-            self.schedules[layout] = schedule_group(group, *layout[1:])
-        schedule = self.schedules[layout]
+        place = kernel, config.layout
+        if place not in self.schedules:
+            self.schedules[place] = schedule_group(group, config.layout)
+        schedule = self.schedules[place]
         if isinstance(schedule, Refusal):
             return None
         try:
@@ -196,7 +196,7 @@ def family_of(group: Graph, config: Config) -> str:
         return "pointwise"
     if config.split > 1:
         return "split reduction"
-    return "held reduction" if config.reduction == "held" else "looped reduction"
+    return "held reduction" if config.layout.holds else "looped reduction"
 
 
 def predicted_s(sample: Sample, profile: DeviceProfile) -> float:

@@ -136,7 +136,7 @@ def _per_thread(space: Space, config: Config) -> float:
 
 
 def measured(name: str, group: Graph, config: Config) -> Iterator[Kernel]:
-    schedule = schedule_group(group, config.tiling, config.reduction, config.split)
+    schedule = schedule_group(group, config.layout)
     program = lower(group, config)
     assert not isinstance(schedule, Refusal)
     assert not isinstance(program, Refusal)

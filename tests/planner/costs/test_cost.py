@@ -10,7 +10,7 @@ import pytest
 import torch
 from corpus import corpus_graph, graph_of, tensor
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import NATURAL, Config
 from fusionplan.planner.costs import matrix
 from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
 from fusionplan.planner.costs.device import BUILTIN, CPU, H100, H200, builtin, profile_of
@@ -30,7 +30,7 @@ def group(function, *inputs: torch.Tensor) -> Graph:
 
 
 def cost(part: Graph, config: Config) -> Cost:
-    found = schedule_group(part, config.tiling, config.reduction, config.split)
+    found = schedule_group(part, config.layout)
     assert not isinstance(found, Refusal), found
     return total([estimate(kernel.nest, config, H200) for kernel in found.kernels])
 
@@ -386,7 +386,7 @@ def test_streaming_time_follows_the_measured_curve() -> None:
 
 def test_a_slower_memory_is_slower() -> None:
     part = group(lambda x: torch.relu(x) * 2, tensor(8192, 8192))
-    found = schedule_group(part, "natural", "held")
+    found = schedule_group(part, NATURAL)
     assert not isinstance(found, Refusal)
     (kernel,) = found.kernels
     config = Config(blocks(x0=1024))
@@ -419,7 +419,7 @@ def test_several_products_wait_for_the_loads_of_every_loop(stages: int, waits: f
 
     part = group(products, x, weight, first, second)
     config = Config(blocks(r0=128, x0=16), 4, stages, reduction="loop")
-    found = schedule_group(part, config.tiling, config.reduction, config.split)
+    found = schedule_group(part, config.layout)
     assert not isinstance(found, Refusal), found
     (kernel,) = found.kernels
     made = matrix.products_of(scheduled(kernel.nest, config), config, 32)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiling import by_compiler
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import NATURAL, Config
 from fusionplan.planner.costs.registers import pressure
 from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.graph.graph import Graph, Node, Ref
@@ -106,7 +106,7 @@ def test_operands_that_warps_hold_whole_are_counted(blocks, num_warps, k, compil
         Node(3, "y", "aten.mm.default", (Ref(2), Ref(1)), type=replace(out, dtype="bfloat16")),
     )
     config = Config((("x0", blocks[0]), ("x1", blocks[1])), num_warps, 1)
-    (kernel,) = schedule_group(Graph(nodes, (3,)), "natural", "held", 1).kernels
+    (kernel,) = schedule_group(Graph(nodes, (3,)), NATURAL).kernels
     registers, spilled = pressure(scheduled(kernel.nest, config), num_warps)
     assert (spilled > 0) == (compiled[1] > 0)
     assert spilled or registers == pytest.approx(compiled[0], rel=0.25)

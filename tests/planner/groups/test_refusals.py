@@ -15,7 +15,7 @@ import pytest
 import torch
 from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import FLAT, LOOP, NATURAL, NESTED, Config, Layout
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph.graph import INPUT, Graph, Ref
@@ -28,7 +28,6 @@ from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
 from fusionplan.planner.regions.chunks import walk
 from fusionplan.planner.regions.recompute import recomputed
-from fusionplan.planner.space.layouts import Layout
 from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder, dense
 from refused_traces import CASES as TRACES
@@ -72,7 +71,7 @@ def chain(*shape: int) -> Graph:
 
 @case("flat", "flat tiling is for groups without a reduction")
 def flat_tiling_of_a_reduction() -> object:
-    return schedule(softmax(), "flat", "held")
+    return schedule(softmax(), FLAT)
 
 
 @case("flat", "the natural tiling is flat already")
@@ -82,7 +81,7 @@ def flat_tiling_of_one_axis() -> object:
 
 @case("loop", "nothing is reduced")
 def loop_over_a_pointwise_group() -> object:
-    return schedule(chain(64, 64), "natural", "loop")
+    return schedule(chain(64, 64), LOOP)
 
 
 def over_both_axes(rows: int, columns: int) -> Graph:
@@ -94,33 +93,33 @@ def over_both_axes(rows: int, columns: int) -> Graph:
 
 @case("loop", "reductions over different axes cannot share one loop")
 def loop_over_two_long_axes() -> object:
-    return schedule(over_both_axes(8192, 8192), "natural", "loop")
+    return schedule(over_both_axes(8192, 8192), LOOP)
 
 
 @case("recompute", "folds 131072 elements again for each x0")
 def total_of_everything_for_each_row() -> object:
     b = Builder()
     total = b.op("sum.default", b.input(512, 256), shape=())
-    return schedule(b.graph(b.op("add.Tensor", b.input(1024), total)), "natural", "loop")
+    return schedule(b.graph(b.op("add.Tensor", b.input(1024), total)), LOOP)
 
 
 @case("apart", "no value of the group spans all grid axes x0, x1")
 def two_groups_with_nothing_in_common() -> object:
     b = Builder()
     x, y = b.input(64), b.input(48)
-    return schedule(b.graph(b.op("exp.default", x), b.op("exp.default", y)), "natural", "held")
+    return schedule(b.graph(b.op("exp.default", x), b.op("exp.default", y)), NATURAL)
 
 
 @case("split", "no reduction is large enough to be cut")
 def split_of_a_short_row() -> object:
-    return schedule_group(softmax(), "natural", "held", parts=4)
+    return schedule_group(softmax(), Layout("natural", "held", 4))
 
 
 @case("split", "no reduced axis divides into 16 parts")
 def split_of_an_odd_row() -> object:
     b = Builder()
     total = b.op("sum.dim_IntList", b.input(4, 9999 * 2 + 1), (1,), shape=(4,))
-    return schedule_group(b.graph(total), "natural", "held", parts=16)
+    return schedule_group(b.graph(total), Layout("natural", "held", 16))
 
 
 @case("split", "parts of n1 are not numbered by one axis")
@@ -130,13 +129,13 @@ def split_between_axes_in_two_passes() -> object:
     most = b.op("amax.default", x, (0, 1, 2), shape=(6,))
     scaled = b.op("tanh.default", b.op("mul.Tensor", x, most))
     total = b.op("sum.dim_IntList", scaled, (0, 1, 2), shape=(6,))
-    return schedule_group(b.graph(total), "natural", "loop", parts=16)
+    return schedule_group(b.graph(total), Layout("natural", "loop", 16))
 
 
 @case("split", "nothing is reduced")
 def split_of_a_pointwise_group() -> object:
     b = Builder()
-    return schedule_group(b.graph(b.op("exp.default", b.input(4, 6))), "natural", "held", parts=4)
+    return schedule_group(b.graph(b.op("exp.default", b.input(4, 6))), Layout("natural", "held", 4))
 
 
 # --- contractions ------------------------------------------------------------------------------
@@ -151,13 +150,13 @@ def product(b: Builder, left: tuple[int, int], right: tuple[int, int]) -> Ref:
 @case("empty", "contracts an axis of length 0")
 def product_over_nothing() -> object:
     b = Builder()
-    return schedule(b.graph(product(b, (4, 0), (0, 6))), "natural", "held")
+    return schedule(b.graph(product(b, (4, 0), (0, 6))), NATURAL)
 
 
 @case("loop", "there is only one axis to loop over")
 def nested_loops_over_one_axis() -> object:
     b = Builder()
-    return schedule(b.graph(product(b, (64, 32), (32, 64))), "natural", "nested")
+    return schedule(b.graph(product(b, (64, 32), (32, 64))), NESTED)
 
 
 @case("loop", "n1 reduces over two looped axes")
@@ -165,7 +164,7 @@ def a_fold_over_two_loops() -> object:
     b = Builder()
     x = b.input(64, 32)
     both = b.op("sum.dim_IntList", x, (0, 1), shape=())
-    return schedule(b.graph(both, b.op("amax.default", x, (1,), shape=(64,))), "natural", "nested")
+    return schedule(b.graph(both, b.op("amax.default", x, (1,), shape=(64,))), NESTED)
 
 
 @case("loop", "is needed inside the loop that makes it")
@@ -174,9 +173,7 @@ def a_result_along_the_axis_that_feeds_it() -> object:
     x, y = b.input(64, 32, dtype="bfloat16"), b.input(32, 128, dtype="bfloat16")
     scores = b.op("mm.default", x, y, shape=(64, 128))
     turned = b.op("permute.default", y, (1, 0), shape=(128, 32))
-    return schedule(
-        b.graph(b.op("mm.default", scores, turned, shape=(64, 32))), "natural", "nested"
-    )
+    return schedule(b.graph(b.op("mm.default", scores, turned, shape=(64, 32))), NESTED)
 
 
 @case("recompute", "two passes would compute n2")
@@ -185,7 +182,7 @@ def two_passes_over_a_product() -> object:
     scores = product(b, (64, 32), (32, 4096))
     mean = b.op("mean.dim", scores, (1,), True, shape=(64, 1))
     distance = b.op("abs.default", b.op("sub.Tensor", scores, mean))
-    return schedule(b.graph(b.op("amax.default", distance, (1,), shape=(64,))), "natural", "loop")
+    return schedule(b.graph(b.op("amax.default", distance, (1,), shape=(64,))), LOOP)
 
 
 @case("recompute", "a contraction would be done again for every block of an axis")
@@ -193,7 +190,7 @@ def two_products_with_a_long_result() -> object:
     b = Builder()
     hidden = b.op("relu.default", product(b, (64, 32), (32, 128)))
     wide = b.input(128, 4096, dtype="bfloat16")
-    return schedule(b.graph(b.op("mm.default", hidden, wide, shape=(64, 4096))), "natural", "loop")
+    return schedule(b.graph(b.op("mm.default", hidden, wide, shape=(64, 4096))), LOOP)
 
 
 def large_product() -> Space:
@@ -355,8 +352,8 @@ def test_refused_with_a_reason_that_names_the_thing(name: str) -> None:
 def test_one_that_is_refused_has_a_neighbour_that_is_not() -> None:
     """The refusals above do not hold for everything near them."""
     assert refusal_of(flat_tiling_of_one_axis)
-    assert not isinstance(schedule(softmax(), "natural", "loop"), Refusal)
-    assert not isinstance(schedule(over_both_axes(8192, 1024), "natural", "loop"), Refusal)
+    assert not isinstance(schedule(softmax(), LOOP), Refusal)
+    assert not isinstance(schedule(over_both_axes(8192, 1024), LOOP), Refusal)
     assert space(softmax(4096, 1 << 14)).schedules.keys() >= {Layout("natural", "held")}
     b = Builder()
     first = b.op("exp.default", b.input(8, 64))

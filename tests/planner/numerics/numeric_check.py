@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import NATURAL, Config
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import ops
 from fusionplan.planner.lower import lower
@@ -78,7 +78,7 @@ def differences(family: Family) -> tuple[list[str], list[str]]:
 def config_of(found: Captured) -> Config:
     """Small blocks along every axis that is not held."""
     group = whole_group(found.graph).graph
-    schedule = schedule_group(group, "natural", "held")
+    schedule = schedule_group(group, NATURAL)
     assert not isinstance(schedule, Refusal), schedule
     (kernel,) = schedule.kernels
     axes = [axis for axis in kernel.nest.axes if axis.role is not Role.HELD]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import NATURAL, Config, Layout
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
@@ -26,9 +26,9 @@ def configs(function, inputs) -> list[Config]:
     group = whole_group(captured(function, inputs)[0].graph).graph
     space = space_of(group, H200)
     assert isinstance(space, Space), space
-    best: dict[tuple[str, str, int], Config] = {}
+    best: dict[Layout, Config] = {}
     for config, _ in space.seeds(400):
-        best.setdefault((config.tiling, config.reduction, config.split), config)
+        best.setdefault(config.layout, config)
     assert best, "no config of any layout"
     if NATURAL not in best:
         return list(best.values())
@@ -42,9 +42,6 @@ def fewest_parts(found: list[Config]) -> list[Config]:
     """Those of split reductions, the ones of few programs first: the interpreter runs them one
     after the other."""
     return sorted((c for c in found if c.split > 1), key=lambda c: c.split)
-
-
-NATURAL = ("natural", "held", 1)
 
 
 def verify(function, inputs) -> None:
@@ -311,9 +308,9 @@ def test_a_reduction_is_cut_between_axes(function) -> None:
     """Into 16 parts: images and quarters of rows, of which none divides into so many."""
     x = data(4, 28, 41, 6)
     group = whole_group(captured(function, [x])[0].graph).graph
-    assert isinstance(schedule_group(group, "natural", "loop", 64), Refusal)
+    assert isinstance(schedule_group(group, Layout("natural", "loop", 64)), Refusal)
     for reduction in ("loop", "held"):
-        schedule = schedule_group(group, "natural", reduction, 16)
+        schedule = schedule_group(group, Layout("natural", reduction, 16))
         assert not isinstance(schedule, Refusal), schedule
         blocks = {a.name: 64 for kernel in schedule.kernels for a in loose(kernel.nest)}
         config = Config(tuple(sorted(blocks.items())), 1, 1, reduction=reduction, split=16)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import LOOP, Config, Layout
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nests.group_nests import Schedule, schedule_group
 from fusionplan.planner.runtime.compile import interpreted
@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
 def blocks(function: Callable[..., object], inputs: Sequence[torch.Tensor], parts: int, size: int):
     """A config that loops in blocks of a size, and the kernels it gives."""
     group = whole_group(captured(function, inputs)[0].graph).graph
-    found = schedule_group(group, "natural", "loop", parts)
+    found = schedule_group(group, Layout("natural", "loop", parts))
     assert isinstance(found, Schedule), found
     blocks_of = {"r": size, "x": 4}  # Those of a later kernel are large: the interpreter is slow.
     names = sorted({axis.name for kernel in found.kernels for axis in kernel.nest.axes})
@@ -118,7 +118,7 @@ def test_infinities_and_nans_stay_in_their_rows() -> None:
 def test_what_is_no_variance_keeps_its_pass(function: Callable[..., object]) -> None:
     x = torch.randn(37, 83, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     group = whole_group(captured(function, [x])[0].graph).graph
-    found = schedule_group(group, "natural", "loop", 1)
+    found = schedule_group(group, LOOP)
     assert isinstance(found, Schedule), found
     for kernel in found.kernels:
         assert all(proof.rule != "spread" for proof in kernel.nest.derived.proofs)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from fusionplan.planner.config import NATURAL
 from fusionplan.planner.graph.graph import INPUT, Ref, TensorType
 from fusionplan.planner.nests.nest import schedule
 from fusionplan.planner.trace.survey import dims_of_nodes
@@ -48,7 +49,7 @@ def shifted_copies_of_shifted_copies() -> object:
         x = read[0]
         for each in read[1:]:
             x = b.op("add.Tensor", x, each)
-    return schedule(b.graph(x), "natural", "held")
+    return schedule(b.graph(x), NATURAL)
 
 
 @case("output", "a group's output is no tensor")
@@ -61,7 +62,7 @@ def output_that_is_none() -> object:
 @case("opaque", "aten.cumsum.default has no row")
 def operation_without_a_row() -> object:
     b = Builder()
-    return schedule(b.graph(b.op("cumsum.default", b.input(4, 6), 0)), "natural", "held")
+    return schedule(b.graph(b.op("cumsum.default", b.input(4, 6), 0)), NATURAL)
 
 
 @case("opaque", "n1 is no single tensor")
@@ -95,7 +96,7 @@ def slice_of_a_reduction() -> object:
     b = Builder()
     total = b.op("sum.dim_IntList", b.input(8, 6), (1,), shape=(8,))
     rows = b.op("slice.Tensor", total, 0, 2, 6, shape=(4,))
-    return schedule(b.graph(b.op("exp.default", rows)), "natural", "held")
+    return schedule(b.graph(b.op("exp.default", rows)), NATURAL)
 
 
 @case("window", "n2 is a reshape between a slice and its source")
@@ -171,7 +172,7 @@ def concatenation_of_nothing() -> object:
 def sum_of_nothing() -> object:
     b = Builder()
     total = b.op("sum.dim_IntList", b.input(4, 0), (1,), shape=(4,))
-    return schedule(b.graph(total), "natural", "held")
+    return schedule(b.graph(total), NATURAL)
 
 
 @case("constant", "n0 is filled with Ref(node=7)")
@@ -197,7 +198,7 @@ def computed_value_with_its_own_transpose() -> object:
     x = b.op("sum.dim_IntList", b.input(8, 8, 4), (2,), shape=(8, 8))
     turned = b.op("permute.default", x, (1, 0))
     graph = b.graph(b.op("add.Tensor", x, turned))
-    return schedule(graph, "natural", "held")
+    return schedule(graph, NATURAL)
 
 
 # --- factors -----------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def reshape_to_more_elements() -> object:
 def reshape_across_an_axis() -> object:
     b = Builder()
     y = b.op("exp.default", b.input(2, 6))
-    return schedule(b.graph(b.op("view.default", y, (3, 4), shape=(3, 4))), "natural", "held")
+    return schedule(b.graph(b.op("view.default", y, (3, 4), shape=(3, 4))), NATURAL)
 
 
 @case("factor", "an axis of 6 does not split into parts of 4")

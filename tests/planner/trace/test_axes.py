@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from corpus import graph_of
+from fusionplan.planner.config import NATURAL
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.nests.nest import Access, Affine, Nest, schedule
 from fusionplan.planner.values.axes import Factors, FactorSpace
@@ -161,7 +162,7 @@ def moved(function, x: torch.Tensor) -> torch.Tensor:
     nest done by numpy."""
     meta = torch.empty_strided(x.shape, x.stride(), device="meta")
     part = whole_group(graph_of(lambda t: function(t) * 1, [meta])).graph
-    nest = schedule(part, "natural", "held")
+    nest = schedule(part, NATURAL)
     assert isinstance(nest, Nest), nest
     at = grid(nest)
     left = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
@@ -247,7 +248,7 @@ def test_a_concatenation_is_guarded_loads() -> None:
         lambda a, b: torch.cat([a, b * 2], 1) + 1,
         [torch.empty(3, 4, device="meta"), torch.empty(3, 5, device="meta")],
     )
-    nest = schedule(whole_group(graph).graph, "natural", "held")
+    nest = schedule(whole_group(graph).graph, NATURAL)
     assert isinstance(nest, Nest)
     at = grid(nest)
     limits = []

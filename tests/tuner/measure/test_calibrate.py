@@ -62,7 +62,7 @@ class Model:
         self.kernels.append((group, config))
         if self.broken and any(self.broken in node.op for node in group.nodes):
             raise FusionplanError("no such\n function")
-        found = schedule_group(group, config.tiling, config.reduction, config.split)
+        found = schedule_group(group, config.layout)
         assert not isinstance(found, Refusal)
         return total([estimate(k.nest, config, self.true) for k in found.kernels]).seconds
 
