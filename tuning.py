@@ -156,7 +156,7 @@ def tune(
         900 s). A graph with many groups has at least 4, 10 or 24 trials for each group.
     trials, seconds: in place of the limits of `effort`: the number of kernels to try for each
         graph, and the time for all graphs together.
-    store: path or database URL. None is $PLANNER_STORE, else a file in the user's cache folder.
+    store: path or database URL. None is $PLANNER_STORE, else a file in the user's data folder.
     device: None is the current CUDA device.
     target: plan for this GPU ("h200", "h100", "a100") with the cost model and measure nothing.
         Without a CUDA device this happens in any case; the target is then "h200" by default.

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from .errors import EXIT_CODES, OK, PIPE, report
-from .settings import SETTINGS, defaults
+from .settings import SETTINGS, defaults, odd_variables
 
 COMMANDS = {
     "tune": "Search for the fastest way to run a model, and store it.",
@@ -118,6 +118,8 @@ def settings(
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(OK)
+    for told in odd_variables(os.environ):
+        print(f"planner: note: {told}", file=sys.stderr)
     context.default_map = defaults(Path.cwd(), COMMANDS)
 
 

@@ -65,7 +65,7 @@ SETTINGS = {
             (str,),
             "PATH",
             '"plans.db"',
-            "Path or database URL of the store. Default: a file in the user's cache folder.",
+            "Path or database URL of the store. Default: a file in the user's data folder.",
         ),
         Setting(
             "trials",
@@ -103,6 +103,31 @@ SETTINGS = {
 }
 
 
+OTHER_VARIABLES = ("PLANNER_DEBUG", "PLANNER_LOGS", "PLANNER_PYTHON", "PLANNER_TRUSTED_KEYS")
+"""Of planner, its scripts and the library, besides those of settings."""
+
+
+def odd_variables(names: Iterable[str]) -> list[str]:
+    """A sentence for each variable that is named as one of planner's and is none: it may be a slip.
+    It is no error, for another program may have it."""
+    known = [*(setting.variable for setting in SETTINGS.values()), *OTHER_VARIABLES]
+    odd = sorted(n for n in names if n.startswith("PLANNER_") and n not in known)
+    return [
+        f"{name} is no variable of planner's{meant(name, known)}"
+        for name in odd
+        if not name.startswith("PLANNER_TEST_")
+    ]
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """What was meant by a word that is not known, as the end of a clause; nothing where no known
+    one is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
 def defaults(folder: Path, commands: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The defaults of each command by option, from the folder's configuration file; a command
     leaves out what it has no option for. Raises UsageError for a file that is no TOML, an unknown
@@ -111,7 +136,8 @@ def defaults(folder: Path, commands: Iterable[str]) -> dict[str, dict[str, Any]]
     for name, value in table.items():
         if name not in SETTINGS:
             raise UsageError(
-                f"{file}: unknown setting {name!r}; settings are {', '.join(SETTINGS)}"
+                f"{file}: unknown setting {name!r}{meant(name, SETTINGS)}; settings are "
+                f"{', '.join(SETTINGS)}"
             )
         try:
             SETTINGS[name].check(value)

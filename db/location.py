@@ -61,11 +61,18 @@ _SECRET = re.compile(r"pass|secret|token|key$|credential", re.IGNORECASE)
 
 def default_path() -> Path:
     """The user's own store, when nothing else is said. Raises StoreUnavailable without a home."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    if cache:
-        return Path(cache) / "fusionplan" / "plans.db"
+    own = _user_folder("XDG_DATA_HOME", ".local/share") / "fusionplan" / "plans.db"
+    # Once it was kept among the caches, which cleaners empty. Who has one there goes on with it.
+    older = _user_folder("XDG_CACHE_HOME", ".cache") / "fusionplan" / "plans.db"
+    return older if older.exists() and not own.exists() else own
+
+
+def _user_folder(variable: str, usual: str) -> Path:
+    given = os.environ.get(variable)
+    if given:
+        return Path(given)
     try:
-        return Path.home() / ".cache" / "fusionplan" / "plans.db"
+        return Path.home() / usual
     except RuntimeError as error:
         raise StoreUnavailable(
             "There is no home folder to keep a store in: name one with $PLANNER_STORE."
@@ -73,7 +80,7 @@ def default_path() -> Path:
 
 
 def resolve(location: str | Path | None) -> Place:
-    """The place meant by an option; None is $PLANNER_STORE, else the user's cache directory."""
+    """The place meant by an option; None is $PLANNER_STORE, else the user's data folder."""
     if location is None:
         location = os.environ.get("PLANNER_STORE") or default_path()
     # Path() folds "//" into "/": a URL that came as a Path would otherwise name a file "sqlite:".

@@ -91,7 +91,7 @@ class Store:
     def open(
         cls, location: str | Path | None = None, *, create: bool = True, read_only: bool = False
     ) -> Self:
-        """Open a path or SQLAlchemy URL; None is $PLANNER_STORE, else the user's cache directory.
+        """Open a path or SQLAlchemy URL; None is $PLANNER_STORE, else the user's data folder.
 
         An older schema is migrated. Raises StoreCorrupt, StoreNewer, StoreReadOnly or
         StoreUnavailable, and then has changed nothing.

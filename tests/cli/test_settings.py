@@ -67,6 +67,7 @@ def test_store(planner, filled, write, monkeypatch, tmp_path):
     [
         ("trials = ", "TOML"),
         ("speed = 3\n", "'speed'"),
+        ('efort = "quick"\n', "did you mean 'effort'?"),
         ('trials = "many"\n', "trials"),
         ("trials = true\n", "trials"),
         ("store = 3\n", "store"),
@@ -80,6 +81,17 @@ def test_faulty_file(planner, write, text, word):
     assert "planner.toml" in result.err
     assert word in result.err
     assert len(result.err.splitlines()) == 1
+
+
+def test_a_variable_that_is_none_is_told(planner, filled, monkeypatch):
+    """The command goes on: the variable may be another program's."""
+    monkeypatch.setenv("PLANNER_STROE", "x")
+    monkeypatch.setenv("PLANNER_LOGS", "")
+    result = planner("plans", "--json")
+    assert result.code == 0
+    assert result.err == (
+        "planner: note: PLANNER_STROE is no variable of planner's (did you mean 'PLANNER_STORE'?)\n"
+    )
 
 
 def test_zero_in_the_file(planner, write):

@@ -15,17 +15,31 @@ host /mnt/over fuse.sshfs rw 0 0
 """
 
 
-def test_the_environment_and_then_the_cache(monkeypatch, tmp_path):
+def test_the_environment_and_then_the_data_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("PLANNER_STORE", str(tmp_path / "mine.db"))
     assert resolve(None).path == tmp_path / "mine.db"
     monkeypatch.setenv("PLANNER_STORE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert resolve(None).path == tmp_path / "cache" / "fusionplan" / "plans.db"
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve(None).path == tmp_path / ".cache" / "fusionplan" / "plans.db"
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert resolve(None).path == tmp_path / "data" / "fusionplan" / "plans.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    own = tmp_path / ".local" / "share" / "fusionplan" / "plans.db"
+    assert resolve(None).path == own
     with Store.open() as store:
-        assert store.location == str(tmp_path / ".cache" / "fusionplan" / "plans.db")
+        assert store.location == str(own)
+
+
+def test_a_store_among_the_caches_is_still_found(monkeypatch, tmp_path):
+    """Unless there is one in the data folder."""
+    monkeypatch.delenv("PLANNER_STORE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    older, own = (tmp_path / name / "fusionplan" / "plans.db" for name in ("cache", "data"))
+    Store.open(older).close()
+    assert resolve(None).path == older
+    Store.open(own).close()
+    assert resolve(None).path == own
 
 
 def test_a_path_and_its_url_are_one_place(tmp_path, monkeypatch):

@@ -95,7 +95,8 @@ def test_a_child_opens_its_own(filled, plan):
 
 def test_no_home_folder_is_no_crash(monkeypatch):
     monkeypatch.delenv("PLANNER_STORE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for folder in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(folder, raising=False)
 
     def homeless():
         raise RuntimeError("Could not determine home directory.")
