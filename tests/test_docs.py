@@ -138,6 +138,17 @@ def test_a_broken_link_fails_the_build(tmp_path):
     assert "no-such-page" in result.stderr
 
 
+TOPS = "planner|tuner|db|cli|bench|bundles|report|markup|tests|scripts|examples"
+PATH = re.compile(rf"`((?:{TOPS})/[^`\s*]*)`")
+
+
+def test_paths_that_pages_name_are_there():
+    pages_of_ours = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {(page.name, m[1]) for page in pages_of_ours for m in PATH.finditer(page.read_text())}
+    assert len(named) > 50
+    assert sorted(each for each in named if not (ROOT / each[1]).exists()) == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_links_outside_of_the_site_lead_somewhere(page):
     links = [m[1] for m in LINK.finditer((ROOT / page).read_text())]

@@ -25,7 +25,7 @@ from ..graph.ops import (
     row,
 )
 from ..graph.sizes import nominal, reciprocal
-from ..graph.texts import has, settled
+from ..graph.texts import has, settled, widens
 from .precision import dtype_of
 
 _MANY = 4096
@@ -66,10 +66,11 @@ class Forms:
     def of(self, node: Node, operation: Pointwise, operands: Operands, working: str | None) -> Form:
         """The form of a node in a dtype."""
         form = Form(operation.op, operands)
-        if node.id in self._exact or self._group.numerics == "eager" or working != "float32":
+        if node.id in self._exact or self._group.numerics == "eager":
             return form
-        form = self._cheaper(node, form)
-        if form.op is not operation.op or form.accuracy is Accuracy.EXACT:
+        if working != "float64" or not widens(form.op):
+            form = self._cheaper(node, form, working)
+        if working != "float32" or form.op is not operation.op or form.accuracy is Accuracy.EXACT:
             return form
         if has(form.op, Accuracy.FLUSHING) and node.id in self._below_one:
             return form.at(Accuracy.FLUSHING)
@@ -77,9 +78,11 @@ class Forms:
             return Form(Op.MUL, operands, inverts=True)
         return form
 
-    def _cheaper(self, node: Node, form: Form) -> Form:
+    def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
         if has(form.op, Accuracy.RELAXED) and _is_rounded_to_bfloat16(self._group, node):
             return form.at(Accuracy.RELAXED)
+        if working != "float32":
+            return form
         if self._is_quick(node, form.op):
             return _quick(form)
         return self._nearly_exact(node, form)

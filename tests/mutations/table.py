@@ -154,7 +154,7 @@ of("planner/trace/indexed_loads.py", "planner/trace/test_indexed_loads.py")
 change("an index counts from the end", "        if row.wraps:\n", "        if False:\n")
 change(
     "only integers are indices",
-    "if any(n.type is None or n.type.dtype not in INDICES for n in nodes):",
+    "if any(n.type is None or n.type.dtype not in _INDICES for n in nodes):",
     "if False:",
     "planner/groups/test_refusals.py",
 )

@@ -9,7 +9,6 @@ import torch
 from corpus import graph_of, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.graph.parse import parse
 from fusionplan.planner.lower import lower
 from oracle import DEVICE, check, whole_group
 
@@ -108,18 +107,3 @@ def test_a_division_by_a_power_of_two_is_a_product() -> None:
     assert "div_rn" not in kernel(halves, flat, tensor(640))
     assert "div_rn" in kernel(thirds, flat, tensor(640))
     assert check(halves, [data(640)], [flat]) == 1
-
-
-@pytest.mark.parametrize(
-    "op, exact", [("log", "tl.log(v0)"), ("tanh", "libdevice.tanh(v0)"), ("exp", "exp(v0)")]
-)
-def test_float64_is_computed_as_such_whatever_it_is_rounded_to(op: str, exact: str) -> None:
-    """The cheaper forms are functions of float32: that of log would not compile."""
-    graph = parse(f"""
-        %0 = input() : float64[64, 128]
-        %1 = aten.{op}.default(%0) : float64[64, 128]
-        %2 = prims.convert_element_type.default(%1, bfloat16) : bfloat16[64, 128]
-        return %2""")
-    found = lower(graph, HELD)
-    assert isinstance(found, Program), found
-    assert f"v1 = {exact}" in found.kernels[0].text
