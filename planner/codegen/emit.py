@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from ..config import Config
 from ..nests.nest import Nest
+from ..tiles.program import Load, Store
 from ..tiles.tile import ALONE, Around, tile
-from ..values.values import Load
+from ..values import values
 from .interpreter import InterpreterPrinter
 from .intrinsics import GPU, STAND_INS
 from .scope import Scope
@@ -51,13 +52,15 @@ def emit(
 def _buffers(scope: Scope) -> dict[str, Buffer]:
     """The kernel's arguments by name: pointers to what is accessed by pointer, then descriptors."""
     nest = scope.nest
-    loads = [v.kind for v in nest.values if isinstance(v.kind, Load)]
+    loads = [v.kind for v in nest.values if isinstance(v.kind, values.Load)]
     inputs = sorted({load.input: load.dtype for load in loads}.items())
     found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs}
     found |= {f"out{o.index}": Buffer("out", o.index, o.type.dtype) for o in nest.outputs}
     if scope.descriptors:
-        text = "\n".join(scope.lines)
-        found = {n: b for n, b in found.items() if re.search(rf"\b{n}\b", text)}
+        every = [each for each, _ in scope.program.walk()]
+        pointers = {f"in{i.input}" for i in every if isinstance(i, Load) and i.via is None}
+        pointers |= {f"out{i.output}" for i in every if isinstance(i, Store) and i.via is None}
+        found = {name: buffer for name, buffer in found.items() if name in pointers}
     return found | {name: buffer for buffer, name in scope.descriptors.items()}
 
 

@@ -11,7 +11,7 @@ from ..graph.texts import text_of
 from ..stream.online import Correction
 from ..tiles.blocks import Dims
 from ..tiles.program import ONES, Loop, Mma, OnesMma, Reduce, Reduction, Welford
-from ..values.values import Compute, Fold, Load, Value
+from ..values.values import Fold, Load, Value
 from . import welford
 from .body import convert, identity, literal
 from .scope import Scope
@@ -104,9 +104,9 @@ class Carried:
         scope, state = self.scope, f"v{each.value}_sofar"
         value, kind = scope.nest.values[each.value], scope.nest.fold(each.value)
         match each:
-            case Mma(correction=correction):
-                if correction is not None:
-                    scope.line(f"{state} = {self._before(each.value, correction)}")
+            case Mma():
+                if each.correction is not None:
+                    scope.line(f"{state} = {self._before(each, each.correction)}")
                 scope.line(f"{state} = {_mma(scope, each, state)}", value.origin)
             case OnesMma():
                 scope.line(f"{state} = {_by_ones(scope, each, state)}", value.origin)
@@ -118,7 +118,7 @@ class Carried:
 
     def _reduce(self, each: Reduce, value: Value, kind: Fold) -> None:
         scope, state = self.scope, f"v{each.value}_sofar"
-        before = self._before(each.value, each.correction) if each.correction else state
+        before = self._before(each, each.correction) if each.correction else state
         text, over = _item(scope, value, kind)
         if not self.loop.by_lane:
             text = _reduced(scope, value, kind, text, over)
@@ -173,15 +173,14 @@ class Carried:
     def _corrected(self, state: Reduction, over: Dims, ends: Mapping[int, str]) -> str:
         """Every lane's state as if it had known the whole row's extrema."""
         scope, text = self.scope, f"v{state.value}_sofar"
-        correction = state.correction if isinstance(state, Reduce) else None
-        if correction is None:
+        if not isinstance(state, Reduce) or state.correction is None:
             return text
+        correction = state.correction
         terms = [
             (c, scope.text.broadcast(ends[x], scope.dims[x], over), f"v{x}_sofar")
             for c, x in correction.exponent
         ]
-        accuracy = _accuracy(scope, scope.nest.fold(state.value))
-        return f"{text} * {_power(correction.base, terms, accuracy)}"
+        return f"{text} * {_power(correction.base, terms, state.accuracy)}"
 
     def _add(self, fold: int, text: str) -> None:
         """A turn of a sum that carries what its additions lose (Kahan, 1965). Nothing is lost of
@@ -201,7 +200,7 @@ class Carried:
             axes |= self.scope.nest.live[kind.source] | set(self.scope.nest.reduced(kind))
         return self.scope.blocks.dims(axes)
 
-    def _before(self, fold: int, correction: Correction) -> str:
+    def _before(self, each: Mma | Reduce, correction: Correction) -> str:
         """A state brought up to the extrema of this turn: H's factor is written once for all that
         have the same exponent."""
         scope = self.scope
@@ -211,24 +210,15 @@ class Carried:
             for c, x in correction.exponent:
                 old = scope.text.broadcast(f"v{x}_before", self._dims(x), dims)
                 terms.append((c, scope.at(x, dims), old))
-            name = f"v{fold}_scale"
-            accuracy = _accuracy(scope, scope.nest.fold(fold))
-            scope.line(f"{name} = {_power(correction.base, terms, accuracy)}")
+            name = f"v{each.value}_scale"
+            scope.line(f"{name} = {_power(correction.base, terms, each.accuracy)}")
             self._scales[correction] = name, dims
         name, dims = self._scales[correction]
-        return f"v{fold}_sofar * {scope.text.broadcast(name, dims, self._dims(fold))}"
+        return f"v{each.value}_sofar * {scope.text.broadcast(name, dims, self._dims(each.value))}"
 
 
 def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
-
-
-def _accuracy(scope: Scope, fold: Fold) -> Accuracy:
-    """That of the exponential that corrects a sum: as quick as the one that is summed."""
-    kind = scope.nest.values[fold.source].kind
-    if isinstance(kind, Compute) and kind.op is Op.EXP and kind.accuracy is not Accuracy.EXACT:
-        return kind.accuracy
-    return Accuracy.QUICK if scope.narrow or scope.program.mmas else Accuracy.EXACT
 
 
 def _power(base: str, terms: list[tuple[float, str, str]], accuracy: Accuracy) -> str:

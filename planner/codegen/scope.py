@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..graph.dtypes import TRITON_DTYPE, itemsize
+from ..graph.dtypes import TRITON_DTYPE
 from ..nests.linear_forms import Access
 from ..tiles.blocks import Blocks, Dims
 from ..tiles.descriptors import Described
@@ -32,8 +32,6 @@ class Scope:
         self.descriptors: dict[Buffer, str] = {}
         self.lines: list[str] = []
         self._indent = 1
-        self.narrow = all(itemsize(out.type.dtype) <= 2 for out in self.nest.outputs)
-        """Whether no output is wider than 16 bits."""
 
     @property
     def blocks(self) -> Blocks:

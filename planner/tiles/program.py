@@ -13,6 +13,7 @@ from enum import Enum
 from functools import wraps
 from typing import Literal, TypeVar
 
+from ..graph.op import Accuracy
 from ..memo import by_identity
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
@@ -112,6 +113,8 @@ class Mma:
     """Whether the rows and the warps are as a warpgroup multiplies them."""
     correction: Correction | None = None
     """How the accumulator follows an extremum that moves in the same loop."""
+    accuracy: Accuracy = Accuracy.EXACT
+    """Of the exponential that corrects it."""
 
     @property
     def is_turned(self) -> bool:
@@ -161,6 +164,8 @@ class Reduce:
     """The other sums that are reduced with it at once."""
     correction: Correction | None = None
     """How the state follows an extremum that moves in the same loop."""
+    accuracy: Accuracy = Accuracy.EXACT
+    """Of the exponential that corrects it."""
     followed: bool = False
     """Whether the correction of another state of the loop reads this one."""
     compensated: bool = False

@@ -18,6 +18,7 @@ from ..memo import by_identity
 from ..nests.nest import Nest
 from .passes.assign_programs import assign_programs
 from .passes.choose_access import choose_access
+from .passes.choose_correction_accuracy import choose_correction_accuracy
 from .passes.choose_mma_unit import choose_mma_unit
 from .passes.compensate_long_sums import compensate_long_sums
 from .passes.duplicate_raced_loads import duplicate_raced_loads
@@ -49,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     widen_storing_loops,
     assign_programs,
     round_cancelled_products,
+    choose_correction_accuracy,
     compensate_long_sums,
     join_reductions,
     choose_access,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import NATURAL, Config, Layout
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref
 from fusionplan.planner.nests.nest import Nest, schedule
@@ -50,6 +52,15 @@ def two_sums() -> Graph:
     return b.graph(first, b.op("sum.dim_IntList", b.op("mul.Tensor", x, y), (1,), shape=(64,)))
 
 
+def centred() -> Graph:
+    """The sum of a row, and the sum of |x - sum|."""
+    b = Builder()
+    x = b.input(64, 1024)
+    total = b.op("sum.dim_IntList", x, (1,), True, shape=(64, 1))
+    apart = b.op("abs.default", b.op("sub.Tensor", x, total))
+    return b.graph(b.op("sum.dim_IntList", apart, (1,), shape=(64,)))
+
+
 def linear() -> Graph:
     b = Builder()
     x, w = b.input(512, 256, dtype=HALF), b.input(256, 512, dtype=HALF)
@@ -73,8 +84,8 @@ def stored_too() -> Graph:
     return b.graph(b.op("mm.default", x, w, shape=(512, 64)), b.op("mul.Tensor", x, 2.0))
 
 
-def nest_of(graph: Graph, reduction: str = "held") -> Nest:
-    found = schedule(graph, "natural", reduction)
+def nest_of(graph: Graph, layout: Layout = NATURAL) -> Nest:
+    found = schedule(graph, layout)
     assert isinstance(found, Nest), found
     return found
 
@@ -89,6 +100,7 @@ CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
     "held": (rows, config_of(x0=2)),
     "loop": (rows, config_of(stages=2, reduction="loop", x0=2, r0=512)),
     "two_sums": (two_sums, config_of(x0=4)),
+    "centred": (centred, config_of(x0=4)),
     "linear": (linear, LOOP),
     "parts": (linear, replace(LOOP, subtiles=2, access="descriptor", group=8)),
     "persistent": (linear, replace(LOOP, programs=4, eviction="both")),
@@ -100,7 +112,7 @@ CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
 
 def program_of(name: str, **changes: object) -> TileProgram:
     graph, config = CASES[name]
-    return tile(nest_of(graph(), config.reduction), replace(config, **changes))
+    return tile(nest_of(graph(), config.layout), replace(config, **changes))
 
 
 def only(program: TileProgram, kind: type) -> object:
@@ -112,11 +124,18 @@ def only(program: TileProgram, kind: type) -> object:
 def test_every_pass_leaves_a_program_that_holds_together(name: str) -> None:
     graph, config = CASES[name]
     names = []
-    for one, program in passed(nest_of(graph(), config.reduction), config):
+    for one, program in passed(nest_of(graph(), config.layout), config):
         verify(program)
         assert str(program).count("store output") >= len(program.nest.outputs)
         names.append(one)
     assert names == list(PASSES)
+
+
+def test_every_pass_has_a_file_of_its_name() -> None:
+    assert [one.__module__.rpartition(".")[2] for one in PASSES] == [p.__name__ for p in PASSES]
+    folder = Path(inspect.getfile(PASSES[0])).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files == {one.__name__ for one in PASSES}
 
 
 def test_a_product_is_an_mma_where_its_tile_is_large_enough() -> None:
@@ -155,6 +174,12 @@ def test_sums_that_do_not_need_each_other_are_reduced_at_once() -> None:
     assert len(reduce.joined) == 1
 
 
+def test_a_sum_that_needs_another_is_reduced_after_it() -> None:
+    reduces = [i for i, _ in program_of("held").walk() if isinstance(i, Reduce)]
+    sums = [i for i, _ in program_of("centred").walk() if isinstance(i, Reduce)]
+    assert [len(i.joined) for i in (*reduces, *sums)] == [0, 0, 0, 0]
+
+
 def test_an_epilogue_in_parts_stores_each_part_by_its_own_descriptor() -> None:
     program = program_of("parts")
     parts = program.body[-1]
@@ -182,7 +207,7 @@ def test_what_kernels_around_change() -> None:
 
 
 def test_programs_that_agree_in_what_was_read_are_the_same_object() -> None:
-    nest = nest_of(linear(), "loop")
+    nest = nest_of(linear(), LOOP.layout)
     first = tiled(nest, LOOP, keep_operands_shared)
     assert tiled(nest, replace(LOOP, num_warps=4, num_stages=2), keep_operands_shared) is first
     wider = replace(LOOP, blocks=(("r0", 32), ("x0", 128), ("x1", 128)))
@@ -194,7 +219,8 @@ def test_programs_that_agree_in_what_was_read_are_the_same_object() -> None:
 @pytest.mark.parametrize(
     "name, broken, message",
     [
-        ("linear", lambda body: body[::-1], "before it is there"),
+        ("linear", lambda body: body[::-1], "stored before it is there"),
+        ("held", lambda body: body[1:], "v1 reads v0 before it is there"),
         ("linear", lambda body: body[:-1], "are stored never"),
         ("loop", lambda body: (replace(body[0], carries=()), *body[1:]), "carries ()"),
         ("two_sums", lambda body: (*body, body[-1]), "is stored 2 times"),
