@@ -12,6 +12,7 @@ from ..planner.explain import explain
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
+from ..planner.runtime.dispatch import whole_way
 from .data import GraphReport, Report, Roof, Search, Step, Traffic
 from .gain import gain
 from .least import apart, least
@@ -63,7 +64,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
     flow = Flow.of(graph, plan, explanation, device)
     searches = _searches(graph, plan, device, store)
     made = tuple(_searched(step, plan, searches) for step in steps(flow, explanation))
-    whole = least(graph, device)
+    whole, way = least(graph, device), whole_way(plan, graph)
     apart_bytes, apart_s = apart(graph, device)
     plan_bytes = sum(step.hbm_bytes for step in made)
     return GraphReport(
@@ -75,6 +76,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
         inputs=subject.inputs,
         versions=plan.versions,
         cudagraph=plan.cudagraph,
+        runs_as=None if way is None else way.options or way.lowering.said,
         contest=plan.contest,
         baselines=plan.peers,
         explanation=explanation,

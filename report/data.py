@@ -177,6 +177,7 @@ class Roof:
 @dataclass(frozen=True, slots=True)
 class GraphReport:
     """One graph of a model. times: how often it runs in a call. note: where its plan comes from.
+    runs_as: the baseline by which the plan runs the whole graph, None where it has groups.
     apart_s: seconds of each operation by itself, by the model; predicted_s: of all steps."""
 
     name: str
@@ -187,6 +188,7 @@ class GraphReport:
     inputs: str
     versions: tuple[tuple[str, str], ...]
     cudagraph: bool
+    runs_as: str | None
     contest: Contest | None
     baselines: tuple[tuple[str, float], ...]
     explanation: Explanation

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..markup.scale import LogScale, Tick
+from ..planner.lowerings.registry import LOWERINGS, REGIONAL
 from ..terminal import count, duration
 from .data import GraphReport, Roof, Run, Search, Step, Stored
 
@@ -30,11 +31,12 @@ class Lane:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A step with the lanes beside it and the tensors that it writes. label: short, for other rows
-    to name it by. share, least: of its seconds
+    to name it by. kind: see `kind`. share, least: of its seconds
     and the device's least, beside those of the longest step; 0 to 1."""
 
     step: Step
     label: str
+    kind: str
     lanes: tuple[Lane, ...]
     writes: tuple[tuple[int, Stored], ...]
     share: float
@@ -57,7 +59,8 @@ def rows(graph: GraphReport) -> tuple[Row, ...]:
         share = (step.seconds or 0.0) / longest
         least = min(1.0, step.least.seconds / longest)
         measured = step.measured_s is not None
-        found.append(Row(step, label(step), tuple(beside), tuple(writes), share, least, measured))
+        about = label(step), kind(step.lowering)
+        found.append(Row(step, *about, tuple(beside), tuple(writes), share, least, measured))
     return tuple(found)
 
 
@@ -223,7 +226,7 @@ def roofline(graph: GraphReport, roof: Roof) -> Roofline | None:
             x_scale.at(x),
             y_scale.at(y),
             f"{label(step)}: {count(y)} operations a second, {x:.3g} a byte",
-            step.lowering,
+            kind(step.lowering),
             step.place,
         )
         for step, x, y in found
@@ -242,6 +245,16 @@ def _position(step: Step, graph: GraphReport) -> tuple[float, float] | None:
     if not (operations and step.hbm_bytes and step.seconds):
         return None
     return operations / step.hbm_bytes, operations / step.seconds
+
+
+def kind(lowering: str) -> str:
+    """What a way to run a group is, for its colour: "generated", "region", "compiled" or "call"."""
+    known = LOWERINGS[lowering]
+    if known.generated:
+        return "generated"
+    if known in REGIONAL:
+        return "region"
+    return "compiled" if known.slow else "call"
 
 
 def label(step: Step) -> str:

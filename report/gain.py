@@ -19,17 +19,18 @@ def gain(graphs: Sequence[GraphReport]) -> Gain:
     contests = {each.contest for each in graphs}
     contest = next(iter(contests)) if len(contests) == 1 else None
     if contest is not None:
-        timing = _timing(contest)
-        ways = [*_contested(contest, timing), *_least(graphs, contest)]
+        timing, as_whole = _timing(contest), runs_as(graphs)
+        ways = [*_contested(contest, timing, as_whole), *_least(graphs, contest)]
         return replace(_gain(ways), timing=timing, left_out=contest.left_out)
     measured = _measured(graphs)
     return _gain([*(measured or _modelled(graphs)), *_least(graphs, None)])
 
 
 def _gain(ways: Sequence[Way]) -> Gain:
-    slowest = max((way.seconds for way in ways), default=0.0) or 1.0
+    # A plan that was not kept may be slower by far: its bar ends where the longest of others does.
+    slowest = max((way.seconds for way in ways if way.kind != "ours"), default=0.0) or 1.0
     ordered = sorted(ways, key=lambda way: (way.kind == "least", way.seconds))
-    shown = tuple(replace(way, share=way.seconds / slowest) for way in ordered)
+    shown = tuple(replace(way, share=min(1.0, way.seconds / slowest)) for way in ordered)
     plan = next((way for way in shown if way.kind == "plan"), None)
     others = [way for way in shown if way.kind in ("baseline", "apart")]
     best = min(others, key=lambda way: way.seconds, default=None)
@@ -43,23 +44,32 @@ def _timing(contest: Contest) -> str:
     """In which of the two timings the plan gains less, as its record of a speed-up is."""
     gains = {}
     for timing in ("cold", "busy"):
-        ways = _contested(contest, timing)
+        ways = _contested(contest, timing, None)
         own = next((way.seconds for way in ways if way.kind == "plan"), 0.0)
         best = min((way.seconds for way in ways if way.kind == "baseline"), default=0.0)
         gains[timing] = best / own if own else 0.0
     return min(gains, key=lambda timing: gains[timing])
 
 
-def _contested(contest: Contest, timing: str) -> list[Way]:
+def runs_as(graphs: Sequence[GraphReport]) -> str | None:
+    """The baseline by which the plans run all graphs; None where they have kernels of ours."""
+    found = {graph.runs_as for graph in graphs}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _contested(contest: Contest, timing: str, as_whole: str | None) -> list[Way]:
+    """as_whole: the baseline that the plan runs as, if it does."""
     ways = []
     for each in contest.contestants:
         seconds = each.busy_s if timing == "busy" else each.cold_s
         if each.name == contest.winner:
-            name = PLAN if each.name == "plan" else f"{PLAN}: {each.name}"
+            own = each.name.startswith("plan") and as_whole is None
+            name = f"the {each.name}" if own else f"{PLAN}: {as_whole or each.name}"
             ways.append(Way(name, "plan", seconds, True, 0.0))
+        elif each.name in BASELINES:
+            ways.append(Way(each.name, "baseline", seconds, True, 0.0))
         else:
-            kind = "baseline" if each.name in BASELINES else "ours"
-            ways.append(Way(each.name, kind, seconds, True, 0.0))
+            ways.append(Way(f"our {each.name}, not kept", "ours", seconds, True, 0.0))
     return ways
 
 

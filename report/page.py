@@ -12,6 +12,7 @@ from ..markup import render, text_of
 from ..planner.errors import FusionplanError
 from ..planner.plan import RANK, Evidence
 from .data import Report
+from .gain import runs_as
 from .view import GraphPage
 
 LIMIT = 3_000_000
@@ -93,7 +94,9 @@ def _evidence(report: Report) -> Evidence:
 
 def verdict(report: Report) -> Verdict | None:
     """What was gained, in a sentence; None where there is nothing to compare with."""
-    gain = report.gain
+    gain, as_whole = report.gain, runs_as(report.graphs)
+    if as_whole is not None and any(way.measured for way in gain.ways):
+        return Verdict("No gain:", f"nothing that was tried is faster than {as_whole} (measured).")
     if gain.times is None:
         return None
     least = next((way.seconds for way in gain.ways if way.kind == "least"), None)

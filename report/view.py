@@ -31,6 +31,15 @@ _FAILURES = 30
 """Failures that are listed for a group, those of one reason once."""
 
 
+_KINDS = {
+    "generated": "generated kernel ({})",
+    "region": "a region of several graphs ({})",
+    "compiled": "torch.compile's kernels ({})",
+    "call": "a call of the vendor or of ATen ({})",
+}
+"""For people, with the names of the lowerings of a kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """A row with what a click shows. name: of its part of the page; same: the name of what it
@@ -168,8 +177,13 @@ class GraphPage:
         """Steps of which the model knows no time."""
         return sum(step.seconds is None for step in self.graph.steps)
 
-    def has(self, lowering: str) -> bool:
-        return any(step.lowering == lowering for step in self.graph.steps)
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """The kinds of steps that there are, each with the names of its lowerings."""
+        found: dict[str, dict[str, None]] = {}
+        for row in (detail.row for detail in self.details):
+            found.setdefault(row.kind, {})[row.step.lowering] = None
+        return [(kind, _KINDS[kind].format(", ".join(names))) for kind, names in found.items()]
 
     def over(self, nbytes: int) -> str:
         """Beside the bytes of the plan."""

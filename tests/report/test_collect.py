@@ -1,6 +1,7 @@
 """What a report gathers, as data."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fusionplan.db import Store
@@ -9,7 +10,8 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
 from fusionplan.report.collect import Subject, collect
 from fusionplan.report.data import Report
-from report_store import COLUMNS, NAME, ROWS, block, fill, measured
+from fusionplan.report.page import verdict
+from report_store import COLUMNS, NAME, ROWS, block, contest, fill, measured
 
 MIB = 1 << 20
 WIDE = ROWS * COLUMNS * 2
@@ -167,6 +169,28 @@ def test_the_gain_is_the_contests(stored):
         "eager": ("baseline", True),
         "the device's least": ("least", False),
     }
+
+
+def test_a_baseline_that_won_is_no_gain():
+    """Its second time, as the plan that was kept, is noise: 0.9 of the first here."""
+    graph = block()
+    found = contest(5e-5)
+    kept = replace(found.contestants[0], name="as kept", cold_s=1.8e-4)
+    slow = replace(found.contestants[1], cold_s=1.0)
+    told = replace(found, contestants=(found.contestants[0], slow, kept), winner="as kept")
+    plan = replace(measured(graph), groups=(), contest=told)
+    report = of(graph, plan)
+    assert report.graphs[0].runs_as == "eager"
+    names = [(way.name, way.kind, way.share) for way in report.gain.ways[:3]]
+    assert names == [
+        ("the plan: eager", "plan", pytest.approx(0.9)),
+        ("eager", "baseline", 1.0),
+        ("our plan, not kept", "ours", 1.0),
+    ]
+    assert verdict(report) == (
+        "No gain:",
+        "nothing that was tried is faster than eager (measured).",
+    )
 
 
 def test_trials_of_a_group(stored):

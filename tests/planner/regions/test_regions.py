@@ -31,6 +31,8 @@ from fusionplan.planner.regions import recompute, regions
 from fusionplan.planner.regions.chunks import Walk, walk
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.trace.aten_calls import operator
+from fusionplan.report.collect import Subject, collect
+from fusionplan.report.page import page
 from oracle import DEVICE, assert_close
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -315,6 +317,12 @@ def test_what_stands_for_a_region_is_shown(trained, monkeypatch):
     (region,) = [g for g in explained.groups if g.bodies]
     assert sum(times for times, _ in region.bodies) >= 1
     assert all(body.groups[0].kernels for _, body in region.bodies)
+    report = collect("step", [Subject("step", graph, plan, "")], builtin("h200"), None)
+    (step,) = [s for s in report.graphs[0].steps if s.group == region.number]
+    assert step.lowering == region.lowering
+    told = page(report)
+    assert "Runs instead of the region" in told
+    assert f"a region of several graphs ({region.lowering})" in told
 
 
 def test_the_row_sums_of_a_softmax_come_from_its_result():
