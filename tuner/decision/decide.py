@@ -152,10 +152,12 @@ class Decision:
         calls[winner] = self.baselines.ready[winner]
         again = self._told(self.ring.contest(calls))
         chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
-        self.progress.note(f"{winner} is the fastest; it is kept as the plan")
         if chosen in own:
-            self.progress.note(f"by a plan, {winner} is no faster than ours, which is kept")
+            self.progress.note(
+                f"{winner} is the fastest, but by a plan it is no faster than ours, which is kept"
+            )
             return own[chosen], replace(told, winner=chosen)
+        self.progress.note(f"{winner} is the fastest; it is kept as the plan")
         return kept.get(chosen, kept[AS_KEPT]), _joined(told, again, chosen)
 
     def _baseline(self, name: str) -> Plans:
