@@ -10,8 +10,8 @@ from typing import NoReturn, get_args
 import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph
-from fusionplan.planner.lowerings import base
-from fusionplan.planner.lowerings.base import Site
+from fusionplan.planner.lowerings import base, registry
+from fusionplan.planner.lowerings.base import Call, Lowering, Site
 from fusionplan.planner.lowerings.registry import (
     CALLS,
     LOWERINGS,
@@ -20,8 +20,11 @@ from fusionplan.planner.lowerings.registry import (
     calls,
     lowering_of,
 )
-from fusionplan.planner.plan import GroupPlan, LoweringName
+from fusionplan.planner.plan import GroupPlan, LoweringName, Plan
+from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.modules import captured_of
 from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.trial.running import Loaded, load
 from graphs import Builder
 
 ROOT = Path(base.__file__).parents[2]
@@ -110,6 +113,37 @@ def test_a_region_is_no_candidate() -> None:
     for odd in ("cudnn", None, ["triton"]):
         with pytest.raises(ValueError, match="no lowering"):
             Candidate.from_json({"lowering": odd})
+
+
+class Doubled(Lowering):
+    """A library's function, as somebody may add one."""
+
+    name: LoweringName = "vendor"
+
+    def options(self, group: Graph) -> tuple[str, ...]:
+        return ("doubled",)
+
+    def build(self, site: Site) -> Call:
+        assert site.options == "doubled"
+        return Call(lambda args: [args[0] * 2])
+
+
+def test_what_one_file_adds_is_tried_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Doubled()
+    monkeypatch.setitem(LOWERINGS, own.name, own)
+    monkeypatch.setattr(registry, "CALLS", (registry.ATEN, own))
+    b = Builder()
+    x = b.input(4, 6)
+    group = b.graph(b.op("add.Tensor", x, x))
+    assert [each for each, _ in calls(group)] == [registry.ATEN, own]
+    data, here = torch.randn(4, 6), torch.device("cpu")
+    loaded = load(group, Candidate(own.name, options="doubled"), here)
+    assert isinstance(loaded, Loaded)
+    assert torch.equal(loaded.bind([data], [])()[0], data * 2)
+    groups = (GroupPlan((1,), own.name, "", options="doubled"),)
+    executor = Executor(captured_of(group, here), Plan("", "cpu", (), "measured", groups), here)
+    assert torch.equal(executor(data)[0], data * 2)
+    assert "g0(" in executor.text
 
 
 def relu_of_a_product() -> Graph:
