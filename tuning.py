@@ -26,7 +26,7 @@ from .planner.lowerings.inductor import MODES
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.versions import versions
-from .tuner.capture.capture_model import Call, CapturedModel, capture_model, check_runs
+from .tuner.capture.capture_model import Call, CapturedModel, capture_model
 from .tuner.capture.rotating_inputs import Turns
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.decision.baselines import Baselines, model_baselines
@@ -184,17 +184,13 @@ def tune(
         reporting(progress, allowed.seconds) as told,
         undisturbed(model),
     ):
-        if place.measured and (reason := busy(place.device)):
-            told.note(reason)
-        place = replace(place, profile=calibrated(opened, place.profile))
-        if place.profile.estimated:
-            told.note(_ESTIMATED.format(name=place.profile.name))
+        place = _as_calibrated(place, opened, told)
         told.phase("capture", "running the model once")
         turns = Turns.of(call, _addresses(model))
-        turns.watch(lambda: check_runs(model, turns.calls[0], training))
-        turns.restore(0)
-        captured = capture_model(
-            model, turns.calls[0], training=training, dynamic=dynamic, numerics=numerics
+        captured = turns.watch(
+            lambda: capture_model(
+                model, turns.calls[0], training=training, dynamic=dynamic, numerics=numerics
+            )
         )
         turns.restore(0)
         for note in captured.notes:
@@ -217,6 +213,17 @@ def tune(
         else model,
         unloadable,
     )
+
+
+def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:
+    """The place with the rates that were measured for its device; what stands against figures of
+    it is told."""
+    if place.measured and (reason := busy(place.device)):
+        told.note(reason)
+    place = replace(place, profile=calibrated(store, place.profile))
+    if place.profile.estimated:
+        told.note(_ESTIMATED.format(name=place.profile.name))
+    return place
 
 
 def _unloadable(captured: CapturedModel) -> str | None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .capture_model import Call
+
+T = TypeVar("T")
 
 TURNS = 8
 """Copies, where the memory allows."""
@@ -57,13 +59,14 @@ class Turns:
     def __len__(self) -> int:
         return len(self.calls)
 
-    def watch(self, run: Callable[[], object]) -> None:
+    def watch(self, run: Callable[[], T]) -> T:
         """Run something on the first turn, and remember which of its tensors it writes to."""
         before = [_version(leaf) for leaf in self._leaves[0]]
-        run()
+        result = run()
         after = [_version(leaf) for leaf in self._leaves[0]]
         pairs = enumerate(zip(before, after, strict=True))
         self._written |= {i for i, (a, b) in pairs if a != b}
+        return result
 
     def one_after_another(self, call: Callable[[int], object]) -> Callable[[], object]:
         """A call without arguments, each time on the next turn."""
