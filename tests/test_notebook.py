@@ -69,3 +69,9 @@ def test_a_chain_of_four_moves_a_quarter_of_the_bytes_in_one_kernel(cells):
 def test_its_figures_are_plotted(cells):
     plots = [o for c in cells for o in c.outputs if "image/png" in o.get("data", {})]
     assert len(plots) == 2
+
+
+def test_a_plan_shows_itself(cells):
+    data = [o.get("data", {}) for c in cells for o in c.outputs]
+    shown = [each["text/html"] for each in data if "text/html" in each]
+    assert any('class="fusionplan"' in html and "sqrt" in html for html in shown)
