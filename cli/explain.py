@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -250,23 +248,11 @@ def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
     return Measured(trial.measured_s, trial.registers, trial.spill_bytes, trial.shared_bytes)
 
 
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]+)')
-
-
 def sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
-    """The innermost line of the user's code behind each node, where Dynamo kept it; of torch's code
-    where there is no other."""
-    import torch
+    """The line of the user's code behind each node, with its place."""
+    from ..planner.capture.source_lines import source_lines
 
-    within = f"{Path(torch.__file__).parent}/"
-    found = {}
-    for number, node in enumerate(nodes):
-        frames = list(_FRAME.finditer(str(node.meta.get("stack_trace") or "")))
-        frames = [f for f in frames if not f["file"].startswith(within)] or frames
-        if frames:
-            file = frames[-1]["file"].rsplit("/", 1)[-1]
-            found[number] = f"{file}:{frames[-1]['line']}: {frames[-1]['code'].strip()}"
-    return found
+    return {n: f"{found.place}: {found.code}" for n, found in source_lines(nodes).items()}
 
 
 # --- text ---

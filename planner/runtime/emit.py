@@ -78,7 +78,8 @@ class Emitter:
             self._delete(dead[position])
         values = ", ".join("None" if o is None else f"v{o}" for o in self.captured.graph.outputs)
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
-        return f"def call(args):\n    count[0] += 1\n{body}\n"
+        profiled = "    if is_profiled():\n        return profiled(args)\n"
+        return f"def call(args):\n{profiled}    count[0] += 1\n{body}\n"
 
     def _dead_after(self, units: Sequence[Unit]) -> dict[int, list[int]]:
         """By position of a unit, the values that it is the last to read (-1: inputs that nobody

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..capture.capture import Captured
+from ..capture.source_lines import source_lines
 from ..codegen.source import Program
 from ..config import Config
 from ..errors import PlanError, Refusal
@@ -27,6 +28,7 @@ from .launch import Launcher
 from .layout import match
 from .modules import captured_of
 from .phases import phase
+from .profiled import is_profiled, label, within_range
 from .schedule import Unit, schedule
 
 Lower = Callable[..., Program | Refusal]
@@ -63,6 +65,8 @@ class Executor:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._count = [0]
         self._bodies_of: list[Executor] = []
+        self._owners: list[int] = []
+        """The group of each launcher."""
         self._lower, self._load = lower, load
         self._programs: dict[tuple[str, Config], Program | Refusal] = {}
         own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
@@ -82,6 +86,7 @@ class Executor:
                 case Program() as program:
                     added = [load(kernel, self.device) for kernel in program.kernels]
                     groups[i] = Kernels(program, _register(added, len(launchers), names))
+                    self._owners += [i] * len(added)
                     launchers += added
                 case Graph() as calls:
                     groups[i] = calls
@@ -91,12 +96,26 @@ class Executor:
         emitter = Emitter(captured, How(pointers, cuda, guard), names)
         self.text = emitter.call(order, groups)
         self.kernels_per_call = emitter.kernels + within
+        names["is_profiled"], names["profiled"] = is_profiled, self._profiled
         self._module = _compiled(self.text, names)
+        self._ranged: Boxed | None = None
         self.boxed = self._guarded(self._module["call"])
 
     def __call__(self, *inputs: Any) -> list[Any]:
         with torch.no_grad():
             return list(self.boxed(list(inputs)))
+
+    def _profiled(self, args: list[Any]) -> Sequence[Any]:
+        """A call while a profiler runs: the same, with the source of each launch told."""
+        if self._ranged is None:
+            lines, names = source_lines(self.captured.fx_nodes), dict(self._module)
+            for i, (launcher, group) in enumerate(zip(self.launchers, self._owners, strict=True)):
+                name = label(launcher.source.name, self.plan.groups[group].nodes, lines)
+                for each in (f"k{i}", f"k{i}u"):
+                    names[each] = within_range(names[each], name)
+            names["is_profiled"] = lambda: False
+            self._ranged = _compiled(self.text, names)["call"]
+        return self._ranged(args)
 
     @property
     def calls(self) -> int:
