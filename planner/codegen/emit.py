@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import Config
 from ..nests.nest import Nest
-from ..tiles.program import Load, Store
+from ..tiles.instructions import Load, Store
 from ..tiles.tile import ALONE, Around, tile
 from ..values import values
 from .interpreter import InterpreterPrinter

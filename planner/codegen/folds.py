@@ -10,7 +10,7 @@ from ..graph.sizes import varies
 from ..graph.texts import text_of
 from ..stream.online import Correction
 from ..tiles.blocks import Dims
-from ..tiles.program import ONES, Loop, Mma, OnesMma, Reduce, Reduction, Welford
+from ..tiles.instructions import ONES, REDUCTIONS, Loop, Mma, OnesMma, Reduce, Reduction, Welford
 from ..values.values import Fold, Load, Value
 from . import welford
 from .body import convert, identity, literal
@@ -74,9 +74,7 @@ class Carried:
         self.loop = loop
         self.counter = counter
         self.states: dict[int, Reduction] = {
-            each.value: each
-            for each in loop.body
-            if isinstance(each, (Mma, OnesMma, Reduce, Welford)) and each.carried
+            each.value: each for each in loop.body if isinstance(each, REDUCTIONS) and each.carried
         }
         self._scales: dict[Correction, tuple[str, Dims]] = {}
 

@@ -12,7 +12,7 @@ from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Role, Term
 from ..tiles.blocks import INT32_LIMIT, Dims
-from ..tiles.program import (
+from ..tiles.instructions import (
     Body,
     Compute,
     Grid,
@@ -22,9 +22,9 @@ from ..tiles.program import (
     Parts,
     Place,
     Store,
-    TileProgram,
     Wait,
 )
+from ..tiles.program import TileProgram
 from ..tiles.tile import Pass
 from ..values import values
 from . import folds

@@ -10,7 +10,7 @@ from ..graph.dtypes import TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.texts import text_of
 from ..tiles.blocks import Dims
-from ..tiles.program import Loop
+from ..tiles.instructions import Loop
 from ..values.values import Fold, Value
 from .body import literal
 from .scope import Scope

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
-from ..tiles.program import Mma, TileProgram
+from ..tiles.instructions import Mma
+from ..tiles.program import TileProgram
 from ..values.values import Choice, Compute, Load
 from .staging import of_warp
 

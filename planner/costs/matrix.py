@@ -11,15 +11,8 @@ from ..graph.graph import Graph, Ref
 from ..graph.ops import Contraction, bound, row
 from ..tiles.blocks import Blocks
 from ..tiles.descriptors import LONGEST
-from ..tiles.program import (
-    ONES,
-    WARPGROUP,
-    Load,
-    Mma,
-    OnesMma,
-    Store,
-    TileProgram,
-)
+from ..tiles.instructions import ONES, WARPGROUP, Load, Mma, OnesMma, Store
+from ..tiles.program import TileProgram
 from .device import DeviceProfile
 from .tile_cache import once
 from .traffic import turns

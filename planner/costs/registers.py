@@ -10,27 +10,24 @@ from ..graph.dtypes import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
 from ..tiles.descriptors import LONGEST
-from ..tiles.program import (
+from ..tiles.instructions import (
     ONES,
+    REDUCTIONS,
     Instruction,
     Loop,
     Mma,
     OnesMma,
     Parts,
-    Reduce,
     Store,
-    TileProgram,
     Unit,
     Welford,
-    by_body,
-    walk,
 )
+from ..tiles.program import TileProgram, by_body, walk
 from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging
 from .alike import classes
 from .tile_cache import once
 
-_REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 MOST = 255
 _NARROW = 4  # Bytes of an element: a thread loads 16 bytes at once.
 
@@ -331,7 +328,7 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
                 found[-1].outputs += (output,)
             case _:
                 found[-1].values += _computed([each])
-                if isinstance(each, _REDUCTIONS):
+                if isinstance(each, REDUCTIONS):
                     found.append(_Stretch([]))
     return [each for each in found if each.values or each.outputs]
 
@@ -339,7 +336,7 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
 def _computed(instructions: Iterable[Instruction]) -> list[int]:
     """The values that are complete where they stand."""
     values = (i for i in instructions if not isinstance(i, (Store, Loop, Parts)))
-    return [i.value for i in values if not (isinstance(i, _REDUCTIONS) and i.carried)]
+    return [i.value for i in values if not (isinstance(i, REDUCTIONS) and i.carried)]
 
 
 @by_identity(64)

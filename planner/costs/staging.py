@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from ..graph.dtypes import itemsize
-from ..tiles.program import ONES, Load, Loops, Mma, OnesMma, Store, TileProgram
+from ..tiles.instructions import ONES, Load, Loops, Mma, OnesMma, Store
+from ..tiles.program import TileProgram
 from ..values import values
 from .tile_cache import once
 

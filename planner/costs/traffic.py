@@ -10,8 +10,9 @@ from ..graph.dtypes import itemsize
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..tiles.blocks import Blocks
+from ..tiles.instructions import Load, Loop, Loops, Store
 from ..tiles.passes.assign_programs import tiles_in_all
-from ..tiles.program import Load, Loop, Loops, Store, TileProgram, by_body
+from ..tiles.program import TileProgram, by_body
 from .alike import classes
 from .device import DeviceProfile
 from .tile_cache import once

@@ -11,10 +11,8 @@ from ..graph.dtypes import itemsize
 from ..graph.op import Accuracy, Op
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
-from ..tiles.passes.assign_programs import tiles_in_all
-from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
-from ..tiles.program import Compute as Evaluate
-from ..tiles.program import (
+from ..tiles.instructions import Compute as Evaluate
+from ..tiles.instructions import (
     Grid,
     Load,
     Loop,
@@ -24,10 +22,11 @@ from ..tiles.program import (
     Reduce,
     Reduction,
     Store,
-    TileProgram,
     Welford,
-    by_body,
 )
+from ..tiles.passes.assign_programs import tiles_in_all
+from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
+from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
 from ..values.values import Choice, Compute, ValueKind
 from . import matrix, staging, tile_cache

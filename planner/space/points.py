@@ -10,7 +10,7 @@ from functools import lru_cache
 from ..nests.linear_forms import Role, TileAxis
 from ..nests.nest import Nest
 from ..tiles.blocks import power_of_two
-from ..tiles.program import LEAST_MMA
+from ..tiles.instructions import LEAST_MMA
 
 WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..nests.nest import Nest
 from ..values import values
+from .blocks import Blocks
 from .descriptors import Described
-from .program import (
+from .instructions import (
     Body,
     Compute,
     Grid,
+    Head,
     Instruction,
     LaunchNext,
     Load,
@@ -20,39 +23,32 @@ from .program import (
     Place,
     Reduce,
     Store,
-    TileProgram,
     Welford,
 )
 
 
-def listing(program: TileProgram) -> str:
+def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | None) -> str:
     """Axes with their blocks, the grid, then the instructions. `v8 [128 64] = mma v4 * v6` gives
     the shape of a tile; a value without one is a scalar."""
-    return "\n".join(_Listing(program).lines())
+    axes = zip(nest.axes, blocks.sizes, strict=True)
+    lines = [f"axis {a.name}: {a.extent} {a.role.value}, blocks of {size}" for a, size in axes]
+    lines += [] if grid is None else [_grid(grid)]
+    lines += ["launch next" if isinstance(each, LaunchNext) else "wait" for each in head]
+    return "\n".join([*lines, *_Listing(nest, blocks).lines(body, "")])
 
 
 class _Listing:
-    def __init__(self, program: TileProgram) -> None:
-        self.program = program
-        self.nest = program.nest
-        self.blocks = program.blocks
+    def __init__(self, nest: Nest, blocks: Blocks) -> None:
+        self.nest = nest
+        self.blocks = blocks
 
-    def lines(self) -> Iterator[str]:
-        for axis, size in zip(self.nest.axes, self.blocks.sizes, strict=True):
-            yield f"axis {axis.name}: {axis.extent} {axis.role.value}, blocks of {size}"
-        if self.program.grid is not None:
-            yield _grid(self.program.grid)
-        for each in self.program.head:
-            yield "launch next" if isinstance(each, LaunchNext) else "wait"
-        yield from self._body(self.program.body, "")
-
-    def _body(self, body: Body, indent: str) -> Iterator[str]:
+    def lines(self, body: Body, indent: str) -> Iterator[str]:
         for each in body:
             match each:
                 case Loop(axis=axis, body=inner):
                     yield indent + self._loop(each)
                     before, self.blocks = self.blocks, each.blocks or self.blocks
-                    yield from self._body(inner, indent + "  ")
+                    yield from self.lines(inner, indent + "  ")
                     self.blocks = before
                     for values in each.combined:
                         yield f"{indent}combine lanes of {_names(values)}"
@@ -61,7 +57,7 @@ class _Listing:
                     before, self.blocks = self.blocks, each.blocks
                     for number, part in enumerate(bodies):
                         yield f"{indent}part {number} of {name}, of {_names(values)}"
-                        yield from self._body(part, indent + "  ")
+                        yield from self.lines(part, indent + "  ")
                     self.blocks = before
                 case Store(output=output):
                     value = self.nest.outputs[output].value

@@ -9,249 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import wraps
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from ..graph.op import Accuracy
 from ..memo import by_identity
-from ..nests.linear_forms import Access
 from ..nests.nest import Nest
-from ..stream.online import Correction
 from ..values.values import Fold
 from .blocks import Blocks
-from .descriptors import Described
+from .instructions import (
+    REDUCTIONS,
+    Body,
+    Change,
+    Evaluation,
+    Grid,
+    Head,
+    Instruction,
+    Loop,
+    Loops,
+    Mma,
+    Parts,
+    Reduction,
+    Store,
+)
+from .listing import listing
 
 Result = TypeVar("Result")
-
-LEAST_MMA = 16
-"""The least size of each side of an mma."""
-
-ONES = LEAST_MMA
-"""Columns of ones with which rows are multiplied to sum them."""
-
-WARPGROUP = 4
-"""Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
-
-Hint = Literal["", "first", "last"]
-"""What the cache evicts first, or last; "" says nothing."""
-
-
-class Place(Enum):
-    """Where a loaded tile is kept for those that read it."""
-
-    REGISTERS = "registers"
-    SHARED = "shared"
-    """Only mma operands read it, straight from shared memory."""
-    BOTH = "shared and registers"
-    """Mma operands read it, and others in registers too."""
-
-
-class Unit(Enum):
-    """What multiplies the tiles of an mma."""
-
-    WARPGROUP = "warpgroup"
-    """Tensor cores, four warps at once, straight from shared memory."""
-    WARP = "warp"
-    """Tensor cores, each warp by itself, from registers."""
-    FMA = "fma"
-    """No tensor core: float32 in full precision."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchNext:
-    """Let the next kernel of the stream be launched (programmatic dependent launch)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait until all that the kernel before has written can be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Read the tile of a loaded value."""
-
-    value: int
-    input: int
-    """The number of the tensor that is read."""
-    access: Access
-    place: Place = Place.REGISTERS
-    via: Described | None = None
-    """The descriptor that copies it in bulk; None: by pointers."""
-    twice: bool = False
-    """Loaded once for mma operands and once more for other readers."""
-    hint: Hint = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Evaluate a value that is no load and no reduction."""
-
-    value: int
-    rounded: bool = False
-    """A product that is rounded before it is subtracted, never joined to one instruction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mma:
-    """A matrix product of tiles [m, k] x [k, n], given by axes. carried: added to the accumulator
-    of the loop around it."""
-
-    value: int
-    source: int
-    times: int
-    m: int
-    """The axis of results that comes from `source`."""
-    n: int
-    """That which comes from `times`."""
-    k: int
-    carried: bool
-    ieee: bool
-    """Of float32 in full precision."""
-    suits_warpgroup: bool = False
-    """Whether the rows and the warps are as a warpgroup multiplies them."""
-    correction: Correction | None = None
-    """How the accumulator follows an extremum that moves in the same loop."""
-    accuracy: Accuracy = Accuracy.EXACT
-    """Of the exponential that corrects it."""
-
-    @property
-    def is_turned(self) -> bool:
-        """Whether `times` is written as the left operand: dimensions go in the order of axes."""
-        return self.m > self.n
-
-    @property
-    def left(self) -> int:
-        return self.times if self.is_turned else self.source
-
-    @property
-    def right(self) -> int:
-        return self.source if self.is_turned else self.times
-
-    @property
-    def rows(self) -> int:
-        return min(self.m, self.n)
-
-    @property
-    def columns(self) -> int:
-        return max(self.m, self.n)
-
-    @property
-    def unit(self) -> Unit:
-        if self.ieee:
-            return Unit.FMA
-        return Unit.WARPGROUP if self.suits_warpgroup else Unit.WARP
-
-
-@dataclass(frozen=True, slots=True)
-class OnesMma:
-    """A sum along axis k as a matrix product with columns of ones."""
-
-    value: int
-    source: int
-    k: int
-    carried: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """Reduce tiles, or take them into the state that the loop around carries."""
-
-    value: int
-    carried: bool
-    joined: tuple[int, ...] = ()
-    """The other sums that are reduced with it at once."""
-    correction: Correction | None = None
-    """How the state follows an extremum that moves in the same loop."""
-    accuracy: Accuracy = Accuracy.EXACT
-    """Of the exponential that corrects it."""
-    followed: bool = False
-    """Whether the correction of another state of the loop reads this one."""
-    compensated: bool = False
-    """Whether the sum carries what its additions lose (Kahan)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Welford:
-    """Sum squared distances from a mean; carried: from the mean of what the loop has seen."""
-
-    value: int
-    carried: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write the tile of an output."""
-
-    output: int
-    access: Access
-    via: Described | None = None
-    hint: Hint = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """Walk a tile axis in blocks."""
-
-    axis: int
-    carries: tuple[int, ...]
-    """The reductions that are complete after the loop."""
-    body: Body
-    by_lane: bool
-    """Every lane keeps a state of its own, combined after the loop."""
-    stages: int = 1
-    """Turns whose loads are under way at once."""
-    flatten: bool = False
-    """Run as one loop with the loop inside it."""
-    reverse: bool = False
-    """From the last block to the first."""
-    blocks: Blocks | None = None
-    """Those of its body where they are wider than the program's."""
-    combined: tuple[tuple[int, ...], ...] = ()
-    """The states that are combined after the loop, those that are reduced at once together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """An epilogue over one part of the tile's columns after another."""
-
-    axis: int
-    values: tuple[int, ...]
-    """The values from before that are cut."""
-    bodies: tuple[Body, ...]
-    """One of each part: what does not vary along the axis is done in the first alone."""
-    blocks: Blocks
-
-
-Instruction = Load | Compute | Mma | OnesMma | Reduce | Welford | Store | Loop | Parts
-Evaluation = Load | Compute | Mma | OnesMma | Reduce | Welford
-"""An instruction that gives a value."""
-Reduction = Mma | OnesMma | Reduce | Welford
-Body = tuple[Instruction, ...]
-Loops = tuple[Loop, ...]
-Change = Callable[[Instruction, Loops, Blocks], Instruction]
-"""From an instruction, the loops around it and the blocks there to what takes its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """How tiles are given to programs."""
-
-    tiles: int
-    """Blocks of work."""
-    programs: int
-    """Programs that are started for them."""
-    persistent: bool
-    """A program walks over several tiles."""
-    step: int
-    """From one tile of a program to its next."""
-    stages: int
-    """Tiles of a persistent program whose loads are under way at once."""
-    stripe: int
-    """Blocks of the last axis but one that go together before the last axis moves on."""
-    reverse: bool = False
-    """The last tile first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +43,7 @@ class TileProgram:
     nest: Nest
     blocks: Blocks
     body: Body
-    head: tuple[LaunchNext | Wait, ...] = ()
-    """Before anything is read or written."""
+    head: Head = ()
     grid: Grid | None = None
     mmas: Mapping[int, Mma] = field(init=False, repr=False, compare=False)
     """By value, in the order of values."""
@@ -325,9 +106,7 @@ class TileProgram:
         return max((self.tile(v) for v in values if v not in staged), default=1)
 
     def __str__(self) -> str:
-        from .listing import listing
-
-        return listing(self)
+        return listing(self.nest, self.blocks, self.body, self.head, self.grid)
 
 
 def walk(body: Body, around: Loops = ()) -> Iterator[tuple[Instruction, Loops]]:
@@ -400,7 +179,7 @@ def _evaluated(body: Body) -> tuple[tuple[Evaluation, Loops], ...]:
 @by_identity(256)
 def _reductions(body: Body) -> dict[int, Reduction]:
     steps = (each for each, _ in _evaluated(body))
-    return {s.value: s for s in steps if isinstance(s, (Mma, OnesMma, Reduce, Welford))}
+    return {s.value: s for s in steps if isinstance(s, REDUCTIONS)}
 
 
 @by_identity(256)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..values.values import Fold
-from .program import (
+from .instructions import (
     LEAST_MMA,
+    REDUCTIONS,
     Body,
     Evaluation,
     Load,
@@ -18,11 +19,8 @@ from .program import (
     Place,
     Reduce,
     Store,
-    TileProgram,
-    Welford,
 )
-
-_REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
+from .program import TileProgram
 
 
 def verify(program: TileProgram) -> None:
@@ -72,7 +70,7 @@ class _Checker:
 
     def _loop(self, loop: Loop, done: set[int], moving: set[int]) -> Iterator[str]:
         name = self.nest.axes[loop.axis].name
-        taken = [i.value for i in loop.body if isinstance(i, _REDUCTIONS) and i.carried]
+        taken = [i.value for i in loop.body if isinstance(i, REDUCTIONS) and i.carried]
         if sorted(taken) != sorted(loop.carries):
             yield f"the loop over {name} carries {loop.carries}, but takes {taken} in"
         if loop.stages > 1 and any(isinstance(each, Loop) for each in loop.body):
@@ -98,7 +96,7 @@ class _Checker:
             yield f"v{each.source} is summed by ones, but others read it in registers"
         if isinstance(each, Load) and each.via is not None and each.place is not Place.SHARED:
             yield f"v{each.value} is copied in bulk to {each.place.value}"
-        if not isinstance(each, _REDUCTIONS) or not each.carried:
+        if not isinstance(each, REDUCTIONS) or not each.carried:
             done.update(own)
             return
         if each.value not in moving:

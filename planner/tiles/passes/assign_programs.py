@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ...graph.sizes import varies
 from ...nests.linear_forms import Role
-from ..program import Grid, Loop, TileProgram
+from ..instructions import Grid, Loop
+from ..program import TileProgram
 
 
 def assign_programs(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ..blocks import Blocks
 from ..descriptors import Described, described
-from ..program import Instruction, Load, Loops, Place, Store, TileProgram, rewritten
+from ..instructions import Instruction, Load, Loops, Place, Store
+from ..program import TileProgram, rewritten
 
 
 def choose_access(program: TileProgram, *, access: str) -> TileProgram:

@@ -9,7 +9,8 @@ from ...graph.op import Accuracy, Op
 from ...nests.nest import Nest
 from ...values.values import Compute
 from ..blocks import Blocks
-from ..program import Instruction, Loops, Mma, Reduce, TileProgram, rewritten
+from ..instructions import Instruction, Loops, Mma, Reduce
+from ..program import TileProgram, rewritten
 
 
 def choose_correction_accuracy(program: TileProgram) -> TileProgram:

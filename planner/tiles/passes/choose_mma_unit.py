@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..program import WARPGROUP, Instruction, Loops, Mma, TileProgram
+from ..instructions import WARPGROUP, Instruction, Loops, Mma
+from ..program import TileProgram
 from .select_ones_mma import has_warpgroup_rows
 
 

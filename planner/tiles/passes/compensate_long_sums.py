@@ -7,7 +7,8 @@ from dataclasses import replace
 from ...graph.ops import SUM
 from ...graph.sizes import nominal
 from ..blocks import Blocks
-from ..program import Instruction, Loops, Reduce, TileProgram, rewritten
+from ..instructions import Instruction, Loops, Reduce
+from ..program import TileProgram, rewritten
 
 MANY_TURNS = 128
 """Turns of a loop from which on a sum carries what it loses."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..program import Instruction, Load, Loops, Place, TileProgram, Unit
+from ..instructions import Instruction, Load, Loops, Place, Unit
+from ..program import TileProgram
 
 
 def duplicate_raced_loads(program: TileProgram) -> TileProgram:

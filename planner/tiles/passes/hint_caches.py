@@ -11,7 +11,8 @@ from ...nests.linear_forms import Access, Role
 from ...nests.nest import Nest
 from ...values import values
 from ..blocks import Blocks
-from ..program import Hint, Instruction, Load, Loops, Store, TileProgram, rewritten, walk
+from ..instructions import Hint, Instruction, Load, Loops, Store
+from ..program import TileProgram, rewritten, walk
 
 
 def hint_caches(program: TileProgram, *, eviction: str, again: frozenset[int]) -> TileProgram:

@@ -11,18 +11,8 @@ from ...memo import by_identity
 from ...nests.nest import Nest
 from ...values.values import ancestors
 from ..blocks import Blocks
-from ..program import (
-    Body,
-    Instruction,
-    Loop,
-    Parts,
-    Reduce,
-    Reduction,
-    Store,
-    TileProgram,
-    Welford,
-    walk,
-)
+from ..instructions import Body, Instruction, Loop, Parts, Reduce, Reduction, Store, Welford
+from ..program import TileProgram, walk
 
 MOST = 4
 """Sums at once: more need more registers than meeting again costs."""

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ...values.values import Fold
 from ..blocks import Blocks
-from ..program import Instruction, Load, Loops, Mma, OnesMma, Place, TileProgram
+from ..instructions import Instruction, Load, Loops, Mma, OnesMma, Place
+from ..program import TileProgram
 
 
 def keep_operands_shared(program: TileProgram) -> TileProgram:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..program import LaunchNext, TileProgram, Wait
+from ..instructions import LaunchNext, Wait
+from ..program import TileProgram
 
 
 def overlap_kernels(program: TileProgram) -> TileProgram:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..program import Instruction, Loop, Loops, TileProgram
+from ..instructions import Instruction, Loop, Loops
+from ..program import TileProgram
 
 
 def pipeline_loops(program: TileProgram, *, num_stages: int, flatten: bool) -> TileProgram:

@@ -10,7 +10,8 @@ from ...nests.nest import Nest
 from ...stream.online import Correction
 from ...values import values
 from ..blocks import Blocks, Sizes
-from ..program import Body, Compute, Instruction, Load, Loop, Reduce, Store, TileProgram, Welford
+from ..instructions import Body, Compute, Instruction, Load, Loop, Reduce, Store, Welford
+from ..program import TileProgram
 
 
 def place_blocks(nest: Nest, *, blocks: Sizes) -> TileProgram:

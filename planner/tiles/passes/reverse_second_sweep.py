@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 from ...graph.sizes import varies
-from ..program import Body, Instruction, Loop, TileProgram, Welford
+from ..instructions import Body, Instruction, Loop, Welford
+from ..program import TileProgram
 
 
 def reverse_second_sweep(program: TileProgram, *, later: bool) -> TileProgram:

@@ -16,7 +16,8 @@ from ...memo import by_identity
 from ...nests.nest import Nest
 from ...values import values
 from ..blocks import Blocks
-from ..program import Compute, Instruction, Loops, TileProgram, rewritten
+from ..instructions import Compute, Instruction, Loops
+from ..program import TileProgram, rewritten
 
 
 def round_cancelled_products(program: TileProgram) -> TileProgram:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...graph.dtypes import MATMUL_DTYPES
 from ...nests.nest import Nest
 from ..blocks import Blocks
-from ..program import LEAST_MMA, Instruction, Loops, Mma, Reduce, TileProgram
+from ..instructions import LEAST_MMA, Instruction, Loops, Mma, Reduce
+from ..program import TileProgram
 
 _Axes = tuple[int, int, int]
 """m, n and k of an mma."""

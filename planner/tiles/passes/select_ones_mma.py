@@ -13,15 +13,8 @@ from ...graph.ops import SUM
 from ...nests.nest import Nest
 from ...values.values import Fold, Load
 from ..blocks import Blocks
-from ..program import (
-    WARPGROUP,
-    Instruction,
-    Loops,
-    Mma,
-    OnesMma,
-    Reduce,
-    TileProgram,
-)
+from ..instructions import WARPGROUP, Instruction, Loops, Mma, OnesMma, Reduce
+from ..program import TileProgram
 
 
 def select_ones_mma(program: TileProgram) -> TileProgram:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...errors import Refused
 from ...nests.nest import Nest
-from ..program import (
+from ..instructions import (
     LEAST_MMA,
     Body,
     Instruction,
@@ -21,9 +21,9 @@ from ..program import (
     Parts,
     Reduce,
     Store,
-    TileProgram,
     Welford,
 )
+from ..program import TileProgram
 
 
 def split_epilogue(program: TileProgram, *, subtiles: int) -> TileProgram:

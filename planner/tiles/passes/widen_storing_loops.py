@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..program import Body, Instruction, Loop, TileProgram
+from ..instructions import Body, Instruction, Loop
+from ..program import TileProgram
 
 
 def widen_storing_loops(program: TileProgram, *, widen: int) -> TileProgram:

@@ -12,8 +12,7 @@ from fusionplan.planner.config import NATURAL, Config, Layout
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref
 from fusionplan.planner.nests.nest import Nest, schedule
-from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
-from fusionplan.planner.tiles.program import (
+from fusionplan.planner.tiles.instructions import (
     Load,
     Loop,
     Mma,
@@ -22,10 +21,11 @@ from fusionplan.planner.tiles.program import (
     Place,
     Reduce,
     Store,
-    TileProgram,
     Unit,
     Wait,
 )
+from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
+from fusionplan.planner.tiles.program import TileProgram
 from fusionplan.planner.tiles.tile import PASSES, Around, passed, tile, tiled
 from fusionplan.planner.tiles.verify import verify
 from graphs import Builder
