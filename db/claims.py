@@ -23,12 +23,18 @@ LONGEST_S = 3600.0
 """No lease is longer; one that ends later was made before the clock was set back."""
 
 
+def is_free(connection: Connection, key: str, holder: str) -> bool:
+    """Whether the holder could take the claim. It only reads, so that those who are too late do not
+    keep the others from writing."""
+    anothers = select(Claim.key).where(Claim.key == key, ~_is_open(connection, holder))
+    return connection.execute(anothers).first() is None
+
+
 def take(connection: Connection, key: str, holder: str, lease_s: float) -> bool:
     """Whether the claim is the holder's now."""
-    now = _now(connection)
-    lost = or_(Claim.holder == holder, Claim.expires_at <= now, Claim.expires_at > now + LONGEST_S)
-    ends = now + min(lease_s, LONGEST_S)
-    taken = update(Claim).where(Claim.key == key, lost).values(holder=holder, expires_at=ends)
+    ends = _now(connection) + min(lease_s, LONGEST_S)
+    is_open = _is_open(connection, holder)
+    taken = update(Claim).where(Claim.key == key, is_open).values(holder=holder, expires_at=ends)
     if connection.execute(taken).rowcount:
         return True
     if connection.execute(select(func.count()).where(Claim.key == key)).scalar_one():
@@ -49,6 +55,12 @@ def end(connection: Connection, key: str) -> None:
 
 def release(connection: Connection, holder: str) -> None:
     connection.execute(delete(Claim).where(Claim.holder == holder))
+
+
+def _is_open(connection: Connection, holder: str) -> ColumnElement[bool]:
+    """Whether a claim is the holder's own, or nobody's any more."""
+    now = _now(connection)
+    return or_(Claim.holder == holder, Claim.expires_at <= now, Claim.expires_at > now + LONGEST_S)
 
 
 def _now(connection: Connection) -> ColumnElement[float]:

@@ -317,6 +317,14 @@ class Store:
         row = columns(trial)
         made = select(Trial.id).where(*_identity(trial, row), ~Trial.transient)
 
+        def look() -> bool:
+            with self._reading() as connection:
+                is_free = claims.is_free(connection, _claim(row), holder)
+                return is_free and connection.execute(made).first() is None
+
+        if not self._patiently(look):
+            return False
+
         def take(connection: Connection) -> bool:
             # In this order: who adds a trial ends its claim in the same transaction.
             won = claims.take(connection, _claim(row), holder, lease_s)

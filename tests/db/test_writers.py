@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fusionplan.db import Store, StoreError, StoreUnavailable
+from fusionplan.db.engine import writing
 from fusionplan.db.location import resolve
 from fusionplan.db.records import EVIDENCE
 from sqlalchemy import create_engine, text
@@ -117,6 +118,16 @@ def test_of_many_that_claim_at_once_one_wins(location, store, trial):
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(claim, range(8))) == 5
+
+
+def test_who_comes_too_late_for_a_claim_waits_for_no_writer(location, store, trial):
+    """Sixteen tuners that ask again and again would keep each other from renewing their leases."""
+    assert store.claim(trial(), "a", 60)
+    store.add_trial(trial(1))
+    with writing(store._engine) as busy, ThreadPoolExecutor(1) as pool:
+        busy.execute(text("UPDATE claim SET expires_at = expires_at"))
+        late = pool.submit(lambda: [store.claim(trial(n), "b", 60) for n in (0, 1)])
+        assert late.result(timeout=10) == [False, False]
 
 
 # What happens to a store in use

@@ -14,11 +14,14 @@ class Heartbeat:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        if self._thread is None:
-            self._over.clear()
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-            self._thread.start()
+    def start(self) -> bool:
+        """Whether it was not under way before."""
+        if self._thread is not None:
+            return False
+        self._over.clear()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+        return True
 
     def stop(self) -> None:
         """No call is under way any more when this returns."""

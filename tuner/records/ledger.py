@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -78,6 +79,8 @@ class Ledger:
     _seen: dict[str, int] = field(default_factory=dict)
     """The newest trial of each group that was read."""
     _alive: Heartbeat | None = None
+    _renewed: float = 0.0
+    """When all claims were renewed last, on `time.monotonic`."""
     _doubted: set[tuple[str, Candidate]] = field(default_factory=set)
     """What failed in an earlier run for a cause that may lie outside of it."""
     _failed: set[tuple[str, Candidate]] = field(default_factory=set)
@@ -133,10 +136,18 @@ class Ledger:
         `let_go`."""
         if self._alive is None:
             self._alive = Heartbeat(self._renew, LEASE_S / 4)
+        began = time.monotonic()
         won = self.store.claim(self._trial(group, candidate), self.holder, LEASE_S)
-        if won:
-            self._alive.start()
+        if won and self._alive.start():
+            self._renewed = began
         return won
+
+    def keeps(self, group: Group, candidate: Candidate) -> bool:
+        """Whether what was claimed some time ago is this tuner's still. A busy database may have
+        kept the heartbeat from renewing it; it is then claimed again."""
+        if time.monotonic() - self._renewed < LEASE_S / 2:
+            return True
+        return self.claim(group, candidate)
 
     def let_go(self) -> None:
         """Nothing is this tuner's any more."""
@@ -147,7 +158,9 @@ class Ledger:
     def _renew(self) -> None:
         # That the store cannot be written is told by the next trial.
         with contextlib.suppress(StoreError):
+            began = time.monotonic()
             self.store.renew(self.holder, LEASE_S)
+            self._renewed = began
 
     def _trial(self, group: Group, candidate: Candidate) -> TrialRecord:
         """What identifies the trial."""

@@ -52,6 +52,7 @@ last of it."""
 AGAIN = 4
 """Most candidates of a group that are tried once more, because what they failed for may be no fault
 of theirs: on a machine where all fail, more would take all the time."""
+ELSEWHERE = "another tuner is at it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,11 @@ class _Search:
         cost: Cost,
         compiled: Resources | Failure,
         meanwhile: Callable[[], None],
-    ) -> Outcome:
-        """Settle one that came from the compiler."""
+    ) -> Outcome | None:
+        """Settle one that came from the compiler. None: it took so long that another tuner has
+        taken it over."""
+        if not self.bench.ledger.keeps(self.group, candidate):
+            return None
         if not isinstance(compiled, Resources):
             self.finish(candidate, compiled, cost, None)
             return compiled
@@ -326,7 +330,8 @@ class _Configs:
         cost = self.space.judge(config)
         if isinstance(cost, Cost):
             pending = self.search.bench.lab.compile(self.search.group, config)
-            self.search.measure(candidate, cost, pending.result(), lambda: None)
+            if self.search.measure(candidate, cost, pending.result(), lambda: None) is None:
+                self.elsewhere.add(config)
 
     def _take_news(self) -> None:
         self.search.take_news()
@@ -423,7 +428,7 @@ class _Configs:
             self._tell(trial, Rejected(f"a kernel like it spilled {spilled} bytes a thread"))
             return None
         if not self._is_ours(config):
-            self._tell(trial, Rejected("another tuner is at it"))
+            self._tell(trial, Rejected(ELSEWHERE))
             return None
         return cost
 
@@ -468,7 +473,9 @@ class _Configs:
             self.search.found.compiled.add(config, flying.estimated, registers, spills)
         outcome = self.search.measure(flying.candidate, flying.cost, compiled, self._fill)
         self.measuring = 0
-        self._tell(flying.trial, outcome)
+        if outcome is None and config is not None:
+            self.elsewhere.add(config)
+        self._tell(flying.trial, outcome or Rejected(ELSEWHERE))
 
     def _is_good_enough(self) -> bool:
         """Near the floor of what the device can do, and no better for a while."""

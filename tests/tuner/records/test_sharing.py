@@ -17,9 +17,9 @@ from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.search.config_search import Budget, tune_group
 from fusionplan.tuner.search.runoff import Bench
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Failure, Timed
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Failure, Resources, Timed
 from fusionplan.tuner.workers.lab import Group
-from tuner_fakes import FakeLab
+from tuner_fakes import FINE, FakeLab
 from tuner_graphs import softmax
 
 H200 = builtin("h200")
@@ -120,6 +120,34 @@ def test_a_tuner_that_waits_long_is_still_alive(place: Path, monkeypatch: pytest
         first.let_go()
         assert second.claim(GROUP, ATEN)
         second.let_go()
+
+
+def test_a_claim_that_was_lost_is_not_measured(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """A database so busy that the heartbeat comes too late: what another took over is the other's,
+    what nobody took is claimed again."""
+    monkeypatch.setattr(ledgers, "LEASE_S", 0.2)
+    monkeypatch.setattr(ledgers.Heartbeat, "_run", lambda self: None)
+    taken: list[Candidate] = []
+
+    def compiled(config: Config) -> Resources:
+        if len(taken) < 2:
+            candidate = Candidate("triton", config)
+            taken.append(candidate)
+            time.sleep(0.3)
+            if len(taken) == 1:
+                with Store.open(place) as store:
+                    other = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+                    assert other.claim(GROUP, candidate)
+                    other.add(GROUP, candidate, Timed(7.0, 0.0, 3))
+        return FINE
+
+    lab = FakeLab(slow, resources=compiled)
+    with Store.open(place) as store:
+        found = tune(store, lab, 6)
+    measured = [candidate for _, candidate in lab.measured]
+    assert taken[0] not in measured
+    assert found.outcomes[taken[0]] == Timed(7.0, 0.0, 0)
+    assert measured.count(taken[1]) == 1
 
 
 def test_ctrl_c_lets_go(place: Path):
