@@ -32,7 +32,7 @@ def is_free(connection: Connection, key: str, holder: str) -> bool:
 
 def take(connection: Connection, key: str, holder: str, lease_s: float) -> bool:
     """Whether the claim is the holder's now."""
-    ends = _now(connection) + min(lease_s, LONGEST_S)
+    ends = clock(connection) + min(lease_s, LONGEST_S)
     is_open = _is_open(connection, holder)
     taken = update(Claim).where(Claim.key == key, is_open).values(holder=holder, expires_at=ends)
     if connection.execute(taken).rowcount:
@@ -44,7 +44,7 @@ def take(connection: Connection, key: str, holder: str, lease_s: float) -> bool:
 
 
 def renew(connection: Connection, holder: str, lease_s: float) -> None:
-    ends = _now(connection) + min(lease_s, LONGEST_S)
+    ends = clock(connection) + min(lease_s, LONGEST_S)
     connection.execute(update(Claim).where(Claim.holder == holder).values(expires_at=ends))
 
 
@@ -59,11 +59,11 @@ def release(connection: Connection, holder: str) -> None:
 
 def _is_open(connection: Connection, holder: str) -> ColumnElement[bool]:
     """Whether a claim is the holder's own, or nobody's any more."""
-    now = _now(connection)
+    now = clock(connection)
     return or_(Claim.holder == holder, Claim.expires_at <= now, Claim.expires_at > now + LONGEST_S)
 
 
-def _now(connection: Connection) -> ColumnElement[float]:
+def clock(connection: Connection) -> ColumnElement[float]:
     """Seconds since 1970 by the database's clock, at the time of the statement."""
     text = _CLOCKS.get(connection.dialect.name, _CLOCKS["mysql"])
     return literal_column(text, Double)

@@ -165,6 +165,26 @@ class Claim(Base):
     expires_at: Mapped[float] = mapped_column(Double)
 
 
+class Job(Base):
+    """A search that a tune shares. tune: whose it is; expires_at, deadline_at: seconds since 1970
+    by the clock of the database."""
+
+    __tablename__ = "job"
+
+    key: Mapped[str] = mapped_column(KEY, primary_key=True)
+    tune: Mapped[str] = mapped_column(String(64), index=True)
+    name: Mapped[str] = mapped_column(NAME)
+    graph_key: Mapped[str] = mapped_column(KEY)
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key))
+    versions: Mapped[str] = mapped_column(Text)
+    versions_sha256: Mapped[str] = mapped_column(SHA256)
+    payload: Mapped[str] = mapped_column(Text)
+    payload_sha256: Mapped[str] = mapped_column(SHA256)
+    expires_at: Mapped[float] = mapped_column(Double)
+    deadline_at: Mapped[float] = mapped_column(Double)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class Calibration(Base):
     __tablename__ = "calibration"
 

@@ -107,6 +107,21 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A search of a graph, for those who share it. tune: the id of the tune that offers it.
+    payload: the graph itself, and how far it is to be searched."""
+
+    key: str
+    tune: str
+    name: str
+    graph_key: str
+    device_key: str
+    versions: dict[str, str]
+    payload: dict[str, Any]
+    created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationRecord:
     """A profile of a device that the cost model is to count with, and why: `evidence` says what was
     measured, or on which trials it was fitted. One that was undone no longer counts."""

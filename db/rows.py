@@ -10,20 +10,36 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from .errors import StoreCorrupt
-from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
+from .models import Base, Calibration, Device, Graph, Job, Kernel, Plan, Trial
 from .payload import canonical, digest
 from .records import (
     CalibrationRecord,
     DeviceRecord,
     GraphRecord,
+    JobRecord,
     KernelRecord,
     PlanRecord,
     TrialRecord,
 )
 
-Record = DeviceRecord | GraphRecord | KernelRecord | TrialRecord | PlanRecord | CalibrationRecord
+Record = (
+    DeviceRecord
+    | GraphRecord
+    | KernelRecord
+    | TrialRecord
+    | PlanRecord
+    | CalibrationRecord
+    | JobRecord
+)
 R = TypeVar(
-    "R", DeviceRecord, GraphRecord, KernelRecord, TrialRecord, PlanRecord, CalibrationRecord
+    "R",
+    DeviceRecord,
+    GraphRecord,
+    KernelRecord,
+    TrialRecord,
+    PlanRecord,
+    CalibrationRecord,
+    JobRecord,
 )
 
 
@@ -48,6 +64,7 @@ LAYOUTS: dict[type[Record], Layout] = {
         ("versions", "config"),
     ),
     CalibrationRecord: Layout(Calibration, "id", ("id",), ("profile", "evidence")),
+    JobRecord: Layout(Job, "key", ("key",), ("versions", "payload")),
     PlanRecord: Layout(
         Plan, "key", ("graph_key", "device_key", "versions_sha256"), ("versions", "payload")
     ),

@@ -41,6 +41,7 @@ from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
 from .exchange import merge, snapshot
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
+from .jobs import Jobs
 from .location import Place, resolve
 from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
 from .opening import opened
@@ -317,12 +318,11 @@ class Store:
         row = columns(trial)
         made = select(Trial.id).where(*_identity(trial, row), ~Trial.transient)
 
-        def look() -> bool:
-            with self._reading() as connection:
-                is_free = claims.is_free(connection, _claim(row), holder)
-                return is_free and connection.execute(made).first() is None
+        def look(connection: Connection) -> bool:
+            is_free = claims.is_free(connection, _claim(row), holder)
+            return is_free and connection.execute(made).first() is None
 
-        if not self._patiently(look):
+        if not self._read(look):
             return False
 
         def take(connection: Connection) -> bool:
@@ -357,6 +357,13 @@ class Store:
     def renew(self, holder: str, lease_s: float) -> None:
         """All that the holder has claimed is its own for so many seconds more."""
         self._write(lambda connection: claims.renew(connection, holder, lease_s))
+
+    # Jobs: searches that several share
+
+    @property
+    def jobs(self) -> Jobs:
+        """What tunes offer to workers."""
+        return Jobs(self._read, self._write, self.location)
 
     # Plans
 
@@ -489,6 +496,15 @@ class Store:
                 # SQLite gives back what is in the file: a date, say, need not be one any more.
                 raise corrupt(self.location, f"a value cannot be read: {error}") from error
 
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        """What the work gives, done in one transaction that changes nothing."""
+
+        def attempt() -> T:
+            with self._reading() as connection:
+                return work(connection)
+
+        return self._patiently(attempt)
+
     def _write(self, work: Callable[[Connection], T]) -> T:
         """What the work gives, done in one transaction, and again where a server let go of it."""
         if self._read_only:
@@ -532,12 +548,11 @@ class Store:
         return next(iter(self._many(kind, query)), None)
 
     def _many(self, kind: type[R], query: Select[Any]) -> list[R]:
-        def read() -> list[R]:
-            with self._reading() as connection:
-                rows = connection.execute(query).mappings()
-                return [record(kind, row, self.location) for row in rows]
+        def read(connection: Connection) -> list[R]:
+            rows = connection.execute(query).mappings()
+            return [record(kind, row, self.location) for row in rows]
 
-        return self._patiently(read)
+        return self._read(read)
 
     def _put(
         self,
