@@ -28,7 +28,8 @@ class Finding:
 class GroupFindings:
     """Of one group. `settled`: the winner of the last comparison between finalists. compiled: what
     the compiler made of its kernels. doubted: failed in an earlier run for what may be no fault of
-    theirs; again: failed so in this one, and were tried once more."""
+    theirs; again: failed so in this one, and were tried once more. elsewhere: trials that were left
+    to other tuners, of which nothing is known yet."""
 
     found: list[Finding] = field(default_factory=list)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class GroupFindings:
     compiled: Compiled = field(default_factory=Compiled)
     doubted: list[Candidate] = field(default_factory=list)
     again: set[Candidate] = field(default_factory=set)
+    elsewhere: int = 0
 
     @property
     def trials(self) -> int:

@@ -87,19 +87,22 @@ def tune_group(
     budget: Budget,
     framework_s: float = 0.0,
     settles: bool = True,
+    waits: bool = True,
 ) -> GroupFindings:
     """Measure the framework's own way, vendors' calls and up to `budget.trials` configs; settle
     the winner. framework_s: seconds that the framework takes at least, by the model; it is then
     measured last, and only if no config is faster than that by far. settles: False leaves the
-    winner to be settled later.
+    winner to be settled later. waits: False leaves what other tuners are at to them, so that this
+    one can go on to another group; `found.elsewhere` counts it.
 
     What is found goes to `bench.findings` and the store at once, so an interruption loses
     nothing. With a refusal for a space no config is tried.
     """
     found = bench.findings.of(group.key)
-    found.settled = None
+    found.settled, found.elsewhere = None, 0
     try:
-        _search(group, space, _Search(group, bench, found, budget), framework_s, settles)
+        search = _Search(group, bench, found, budget, waits)
+        _search(group, space, search, framework_s, settles)
     finally:
         bench.ledger.let_go()
     return found
@@ -123,7 +126,7 @@ def _search(
     else:
         search.framework()
     search.framework_again()
-    if not settles:
+    if not settles or found.elsewhere:
         return
     settle(group, bench, found)
     # After that, because kernels may be dropped.
@@ -146,6 +149,7 @@ class _Search:
     bench: Bench
     found: GroupFindings
     budget: Budget
+    waits: bool = True
     since_better: int = 0
     news: list[Known] = field(default_factory=list)
     """Of other tuners, not yet told to the study."""
@@ -205,6 +209,9 @@ class _Search:
         before = self.outcomes.get(candidate)
         while not self.is_ours(candidate):
             if self.outcomes.get(candidate) is not before or self.budget.is_spent:
+                return
+            if not self.waits:
+                self.found.elsewhere += 1
                 return
             time.sleep(POLL_S)
         outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
@@ -292,6 +299,7 @@ class _Configs:
         self.asked: set[Config] = set()
         self.elsewhere: set[Config] = set()
         """What other tuners are at."""
+        self.counts_elsewhere = True
         self._rest: Iterator[tuple[Config, Cost]] = iter(self.ranked)
         self._tell_known()
 
@@ -303,14 +311,28 @@ class _Configs:
         self._fill()
         if not framework_s:
             search.framework()
-        while self.flying and not self._is_good_enough():
-            if search.is_over and (search.triton or not framework_s):
-                break
-            self._deliver(self._next())
-            self._fill()  # what did not run meanwhile, as after a failure to compile
+        self._deliver_all(framework_s)
         self.cancel()
+        if not search.waits:
+            self._take_news()
+            search.found.elsewhere += len(self.elsewhere)
+            return
+        if self.elsewhere and not search.is_over:
+            # Rather than wait for others, whoever has nothing else to do tries more.
+            self.counts_elsewhere = False
+            self._fill()
+            self._deliver_all(framework_s)
+            self.cancel()
         self._gather()
         self._again()
+
+    def _deliver_all(self, framework_s: float) -> None:
+        search = self.search
+        while self.flying and not self._is_good_enough():
+            if search.is_over and (search.triton or not framework_s):
+                return
+            self._deliver(self._next())
+            self._fill()  # what did not run meanwhile, as after a failure to compile
 
     def _gather(self) -> None:
         """Wait for what other tuners are at; what they have let go of is measured here."""
@@ -384,19 +406,25 @@ class _Configs:
 
     def _fill(self) -> None:
         search = self.search
-        while (
-            len(self.flying) < self.ahead
-            and search.triton + self.measuring + len(self.flying) < search.budget.trials
-            and not search.budget.is_spent
-        ):
+        while len(self.flying) < self.ahead and self._has_room() and not search.budget.is_spent:
             flying = self._propose()
             if flying is None:
                 return
             self.flying.append(flying)
 
+    def _has_room(self) -> bool:
+        """Whether the trials under way, here and with other tuners, leave some of the budget."""
+        under_way = self.measuring + len(self.flying)
+        if self.counts_elsewhere:
+            under_way += len(self.elsewhere)
+        return self.search.triton + under_way < self.search.budget.trials
+
     def _propose(self) -> _Flying | None:
-        """A config that is new and not hopeless; None when the space has no more."""
+        """A config that is new and not hopeless; None when the space has no more, or others are at
+        the rest."""
         for _ in range(RETRIES):
+            if not self._has_room():
+                return None
             trial = self.study.ask()
             config = self.space.config(self._values(trial))
             cost = self._judged(trial, config)
@@ -404,6 +432,8 @@ class _Configs:
                 return self._launch(trial, config, cost)
         # Optuna repeats itself: the next best by the model that was not tried.
         for config, cost in self._rest:
+            if not self._has_room():
+                return None
             indices = self._indices(config)
             known = config in self.asked or self._spilled(config, cost)
             if indices is not None and not known and self._is_ours(config):

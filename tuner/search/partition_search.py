@@ -255,7 +255,8 @@ class PartitionSearch:
             for key in costliest:
                 if not self.budget.is_spent:
                     total = before[key] + self.split.first
-                    self._tune_one(tasks[key], total, self.budget.until, settles=False)
+                    until = self.budget.until
+                    self._tune_one(tasks[key], total, until, settles=False, waits=False)
             weights = {key: counts[key] * self._seconds(tasks[key]) for key in weights}
             costliest.sort(key=lambda key: -weights[key])
         self._tune_longer(tasks, weights, before, trials, end)
@@ -275,6 +276,7 @@ class PartitionSearch:
         had."""
         costliest = sorted(weights, key=lambda key: -weights[key])
         rest = sum(weights.values())
+        shared: dict[str, int] = {}
         for key in costliest:
             if self.budget.is_spent:
                 return
@@ -287,8 +289,13 @@ class PartitionSearch:
                 continue
             self.short.discard(key)
             total = before[key] + self._trials(len(weights), part, trials)
-            self._tune_one(tasks[key], total, until)
-            trials = max(0, trials - self.bench.findings.of(key).trials + before[key])
+            self._tune_one(tasks[key], total, until, waits=len(weights) == 1)
+            found = self.bench.findings.of(key)
+            trials = max(0, trials - found.trials - found.elsewhere + before[key])
+            if found.elsewhere:
+                shared[key] = total
+        for key, total in shared.items():  # where other tuners were at the rest
+            self._tune_one(tasks[key], total, end)
 
     def _seconds(self, task: Task) -> float:
         """Of a group, measured or else modelled."""
@@ -297,11 +304,13 @@ class PartitionSearch:
             return best.seconds
         return task.modelled.seconds if task.modelled else 1e-6
 
-    def _tune_one(self, task: Task, total: int, until: float, settles: bool = True) -> None:
-        """A group, up to so many trials of it in all. settles: see `tune_group`."""
+    def _tune_one(
+        self, task: Task, total: int, until: float, *, settles: bool = True, waits: bool = True
+    ) -> None:
+        """A group, up to so many trials of it in all. settles, waits: see `tune_group`."""
         before = self.bench.findings.of(task.group.key).trials
         budget = Budget(total, until, self.budget.clock)
-        tune_group(task.group, task.space, self.bench, budget, task.framework_s, settles)
+        tune_group(task.group, task.space, self.bench, budget, task.framework_s, settles, waits)
         self.used += self.bench.findings.of(task.group.key).trials - before
 
     def _is_new_task(self, task: Task) -> bool:

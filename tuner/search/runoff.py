@@ -16,18 +16,22 @@ WITHIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every group's search shares."""
+    """What every group's search shares. settles: finalists are timed against each other, which
+    a worker leaves to the tune whose search it shares."""
 
     lab: Lab
     ledger: Ledger
     findings: Findings
     progress: Progress
     seed: int = 0
+    settles: bool = True
 
 
 def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
     """Time the finalists in turn, on inputs they have not seen, and keep the winner. One alone, if
     it is not the framework, has to be right on those too."""
+    if not bench.settles:
+        return
     finalists = found.finalists(FINALISTS, WITHIN)
     if len(finalists) > 1 or any(f.timed.laps == 0 or f.candidate != ATEN for f in finalists):
         duel = bench.lab.duel(group, [f.candidate for f in finalists])

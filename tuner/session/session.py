@@ -36,11 +36,11 @@ from ..measure.timing import Stopwatch, conditions, stopwatch_for
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress, Silent
 from ..records.findings import Findings
+from ..records.jobs import OfferedJob
 from ..records.ledger import Ledger, device_record, graph_record
 from ..records.optuna_export import mirror
 from ..search.config_search import Budget
-from ..search.partition_search import PartitionSearch
-from ..search.region_search import RegionSearch
+from ..search.graph_search import GraphSearch
 from ..search.runoff import Bench
 from ..search.tuned_groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
 from ..trial.outcome import Candidate, Outcome
@@ -57,10 +57,6 @@ SEARCH_SHARE, EACH_S = 0.3, 0.5
 """Of the time, what the search has at least once the peers are compiled; or seconds for each group,
 up to all of the time. What the peers took beyond the rest is added, for a tune that only compiled
 peers has found nothing."""
-
-REGIONAL, REGIONAL_LEAST = 0.6, 0.25
-"""Of the search, for the other ways of the graph's regions where they take all of its time; at
-least that part of it for regions that take little."""
 
 ABOUT = "about"
 
@@ -155,6 +151,8 @@ class Session:
     static: Collection[int] = ()
     site: Site = field(default_factory=Site)
     about: Mapping[str, str] = field(default_factory=dict)
+    job: OfferedJob | None = None
+    """The search as others share it."""
     started: float = field(default_factory=time.monotonic)
 
     def measured(
@@ -202,14 +200,19 @@ class Session:
             least_s = self._least_s(tasks)
             gated = GatedLab(lab, baselines, self.progress, self._until, least_s)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
-            regional = RegionSearch(tasks, bench, identity)
-            partitions = self._search(tasks, bench, regional, gated)
+            most = self.limits.trials_of(tasks.different)
+            budget = Budget(most, self._until, gated.clock)
+            search = GraphSearch(tasks, bench, identity, budget)
+            self._search(search, findings, gated)
+        if self.job is not None:
+            self.job.end()
+        partitions = search.partitions.best()
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             baselines.warm()
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
             plans = [
-                *regional.plans(plans),
+                *search.regional.plans(plans),
                 *plans,
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
@@ -322,31 +325,18 @@ class Session:
         self.save(plan, profile)
         return plan
 
-    def _search(
-        self, tasks: Tasks, bench: Bench, regional: RegionSearch, lab: GatedLab
-    ) -> list[Partition]:
-        """The best partitions; after Ctrl-C those that are known."""
-        most = self.limits.trials_of(tasks.different)
-        self.progress.phase("search", f"up to {most} trials")
-        clock, until, trials = lab.clock, self._until, most
-        search = PartitionSearch(tasks, bench, Budget(trials, until, clock))
+    def _search(self, search: GraphSearch, findings: Findings, lab: GatedLab) -> None:
+        """Until the budget is spent, or Ctrl-C once something is known."""
+        self.progress.phase("search", f"up to {search.budget.trials} trials")
         try:
-            for group, config in search.ahead():
+            for group, config in search.partitions.ahead():
                 lab.begin(group, config)
             lab.warm()
-            now = clock()  # What the peers took is not to be shared out.
-            if regional.trials:
-                part = REGIONAL * max(REGIONAL_LEAST, regional.weight)
-                trials = max(1, int(trials * (1 - part)))
-                search.budget = Budget(trials, until, clock)
-                share = now + (until - now) * part
-                regional.run(Budget(most - trials, share, clock))
             search.run()
         except KeyboardInterrupt:
-            if not any(g.found for g in bench.findings.groups.values()):
+            if not any(g.found for g in findings.groups.values()):
                 raise
             self.progress.note("interrupted: the best so far is verified and kept")
-        return search.best()
 
     def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
         key = graph_key(self.captured.graph)
