@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,31 @@ from .tuner.capture.rotating_inputs import Turns
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.decision.baselines import Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
+from .tuner.fleet.helpers import Helpers
+from .tuner.fleet.local_gpus import LocalGpus, local_gpus
+from .tuner.fleet.ray_cluster import Cluster
+from .tuner.fleet.site import gpu_id, held
 from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring
 from .tuner.model_fit.refit import calibrated, refitted_after_tune
 from .tuner.progress.live_panel import reporting
 from .tuner.progress.progress import Progress
+from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
+from .tuner.records.ledger import device_record
 from .tuner.session.effort import Allowance, allowance
 from .tuner.session.session import Limits, Searched, Session
 from .tuner.session.undisturbed import undisturbed
 
 DEFAULT_TARGET = "h200"
+
+_TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
+_NOT_SHARED = (
+    "--gpus and --ray share the measuring, and nothing is measured here: leave out --target, and "
+    "tune where torch finds a CUDA device"
+)
+OFFERED = 4.0
+"""Times the seconds of a tune that its jobs are open at most: its own search waits while the
+baselines are compiled. They are closed as soon as it ends."""
 
 _ESTIMATED = (
     "{name} has no built-in profile: its rates are estimated from its clocks and sizes; "
@@ -146,6 +161,9 @@ def tune(
     progress: Progress | bool | None = None,
     name: str | None = None,
     numerics: Numerics = "fast",
+    gpus: str | int | None = None,
+    ray: str | None = None,
+    jobs: int | None = None,
 ) -> Tuned:
     """Search for the fastest way to run the model on these inputs, and store the plans.
 
@@ -171,20 +189,31 @@ def tune(
     name: the name of the plans in the store. None is the name of the function or class.
     numerics: "eager" keeps every rounding that eager makes between operations (see
         docs/numerics.md). Load the model with the same value.
+    gpus: "all", how many, or indices as in "0,2". The tune runs on the first; the others of its
+        kind share the search.
+    ray: the address of a Ray cluster whose GPUs share the search.
+    jobs: the largest number of processes that compile on this host.
 
     Raises ModelError, DeviceError, StoreError, or FusionplanError for impossible limits.
     """
     check_limits(trials, seconds)
     allowed = allowance(effort, trials, seconds)
-    place = place_of(device, target)
+    chosen = None if gpus is None else local_gpus(str(gpus))
+    place = place_of(device_among(chosen, device), target)
+    if not place.measured and (chosen is not None or ray is not None):
+        raise DeviceError(_NOT_SHARED)
     call = Call.of(example_inputs)
     # The store first: nobody should wait for a search whose result cannot be kept.
     with (
         Store.open(store) as opened,
         reporting(progress, allowed.seconds) as told,
         undisturbed(model),
+        ExitStack() as stack,
     ):
+        cluster = None if ray is None else stack.enter_context(Cluster.connected(ray))
         place = _as_calibrated(place, opened, told)
+        if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
+            told.note(_TAKEN.format(device=place.device))
         told.phase("capture", "running the model once")
         turns = Turns.of(call, _addresses(model))
         captured = turns.watch(
@@ -197,7 +226,8 @@ def tune(
             told.note(note)
         title = name or _name_of(model)
         how = training, dynamic, numerics
-        job = _Job(opened, place, title, told, allowed, str(call), model, turns, *how)
+        helpers = Helpers(chosen, cluster, jobs)
+        job = _Job(opened, place, title, told, allowed, str(call), model, turns, *how, helpers)
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
         if place.device.type == "cuda" and place.measured and not interrupted:
@@ -224,6 +254,17 @@ def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:
     if place.profile.estimated:
         told.note(_ESTIMATED.format(name=place.profile.name))
     return place
+
+
+def device_among(
+    gpus: LocalGpus | None, device: str | torch.device | None
+) -> str | torch.device | None:
+    """The device of the tune itself. Raises DeviceError where both name one."""
+    if gpus is None:
+        return device
+    if device is not None:
+        raise DeviceError("--gpus says on which GPUs to tune: leave --device out")
+    return f"cuda:{gpus.first}"
 
 
 def _unloadable(captured: CapturedModel) -> str | None:
@@ -303,6 +344,7 @@ class _Job:
     training: bool
     dynamic: bool
     numerics: Numerics
+    helpers: Helpers
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
@@ -315,22 +357,42 @@ class _Job:
         # What compiling the baselines took is not taken from the graphs.
         least = self.allowed.seconds / max(1, len(captured.parts))
         with _interruption() as interrupted:
-            for number, part in enumerate(captured.parts):
-                left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
-                session = self._session(captured, number, left)
-                try:
-                    with torch.set_grad_enabled(False):
-                        searched = session.searched(self.place.profile, baselines, part.stage)
-                except KeyboardInterrupt:
-                    if not found:
-                        raise
-                    break
-                found.append((session, searched))
-                if interrupted.is_set():
-                    break
+            with self._shared(captured) as jobs:
+                for number, part in enumerate(captured.parts):
+                    left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
+                    session = self._session(captured, number, left, jobs[number])
+                    try:
+                        with torch.set_grad_enabled(False):
+                            searched = session.searched(self.place.profile, baselines, part.stage)
+                    except KeyboardInterrupt:
+                        if not found:
+                            raise
+                        break
+                    found.append((session, searched))
+                    if interrupted.is_set():
+                        break
             stopped = interrupted.is_set()
             plans = self._decided(captured, found, baselines, stopped)
         return self._kept(captured, found, plans), stopped or interrupted.is_set()
+
+    @contextmanager
+    def _shared(self, captured: CapturedModel) -> Iterator[list[OfferedJob]]:
+        """A job for each graph, open to all workers of the store; those that were asked for work
+        while the block runs. In the contest that follows no other GPU is at work."""
+        self.store.put_device(device_record(self.place.profile))
+        with Offers(self.store, self.place.profile.key, versions()) as offers:
+            limits = SearchLimits(self.allowed.trials, self.allowed.each, seed=0)
+            seconds = OFFERED * self.allowed.seconds
+            jobs = [
+                offers.offer(part.captured.graph, self._title(captured, number), limits, seconds)
+                for number, part in enumerate(captured.parts)
+            ]
+            tell = self.progress.note
+            with self.helpers.at_work(self.store, offers.tune, tell):
+                try:
+                    yield jobs
+                finally:
+                    offers.close()  # by which the workers end
 
     def _baselines(self) -> Baselines:
         # The modes of torch.compile do not keep eager's roundings.
@@ -339,7 +401,9 @@ class _Job:
         given = model_baselines(self.model, self.turns, modes, self.training)
         return Baselines(given, self.progress)
 
-    def _session(self, captured: CapturedModel, number: int, seconds: float) -> Session:
+    def _session(
+        self, captured: CapturedModel, number: int, seconds: float, job: OfferedJob | None = None
+    ) -> Session:
         part = captured.parts[number]
         limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
         title = self._title(captured, number)
@@ -347,8 +411,10 @@ class _Job:
         about = {"stage": part.stage, "inputs": self.inputs}
         return Session(
             *(part.captured, part.inputs, self.store, limits, self.progress, title),
+            compilers=self.helpers.compilers,
             static=static,
             about=about,
+            job=job,
         )
 
     def _title(self, captured: CapturedModel, number: int) -> str:

@@ -23,6 +23,7 @@ from .settings import SETTINGS, defaults, odd_variables
 
 COMMANDS = {
     "tune": "Search for the fastest way to run a model, and store it.",
+    "worker": "Measure for the tunes that use the same store.",
     "bench": "Measure a model with its stored plan, eager and torch.compile.",
     "check": "Fail if a stored plan is slower than eager or torch.compile now.",
     "show": "Show a plan: its groups, times and kernels.",

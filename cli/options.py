@@ -63,6 +63,16 @@ NumericsOption = Annotated[
 OutputOption = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it.")
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Most processes that compile on this host; by default what its cores allow.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ShareOption = Annotated[
     str | None,

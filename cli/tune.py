@@ -23,6 +23,7 @@ from .options import (
     DynamicOption,
     EffortOption,
     InputsOption,
+    JobsOption,
     JsonOption,
     ModelArgument,
     NumericsOption,
@@ -58,6 +59,9 @@ class _Request:
     training: bool
     dynamic: bool
     numerics: Numerics
+    gpus: str | None
+    ray: str | None
+    jobs: int | None
 
 
 def tune(
@@ -72,6 +76,24 @@ def tune(
     training: TrainingOption = False,
     dynamic: DynamicOption = False,
     numerics: NumericsOption = "fast",
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="all|N|0,2",
+            help="GPUs of this host that share the search: all, so many, or these.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="A Ray cluster whose GPUs share the search; needs fusionplan[fleet] and a store "
+            "that all of it reaches.",
+        ),
+    ] = None,
+    jobs: JobsOption = None,
     fail_if_slower: ShareOption = None,
     json: JsonOption = False,
     quiet: Annotated[
@@ -106,6 +128,9 @@ def tune(
         training,
         dynamic,
         numerics_of(numerics),
+        gpus,
+        ray,
+        jobs,
     )
     limit = allowance(effort, trials, seconds).seconds
     try:
@@ -157,11 +182,13 @@ def _require(speedup: float | None, allowed: float) -> None:
 
 
 def _searched(request: _Request, progress: Progress) -> Tuned:
-    from ..tuning import place_of
+    from ..tuner.fleet.local_gpus import local_gpus
+    from ..tuning import device_among, place_of
     from ..tuning import tune as search
     from .modelfile import load_model
 
-    place = place_of(request.device, request.target)
+    gpus = None if request.gpus is None else local_gpus(request.gpus)
+    place = place_of(device_among(gpus, request.device), request.target)
     named = load_model(request.model, request.inputs, place.device)
     return search(
         named.model,
@@ -170,11 +197,14 @@ def _searched(request: _Request, progress: Progress) -> Tuned:
         seconds=request.seconds,
         effort=request.effort,
         store=request.store,
-        device=place.device,
+        device=place.device if gpus is None else None,
         target=request.target,
         training=request.training,
         dynamic=request.dynamic,
         numerics=request.numerics,
+        gpus=request.gpus,
+        ray=request.ray,
+        jobs=request.jobs,
         progress=progress,
         name=named.name,
     )

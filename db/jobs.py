@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
 
 from .claims import LONGEST_S, clock
-from .models import Job
+from .models import Claim, Job
 from .records import JobRecord
 from .rows import columns, record
 
@@ -41,11 +41,13 @@ class Jobs:
     shown: str
 
     def offer(self, job: JobRecord, seconds: float, lease_s: float) -> None:
-        """Open it for so many seconds at most. Its device comes first."""
+        """Open it for so many seconds at most. Its device comes first. What dead tunes and workers
+        have left behind goes."""
 
         def work(connection: Connection) -> None:
             now = clock(connection)
             connection.execute(delete(Job).where(~_is_open(now)))
+            connection.execute(delete(Claim).where(Claim.expires_at <= now))
             ends: dict[str, Any] = {"expires_at": now + lease_s, "deadline_at": now + seconds}
             connection.execute(insert(Job).values(columns(job) | ends))
 

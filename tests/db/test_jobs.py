@@ -49,8 +49,10 @@ def test_the_job_of_a_dead_tune_is_closed_and_goes_with_the_next(store, job):
     store.jobs.renew(job.tune, 0.0)
     assert not store.jobs.is_open(job.key)
     assert store.jobs.open() == []
+    assert store.claim_name("lost", "dead", 0.0)
+    assert store.claim_name("kept", "alive", 60)
     store.jobs.offer(replace(job, key="job-2"), 100, 60)
-    assert store.counts()["job"] == 1
+    assert (store.counts()["job"], store.counts()["claim"]) == (1, 1)
 
 
 def test_no_job_is_open_after_its_deadline(store, job):

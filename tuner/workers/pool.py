@@ -325,7 +325,7 @@ class Worker:
                 environment.pop(name, None)
             else:
                 environment[name] = value
-        log = _log()
+        log = worker_log()
         try:
             process = subprocess.Popen(
                 list(self._role.command),
@@ -395,7 +395,7 @@ class Worker:
 _SIGNALS = frozenset(signal.Signals)
 
 
-def _log() -> IO[bytes]:
+def worker_log() -> IO[bytes]:
     """Where a worker's stderr goes: a file without a name, in memory where there is no folder for
     temporary ones."""
     try:

@@ -1,0 +1,136 @@
+"""Workers as Ray tasks: a cluster of four nodes and a PostgreSQL server, all on this host."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_sites import H200, open_site, seconds_of
+from fusionplan.db import Store
+from fusionplan.planner.errors import DeviceError
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.versions import versions
+from fusionplan.tuner.fleet.ray_cluster import Cluster, ExtraMissing
+from fusionplan.tuner.progress.progress import Silent
+from fusionplan.tuner.records.findings import Findings
+from fusionplan.tuner.records.jobs import Offers, SearchLimits
+from fusionplan.tuner.records.ledger import Ledger, device_record
+from fusionplan.tuner.search.config_search import Budget
+from fusionplan.tuner.search.graph_search import GraphSearch
+from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.search.tuned_groups import Identity, Partition, Tasks
+from sqlalchemy import create_engine, make_url
+from tuner_fakes import FakeLab
+from tuner_graphs import softmax
+
+GRAPH = softmax(512, 1000)
+TRIALS = 24
+
+
+@pytest.fixture
+def url(postgresql: Callable[[], str]) -> Iterator[str]:
+    """A database of its own."""
+    server, name = postgresql(), f"fusionplan_{uuid.uuid4().hex}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A head without a GPU, two nodes with an H200 that is none, and one with another GPU."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray.cluster_utils import Cluster as Nodes
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("FLEET_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("FLEET_SECONDS", "0.3")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    nodes = Nodes(initialize_head=True, head_node_args={**small, "num_gpus": 0})
+    try:
+        for device in (H200.name, H200.name, "NVIDIA A100"):
+            nodes.add_node(**small, num_gpus=1, env_vars={"FLEET_DEVICE": device})
+        yield nodes
+    finally:
+        nodes.shutdown()
+
+
+def log_of(tmp_path: Path) -> list[list[str]]:
+    log = tmp_path / "log"
+    return [line.split(maxsplit=1) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def search(store: Store, lab: FakeLab) -> list[Partition]:
+    """As a tune searches."""
+    tasks = Tasks(GRAPH, H200)
+    ledger = Ledger(store, H200.key, versions(), key(GRAPH))
+    bench = Bench(lab, ledger, Findings(), Silent())
+    identity = Identity(key(GRAPH), H200.key, versions())
+    found = GraphSearch(tasks, bench, identity, Budget(TRIALS, time.monotonic() + 120))
+    found.run()
+    return found.partitions.best(1)
+
+
+def test_a_cluster_shares_a_search(cluster: Any, url: str, tmp_path: Path):
+    """One of two workers is killed in the midst of a trial: Ray starts another, nothing that was
+    measured is measured again but what it was at, and the tune finds all of it in the store."""
+    told: list[str] = []
+    with Store.open(url) as store, Offers(store, H200.key, versions()) as offers:
+        store.put_device(device_record(H200))
+        offers.offer(GRAPH, "g", SearchLimits(TRIALS, 0, 0), 300.0)
+        with (
+            Cluster.connected(cluster.address, open_site) as connected,
+            connected.workers(store, offers.tune, told.append) as count,
+        ):
+            assert count == 2
+            (refused,) = told
+            assert "its device is NVIDIA H200, here it is NVIDIA A100" in refused
+            end = time.monotonic() + 60
+            while len(log_of(tmp_path)) < 3:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            at = log_of(tmp_path)[-1]
+            os.kill(int(at[0]), signal.SIGKILL)
+            (best,) = search(store, FakeLab(seconds_of))
+            offers.close()
+        assert told == [refused]
+        trials = store.trials(level="kernel", versions=versions())
+    assert {trial.device_key for trial in trials} == {H200.key}
+    times = Counter(text for _, text in log_of(tmp_path))
+    assert {text for text, count in times.items() if count > 1} <= {at[1]}
+    assert len({pid for pid, _ in log_of(tmp_path)}) >= 2
+    assert len(log_of(tmp_path)) >= TRIALS // 2
+    with Store.open(tmp_path / "alone.db") as store:
+        store.put_device(device_record(H200))
+        Offers(store, H200.key, versions()).offer(GRAPH, "g", SearchLimits(1, 0, 0), 1.0).end()
+        (alone,) = search(store, FakeLab(seconds_of))
+    assert best.measured_s == pytest.approx(alone.measured_s, rel=0.1)
+
+
+def test_nobody_answers():
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        begin = time.monotonic()
+        with pytest.raises(DeviceError, match=f"--ray {address}: no Ray cluster answers"):
+            Cluster.connected(address).__enter__()
+        assert time.monotonic() - begin < 10
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ExtraMissing, match=r"fusionplan\[fleet\]"):
+        Cluster.connected("auto").__enter__()

@@ -1,0 +1,276 @@
+"""Workers: they search the graphs of open jobs from the store alone, and leave others' to them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from fleet_sites import H200, measured, seconds_of
+from fusionplan.db import Store
+from fusionplan.planner.errors import DeviceError
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.versions import versions
+from fusionplan.tuner.fleet.local_gpus import _indices, _visible, local_gpus, local_workers
+from fusionplan.tuner.fleet.site import Site, compilers_of, cuda_site, held
+from fusionplan.tuner.fleet.worker import Lines, Worker
+from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
+from fusionplan.tuner.records.ledger import device_record
+from tuner_fakes import FakeLab
+from tuner_graphs import chain, softmax
+
+GRAPH = softmax(512, 1000)
+Offer = Callable[..., OfferedJob]
+
+
+def worker(store: Store, lab: FakeLab, told: list[str] | None = None, **site: object) -> Worker:
+    said: list[str] = [] if told is None else told
+    own = Site(H200, lambda: nullcontext(lab))
+    return Worker(store, replace(own, **site), Lines(said.append))
+
+
+def test_a_worker_searches_a_job_from_the_store_alone(store: Store, offer: Offer):
+    offer(GRAPH, trials=12)
+    lab = FakeLab(seconds_of)
+    assert worker(store, lab).run(idle_s=0.0) == len(lab.measured) >= 8
+    trials = store.trials(subject=key(GRAPH), device_key=H200.key, versions=versions())
+    assert len(trials) == len(lab.measured)
+    assert lab.duels == []  # winners are the tune's to settle
+    assert store.plans() == []
+    assert store.counts()["claim"] == 0
+
+
+def test_nothing_is_searched_twice(store: Store, offer: Offer):
+    job = offer(GRAPH)
+    again = worker(store, FakeLab(seconds_of))
+    assert again.run(idle_s=0.0) >= 8
+    made = again.measured
+    assert again.run(idle_s=0.0) == made
+    job.end()
+    offer(GRAPH)
+    later = FakeLab(seconds_of)
+    worker(store, later).run(idle_s=0.0)
+    assert later.measured == []
+
+
+def test_results_of_other_devices_and_versions_do_not_mix(store: Store, offer: Offer):
+    offer(GRAPH)
+    told: list[str] = []
+    other = replace(H200, name="NVIDIA A100")
+    assert worker(store, FakeLab(seconds_of), told, profile=other).run(idle_s=0.0) == 0
+    assert told == ["g is left alone: its device is NVIDIA H200, here it is NVIDIA A100"]
+    old = versions() | {"triton": "3.0.0", "deterministic algorithms": "yes"}
+    with Offers(store, H200.key, old) as offers:
+        offers.offer(GRAPH, "old", SearchLimits(8, 0, 0), 60.0)
+        told.clear()
+        worker(store, FakeLab(seconds_of), told).run(idle_s=0.0)
+    (line,) = [line for line in told if line.startswith("old")]
+    assert "its triton is 3.0.0" in line
+    assert "deterministic" not in line
+
+
+def test_a_job_that_is_none_costs_the_others_nothing(store: Store, offer: Offer):
+    bad = offer(chain(3), name="bad")
+    store.jobs.write(
+        lambda c: c.exec_driver_sql(
+            f"UPDATE job SET graph_key = '{key(GRAPH)}' WHERE key = '{bad.key}'"
+        )
+    )
+    offer(GRAPH)
+    told: list[str] = []
+    assert worker(store, FakeLab(seconds_of), told).run(idle_s=0.0) >= 8
+    assert any("bad is left alone" in line and "not the one" in line for line in told)
+
+
+def test_a_worker_leaves_a_job_that_is_ended(store: Store, offers: Offers, offer: Offer):
+    job = offer(GRAPH, trials=500)
+    lab = FakeLab(partial(measured, takes_s=0.02))
+    timer = threading.Timer(1.0, job.end)
+    timer.start()
+    begin = time.monotonic()
+    worker(store, lab).run(tune=offers.tune)
+    assert time.monotonic() - begin < 20
+    assert 1 <= len(lab.measured) < 500
+    assert store.counts()["claim"] == 0
+
+
+def test_a_gpu_has_one_worker(store: Store, offer: Offer):
+    offer(GRAPH)
+    told: list[str] = []
+    with held(store, "GPU-1") as first:
+        assert first
+        assert worker(store, FakeLab(seconds_of), told, gpu="GPU-1").run(idle_s=0.0) == 0
+        assert told == ["another process measures on this NVIDIA H200"]
+        assert worker(store, FakeLab(seconds_of), gpu="GPU-2").run(idle_s=0.0) >= 8
+    with held(store, "GPU-1") as again:
+        assert again
+
+
+def rate(place: Path, count: int, trials: int) -> float:
+    """Trials a second of so many workers, whose measurements take 0.4 s; none is made twice."""
+    labs = [FakeLab(partial(measured, takes_s=0.4)) for _ in range(count)]
+    graphs = [softmax(512, 1000 + 24 * number) for number in range(2)]
+    with Store.open(place) as store, Offers(store, H200.key, versions()) as offers:
+        store.put_device(device_record(H200))
+        for graph in graphs:
+            offers.offer(graph, "g", SearchLimits(trials // 2, 0, 0), 600.0)
+
+        def run(lab: FakeLab) -> None:
+            with Store.open(place) as own:
+                worker(own, lab).run(idle_s=0.0)
+
+        threads = [threading.Thread(target=run, args=(lab,)) for lab in labs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        made = store.trials()
+    times = Counter(each for lab in labs for each in lab.measured)
+    assert max(times.values()) == 1
+    assert len(made) == len(times) >= trials // 2
+    first, last = made[0].created_at, made[-1].created_at
+    return (len(made) - 1) / (last - first).total_seconds()
+
+
+def test_four_workers_are_three_times_as_fast_as_one(tmp_path: Path):
+    one, four = rate(tmp_path / "one.db", 1, 8), rate(tmp_path / "four.db", 4, 36)
+    assert four >= 3 * one, f"{one:.1f} trials a second, with four workers {four:.1f}"
+
+
+# Worker processes of this host
+
+
+def started(store: Store, gpus: list[int], tune: str, told: list[str]):
+    return local_workers(store, gpus, tune, 2, told.append, module="fleet_sites")
+
+
+def running(log: Path) -> set[int]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return {int(line.split()[0]) for line in lines}
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("workers_path")
+def test_worker_processes_end_with_the_tune(
+    store: Store, offers: Offers, offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where it ends by an exception, and in the midst of a measurement."""
+    log = tmp_path / "log"
+    monkeypatch.setenv("FLEET_LOG", str(log))
+    monkeypatch.setenv("FLEET_SECONDS", "0.5")
+    offer(GRAPH, trials=500)
+    told: list[str] = []
+    pids: set[int] = set()
+
+    def interrupted() -> None:
+        with started(store, [0], offers.tune, told):
+            until(lambda: running(log))
+            pids.update(running(log))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    (pid,) = pids
+    assert not Path(f"/proc/{pid}").exists()
+    assert store.counts()["claim"] == 0
+    assert told == []
+
+
+ALONE = """
+import os, signal, sys
+from fusionplan.db import Store
+from fusionplan.tuner.fleet.local_gpus import local_workers
+from test_worker import running, until
+from pathlib import Path
+with Store.open(sys.argv[1]) as store:
+    with local_workers(store, [0], sys.argv[2], 2, print, module="fleet_sites"):
+        until(lambda: running(Path(os.environ["FLEET_LOG"])))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.usefixtures("workers_path")
+def test_worker_processes_do_not_outlive_a_tune_that_is_killed(
+    place: Path, offers: Offers, offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = tmp_path / "log"
+    monkeypatch.setenv("FLEET_LOG", str(log))
+    offer(GRAPH, trials=5000)
+    command = [sys.executable, "-c", ALONE, str(place), offers.tune]
+    done = subprocess.run(command, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (pid,) = running(log)
+    until(lambda: not Path(f"/proc/{pid}").exists(), 10.0)
+
+
+def an_end() -> object:
+    """A child process that has ended and was not waited for."""
+    return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+@pytest.mark.usefixtures("workers_path")
+def test_a_worker_process_that_fails_is_told(store: Store, offers: Offers, offer: Offer):
+    offer(GRAPH)
+    told: list[str] = []
+    with local_workers(store, [3], offers.tune, 2, told.append, module="no_such_module"):
+        until(lambda: an_end() is not None)
+    (line,) = told
+    assert line.startswith("the worker on cuda:3 ended with exit status 1: ")
+    assert "no_such_module" in line
+
+
+def test_a_worker_needs_a_gpu():
+    with pytest.raises(DeviceError, match=r"finds 0 CUDA devices|measures on a CUDA device"):
+        cuda_site("cpu" if torch.cuda.is_available() else "cuda:0")
+
+
+# Choosing GPUs
+
+
+@pytest.mark.parametrize(
+    "text, chosen", [("all", [0, 1, 2, 3]), ("1", [0]), ("3", [0, 1, 2]), ("2,0", [2, 0])]
+)
+def test_gpus_are_chosen(text: str, chosen: list[int]):
+    assert _indices(text, 4) == chosen
+
+
+@pytest.mark.parametrize("text", ["", "0", "5", "0,4", "1,1", "cuda:0", "-1", "one"])
+def test_gpus_that_are_not_there(text: str):
+    with pytest.raises(DeviceError, match="--gpus"):
+        _indices(text, 4)
+
+
+def test_a_gpu_is_named_as_the_user_restricted_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc")
+    assert (_visible(0), _visible(1)) == ("5", "GPU-abc")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert _visible(1) == "1"
+
+
+def test_without_a_gpu_nothing_is_shared():
+    with pytest.raises(DeviceError, match="finds no CUDA device"):
+        local_gpus("all")
+
+
+def test_compilers_are_shared_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    assert compilers_of(None, 1) is None
+    assert compilers_of(None, 4) == 12
+    assert compilers_of(None, 8) == 6
+    assert compilers_of(10, 4) == 2
+    assert compilers_of(1, 4) == 1

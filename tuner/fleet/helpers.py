@@ -1,0 +1,41 @@
+"""Who helps a tune: other GPUs of its host, and a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from ...db.store import Store
+from .local_gpus import LocalGpus, local_workers
+from .ray_cluster import Cluster
+from .site import compilers_of
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """jobs: compilers on this host, of all processes together; None: what its cores allow."""
+
+    gpus: LocalGpus | None = None
+    cluster: Cluster | None = None
+    jobs: int | None = None
+
+    @property
+    def compilers(self) -> int | None:
+        """Of each process on this host, the tune's own too."""
+        return compilers_of(self.jobs, 1 + (len(self.gpus.others) if self.gpus else 0))
+
+    @contextmanager
+    def at_work(self, store: Store, tune: str, tell: Callable[[str], None]) -> Iterator[None]:
+        """Their workers share the tune's open jobs while the block runs. Raises DeviceError where
+        a cluster was asked for and cannot help."""
+        with ExitStack() as stack:
+            if self.gpus is not None:
+                if self.gpus.note:
+                    tell(self.gpus.note)
+                others = self.gpus.others
+                stack.enter_context(local_workers(store, others, tune, self.compilers, tell))
+            if self.cluster is not None:
+                count = stack.enter_context(self.cluster.workers(store, tune, tell))
+                tell(f"{count} GPUs of {self.cluster.address} share the search")
+            yield

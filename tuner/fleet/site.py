@@ -1,0 +1,96 @@
+"""Where a worker measures: a GPU, which it has to itself, and the processes that use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from ...db.errors import StoreError
+from ...db.store import Store
+from ...planner.costs.device import DeviceProfile, profile_of
+from ...planner.errors import DeviceError
+from ..records.heartbeat import Heartbeat
+from ..records.ledger import LEASE_S
+from ..search.tuned_groups import Cover
+from ..workers.lab import Lab, WorkerLab
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The device of a worker. gpu: what tells it from all other GPUs, "" for none; lab: opens the
+    place for candidates."""
+
+    profile: DeviceProfile
+    lab: Callable[[], AbstractContextManager[Lab]]
+    gpu: str = ""
+    cover: Cover = field(default_factory=Cover)
+
+
+def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> Site:
+    """A GPU of this host by its name. Raises DeviceError where there is none."""
+    found = torch.device(device)
+    if found.type != "cuda":
+        raise DeviceError(f"device {device}: a worker measures on a CUDA device")
+    index, count = found.index or 0, torch.cuda.device_count()
+    if not torch.cuda.is_available() or index >= count:
+        raise DeviceError(f"device {device}: torch finds {count} CUDA devices on this host")
+    name = f"cuda:{index}"
+    profile = profile_of(torch.device(name))
+    lab = partial(WorkerLab, name, profile.capability, compilers=compilers)
+    return Site(profile, lab, gpu_id(torch.device(name)))
+
+
+def gpu_id(device: torch.device) -> str:
+    """What tells a GPU from all others, on any host; "" for the CPU."""
+    if device.type != "cuda":
+        return ""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+@contextmanager
+def held(store: Store, gpu: str) -> Iterator[bool]:
+    """Whether the GPU is this process's to measure on: two at a time would spoil each other's
+    times. It is held, by a lease in the store, while the block runs."""
+    if not gpu:
+        yield True
+        return
+    holder = uuid.uuid4().hex
+    if not store.claim_name(f"gpu {gpu}", holder, LEASE_S):
+        yield False
+        return
+    with _renewed(store, holder):
+        yield True
+
+
+@contextmanager
+def _renewed(store: Store, holder: str) -> Iterator[None]:
+    def renew() -> None:
+        with contextlib.suppress(StoreError):  # told by what is written next
+            store.renew(holder, LEASE_S)
+
+    alive = Heartbeat(renew, LEASE_S / 4)
+    alive.start()
+    try:
+        yield
+    finally:
+        alive.stop()
+        with contextlib.suppress(StoreError):
+            store.release(holder)
+
+
+def compilers_of(jobs: int | None, processes: int) -> int | None:
+    """Of so many processes that share this host, how many compilers each has. jobs: of all; None:
+    what the cores allow; of one process alone what it finds best (None)."""
+    if jobs is not None:
+        return max(1, jobs // processes)
+    if processes == 1:
+        return None
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(12, cores // processes - 2))
