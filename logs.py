@@ -1,5 +1,5 @@
-"""What the library says by Python's `logging`, under the name "fusionplan", and the variable that
-turns it on.
+"""The library's log: Python's `logging` under the name "fusionplan", and the variable that turns it
+on.
 
 PLANNER_LOGS is a list of areas, separated by commas: `tune` tells what it does, `+tune` in detail,
 `-tune` errors alone. `all` is every area. A program that sets up logging itself needs none of it.

@@ -1,4 +1,4 @@
-"""Whether the search is worth its trials: against exhaustive and random search on small spaces.
+"""The economy of the search, measured against exhaustive and random search on small spaces.
 
 `python -m fusionplan.bench.economy` (scripts/search_economy) measures every config of some small
 spaces on the GPU, lets the search and random searches look among them, and writes docs/search.md.

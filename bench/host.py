@@ -1,4 +1,4 @@
-"""What a call costs on the host: one small generated kernel, by each way of calling it."""
+"""The host's time for a call of one small generated kernel, by each way of calling it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, as plain records; JSON between the processes and in the report."""
+"""Records of what was measured: JSON between the processes and in the report."""
 
 from __future__ import annotations
 

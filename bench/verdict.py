@@ -1,4 +1,4 @@
-"""What `--check` finds fault with."""
+"""The requirements that `--check` holds a workload to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a bundle holds, as data: records of a store and machine code, to and from its document."""
+"""The contents of a bundle as data: records of a store and machine code, to and from its
+document.
+"""
 
 from __future__ import annotations
 

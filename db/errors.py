@@ -1,4 +1,4 @@
-"""What can go wrong with a store.
+"""The errors of a store.
 
 Every message is one sentence that names the store and the way out, because it is shown as it is:
 by `planner doctor` as an error, at run time as the one warning before a plan is treated as missing.

@@ -1,4 +1,4 @@
-"""What is wrong with a store: found by reading all of it, for `planner doctor`."""
+"""The check of a whole store for `planner doctor`: all of it is read."""
 
 from functools import lru_cache
 

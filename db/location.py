@@ -1,4 +1,6 @@
-"""Where a store is: a path or a SQLAlchemy URL, and what kind of file system lies under a path."""
+"""The location of a store: a path or a SQLAlchemy URL, and the kind of file system that a path
+is on.
+"""
 
 import os
 import re

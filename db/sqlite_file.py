@@ -1,4 +1,4 @@
-"""What is in a SQLite file, found out before anything is written to it."""
+"""The state of a SQLite file, found out before anything is written to it."""
 
 import contextlib
 import os

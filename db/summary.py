@@ -1,4 +1,4 @@
-"""What each study came to, counted by the database."""
+"""Summaries of studies, counted by the database."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,6 @@
-"""What the tuner chooses for a group: the layout of its nests, and the numbers of its kernels."""
+"""The config of a group: the layout of its nests and the numbers of its kernels, which the tuner
+chooses.
+"""
 
 from __future__ import annotations
 

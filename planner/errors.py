@@ -1,4 +1,4 @@
-"""What can go wrong, as values (`Refusal`) and as exceptions with a documented exit code."""
+"""Refusals, which are values, and exceptions, which have documented exit codes."""
 
 from __future__ import annotations
 

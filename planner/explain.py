@@ -1,5 +1,5 @@
-"""Why a plan is what it is, as data: for each group its nests, what was derived and what was
-refused, its cost beside what was measured; for each pair of neighbours, why they are two kernels.
+"""The explanation of a plan: for each group its nests, what was derived and what was refused,
+its cost beside what was measured; for each pair of neighbours, why they are two kernels.
 """
 
 from __future__ import annotations

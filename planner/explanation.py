@@ -1,4 +1,4 @@
-"""What an explanation of a plan holds, as data.
+"""The data of an explanation of a plan.
 
 `Explanation.to_json` gives what `planner explain --json` prints. Its keys are the names of the
 fields below; names that end in _s are seconds, in bytes or nbytes bytes.

@@ -1,4 +1,6 @@
-"""What a plan's speed and numbers depend on, besides the graph and the device."""
+"""The versions and settings that a plan's speed and numbers depend on, besides the graph and the
+device.
+"""
 
 from __future__ import annotations
 

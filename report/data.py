@@ -1,4 +1,4 @@
-"""What a report shows, as data.
+"""The data of a report.
 
 `Report.to_json` gives what `planner report --json` prints. Its keys are the names of the fields
 below; names that end in _s are seconds, in bytes or nbytes bytes. A field is None where nothing was

@@ -1,4 +1,4 @@
-"""Where things stand in the drawings of a page: lanes of tensors, plots, the roofline."""
+"""The layout of the drawings of a page: lanes of tensors, plots, the roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cost model expects of a group's kernels, beside what was measured."""
+"""The cost model's figures for a group's kernels, beside what was measured."""
 
 from __future__ import annotations
 

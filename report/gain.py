@@ -1,4 +1,4 @@
-"""What was gained: the plan beside every baseline, and beside the device's least."""
+"""The gain of a plan: its time beside every baseline, and beside the device's least."""
 
 from __future__ import annotations
 

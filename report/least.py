@@ -1,4 +1,4 @@
-"""What the device cannot go below, and the bytes of a graph's operations by themselves."""
+"""The least time of the device, and the bytes of a graph's operations by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store tells of a plan: the trials of its groups, and its history."""
+"""The store's record of a plan: the trials of its groups, and its history."""
 
 from __future__ import annotations
 

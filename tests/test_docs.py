@@ -13,7 +13,7 @@ from fusionplan.cli import pages
 from fusionplan.planner.cures import RULES, WARNINGS, FusionplanWarning, warn
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("planner", "tuner", "db", "cli", "bench", "bundles")
+PACKAGES = ("planner", "tuner", "db", "cli", "bench", "bundles", "report", "markup")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -87,6 +87,18 @@ def test_messages_list_every_rule_warning_and_exception():
     for name in (*RULES, *WARNINGS):
         assert f"| `{name}` |" in page
     assert "| `fusionplan.PlanError` | 5 (plan) |" in page
+
+
+# Docstrings
+
+
+def test_a_module_is_named_by_its_first_line():
+    """A noun or a verb says what a module is; "What", "How" and "Which" are questions."""
+    asking = re.compile(r"(What|How|Which|Whether|Why|Who|Where)\b")
+    first = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in sources()}
+    asked = [path for path, text in first.items() if asking.match(text)]
+    assert len(first) > 300
+    assert [str(path.relative_to(ROOT)) for path in asked] == []
 
 
 # The site

@@ -1,4 +1,4 @@
-"""The same work once: of equal operations on equal operands all but the first go.
+"""Common subexpression elimination: of equal operations on equal operands only the first stays.
 
 torch has such a pass (`fx_graph_cse`), but calling it imports much of Inductor, which a process
 that only runs stored plans never needs.

@@ -1,4 +1,4 @@
-"""Which values the forward graph saves for the backward graph.
+"""The choice of the values that the forward graph saves for the backward graph.
 
 torch's default is every value that the backward pass reads: softmax probabilities [.., S, S],
 logits [N, V]. A kernel that never stores such a value would have to, for that reason alone. So a

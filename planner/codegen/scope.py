@@ -1,4 +1,4 @@
-"""What is known at a point of a kernel's text: the lines so far and the name of every value."""
+"""The scope at a point of a kernel's text: the lines so far and the name of every value."""
 
 from __future__ import annotations
 

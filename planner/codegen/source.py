@@ -1,4 +1,4 @@
-"""What code generation hands to compilation: kernel text, the buffers it touches, its launch."""
+"""The result of code generation: the text of a kernel, the buffers it touches, and its launch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a kernel costs on a device: its work, its registers, its time."""
+"""The cost model: a kernel's work, registers and time on a device."""

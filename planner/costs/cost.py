@@ -1,4 +1,4 @@
-"""What a kernel costs on a device: its work at the device's rates, a breakdown with units."""
+"""The cost of a kernel on a device: its work at the device's rates, a breakdown with units."""
 
 from __future__ import annotations
 

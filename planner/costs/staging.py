@@ -1,4 +1,4 @@
-"""What matrix products stage in shared memory: their operands, a tile for every load under way."""
+"""Shared memory of matrix products: their operands, one tile for every load that is under way."""
 
 from __future__ import annotations
 

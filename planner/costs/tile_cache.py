@@ -1,4 +1,4 @@
-"""What was counted of tile programs that many configs share (see `tiles.tile.tiled`)."""
+"""A cache of what was counted of tile programs that many configs share (see `tiles.tile.tiled`)."""
 
 from __future__ import annotations
 

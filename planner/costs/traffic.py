@@ -1,4 +1,6 @@
-"""What a nest moves through memory and the caches: its accesses, their bytes, how they lie."""
+"""The traffic of a nest through memory and the caches: its accesses, their bytes, and how they
+lie.
+"""
 
 from __future__ import annotations
 

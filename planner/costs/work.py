@@ -1,4 +1,4 @@
-"""What a kernel does under a config, counted off its nest before any rate of a device."""
+"""The work of a kernel under a config, counted before any rate of a device."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which groups a graph is divided into: the cheapest cover."""
+"""Covers: the groups that a graph is divided into, and the search for the cheapest."""

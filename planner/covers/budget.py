@@ -1,5 +1,6 @@
-"""How much of a graph's groups is looked at: work that is counted, never time, so that the same
-graph has the same plan on every machine, however busy."""
+"""The budget of a search for covers. It counts work, never time, so that the same graph has the
+same plan on every machine, however busy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the model says of one group, each looked at once, whatever the names of its nodes."""
+"""Prices of groups by the cost model. Each is computed once, whatever the names of the group's
+nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of the operation table says; see `ops.py`."""
+"""The kinds of rows of the operation table; see `ops.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel writes for each operation, and what that costs.
+"""The Triton text of each operation, and its cost class.
 
 A text is a Triton expression with the names of the operands as fields. 16-bit floats come as
 float32. What it calls beside `tl` is in `codegen/intrinsics.py`.

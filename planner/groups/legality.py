@@ -1,4 +1,4 @@
-"""Whether two groups may become one, with the reason where not.
+"""The rules by which two groups may become one, or the reason why not.
 
 Groups are bitsets of compute nodes (bit i: node i). Free nodes, views and constants, belong to no
 group: each group takes in copies of those it reads.

@@ -1,4 +1,6 @@
-"""Which values must be read as a whole, whatever the kernel: what a bound on time may count."""
+"""The values that must be read as a whole, whatever the kernel. A lower bound on time may count
+them.
+"""
 
 from __future__ import annotations
 

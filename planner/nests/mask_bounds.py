@@ -1,4 +1,4 @@
-"""Which tiles of a looped axis a mask leaves empty, so that the loop can leave them out.
+"""Bounds of a looped axis by a mask: tiles that the mask leaves empty are left out.
 
 `where(i > j, -inf, score)` over a streamed axis: where the condition holds in a whole tile, the
 scores are all -inf, their exponentials 0, and no fold of the loop gains anything. That this is so

@@ -1,4 +1,5 @@
-"""Where every operation of a nest stands: outside all loops where it can, inside those it needs.
+"""The place of every operation of a nest: outside all loops if possible, else inside those it
+needs.
 
 Work on a value stands in the outermost body in which all its looped axes are open. A fold over a
 looped axis is carried by a loop over it, in the body where the fold itself lives; what needs the

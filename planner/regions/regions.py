@@ -1,4 +1,4 @@
-"""Which groups of a partition are better walked together, in chunks.
+"""The groups of a partition that are better run together, in chunks.
 
 A value that passes between two groups must be stored. Where that value is *grown*, much larger than
 what its group reads, and too large for the second-level cache, the groups that write and read it

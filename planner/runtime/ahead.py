@@ -1,4 +1,6 @@
-"""What `torch.compile(model, backend="planner", fullgraph=True).aot_compile(inputs)` gets."""
+"""The back end for `torch.compile(model, backend="planner",
+fullgraph=True).aot_compile(inputs)`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Triton keeps machine code, and what happens when it cannot be kept there.
+"""The folder in which Triton keeps machine code, and another one if that cannot be written.
 
 A cache that cannot be written (a read-only home folder, a full disk, another owner) must not keep a
 kernel from being compiled: it is then kept in a folder for temporary files, which all processes of

@@ -1,4 +1,4 @@
-"""What `load` gives: torch.compile's module or function, with a short way to eager.
+"""The result of `load`: torch.compile's module or function, with a short way to eager.
 
 Where the plan for some inputs is the user's own eager code, torch.compile's front end is all that
 a call costs more than eager does: some ten microseconds, more than a small operation takes. So a

@@ -1,4 +1,4 @@
-"""Where the time goes until a model's first result: seconds by phase.
+"""The time until a model's first result: seconds by phase.
 
 trace     AOTAutograd and capture, from the graph that Dynamo has traced to ours
 lookup    the plan

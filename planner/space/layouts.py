@@ -1,4 +1,4 @@
-"""How a group's grid is tiled and its reductions are walked: the layouts worth a try."""
+"""Layouts worth a try: how a group's grid is tiled and how its reductions are walked."""
 
 from __future__ import annotations
 

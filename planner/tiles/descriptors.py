@@ -1,4 +1,4 @@
-"""Which accesses a tensor descriptor can make: blocks of two dimensions, copied in bulk."""
+"""Accesses that a tensor descriptor can make: blocks of two dimensions, copied in bulk."""
 
 from __future__ import annotations
 

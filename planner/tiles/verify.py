@@ -1,4 +1,4 @@
-"""What holds of every tile program, after every pass."""
+"""The rules that every tile program keeps after every pass."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How exactly a pointwise operation is computed: as eager does, or more cheaply where nobody sees
-the difference."""
+"""The accuracy of a pointwise operation: as exact as eager, or cheaper where nobody sees the
+difference.
+"""
 
 from __future__ import annotations
 

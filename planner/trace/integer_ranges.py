@@ -1,4 +1,4 @@
-"""What integers can be: their ranges, where those follow from positions and numbers alone.
+"""Ranges of integers, where they follow from positions and numbers alone.
 
 PyTorch counts in int64, but what is computed from positions mostly fits half of it, and a GPU's
 integer units have 32 bits. An index that provably lies inside its tensor needs no check."""

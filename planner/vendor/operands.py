@@ -1,4 +1,4 @@
-"""What a vendor's call takes: tensors as they go into a product of a group's values."""
+"""Operands of a vendor's call: tensors as they go into a product of a group's values."""
 
 from __future__ import annotations
 

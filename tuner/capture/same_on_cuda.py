@@ -1,4 +1,4 @@
-"""Whether a graph that was captured on the CPU is the graph that a CUDA device gives.
+"""The comparison of a graph that was captured on the CPU with the graph that a CUDA device gives.
 
 A plan is found by the key of its graph. PyTorch's composite operations choose their parts by the
 device: attention on the CPU is another operation than on CUDA. So the graph from Dynamo is traced

@@ -1,1 +1,1 @@
-"""Which of all ways to run a model is kept: baselines, finalists, and the rule between them."""
+"""The decision at the end of a tune: baselines, finalists, and the rule between them."""

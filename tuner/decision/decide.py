@@ -1,4 +1,4 @@
-"""What is kept: the plans of a model's graphs, or what eager or a mode of torch.compile does.
+"""The decision for a whole model: the plans of its graphs, or eager, or a mode of torch.compile.
 
 Everything that takes part is a call of the whole model, through the door that its user takes: the
 model itself, `torch.compile(model, mode=...)`, and the model as `load` runs it by given plans. When

@@ -1,5 +1,5 @@
-"""Which group of a plan parts from eager: each runs alone on the inputs that eager's own run gives
-it, beside the same operations by eager and in float64.
+"""Bisection of a plan's numbers: each group runs alone on the inputs that eager's own run gives it,
+beside the same operations by eager and in float64.
 
 So no group inherits the errors of those before it, and the first one that breaks the accuracy rule
 (`check.py`) is the one to look at.

@@ -1,4 +1,4 @@
-"""Whether numbers are acceptable: against float64, with the framework's own error as the
+"""The accuracy rule: numbers are judged against float64, with the framework's own error as the
 yardstick. Kernels and whole plans are judged by it alike.
 
 For each output the *value* is the graph in float64, *eager* the graph in its own dtypes. An error

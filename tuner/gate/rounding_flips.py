@@ -1,4 +1,4 @@
-"""Which other integers and booleans rounding alone can make of an output.
+"""Other integers and booleans that rounding alone can make of an output.
 
 A comparison of two floats, the place of the largest of several, a float cut to an integer: each
 falls on the other side where the floats that decide are nearer than they may err. That is found

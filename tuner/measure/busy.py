@@ -1,4 +1,4 @@
-"""Whether somebody else works on the GPU, where times are about to be measured."""
+"""A look at whether another process works on the GPU before times are measured."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a tune tells while it runs, and how a terminal shows it."""
+"""The progress of a tune, and how a terminal or a notebook shows it."""

@@ -1,4 +1,4 @@
-"""What a tune shows while it runs: a live panel on a terminal, plain lines elsewhere."""
+"""The progress of a tune in a terminal: a live panel, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tune shows while it runs in a notebook: a bar of the time, and lines below it."""
+"""The progress of a tune in a notebook: a bar of the time, and lines below it."""
 
 from __future__ import annotations
 

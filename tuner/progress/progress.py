@@ -1,4 +1,4 @@
-"""What a tune tells while it runs. The command line draws it; tests record it."""
+"""The events of a tune while it runs. The command line draws them; tests record them."""
 
 from __future__ import annotations
 

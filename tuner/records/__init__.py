@@ -1,1 +1,1 @@
-"""What a tune writes down: trials, what the compiler made, the best so far, Optuna's tables."""
+"""Records of a tune: trials, what the compiler made, the best so far, Optuna's tables."""

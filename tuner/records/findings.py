@@ -1,4 +1,4 @@
-"""What a tune has found out so far: kept as it goes, so that Ctrl-C loses nothing."""
+"""The results of a tune so far, kept as it goes, so that Ctrl-C loses nothing."""
 
 from __future__ import annotations
 

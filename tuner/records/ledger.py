@@ -1,4 +1,4 @@
-"""What the store knows of a group, and what a tune writes down: each trial as it ends."""
+"""The ledger: what the store knows of a group, and each trial, written down as it ends."""
 
 from __future__ import annotations
 

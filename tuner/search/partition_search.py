@@ -1,4 +1,4 @@
-"""Which nodes share a kernel, decided on measured time.
+"""The search for the nodes that share a kernel, by measured time.
 
 The time of a partition is the sum of its groups' times, so that every measured group serves every
 partition that contains it, and each distinct group is tuned once. What a lower bound shows cannot

@@ -1,4 +1,4 @@
-"""How long a tune may look: three budgets with names."""
+"""The budgets of a tune: three efforts with names."""
 
 from __future__ import annotations
 

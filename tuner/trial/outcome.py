@@ -1,4 +1,6 @@
-"""What came of one candidate. A candidate's failure is a value; our own failure is an exception."""
+"""The outcome of one candidate. A candidate's failure is a value; our own failure is an
+exception.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses between the parent and its workers: one JSON object a line, never an array."""
+"""Messages between the parent and its workers: one JSON object a line, never an array."""
 
 from __future__ import annotations
 

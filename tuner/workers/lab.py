@@ -1,4 +1,4 @@
-"""Where candidates are compiled and measured: worker processes, or a fake in tests."""
+"""The lab: worker processes that compile and measure candidates, or a fake of it in tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which keys a known mask keeps for a query, and in which comparisons a known value is simplest."""
+"""The keys that a known mask keeps for a query, and the simplest comparisons that give a known
+value.
+"""
 
 from __future__ import annotations
 

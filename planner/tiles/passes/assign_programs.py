@@ -1,4 +1,4 @@
-"""How the blocks of work are given to programs: one each, or several to a persistent one."""
+"""Give the blocks of work to programs: one each, or several to a persistent one."""
 
 from __future__ import annotations
 

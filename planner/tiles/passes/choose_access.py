@@ -1,4 +1,4 @@
-"""Which accesses are bulk copies by a tensor descriptor; the others go by pointers."""
+"""Choose the accesses that are bulk copies by a tensor descriptor; the others go by pointers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exactly the exponential is computed that corrects a state under way."""
+"""Choose the accuracy of the exponential that corrects a state under way."""
 
 from __future__ import annotations
 

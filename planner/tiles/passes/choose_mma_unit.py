@@ -1,4 +1,4 @@
-"""Which matrix products of tiles a warpgroup multiplies, and which each warp by itself."""
+"""Choose for each mma whether a warpgroup multiplies it, or each warp by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sums carry what their additions lose."""
+"""Choose the sums that carry what their additions lose (compensated summation)."""
 
 from __future__ import annotations
 

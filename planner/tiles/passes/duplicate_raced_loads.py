@@ -1,4 +1,4 @@
-"""Which loads of a pipelined loop go twice: once for mmas, once for other readers."""
+"""Load some tiles of a pipelined loop twice: once for mmas, once for other readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cache is to evict first, and what last."""
+"""Choose what the cache should evict first, and what last."""
 
 from __future__ import annotations
 

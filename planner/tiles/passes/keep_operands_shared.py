@@ -1,4 +1,4 @@
-"""Which loaded tiles stay in shared memory because only matrix products read them."""
+"""Keep a loaded tile in shared memory if only mmas read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loops begin the loads of their next turns while they work on one."""
+"""Choose the loops that begin the loads of later turns while they work on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products are rounded before something is subtracted from them.
+"""Round a product before something is subtracted from it.
 
 These are products in float32 of which a difference is taken, one side of it made of a fold, or a
 sum, both sides of it made of folds, as in the gradients of norms and softmax. They vanish where a

@@ -1,4 +1,4 @@
-"""Which contractions are matrix products of tiles; the others stay sums of products."""
+"""Select the contractions that are mmas; the others stay sums of products."""
 
 from __future__ import annotations
 

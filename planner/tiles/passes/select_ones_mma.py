@@ -1,4 +1,4 @@
-"""Which sums are matrix products with columns of ones.
+"""Select the sums that are mmas with columns of ones.
 
 A sum of what an mma takes in, 16-bit tiles as they lie in memory, along the same axis and in the
 same loop: with it on the tensor cores too, the tiles need not pass the registers.
