@@ -28,7 +28,9 @@ from fusionplan.planner.graph.graph import from_json
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.tuner.model_fit.accuracy import samples_of
 
-KERNELS = Path(__file__).resolve().parent.parent / "tests" / "planner" / "register_kernels.py"
+KERNELS = (
+    Path(__file__).resolve().parent.parent / "tests" / "planner" / "costs" / "register_kernels.py"
+)
 SPILLS = 200  # Bytes above which the count of registers says nothing of the need.
 
 

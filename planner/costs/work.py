@@ -11,8 +11,8 @@ from ..graph.dtypes import itemsize
 from ..graph.op import Accuracy, Op
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
-from ..tiles.instructions import Compute as Evaluate
 from ..tiles.instructions import (
+    Compute,
     Grid,
     Load,
     Loop,
@@ -28,7 +28,7 @@ from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
 from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
-from ..values.values import Choice, Compute, ValueKind
+from ..values import values
 from . import matrix, staging, tile_cache
 from .alike import classes
 from .device import DeviceProfile
@@ -212,7 +212,7 @@ def _sorted_out(program: TileProgram) -> _Items:
             case Load(access=access) | Store(access=access):
                 known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
                 known.count += 1
-            case Evaluate(value=value):
+            case Compute(value=value):
                 axes = nest.live[value]
                 found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
                 found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
@@ -221,17 +221,17 @@ def _sorted_out(program: TileProgram) -> _Items:
     return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions))
 
 
-def _of_element(kind: ValueKind) -> Arithmetic:
+def _of_element(kind: values.ValueKind) -> Arithmetic:
     match kind:
-        case Compute(cost="div"):
+        case values.Compute(cost="div"):
             return Arithmetic(div=1.0, sfu=1.0)
-        case Compute(cost="libdevice"):
+        case values.Compute(cost="libdevice"):
             return Arithmetic(libdevice=1.0, sfu=1.0)
-        case Compute(op=Op.EXP, accuracy=Accuracy.EXACT):
+        case values.Compute(op=Op.EXP, accuracy=Accuracy.EXACT):
             return Arithmetic(1.0 + _EXACT_EXP, 1.0)
-        case Compute(cost=cost):
+        case values.Compute(cost=cost):
             return Arithmetic(1.0, float(cost == "sfu"))
-        case Choice():
+        case values.Choice():
             return Arithmetic(2.0)
     return Arithmetic(1.0)
 
