@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -28,9 +29,9 @@ def _program(*names: str) -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def _missing(what: str) -> None:
+def _missing(what: str, cure: str) -> NoReturn:
     """Without a browser the tests are skipped, but not in continuous integration."""
-    reason = f"no {what}: on Debian and Ubuntu, apt install chromium chromium-driver"
+    reason = f"no {what}: {cure}"
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -39,13 +40,17 @@ def _missing(what: str) -> None:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Chromium, driven by selenium, which logs its console and its network."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ImportError:
+        _missing("selenium", "pip install selenium")
 
     binary = _program("chromium", "chromium-browser", "google-chrome")
     driver = _program("chromedriver")
     if binary is None or driver is None:
-        _missing("chromium" if binary is None else "chromedriver")
+        cure = "on Debian and Ubuntu, apt install chromium chromium-driver"
+        _missing("chromium" if binary is None else "chromedriver", cure)
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
