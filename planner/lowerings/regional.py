@@ -1,5 +1,6 @@
-"""What the ways to run a region have in common: other graphs stand for it, its bodies, and each of
-them runs by a plan of its own. `options` is a number of bytes."""
+"""The common part of the ways to run a region: other graphs stand for it, its bodies, and each
+of them runs by a plan of its own. `options` is a number of bytes.
+"""
 
 from __future__ import annotations
 

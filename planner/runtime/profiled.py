@@ -1,4 +1,4 @@
-"""What a profiler is told of a launch: the kernel, and the lines of the user's code behind it.
+"""Names of launches for a profiler: the kernel, and the lines of the user's code behind it.
 
 Kernels of equal layers are one kernel, so that its own name can name no line. While torch's
 profiler runs (or `torch.autograd.profiler.emit_nvtx`, for Nsight), each launch stands in a range

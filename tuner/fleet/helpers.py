@@ -1,4 +1,4 @@
-"""Who helps a tune: other GPUs of its host, and a Ray cluster."""
+"""The helpers of a tune: other GPUs of its host, and a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a worker measures: a GPU, which it has to itself, and the processes that use it."""
+"""The site of a worker: a GPU, which it has to itself, and the processes that use it."""
 
 from __future__ import annotations
 

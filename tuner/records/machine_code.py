@@ -1,4 +1,5 @@
-"""What the compiler made of a group's kernels. It predicts what it will make of a similar one.
+"""The record of what the compiler made of a group's kernels. It predicts what the compiler will
+make of a similar kernel.
 
 The estimate of registers is made from a nest alone. Its error is much the same for kernels of one
 group that differ little, so the nearest that was compiled corrects it.
