@@ -48,7 +48,9 @@ def bundle(
     evidence: Annotated[
         str,
         typer.Option(
-            metavar="WHICH", help="measured, or any to take plans that were never compared too."
+            metavar="WHICH",
+            help="measured: only plans that were compared with eager and torch.compile. any: all "
+            "plans.",
         ),
     ] = "measured",
     json: JsonOption = False,

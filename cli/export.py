@@ -17,7 +17,8 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="[PLAN]...",
-            help="Names, files that were tuned, or starts of keys; by default all of the store.",
+            help="The plans: names, files that were tuned, or the first characters of keys. "
+            "Default: all plans of the store.",
             show_default=False,
         ),
     ] = None,

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, of export or of bundle.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A file that `planner export` or `planner bundle` wrote."
+        ),
+    ],
     store: StoreOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it holds and who signed it; write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what the file holds and who signed it. Write nothing."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:

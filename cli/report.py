@@ -36,9 +36,9 @@ SubjectArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="PLAN|MODEL",
-        help="A model's file (or FILE.py:OBJECT): by its stored plans, else by the cost model's, "
-        "with the lines of its source. Or a plan: its name, or the start of its key. By default "
-        "the newest plan.",
+        help="A model's file (or FILE.py:OBJECT): its stored plans are shown, else the cost "
+        "model's, with the lines of its source. Or a plan: its name, or the first "
+        "characters of its key. Default: the newest plan.",
         show_default=False,
     ),
 ]
@@ -49,7 +49,7 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE.html", help="Where to; by default report.html."
+            "--output", "-o", metavar="FILE.html", help="The file to write. Default: report.html."
         ),
     ] = None,
     inputs: InputsOption = None,
@@ -59,7 +59,8 @@ def report(
     training: TrainingOption = False,
     numerics: NumericsOption = "fast",
     modelled: Annotated[
-        bool, typer.Option("--modelled", help="The cost model's plan, whatever the store has.")
+        bool,
+        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
     ] = False,
     json: JsonOption = False,
 ) -> None:

@@ -18,8 +18,10 @@ def trust(
             metavar="KEY", help="A public key, as `planner key` prints it.", show_default=False
         ),
     ] = None,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Whose key it is, for the list.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Trust the key no longer.")] = False,
+    name: Annotated[
+        str, typer.Option(metavar="TEXT", help="A name for the key, such as that of its owner.")
+    ] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the key from the list.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List the keys that you trust, or add KEY to them.
