@@ -55,15 +55,18 @@ class Cluster:
             raise ExtraMissing(
                 "--ray needs the package ray: pip install 'fusionplan[fleet]'"
             ) from error
-        _require_answer(address)
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise _no_answer(address, _first_line(error)) from error
+        connects = not ray.is_initialized()  # else the caller has, and goes on with it
+        if connects:
+            _require_answer(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                raise _no_answer(address, _first_line(error)) from error
         try:
             yield Cluster(ray, address, open_site or open_cuda)
         finally:
-            ray.shutdown()
+            if connects:
+                ray.shutdown()
 
     @contextmanager
     def workers(self, store: Store, tune: str, tell: Callable[[str], None]) -> Iterator[int]:

@@ -17,10 +17,10 @@ from fusionplan.db import Store
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.fleet.ray_cluster import Cluster, ExtraMissing
+from fusionplan.tuner.fleet.ray_cluster import Cluster, ExtraMissing, probe_node
 from fusionplan.tuner.progress.progress import Silent
 from fusionplan.tuner.records.findings import Findings
-from fusionplan.tuner.records.jobs import Offers, SearchLimits
+from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import Ledger, device_record
 from fusionplan.tuner.search.config_search import Budget
 from fusionplan.tuner.search.graph_search import GraphSearch
@@ -32,6 +32,7 @@ from tuner_graphs import softmax
 
 GRAPH = softmax(512, 1000)
 TRIALS = 24
+Offer = Callable[..., OfferedJob]
 
 
 @pytest.fixture
@@ -134,3 +135,20 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ExtraMissing, match=r"fusionplan\[fleet\]"):
         Cluster.connected("auto").__enter__()
+
+
+@pytest.mark.parametrize(
+    "place, said",
+    [("other.db", "sees another store"), ("none.db", "does not reach the tune's store")],
+)
+def test_a_node_that_does_not_see_the_store_cannot_help(tmp_path: Path, place: str, said: str):
+    """A path that is another file there, or none."""
+    Store.open(tmp_path / "other.db").close()
+    answer = probe_node(open_site, str(tmp_path / place), "tune")
+    assert answer is not None
+    assert said in answer
+
+
+def test_a_node_with_the_right_gpu_can_help(store: Store, offers: Offers, offer: Offer):
+    offer(GRAPH)
+    assert probe_node(open_site, store.url, offers.tune) is None
