@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from costs_of_tests import Watch
 
 # On a machine with a GPU, PLANNER_TEST_DEVICE=cuda runs the kernel tests on it instead.
 if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
@@ -21,6 +22,10 @@ if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
 # instructions and no precompiled headers it is ready in a fifth of the time.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watch(), "costs of tests")
 
 
 def pytest_collection_finish() -> None:

@@ -126,6 +126,7 @@ def built(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_the_site_builds_and_fetches_nothing(site):
     pytest.importorskip("sphinx")
     result = built(site)
@@ -138,6 +139,7 @@ def test_the_site_builds_and_fetches_nothing(site):
     assert not any(re.search(r"(@import|url\()\s*['\"]?(https?:)?//", text) for text in styles)
 
 
+@pytest.mark.process
 def test_a_broken_link_fails_the_build(tmp_path):
     pytest.importorskip("sphinx")
     folder = tmp_path / "docs"

@@ -10,6 +10,7 @@ def chain(x):
     return torch.relu(x * 1.5 + 0.5)
 
 
+@pytest.mark.dynamo
 def test_a_chain_is_one_kernel_that_reads_and_writes_once():
     x = torch.zeros(4096)
     (explanation,) = fusionplan.explain(chain, x, target="h100", kernels=True)
@@ -22,6 +23,7 @@ def test_a_chain_is_one_kernel_that_reads_and_writes_once():
     assert kernel.text.count("tl.load") == kernel.text.count("tl.store") == 1
 
 
+@pytest.mark.dynamo
 def test_a_bucket_is_named_where_sizes_vary():
     torch._dynamo.reset()
     (explanation,) = fusionplan.explain(chain, torch.zeros(3000), target="h200", dynamic=True)

@@ -43,6 +43,7 @@ def test_no_outputs_are_kept_in_the_file():
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
+@pytest.mark.process
 def test_it_runs_without_a_gpu_and_says_so(cells):
     text = "\n".join(map(printed, cells))
     assert "figures are predicted by the cost model for NVIDIA H200, not measured" in text

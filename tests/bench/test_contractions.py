@@ -144,6 +144,7 @@ def test_what_is_asked_is_possible(workload):
     assert workload.reach is None or workload.reach > workload.floor_s
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", ["attn_naive", "attn_naive_softcap_alibi_causal"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_what_is_rewritten_by_hand_computes_the_same(name):

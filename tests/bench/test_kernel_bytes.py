@@ -70,6 +70,7 @@ def test_the_table_counts_large_kernels_alone_and_names_the_worst():
     assert not any("small" in line or "good" in line for line in lines)
 
 
+@pytest.mark.interpreter
 def test_what_runs_under_ncu_tells_its_kernels_and_what_does_not_run(capsys):
     group = doubled(4096)
     good = {"kernel": "a", "group": to_json(group), "config": config_to_json(SMALL)}

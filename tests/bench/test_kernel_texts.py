@@ -32,6 +32,7 @@ def write(file: Path, records: list[Record]) -> str:
     return str(file)
 
 
+@pytest.mark.process
 def test_what_differs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

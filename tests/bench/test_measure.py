@@ -132,6 +132,7 @@ def test_infinities_that_eager_has_too_are_right():
     assert (found.problem, found.ratio) == ("", 1.0)
 
 
+@pytest.mark.dynamo
 def test_a_workload_is_measured_by_its_plan():
     workload = WORKLOADS["custom_loss_many_small_ops"]
     found = measure(workload, CPU, None, 1.0, timer=TIMER, on_miss="model", scale=64)
@@ -143,6 +144,7 @@ def test_a_workload_is_measured_by_its_plan():
     assert found.plan.startswith("triton")
 
 
+@pytest.mark.dynamo
 def test_a_workload_without_a_plan_is_missing(tmp_path):
     workload = WORKLOADS["groupnorm_silu"]
     found = measure(workload, CPU, str(tmp_path / "none.db"), 1.0, timer=TIMER, scale=32)
@@ -158,6 +160,7 @@ def test_host_cost_is_the_best_run_by_the_clock():
     assert len(counted) == host.WARM_UP + 4 * host.BEST_OF
 
 
+@pytest.mark.dynamo
 def test_every_way_of_calling_gives_the_same(tmp_path):
     with torch.no_grad():
         calls = host.calls_by_way(100, CPU, str(tmp_path / "none.db"))

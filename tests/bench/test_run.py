@@ -13,6 +13,8 @@ from fusionplan.bench.run import BenchError, Children, run
 from fusionplan.bench.workloads import CONTRACTIONS, WORKLOADS
 from fusionplan.planner.errors import DeviceError
 
+pytestmark = pytest.mark.process
+
 ROTARY, CHAIN = WORKLOADS["rotary"], WORKLOADS["article_chain"]
 
 

@@ -5,6 +5,7 @@ import torch
 from fusionplan.bench import sizes
 
 
+@pytest.mark.dynamo
 def test_two_sizes_of_a_bucket(capsys, monkeypatch):
     monkeypatch.setitem(sizes.FUNCTIONS, "softmax", (torch.exp, lambda n: [(4, n)], 1))
     options = ["softmax", "--device", "cpu", "--rounds", "2", "--sizes", "40", "41"]
@@ -14,6 +15,7 @@ def test_two_sizes_of_a_bucket(capsys, monkeypatch):
     assert "compiled 0" in second
 
 
+@pytest.mark.dynamo
 def test_a_wrong_result_is_told(capsys, monkeypatch):
     monkeypatch.setattr(torch, "allclose", lambda *_, **__: False)
     monkeypatch.setitem(sizes.FUNCTIONS, "mean", (torch.exp, lambda n: [(4, n)], 1))

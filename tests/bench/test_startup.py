@@ -24,6 +24,7 @@ def workload(tmp_path: Path) -> Workload:
     return Workload("small", "a small model", str(tmp_path / "small.py"), 1)
 
 
+@pytest.mark.process
 def test_a_process_of_its_own_is_timed(workload, monkeypatch):
     monkeypatch.setattr(startup, "WAYS", (EAGER,))
     found = startup.measured(workload, "cpu", "", 1)
@@ -32,6 +33,7 @@ def test_a_process_of_its_own_is_timed(workload, monkeypatch):
     assert found.seconds[EAGER][0] > 0.1
 
 
+@pytest.mark.process
 def test_a_plan_that_is_not_there_is_said(workload, monkeypatch, tmp_path):
     monkeypatch.setattr(startup, "WAYS", (OURS,))
     found = startup.measured(workload, "cpu", str(tmp_path / "none.db"), 1)
@@ -46,6 +48,7 @@ def test_the_table_counts_what_comes_on_top_of_eager():
     assert "| w | 3.00 | 4.00 | 1.00 | 0.25 |  |" in startup.table([found])
 
 
+@pytest.mark.process
 def test_a_process_tells_where_its_time_went(workload, monkeypatch):
     """Also what is not ours: of torch.compile all that is no import and no run is Dynamo's."""
     monkeypatch.setattr(startup, "WAYS", (EAGER,))

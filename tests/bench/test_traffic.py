@@ -18,6 +18,8 @@ from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.tuner.capture.capture_model import capture_model
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'

@@ -71,6 +71,7 @@ def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> Asked:
     return Asked("small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), "tiny")
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "kind, stages", [("inference", ["inference"]), ("training", ["forward", "backward"])]
 )
@@ -91,6 +92,7 @@ def test_ours_runs_by_the_tuned_plans_beside_eager(tmp_path, tuned, kind, stages
         assert len(store.plans()) == len(stages)
 
 
+@pytest.mark.dynamo
 @pytest.mark.slow
 def test_a_model_of_transformers(tmp_path, tuned):
     pytest.importorskip("transformers")
@@ -102,6 +104,7 @@ def test_a_model_of_transformers(tmp_path, tuned):
     assert OURS in found.times
 
 
+@pytest.mark.dynamo
 def test_without_a_search_the_models_plans_run(tmp_path, tuned):
     found = measure(asked("inference", tmp_path / "none.db", seconds=0.0), lambda _: None)
     assert not tuned
@@ -109,6 +112,7 @@ def test_without_a_search_the_models_plans_run(tmp_path, tuned):
     assert found.kernels > 0
 
 
+@pytest.mark.dynamo
 def test_what_is_stored_is_not_planned_again(tmp_path, tuned):
     store = tmp_path / "p.db"
     first = measure(asked("inference", store), lambda _: None)
@@ -134,6 +138,7 @@ def test_a_way_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
     assert found.best is None
 
 
+@pytest.mark.dynamo
 def test_a_search_that_fails_leaves_the_peers(tmp_path, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no search here")
@@ -161,6 +166,7 @@ def test_a_result_that_is_not_finite_is_told_as_such():
     assert whole.ONE.validate_json(whole.ONE.dump_json(found)) == found
 
 
+@pytest.mark.process
 def test_a_process_of_its_own(tmp_path, capsys):
     out = tmp_path / "whole.json"
     options = [
@@ -185,6 +191,7 @@ def test_a_process_of_its_own(tmp_path, capsys):
     assert f"torch {torch.__version__}" in printed
 
 
+@pytest.mark.process
 def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
     code = "import sys, time; open(sys.argv[1], 'w').write(sys.argv[2]); time.sleep(600)"
     part = whole.ONE.dump_json(Whole("small", "training", plan_s=3.0)).decode()
@@ -202,6 +209,7 @@ def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.process
 def test_a_process_that_dies_is_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     found = whole._apart(Asked("small", "inference"), 60.0)
@@ -218,6 +226,7 @@ def test_a_model_that_cannot_be_made_is_told(tmp_path, monkeypatch):
     assert found.ended == "ModuleNotFoundError: No module named 'timm'"
 
 
+@pytest.mark.process
 def test_no_model_is_begun_after_the_limit(capsys, tmp_path):
     out = tmp_path / "whole.json"
     assert whole.main(["resnet50", "--limit", "0", "--json", str(out)]) == 1
@@ -281,6 +290,7 @@ def test_steps_are_the_same_each_time_and_leave_no_gradients():
     assert all(p.grad is not None for p in first.module.parameters())
 
 
+@pytest.mark.slow
 def test_the_backward_pass_begins_at_the_loss():
     pytest.importorskip("transformers")
     step = step_of(MODELS["gpt2"], "training", CPU, "tiny")

@@ -20,6 +20,8 @@ from fusionplan.tuner.records.ledger import device_record, graph_record
 from fusionplan.tuner.session.session import plan_record
 from oracle import DEVICE
 
+pytestmark = pytest.mark.dynamo
+
 X = torch.randn(4, 16, device=DEVICE)
 
 

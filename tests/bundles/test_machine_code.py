@@ -11,6 +11,8 @@ from fusionplan.planner.runtime import host_code
 from triton import knobs
 from triton.runtime.build import compile_module_from_src
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).with_name("machine_code.py")
 
 MODULE = """

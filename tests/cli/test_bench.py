@@ -16,6 +16,7 @@ def tuned(planner, quick, small):
     return small
 
 
+@pytest.mark.dynamo
 def test_bench(planner, tuned):
     data = json.loads(planner("bench", tuned, "--json").out)
     assert data["kernels"] == 1  # ours ran, and not a baseline in its place
@@ -43,6 +44,7 @@ def contest(monkeypatch, behind):
     monkeypatch.setattr(Ring, "contest", held)
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "behind, options, code",
     [(1.01, [], 0), (1.03, [], 7), (1.03, ["--fail-if-slower", "5%"], 0), (1.0, [], 0)],
@@ -85,6 +87,7 @@ def test_show_the_contest(planner, filled):
         assert word in out, out
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("command", ["bench", "check"])
 def test_without_a_plan(planner, small, filled, command):
     result = planner(command, small)

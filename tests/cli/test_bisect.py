@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from fusionplan.planner.runtime import compile as compilation
 
 SMALL = """
@@ -11,6 +12,7 @@ get_inputs = lambda: [torch.randn(8, 16)]
 """
 
 
+@pytest.mark.dynamo
 def test_each_group_has_its_error_beside_eagers(planner, write):
     file = write("small.py", SMALL)
     result = planner("bisect", file)
@@ -25,6 +27,7 @@ def test_each_group_has_its_error_beside_eagers(planner, write):
     assert group["fault"] == group["left_out"] == ""
 
 
+@pytest.mark.dynamo
 def test_it_needs_what_runs_kernels(planner, write, monkeypatch):
     monkeypatch.setattr(compilation, "interpreted", lambda: False)
     result = planner("bisect", write("small.py", SMALL), "--device", "cpu")

@@ -101,6 +101,7 @@ def test_what_is_no_bundle(planner, tmp_path, text):
     assert planner("import", "x").code == 8
 
 
+@pytest.mark.process
 def test_files_that_cannot_be_read_or_written(planner, filled, tmp_path):
     assert planner("import", "nowhere").code == 8
     result = planner("export", "-o", "no/folder/plans.bundle")
@@ -146,11 +147,13 @@ class TestBundle:
         assert planner("tune", small, "--device", "cpu", "--target", "h200").code == 0
         return small
 
+    @pytest.mark.dynamo
     def test_a_model_without_a_plan(self, planner, small, filled):
         result = planner("bundle", small, "--device", "cpu", "--target", "h200")
         assert result.code == 5
         assert "why-miss" in result.err
 
+    @pytest.mark.dynamo
     def test_only_measured_plans_unless_asked(self, planner, stored, monkeypatch):
         options = ("--device", "cpu", "--target", "h200")
         result = planner("bundle", stored, *options)
@@ -158,6 +161,7 @@ class TestBundle:
         assert "no measured plan" in result.err
         assert planner("bundle", stored, *options, "--evidence", "some").code == 2
 
+    @pytest.mark.dynamo
     def test_plans_and_machine_code(self, planner, stored, monkeypatch, tmp_path):
         """With a compiler that stands in for Triton's: in this process the interpreter is on."""
         from fusionplan.bundles import making

@@ -7,6 +7,8 @@ from fusionplan.planner.graph.varying import bucket_key, bucket_name
 from fusionplan.tuner.capture.capture_model import Call, capture_model, run_step
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 
 class Layer(nn.Module):
     def __init__(self):

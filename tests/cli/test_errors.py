@@ -163,6 +163,7 @@ def test_no_folder_of_a_store_is_made_to_read_it(planner, tmp_path, command):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [["tune", "good.py", "--quiet"], ["accuracy", "--refit"]])
 def test_read_only_store(planner, filled, tmp_path, frozen_folder, command):
     """What is in it can still be read, and stays as it was."""
@@ -261,6 +262,7 @@ def test_no_command_prints_the_help(planner):
     assert "doctor" in result.out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments, code",
     [

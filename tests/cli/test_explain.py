@@ -15,6 +15,8 @@ from fusionplan.planner.space.space import space_of
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.trial.outcome import Candidate
 
+pytestmark = pytest.mark.dynamo
+
 ATTENTION = """\
 import torch
 

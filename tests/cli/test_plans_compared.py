@@ -66,11 +66,13 @@ def missed(planner, path, inputs, *more):
     return found
 
 
+@pytest.mark.dynamo
 def test_a_hit(planner, stored_net):
     found = missed(planner, stored_net, "same")
     assert (found["hit"], found["plan"], found["differences"]) == (True, "net", [])
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "inputs, field, stored, now",
     [
@@ -90,12 +92,14 @@ def test_one_field(planner, stored_net, inputs, field, stored, now):
     assert first["cure"]
 
 
+@pytest.mark.dynamo
 def test_device(planner, stored_net):
     found = missed(planner, stored_net, "same", "--target", "h200")
     (difference,) = found["differences"]
     assert (difference["field"], difference["now"]) == ("device", "NVIDIA H200")
 
 
+@pytest.mark.dynamo
 def test_the_nearest_is_taken(planner, stored_net, tmp_path):
     """Of two plans, the one that differs in its version alone."""
     with Store.open(tmp_path / "plans.db") as store:
@@ -113,6 +117,7 @@ def test_the_nearest_is_taken(planner, stored_net, tmp_path):
     assert difference["now"] == record.versions["torch"]
 
 
+@pytest.mark.dynamo
 def test_a_miss_in_words(planner, stored_net):
     result = planner("why-miss", stored_net, "--inputs", f"{stored_net}:wider")
     assert result.code == 0
@@ -156,6 +161,7 @@ def test_diff_of_two_stores(planner, filled, tmp_path):
 # repro
 
 
+@pytest.mark.dynamo
 def test_repro_runs_alone(planner, stored_net, tmp_path):
     """Without fusionplan on the path, in Triton's interpreter; and it fails for a wrong kernel."""
     script = tmp_path / "alone.py"

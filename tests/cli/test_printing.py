@@ -89,6 +89,7 @@ def test_plans_of_an_empty_store(planner, tmp_path):
     assert "no plans" in planner("plans").out
 
 
+@pytest.mark.dynamo
 def test_what_was_tuned_finds_its_plan(planner, quick, small, tmp_path):
     """The file, as `tune` was given it; and the list says what was tuned."""
     assert planner("tune", small).code == 0

@@ -72,6 +72,7 @@ def test_history_lists_studies(planner, filled):
         assert word in result.out, word
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, count",
     [
@@ -106,6 +107,7 @@ def test_history_says_why(planner, filled):
     assert "NaN" in planner("history", "--outcome", "wrong").out
 
 
+@pytest.mark.process
 def test_doctor(planner_process, filled):
     filled.close()
     result = planner_process("doctor", "--json", TRITON_INTERPRET="0")
@@ -118,12 +120,14 @@ def test_doctor(planner_process, filled):
     assert {"python", "torch", "triton", "optuna", "cuda", "ptxas", "interpreter"} <= found.keys()
 
 
+@pytest.mark.process
 def test_doctor_without_a_store(planner):
     result = planner("doctor")
     assert result.code == 0, result
     assert "not made yet" in result.out
 
 
+@pytest.mark.process
 def test_doctor_with_a_damaged_store(planner, tmp_path):
     path = tmp_path / "plans.db"
     path.write_bytes(b"x" * 5000)

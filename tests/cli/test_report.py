@@ -18,6 +18,7 @@ example_inputs = torch.ones(8, 64)
 """
 
 
+@pytest.mark.dynamo
 def test_of_a_model_without_a_store(planner, write, tmp_path):
     file = write("apart.py", APART)
     result = planner("report", file, "--target", "h200", "-o", "page.html")
@@ -31,11 +32,13 @@ def test_of_a_model_without_a_store(planner, write, tmp_path):
     assert "window: sum_1 is a reduction read through a slice" in text
 
 
+@pytest.mark.dynamo
 def test_the_default_is_report_html(planner, small, tmp_path):
     assert planner("report", small, "--target", "h200").code == 0
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.dynamo
 def test_of_a_stored_plan(planner, quick, small, tmp_path):
     assert planner("tune", small, "--target", "h200").code == 0
     with Store.open(tmp_path / "plans.db", create=False) as store:
@@ -57,6 +60,7 @@ def test_of_a_stored_plan(planner, quick, small, tmp_path):
     assert (graph["plan_key"], graph["runs"]) == (None, [])
 
 
+@pytest.mark.dynamo
 def test_json_is_the_same_data(planner, small, tmp_path):
     result = planner("report", small, "--target", "h200", "--json")
     assert result.code == 0, result
@@ -72,6 +76,7 @@ def test_json_is_the_same_data(planner, small, tmp_path):
     assert (tmp_path / "page.html").exists()
 
 
+@pytest.mark.dynamo
 def test_a_store_that_cannot_be_written(
     planner, quick, small, tmp_path, frozen_folder, monkeypatch
 ):

@@ -21,6 +21,7 @@ LIGHT = (
 )
 
 
+@pytest.mark.process
 def test_no_torch_where_none_is_needed(planner_process, filled):
     """All in one process: what one of them imports, the next would find."""
     filled.close()
@@ -36,6 +37,7 @@ def test_no_torch_where_none_is_needed(planner_process, filled):
     assert "bbbb2222" in done.stdout
 
 
+@pytest.mark.process
 def test_as_a_module():
     done = subprocess.run(
         [sys.executable, "-P", "-m", "fusionplan", "--version"],
@@ -69,6 +71,7 @@ def test_a_slip_of_the_hand(planner):
     assert "'history'" in result.err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(planner_process, shell):
     """What the shell asks, and its answer: a command, and an option of one."""
@@ -90,6 +93,7 @@ def test_errors_as_json(planner):
     assert json.loads(planner("history", "--json", "--limit", "x").out)["error"]["code"] == 2
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves(filled):
     """planner plans | head -0: no traceback, and no complaint."""
     filled.close()

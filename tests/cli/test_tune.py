@@ -8,6 +8,8 @@ import torch
 from fusionplan.db import Store
 from fusionplan.planner.plan import Plan
 
+pytestmark = pytest.mark.dynamo
+
 CLASS = """\
 import torch
 from torch import nn

@@ -19,6 +19,8 @@ from fusionplan.db import (
 from fusionplan.db.schema import newest
 from sqlalchemy import create_engine, text
 
+pytestmark = pytest.mark.process
+
 
 def change(store, statement, **values):
     """Changes the database behind the store's back."""

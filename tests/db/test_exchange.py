@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from fusionplan.db import Counts, Merged, Snapshot, Store, StoreError
 
+pytestmark = pytest.mark.process
+
 MODELLED = {"evidence": "modelled", "speedup": None}
 
 

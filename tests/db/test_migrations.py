@@ -12,6 +12,8 @@ from fusionplan.db.models import TABLES, Base
 from optuna.storages import RDBStorage
 from sqlalchemy import create_engine, inspect, text
 
+pytestmark = pytest.mark.process
+
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

@@ -101,6 +101,7 @@ def test_a_byte_that_is_no_text_is_found_too(filled):
         store.plans()
 
 
+@pytest.mark.slow
 def test_whatever_bit_changes_the_error_is_ours(filled, plan, graph, device):
     """Random damage is found or harmless; no other exception, and no write, comes of it."""
     sound = filled.read_bytes()
@@ -161,6 +162,7 @@ def test_an_interrupted_transaction_is_rolled_back_by_a_writer(filled, tmp_path)
 # Read-only places
 
 
+@pytest.mark.process
 def test_a_read_only_folder(filled, frozen_folder, plan, trial):
     """The file is in WAL mode, and SQLite cannot put its shared memory beside it."""
     frozen_folder(filled.parent)
@@ -174,6 +176,7 @@ def test_a_read_only_folder(filled, frozen_folder, plan, trial):
     assert sorted(os.listdir(filled.parent)) == names
 
 
+@pytest.mark.process
 def test_a_new_store_in_a_read_only_folder(tmp_path, frozen_folder):
     folder = tmp_path / "frozen"
     folder.mkdir()
@@ -183,6 +186,7 @@ def test_a_new_store_in_a_read_only_folder(tmp_path, frozen_folder):
             Store.open(path)
 
 
+@pytest.mark.process
 def test_a_log_in_a_read_only_folder_is_not_passed_over(filled, tmp_path, frozen_folder, trial):
     folder = tmp_path / "frozen"
     folder.mkdir()

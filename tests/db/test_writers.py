@@ -14,6 +14,8 @@ from fusionplan.db.location import resolve
 from fusionplan.db.records import EVIDENCE
 from sqlalchemy import create_engine, text
 
+pytestmark = pytest.mark.process
+
 
 def change(store, statement):
     """Changes the database behind the store's back."""

@@ -18,6 +18,8 @@ from hostile.known import KNOWN
 from hostile.sweep import Verdict, chosen, fell_back, main, report
 from hostile.table import CASES
 
+pytestmark = pytest.mark.interpreter
+
 SAMPLE = 105
 """Cases that take about three quarters of a minute of one core."""
 

@@ -148,6 +148,7 @@ PRETRAINED: dict[str, Callable[[Any], Case]] = {
 }
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain(name: str, training: bool, run: Any, accurate: Any) -> None:
@@ -167,6 +168,7 @@ def test_plain(name: str, training: bool, run: Any, accurate: Any) -> None:
 ONE_KIND = {"gpt2": False, "vit": False, "t5": True, "llama": True}
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "name, training",
     [(n, kind) for n in PRETRAINED for kind in (False, True) if ONE_KIND.get(n, kind) is kind],

@@ -12,6 +12,8 @@ from fusionplan import executors, load, plans
 from fusionplan.backend import planner
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 OPTIONS = {"on_miss": "model", "evidence": "any"}
 X = torch.randn(4, 6)
 Check = Callable[..., Any]

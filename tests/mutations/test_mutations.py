@@ -25,6 +25,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_every_text_is_in_the_source_once() -> None:
     assert len(MUTATIONS) >= 60
     assert len({m.name for m in MUTATIONS}) == len(MUTATIONS)
@@ -55,6 +56,7 @@ def test_what_is_caught_and_what_is_not(tree: Path) -> None:
     assert "return 1" in (tree / "code.py").read_text()
 
 
+@pytest.mark.process
 def test_tests_run_on_the_copy(tree: Path) -> None:
     (tree / "__init__.py").touch()
     with copied(tree) as copy:
@@ -64,6 +66,7 @@ def test_tests_run_on_the_copy(tree: Path) -> None:
         assert passes(copy, ONE.tests)
 
 
+@pytest.mark.process
 def test_the_script_says_what_was_caught(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

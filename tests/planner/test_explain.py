@@ -23,6 +23,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.stream.online import Proof
 
+pytestmark = pytest.mark.dynamo
+
 SOFTMAX_H = "H(t, x, x') = t * exp(x - x'), x = amax"
 N = 1024
 

@@ -11,6 +11,8 @@ from fusionplan.report.collect import Subject, collect
 from fusionplan.report.page import LIMIT, page
 from report_store import block, fill
 
+pytestmark = pytest.mark.process
+
 LAYERS = 40
 """Copies of the graph in a large page."""
 HOSTILE = '"></pre><script>document.title = "taken"</script>'

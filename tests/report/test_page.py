@@ -18,7 +18,7 @@ from report_store import NAME, block, fill
 HOSTILE = (
     "<script>alert(1)</script>",
     '"></pre><img src=x onerror=alert(2)>',
-    "{{ 7 * 7 }}{% raw %}",
+    "{{ 7001 * 7003 }}{% raw %}",
     "'--></style></template>",
     "\x1b[2Jred\u202eturned",
 )
@@ -85,8 +85,8 @@ def test_names_are_data(hostile, stored):
     assert [tag for tag, _ in tags.found].count("script") == 1
     assert not any(name.startswith("on") for _, given in tags.found for name in given)
     assert "&lt;script&gt;alert(1)" in hostile
-    assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|\b49\b", hostile)
-    assert "{{ 7 * 7 }}" in hostile
+    assert str(7001 * 7003) not in hostile
+    assert "{{ 7001 * 7003 }}" in hostile
     assert "\\x1b[2Jred\\u202eturned" in hostile
     assert "\x1b" not in hostile
     assert "\u202e" not in hostile

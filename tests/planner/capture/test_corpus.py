@@ -7,6 +7,7 @@ from corpus import GRAPHS, captured_graph, corpus_file, corpus_graph, corpus_nam
 from fusionplan.planner.graph.graph import canonical, key
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", corpus_names())
 def test_the_text_of_a_graph_is_what_capture_gives(
     name: str, request: pytest.FixtureRequest

@@ -12,6 +12,8 @@ from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+pytestmark = pytest.mark.dynamo
+
 DEVICE = os.environ.get("PLANNER_TEST_DEVICE", "cpu")
 
 

@@ -139,6 +139,7 @@ def test_integers_are_summed_exactly():
     assert gm(x) == (x - x.amax(-1, keepdim=True)).sum()
 
 
+@pytest.mark.slow
 def test_the_matrix_is_never_stored():
     """The divergence of two matrices reads them and stores a number a row: the matrix of its
     terms, 2 GB, would take longer than all the rest."""

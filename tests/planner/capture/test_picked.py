@@ -87,6 +87,7 @@ PICKED = {(4, 5): 1, (1, 5): 1, (5, 5): 1, (5,): 0, (1, 5, 1, 2): 1}
 """By shape, the dimension of the classes, where the loss is one of ATen's as it is."""
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("number, shape, targets, dim", [(i, *c) for i, c in enumerate(LOSSES)])
 def test_gradients_of_losses_of_any_dimension(
     number: int,

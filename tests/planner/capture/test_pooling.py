@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from oracle import DEVICE
 from test_losses import data, verify
 
+pytestmark = pytest.mark.dynamo
+
 NAN, INF = float("nan"), float("inf")
 
 POOLS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -11,6 +11,8 @@ import pytest
 from compiling import by_compiler
 from contraction_cubins import Cubin, table
 
+pytestmark = pytest.mark.process
+
 NAMES = (
     "linear_smallk_gelu",
     "linear_relu",

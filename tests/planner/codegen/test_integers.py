@@ -11,6 +11,8 @@ from fusionplan.planner.config import Config
 from integer_kernels import INTEGERS, OF_ONE, OF_TWO, Function
 from oracle import DEVICE, check
 
+pytestmark = pytest.mark.dynamo
+
 BLOCKS = [Config((("x0", 128),))]
 
 

@@ -13,6 +13,8 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
 from oracle import DEVICE, check, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 LOOP = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
 SPLIT = Config(
     (("x0", 1), ("x1", 1), ("y0", 1), ("y1", 1024)),

@@ -17,6 +17,8 @@ from fusionplan.planner.runtime.launch import Launcher
 from oracle import DEVICE
 from test_losses import verify
 
+pytestmark = pytest.mark.interpreter
+
 BLOCK = 1024
 
 LIBDEVICE = (

@@ -35,6 +35,8 @@ from fusionplan.planner.tiles import blocks as tile_blocks
 from graphs import Builder
 from oracle import captured, check, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 GOLDEN = Path(__file__).with_name("golden")
 
 

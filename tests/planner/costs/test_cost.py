@@ -24,6 +24,8 @@ from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder
 from oracle import whole_group
 
+pytestmark = pytest.mark.dynamo
+
 
 def group(function, *inputs: torch.Tensor) -> Graph:
     return whole_group(graph_of(function, inputs)).graph

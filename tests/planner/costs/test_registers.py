@@ -55,6 +55,7 @@ def rank(values: list[float]) -> np.ndarray:
     return (np.cumsum(count) - (count - 1) / 2)[place]
 
 
+@pytest.mark.process
 def test_the_sample_is_varied(kernels: list[dict]) -> None:
     assert len(kernels) >= 36
     assert len({k["name"].split("/")[0] for k in kernels}) >= 10
@@ -64,17 +65,20 @@ def test_the_sample_is_varied(kernels: list[dict]) -> None:
     assert min(k["registers"] for k in kernels) <= 32
 
 
+@pytest.mark.process
 def test_predicted_registers_are_the_compilers(kernels: list[dict]) -> None:
     close = [is_close(k) for k in kernels]
     assert sum(close) >= 0.8 * len(close), table(kernels)
 
 
+@pytest.mark.process
 def test_predicted_registers_rank_kernels_as_the_compiler_does(kernels: list[dict]) -> None:
     kernels = [k for k in kernels if k["spill_bytes"] <= 512]
     ranks = [rank([k[name] for k in kernels]) for name in ("predicted", "registers")]
     assert np.corrcoef(*ranks)[0, 1] >= 0.9, table(kernels)
 
 
+@pytest.mark.process
 def test_spills_come_where_they_are_predicted(kernels: list[dict]) -> None:
     surprises = [k for k in kernels if k["predicted"] < SURE and k["spill_bytes"] > 64]
     assert not surprises, table(surprises)

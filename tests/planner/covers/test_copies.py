@@ -47,6 +47,7 @@ def test_a_copy_is_no_output() -> None:
     assert subgraph(graph, (1, 2), (1,)).outputs == (2,)
 
 
+@pytest.mark.interpreter
 def test_a_plan_that_computes_a_node_twice_runs_and_stores_it_nowhere() -> None:
     def function(x):
         y = torch.exp(x)
@@ -95,6 +96,7 @@ def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
     assert print_module(graph, plan).count("def group_") == 2
 
 
+@pytest.mark.dynamo
 def test_numbers_of_16_bits_are_spread_where_they_are_read() -> None:
     """A float32 copy of them is no value of its own: two kernels that read it read 16 bits."""
 
@@ -114,6 +116,7 @@ def widened(graph: Graph) -> list[int]:
     return [n.id for n in casts if n.type and n.type.dtype == "float32"]
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "function",
     [

@@ -68,6 +68,7 @@ def test_who_reads_a_value_is_found_behind_many_views() -> None:
     assert copies_in(graph, [whole, (first.node,)]) == [(first.node,)] * 2
 
 
+@pytest.mark.dynamo
 def test_a_long_chain_runs_in_groups_behind_torch_compile(tmp_path) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         for i in range(DEPTH):

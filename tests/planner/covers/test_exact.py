@@ -96,6 +96,7 @@ def is_legal(ground: Ground, group: int) -> bool:
     return joined == group and ground.closed(group) == group and ground.is_possible(group)
 
 
+@pytest.mark.slow
 @given(graphs(6), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_no_partition_into_legal_groups_is_cheaper(graph: Graph, seed: int) -> None:
@@ -162,6 +163,7 @@ def test_few_prices_give_no_worse_cover_than_the_first(graph: Graph, seed: int) 
     assert found.least_s <= best.seconds * 1.000001
 
 
+@pytest.mark.slow
 @given(graphs(7), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_the_next_best_covers_follow_in_order(graph: Graph, seed: int) -> None:
@@ -270,6 +272,7 @@ def test_a_region_of_200_nodes_is_solved_in_two_seconds(width: int) -> None:
     assert not waiting(ground, (), found.chosen)
 
 
+@pytest.mark.slow
 def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
     small = TensorType((64, 16), (16, 1), "float32")
     wide = chain(300)

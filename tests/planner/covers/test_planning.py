@@ -137,6 +137,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_work_of_planning_is_bounded_for_each_operation(name: str, counted: Counted) -> None:
     graph = GRAPHS[name]()
@@ -153,6 +154,7 @@ def test_the_work_of_planning_is_bounded_for_each_operation(name: str, counted: 
     assert seconds <= 5.0 + 0.1 * count  # imports among it
 
 
+@pytest.mark.slow
 def test_twice_the_length_takes_no_more_for_each_operation(counted: Counted, few_looks) -> None:
     modelled_plan(diffusion(4), H200)
     short = counted.values, counted.prices

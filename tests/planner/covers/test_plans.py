@@ -23,6 +23,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.dynamo
+
 # --- the corpus --------------------------------------------------------------------------------
 
 SOFTMAX = "amax sub exp sum div"

@@ -195,6 +195,7 @@ def asked(tree: ast.AST) -> Iterator[str]:
         yield from (repr(w) for w in words if OVERLOAD.search(w) or EXPRESSION.search(w))
 
 
+@pytest.mark.process
 def test_no_stage_after_the_table_asks_for_an_overload_or_for_text() -> None:
     found = {str(f.relative_to(ROOT)): list(asked(ast.parse(f.read_text()))) for f in sources()}
     assert len(found) > 80

@@ -87,6 +87,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(tuple(nodes), outputs, draw(st.sampled_from(["fast", "eager"])))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_what_is_printed_is_read(graph: Graph) -> None:

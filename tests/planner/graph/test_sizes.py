@@ -144,6 +144,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_graph_at_other_sizes_is_the_one_captured_there(name):
     function = FUNCTIONS[name]
@@ -156,12 +157,14 @@ def test_the_graph_at_other_sizes_is_the_one_captured_there(name):
     assert bucket_key(static) is None
 
 
+@pytest.mark.dynamo
 def test_a_backward_graph_at_other_sizes():
     x = torch.randn(6, 10, requires_grad=True)
     _, backward = captured(lambda x: x.softmax(-1) * x, x, dynamic=True, backward=True)
     assert is_varying(backward)
 
 
+@pytest.mark.dynamo
 def test_buckets_of_graphs():
     def key_at(*sizes):
         (graph,) = captured(FUNCTIONS["softmax"], torch.randn(6, 10), dynamic=True, sizes=sizes)
@@ -182,6 +185,7 @@ def test_varying_floats_go_through_json():
     assert is_varying(again)
 
 
+@pytest.mark.dynamo
 def test_varying_numbers_go_through_json():
     (graph,) = captured(FUNCTIONS["positions"], torch.randn(6, 10), dynamic=True)
     data = json.loads(json.dumps(graphs.to_json(graph, graphs.varying_to_json)))
@@ -196,6 +200,7 @@ def test_varying_numbers_go_through_json():
     assert graphs.kernel_key(plain) == graphs.key(graph)
 
 
+@pytest.mark.dynamo
 def test_a_graph_within_a_graph_is_left_to_tracing():
     def branch(x):
         return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))

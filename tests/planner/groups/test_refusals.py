@@ -474,6 +474,7 @@ def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
             yield f"{path.name}:{node.lineno}", rule.value, pattern
 
 
+@pytest.mark.slow
 def test_every_refusal_in_the_source_has_a_case() -> None:
     produced = [refusal_of(produce) for _, _, produce in CASES.values()]
     missing = [

@@ -16,6 +16,8 @@ from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, r
 from fusionplan.bench.samples import Call, Results, difference, judge, operations, samples
 from oracle import DEVICE
 
+pytestmark = pytest.mark.interpreter
+
 
 def names(text: str) -> list[str]:
     return text.split()

@@ -18,6 +18,8 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, captured, check, interpreted, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 

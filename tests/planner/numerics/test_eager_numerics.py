@@ -20,6 +20,8 @@ from numeric_check import computed, config_of, values_of
 from oracle import whole_group
 from torch.fx.experimental.proxy_tensor import make_fx
 
+pytestmark = pytest.mark.interpreter
+
 Function = Callable[..., torch.Tensor]
 
 FUNCTIONS: dict[str, Function] = {

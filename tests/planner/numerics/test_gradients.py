@@ -119,18 +119,21 @@ def heads(dtype: torch.dtype, length: int = S, keys: int = S) -> list[torch.Tens
     return [data(B, H, n, D, dtype=dtype, seed=i) for i, n in enumerate((length, keys, keys))]
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("name", SCORES)
 def test_attention(name: str, dtype: torch.dtype) -> None:
     verify(lambda q, k, v: attention(q, k, v, SCORES[name]), heads(dtype))
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", ["plain", "causal"])
 @pytest.mark.parametrize("length, keys", [(S, T), (T, S), (1, T)])
 def test_attention_over_keys_of_another_length(name: str, length: int, keys: int) -> None:
     verify(lambda q, k, v: attention(q, k, v, SCORES[name]), heads(BF16, length, keys))
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_attention_with_groups_of_queries(dtype: torch.dtype) -> None:
     def grouped(q, k, v):
@@ -141,6 +144,7 @@ def test_attention_with_groups_of_queries(dtype: torch.dtype) -> None:
     verify(grouped, [q, k[:, ::2].contiguous(), v[:, ::2].contiguous()])
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_attention_that_returns_the_log_sum_exp(dtype: torch.dtype) -> None:
     def with_statistics(q, k, v):
@@ -161,6 +165,7 @@ def splade(reduce: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torc
     return head
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("spelling", ["max", "amax"])
 def test_the_head_of_splade(spelling: str, dtype: torch.dtype) -> None:
@@ -185,6 +190,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("name", LOSSES)
 def test_linear_and_cross_entropy(name: str, dtype: torch.dtype) -> None:
@@ -206,6 +212,7 @@ def contrastive(a, b, logit_scale):
     return (forth + back) / 2
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_a_contrastive_loss(dtype: torch.dtype) -> None:
     a, noise = data(ROWS, WIDTH), data(ROWS, WIDTH, seed=1)

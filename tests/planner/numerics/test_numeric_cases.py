@@ -12,6 +12,8 @@ from numeric_cases import Family, families
 from numeric_check import differences
 from torch.fx.experimental.proxy_tensor import make_fx
 
+pytestmark = pytest.mark.interpreter
+
 FAMILIES = {family.name: family for family in families()}
 
 

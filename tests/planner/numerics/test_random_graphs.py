@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from random_graphs import generate
 from random_programs import Program, parsed
 
+pytestmark = pytest.mark.dynamo
+
 EXAMPLES = {"largest": 50, "modelled": 12}
 
 

@@ -27,6 +27,8 @@ from fusionplan.tuner.session.session import plan_record
 from oracle import DEVICE
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 PROFILE = profile_of(torch.device(DEVICE))
 X = torch.randn(4, 16, device=DEVICE)
 

@@ -10,6 +10,8 @@ from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph import graph as graphs
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 X = torch.randn(4, 8, 16)
 IMAGE = torch.randn(2, 8, 6, 6)
 WEIGHT = torch.randn(16)

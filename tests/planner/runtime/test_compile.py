@@ -38,6 +38,7 @@ def found():
     return by_compiler(Path(__file__).with_name("real_compiler.py"))
 
 
+@pytest.mark.process
 def test_registers_and_spills_are_read_with_no_gpu(found):
     assert not found["interpreted"]
     assert 100 < found["rows"]["registers"] <= 255
@@ -47,6 +48,7 @@ def test_registers_and_spills_are_read_with_no_gpu(found):
     assert found["one_warp"]["spill_bytes"] > 1000
 
 
+@pytest.mark.process
 def test_the_compiler_does_not_give_up_registers_for_what_it_spills(found):
     (few, spilled), (registers, bytes_left) = found["given_up"]
     if few > 200:
@@ -63,6 +65,7 @@ def used(registers, spill_bytes):
     return Resources(registers, spill_bytes, 0, 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "first, told, kept",
     [
@@ -99,6 +102,7 @@ def test_a_kernel_is_compiled_again_where_that_spares_spills(
     assert made.kernel.name == kept
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("missing", ["tool", "folder"])
 def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
     if missing == "tool":
@@ -111,11 +115,13 @@ def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
     assert not compiling._gave_up(SimpleNamespace(name="any", num_warps=4), made)
 
 
+@pytest.mark.process
 def test_only_aligned_pointers_get_wide_loads(found):
     assert found["rows"]["vector"]
     assert not found["unaligned"]["vector"]
 
 
+@pytest.mark.process
 def test_failures_say_what_is_wrong(found):
     assert "power of 2" in found["not_a_power_of_2"]
     assert "rsqrt is not defined" in found["unknown_name"]
@@ -125,6 +131,7 @@ def test_failures_say_what_is_wrong(found):
     assert "complex64" in found["dtype"]
 
 
+@pytest.mark.process
 def test_a_tile_that_the_pipeline_would_write_over_is_found(found):
     """Triton's fault, not the text's: without a GPU nothing else shows it."""
     assert "pipeline would spoil it: 2 buffers" in found["spoilt"]
@@ -132,6 +139,7 @@ def test_a_tile_that_the_pipeline_would_write_over_is_found(found):
     assert found["sound"] == [""] * 4
 
 
+@pytest.mark.process
 def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
     for reason, loads, beyond in found["operand_stored"]:
         assert reason == ""
@@ -139,11 +147,13 @@ def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
         assert 0 <= beyond <= 1024  # of shared memory, barriers
 
 
+@pytest.mark.process
 def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
     assert [reason for reason, _ in found["summed_beside"]] == [""] * 8
     assert [ones for _, ones in found["summed_beside"]] == [2, 2, 1, 1, 1, 1, 2, 2]
 
 
+@pytest.mark.process
 def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
     assert found["left_computed"] == [[4, "0x0"], [4, "0x0"]]
 
@@ -165,16 +175,19 @@ def test_other_threads_compile_as_ever_meanwhile(monkeypatch):
     assert knobs.runtime.add_stages_inspection_hook() == ("theirs", "1")
 
 
+@pytest.mark.process
 def test_launches_on_a_gpu(found):
     if found["gpu"] is None:
         pytest.skip("no GPU")
     assert found["gpu"] == [True] * 4
 
 
+@pytest.mark.process
 def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
     assert found["begins_ahead"] == [False, True]
 
 
+@pytest.mark.process
 def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
     hopper, ampere = found["meets"]
     words = ["launch_dependents", "wait"]

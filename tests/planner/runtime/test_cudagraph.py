@@ -8,6 +8,8 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
 
+pytestmark = pytest.mark.dynamo
+
 CPU = torch.device("cpu")
 
 

@@ -24,6 +24,8 @@ from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.launch import Launcher, arguments
 from fusionplan.planner.tiles.descriptors import Descriptor
 
+pytestmark = pytest.mark.interpreter
+
 DEVICE = torch.device("cpu" if interpreted() else "cuda")
 
 MATMUL = """

@@ -14,6 +14,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources, Unreadable
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 
 class Store:
     """Finds a plan that `make` writes for every graph, and remembers the graphs."""

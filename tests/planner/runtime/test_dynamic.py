@@ -23,6 +23,8 @@ from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from oracle import DEVICE
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 torch.manual_seed(0)
 
 

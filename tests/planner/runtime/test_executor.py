@@ -16,6 +16,8 @@ from fusionplan.planner.runtime.layout import match
 from oracle import DEVICE
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 HERE, CPU = torch.device(DEVICE), torch.device("cpu")
 
 

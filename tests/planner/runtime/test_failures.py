@@ -16,6 +16,8 @@ from fusionplan.planner.errors import PlanError
 from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 
+pytestmark = pytest.mark.dynamo
+
 ERRORS = [
     RecursionError("maximum recursion depth exceeded"),
     MemoryError(),

@@ -7,6 +7,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 SEEN = []
 
 

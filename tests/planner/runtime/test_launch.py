@@ -82,6 +82,7 @@ def test_without_cuda_and_interpreter_kernels_are_refused(monkeypatch):
         Launcher(SOURCE, torch.device("cpu"))
 
 
+@pytest.mark.interpreter
 @pytest.mark.skipif(not launching.interpreted(), reason="kernels are compiled here")
 def test_the_interpreter_takes_tensors(kernel):
     launcher = Launcher(kernel("x * 2", 200), torch.device("cpu"))

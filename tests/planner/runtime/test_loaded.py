@@ -10,6 +10,8 @@ from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from fusionplan.planner.runtime.loaded import loaded
 from torch import nn
 
+pytestmark = pytest.mark.dynamo
+
 
 class Twice(nn.Module):
     def __init__(self):

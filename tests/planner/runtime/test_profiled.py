@@ -2,6 +2,7 @@
 
 import inspect
 
+import pytest
 import torch
 from fusionplan.planner.capture.source_lines import SourceLine
 from fusionplan.planner.config import Config
@@ -17,6 +18,7 @@ def model(x):
     return torch.log(y + 2)
 
 
+@pytest.mark.dynamo
 def test_a_launch_is_in_a_range_that_names_the_users_lines(captured):
     x = torch.randn(64, 32, device=DEVICE)
     found = captured(model, x)

@@ -216,6 +216,7 @@ def no_floor(monkeypatch):
     monkeypatch.setattr(saving, "FLOOR_BYTES", 0)
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", STEPS)
 def test_large_intermediates_are_not_saved(name):
     make, inputs, large = STEPS[name]
@@ -229,6 +230,7 @@ def test_large_intermediates_are_not_saved(name):
         assert ours.contractions() == usual.contractions() + 1
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("name", STEPS)
 def test_a_training_step_by_the_back_end_equals_eager(name, no_floor):
     make, inputs, large = STEPS[name]
@@ -249,6 +251,7 @@ def test_a_training_step_by_the_back_end_equals_eager(name, no_floor):
         assert all(torch.Size(t.shape).numel() < large for t in stored if t is not None)
 
 
+@pytest.mark.dynamo
 def test_what_is_tuned_is_what_runs(no_floor):
     dispatcher = Dispatcher(Policy(), Sources(opaque))
     inputs = heads()
@@ -258,6 +261,7 @@ def test_what_is_tuned_is_what_runs(no_floor):
     assert {(part.key, part.stage) for part in parts} == set(dispatcher.live)
 
 
+@pytest.mark.dynamo
 def test_our_kernels_compute_the_same(no_floor, tmp_path):
     options = {"store": tmp_path / "plans.db", "on_miss": "model"}
     inputs = heads(length=32)
@@ -266,12 +270,14 @@ def test_our_kernels_compute_the_same(no_floor, tmp_path):
     assert len(executors(fast)) == 2
 
 
+@pytest.mark.dynamo
 def test_statistics_are_saved():
     ours = step(attention, heads())
     assert sum(t.shape == (B, H, S, 1) for t in ours.saved) == 2
     assert ours.bytes == 2 * B * H * S * 4
 
 
+@pytest.mark.dynamo
 def test_scores_in_float32_of_16_bit_operands():
     def function(q, k, v):
         return (q @ k.mT).float().softmax(-1).to(q.dtype) @ v
@@ -283,6 +289,7 @@ def test_scores_in_float32_of_16_bit_operands():
     accurate(ours.results, function, inputs)
 
 
+@pytest.mark.dynamo
 def test_max_with_its_indices_streams():
     def function(x, y):
         return torch.relu(x @ y.T).max(-1)[0]
@@ -294,6 +301,7 @@ def test_max_with_its_indices_streams():
     close(ours.results, gradients(function, inputs))
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize("part", [None, default_partition], ids=["ours", "default"])
 def test_dropout_is_the_same_in_both_passes(part):
     # The result is linear in v: y.g = v.grad, if and only if the mask is the same.
@@ -305,6 +313,7 @@ def test_dropout_is_the_same_in_both_passes(part):
     assert not torch.equal(ours.results[0], attention(q, k, v))
 
 
+@pytest.mark.dynamo
 def test_random_numbers_are_drawn_once_and_the_mask_is_saved():
     def function(q, k, v):
         p = (q @ k.mT).softmax(-1)
@@ -321,6 +330,7 @@ def is_random(node):
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+@pytest.mark.dynamo
 def test_a_block_with_dropout_saves_no_scores():
     block, inputs = Bert().to(DEVICE).train(), (needs_grad(2, 256, 320),)
     ours, usual = step(block, inputs), step(block, inputs, default_partition)
@@ -329,6 +339,7 @@ def test_a_block_with_dropout_saves_no_scores():
     assert ours.bytes < usual.bytes
 
 
+@pytest.mark.dynamo
 def test_the_second_layer_of_a_wide_mlp_needs_the_first_one_stored():
     inputs = mlp_inputs()
     ours, usual = step(wide_mlp, inputs), step(wide_mlp, inputs, default_partition)
@@ -336,12 +347,14 @@ def test_the_second_layer_of_a_wide_mlp_needs_the_first_one_stored():
     assert ours.widest() == 64 * 1280
 
 
+@pytest.mark.dynamo
 def test_a_pointwise_chain_is_computed_again():
     make, inputs, _ = STEPS["norm"]
     ours = step(make(), inputs())
     assert ours.bytes == ROWS * 4  # one statistic a row
 
 
+@pytest.mark.dynamo
 def test_a_projection_is_no_fold_of_what_it_projects():
     """Short sequences: each of q, k and v is larger than what it comes from, and is stored."""
 
@@ -355,6 +368,7 @@ def test_a_projection_is_no_fold_of_what_it_projects():
     close(ours.results, gradients(function, inputs), atol=1e-2)
 
 
+@pytest.mark.dynamo
 def test_shallow_products_are_computed_again_whatever_their_size():
     """Scores as large as the queries and keys, which their gradients read in any case."""
     inputs = heads(length=2 * D)
@@ -363,6 +377,7 @@ def test_shallow_products_are_computed_again_whatever_their_size():
     close(ours.results, gradients(attention, inputs))
 
 
+@pytest.mark.dynamo
 def test_a_cast_of_an_input_to_a_wider_type_is_no_second_copy():
     def function(q, k, v):
         return attention(q.float(), k.float(), v.float())
@@ -372,6 +387,7 @@ def test_a_cast_of_an_input_to_a_wider_type_is_no_second_copy():
     assert step(function, inputs, default_partition).bytes > 3 * B * H * S * D * 4
 
 
+@pytest.mark.dynamo
 def test_repeated_keys_are_not_saved():
     def function(q, k, v):
         k, v = (torch.tanh(t).repeat_interleave(4, 1) for t in (k, v))
@@ -383,11 +399,13 @@ def test_repeated_keys_are_not_saved():
     close(ours.results, gradients(function, inputs))
 
 
+@pytest.mark.dynamo
 def test_what_is_small_is_saved():
     ours = step(attention, heads(), saving.partition)
     assert ours.widest() == B * H * S * S
 
 
+@pytest.mark.dynamo
 def test_a_value_that_is_returned_is_saved():
     def function(h, weight, labels):
         logits = h @ weight.T
@@ -397,6 +415,7 @@ def test_a_value_that_is_returned_is_saved():
     assert ours.contractions() == usual.contractions()
 
 
+@pytest.mark.dynamo
 def test_a_value_that_is_stored_for_an_opaque_operation_may_be_saved():
     def function(h, weight, labels):
         return F.cross_entropy((h @ weight.T).cumsum(-1), labels)
@@ -405,6 +424,7 @@ def test_a_value_that_is_stored_for_an_opaque_operation_may_be_saved():
     assert ours.contractions() == usual.contractions()
 
 
+@pytest.mark.dynamo
 def test_parameters_count_for_nothing():
     """A few rows by a large weight: the product is smaller than the weight, which is there."""
     head, few = nn.Linear(WIDTH, CLASSES).to(DEVICE), (needs_grad(8, WIDTH),)
@@ -424,6 +444,7 @@ def test_parameters_count_for_nothing():
     close(step(Module(), few).results[0], function(*few))
 
 
+@pytest.mark.dynamo
 def test_a_bias_of_the_size_of_the_scores_is_there_in_any_case():
     def function(q, k, v, bias):
         return (q @ k.mT + bias).softmax(-1) @ v
@@ -434,6 +455,7 @@ def test_a_bias_of_the_size_of_the_scores_is_there_in_any_case():
     close(ours.results, gradients(function, inputs))
 
 
+@pytest.mark.dynamo
 def test_symbolic_sizes():
     inputs = heads()
     ours = step(soft_capped, inputs, dynamic=True)
@@ -442,6 +464,7 @@ def test_symbolic_sizes():
     close(ours.results, gradients(soft_capped, inputs))
 
 
+@pytest.mark.dynamo
 def test_checkpoints_of_the_user_stay():
     def function(x, up, down):
         return checkpoint(wide_mlp, x, up, down, use_reentrant=False).softmax(-1)
@@ -453,6 +476,7 @@ def test_checkpoints_of_the_user_stay():
     close(ours.results, gradients(function, inputs))
 
 
+@pytest.mark.dynamo
 def test_a_failure_is_told_once_and_the_model_runs(monkeypatch):
     def fail(*args, **options):
         raise RuntimeError("no flow network")

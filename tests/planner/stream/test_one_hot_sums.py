@@ -13,6 +13,8 @@ from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Fold, Load
 from oracle import DEVICE, check, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 HELD = Config((("x0", 2),), num_warps=1, num_stages=1)
 LOOP = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
 

@@ -29,6 +29,8 @@ from streamed import (
     unstreamed,
 )
 
+pytestmark = pytest.mark.dynamo
+
 FOLLOWS = "H(t, x, x') = t * exp(x - x'), x = amax"
 Q, K, V = t(2, 3, 5, 4), t(2, 3, 7, 4), t(2, 3, 7, 6)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from fusionplan.planner.stream.online import derive
 from streamed import assert_streams, buffers, folds, looped, refusal, t, traced
+
+pytestmark = pytest.mark.dynamo
 
 
 def test_refused_where_the_fold_reduces_what_the_multiplier_varies_over() -> None:

@@ -14,6 +14,8 @@ from fusionplan.planner.nests.group_nests import Schedule, schedule_group
 from fusionplan.planner.runtime.compile import interpreted
 from oracle import DEVICE, captured, check, run_program, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 FUNCTIONS: dict[str, Callable[..., object]] = {
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "var_mean": lambda x: torch.var_mean(x, -1),

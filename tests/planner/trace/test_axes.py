@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import whole_group
 
+pytestmark = pytest.mark.dynamo
+
 # --- factors -----------------------------------------------------------------------------------
 
 

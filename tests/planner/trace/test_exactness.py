@@ -12,6 +12,8 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
 from oracle import DEVICE, check, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 HELD = Config((("x0", 2),), num_warps=1, num_stages=1)
 LOOP = Config((("r0", 16), ("x0", 2)), num_warps=1, num_stages=1, reduction="loop")
 WIDE = Config((("r0", 1024),), num_warps=4, num_stages=1, reduction="loop")

@@ -26,6 +26,8 @@ from oracle import DEVICE, captured, check, run_program, whole_group
 from test_losses import verify as both
 from test_numerics import configs, data, verify
 
+pytestmark = pytest.mark.dynamo
+
 Function = Callable[..., Any]
 
 

@@ -15,6 +15,8 @@ from fusionplan.tuner.gate.check import check, expected
 from fusionplan.tuner.trial.evaluate import evaluate
 from oracle import captured, whole_group
 
+pytestmark = pytest.mark.dynamo
+
 CPU = torch.device("cpu")
 B, H, S, D = 2, 4, 24, 16
 Function = Callable[..., torch.Tensor]

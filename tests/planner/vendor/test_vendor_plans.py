@@ -37,6 +37,8 @@ from test_vendor import (
     soft_cap,
 )
 
+pytestmark = pytest.mark.dynamo
+
 
 def ran(function: Function, inputs: Sequence[torch.Tensor], name: str) -> Executor:
     """The plan with the whole graph as a vendor's call, after its results were eager's, strides

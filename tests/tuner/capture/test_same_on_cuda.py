@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from fusionplan.tuner.capture.same_on_cuda import difference_on_cuda
 from torch import fx, nn
 
+pytestmark = pytest.mark.dynamo
+
 
 def dynamo_graph(model: Callable[..., Any], *inputs: Any) -> tuple[fx.GraphModule, Any]:
     found: list[Any] = []

@@ -106,6 +106,7 @@ def test_one_launch_needs_no_graph(graphs):
     assert graphed(given, plan(given), arena(given)) is None
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("capability, name", [((9, 0), "0"), ((9, 0), "1"), ((8, 0), "1")])
 def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_without(
     graphs, monkeypatch, capability, name

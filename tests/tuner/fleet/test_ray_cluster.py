@@ -84,6 +84,7 @@ def search(store: Store, lab: FakeLab) -> list[Partition]:
     return found.partitions.best(1)
 
 
+@pytest.mark.process
 def test_a_cluster_shares_a_search(cluster: Any, url: str, tmp_path: Path):
     """One of two workers is killed in the midst of a trial: Ray starts another, nothing that was
     measured is measured again but what it was at, and the tune finds all of it in the store."""
@@ -131,6 +132,7 @@ def test_nobody_answers():
         assert time.monotonic() - begin < 10
 
 
+@pytest.mark.process
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ExtraMissing, match=r"fusionplan\[fleet\]"):

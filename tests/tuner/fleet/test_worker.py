@@ -165,6 +165,7 @@ def until(condition, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("workers_path")
 def test_worker_processes_end_with_the_tune(
     store: Store, offers: Offers, offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +205,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("workers_path")
 def test_worker_processes_do_not_outlive_a_tune_that_is_killed(
     place: Path, offers: Offers, offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +225,7 @@ def an_end() -> object:
     return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("workers_path")
 def test_a_worker_process_that_fails_is_told(store: Store, offers: Offers, offer: Offer):
     offer(GRAPH)

@@ -31,6 +31,7 @@ def planned() -> tuple[Captured, Plan, list[torch.Tensor]]:
     return found, plan, inputs
 
 
+@pytest.mark.interpreter
 def test_right_groups_are_within_the_rule() -> None:
     errors = list(bisect(*planned()))
     assert len(errors) == 2
@@ -40,6 +41,7 @@ def test_right_groups_are_within_the_rule() -> None:
     assert "tanh" in errors[1].operations
 
 
+@pytest.mark.interpreter
 def test_the_first_wrong_group_is_named_and_those_behind_it_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,6 +38,7 @@ def test_eager_itself_passes(group: Graph, data_set: str):
     assert judged(group, data_set) is None
 
 
+@pytest.mark.slow
 def test_another_order_of_summation_passes():
     group = softmax(16, 4096)
     inputs = make(group, "random", CPU, seed=0)

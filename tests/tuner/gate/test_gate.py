@@ -76,6 +76,7 @@ def test_a_small_row_counts_as_much_as_large_ones():
     assert judged(lambda x: x * 1.1, x, plant=setting(5, to=0.0)) is not None
 
 
+@pytest.mark.slow
 def test_one_wrong_element_of_ten_million():
     eager = torch.rand(10_000_000)
     wanted = Expected(eager, eager, loose(eager, 2e-6, 1e-6))
@@ -110,6 +111,7 @@ def test_a_zero_has_its_sign():
     assert "the wrong sign" in (reason or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "function",
@@ -209,6 +211,7 @@ def test_a_replay_that_computes_nothing_is_found():
     assert gate.fault(lambda *_: [result], given) is not None
 
 
+@pytest.mark.interpreter
 def test_a_plan_of_kernels_passes_on_other_inputs_too():
     x, y = torch.randn(4, 40), torch.randn(4, 40)
     given = captured(lambda x, y: torch.softmax(x * y, -1), x, y)
@@ -235,6 +238,7 @@ def test_a_plan_that_is_right_on_the_given_inputs_only(data_set):
     assert f"on {data_set} inputs" in verdict.reason
 
 
+@pytest.mark.interpreter
 def test_an_executors_unaligned_variants_are_tried():
     x = torch.randn(16, 40)
     given = captured(lambda x: torch.softmax(x * 2, -1), x)
@@ -261,6 +265,7 @@ def test_only_what_passed_may_be_measured():
         gate.measured(plan, Failed("output 0"), 1.5)
 
 
+@pytest.mark.slow
 def test_a_baseline_needs_no_gate_and_kernels_of_ours_do():
     x = torch.randn(4, 40)
     given = captured(lambda x: torch.softmax(x, -1), x)

@@ -164,6 +164,7 @@ def test_a_fit_finds_what_the_device_is(known):
     assert DeviceProfile.from_json(found.profile.to_json()) == found.profile
 
 
+@pytest.mark.slow
 def test_a_fit_that_does_not_help_unseen_trials_is_not_used(known):
     right = tuple(replace(s, measured_s=predicted_s(s, H200)) for s in known)
     found = refit.refit(right, H200)
@@ -199,6 +200,7 @@ def test_factors_scale_what_they_name():
 # --- in the store ---
 
 
+@pytest.mark.slow
 def test_a_profile_is_fitted_once_enough_trials_are_new_and_can_be_undone(store):
     assert refit.refitted_after_tune(store, H200) is None
     count = fill(store, TRUE)
@@ -217,6 +219,7 @@ def test_a_profile_is_fitted_once_enough_trials_are_new_and_can_be_undone(store)
     assert refit.calibrated(store, H200) == H200
 
 
+@pytest.mark.slow
 def test_a_fit_begins_with_what_was_measured(store):
     fill(store, TRUE)
     measured = replace(H200, launch_s=3e-6)

@@ -106,6 +106,7 @@ def test_every_event_is_logged():
     assert "predicted 10 us, best so far 20 us" in lines[1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "value, shown",
     [

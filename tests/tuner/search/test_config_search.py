@@ -92,6 +92,7 @@ def test_registers_are_expected_as_the_compiler_gave_them_before(store: Store):
     assert max(expected) > 100
 
 
+@pytest.mark.slow
 def test_what_is_like_a_kernel_that_spilled_is_not_compiled(tmp_path: Path):
     def spilling(config: Config) -> Resources:
         return Resources(32, 9000, 0, 0.1) if config.num_warps == 4 else Resources(40, 0, 0, 0.1)
@@ -106,6 +107,7 @@ def test_what_is_like_a_kernel_that_spilled_is_not_compiled(tmp_path: Path):
     assert of_four[1] < of_four[0]
 
 
+@pytest.mark.slow
 def test_where_all_spill_none_like_another_is_compiled(store: Store):
     lab = FakeLab(warps, resources=lambda config: Resources(32, 9000, 0, 0.1))
     found, _ = tune(store, lab, trials=40)
@@ -296,12 +298,14 @@ def test_stops_when_time_is_over(store: Store):
     assert 0 < found.trials < 40
 
 
+@pytest.mark.slow
 def test_a_small_space_is_tried_whole_and_no_more(store: Store):
     lab = FakeLab(warps)
     found, _ = tune(store, lab, trials=5000, graph=pointwise(1, 4))
     assert found.trials == len(set(lab.compiled)) < 5000
 
 
+@pytest.mark.slow
 def test_winners_of_other_sizes_come_first(store: Store):
     first, _ = tune(store, FakeLab(warps), trials=40, graph=softmax(512, 1000))
     lab = FakeLab(warps)
@@ -312,6 +316,7 @@ def test_winners_of_other_sizes_come_first(store: Store):
     assert winner in lab.compiled[:2]
 
 
+@pytest.mark.slow
 def test_equal_seeds_try_equal_configs(tmp_path: Path):
     tried = []
     for name in "ab":
@@ -323,6 +328,7 @@ def test_equal_seeds_try_equal_configs(tmp_path: Path):
     assert tried[0] == tried[1]
 
 
+@pytest.mark.slow
 def test_trials_appear_in_optunas_tables(store: Store):
     import optuna
 

@@ -56,6 +56,7 @@ def slow_when_long(group: Group, candidate: Candidate) -> float:
     return each * count * (3.0 if count > 2 else 1.0)
 
 
+@pytest.mark.slow
 def test_one_obvious_group_costs_nothing_extra(store: Store):
     def at_the_floor(group: Group, candidate: Candidate) -> float:
         return Tasks(graph, H200).of(tuple(range(1, 4))).floor_s * (1 if candidate.config else 3)
@@ -66,6 +67,7 @@ def test_one_obvious_group_costs_nothing_extra(store: Store):
     assert [len(p.groups) for p in found.best()] == [1]
 
 
+@pytest.mark.slow
 def test_fusing_wins_where_it_is_faster(store: Store):
     found, tasks, bench = search(store, big(4), FakeLab(fused))
     best = found.best()[0]
@@ -73,12 +75,14 @@ def test_fusing_wins_where_it_is_faster(store: Store):
     assert best.measured_s == measured_s(best.groups, tasks, bench.findings)
 
 
+@pytest.mark.slow
 def test_a_cut_that_the_model_does_not_know_is_found(store: Store):
     found, _, _ = search(store, chain(4), FakeLab(slow_when_long), trials=200)
     assert all(len(g) <= 2 for g in found.best()[0].groups)
     assert len(found.seen) > 2
 
 
+@pytest.mark.slow
 def test_what_was_measured_makes_the_next_cover(store: Store):
     """A group ten times slower than the model says is left out at once, before all other covers."""
     graph = chain(4)
@@ -94,6 +98,7 @@ def test_what_was_measured_makes_the_next_cover(store: Store):
     assert whole not in {task.group.key for task in tasks.all(second)}
 
 
+@pytest.mark.slow
 def test_equal_groups_are_tuned_once(store: Store):
     lab = FakeLab(slow_when_long)
     search(store, chain(4), lab, trials=200)
@@ -119,6 +124,7 @@ def layers(count: int) -> Graph:
     return Graph(tuple(nodes), (last.node,))
 
 
+@pytest.mark.slow
 def test_six_equal_layers_cost_no_more_than_one(tmp_path: Path):
     """Groups tuned, trials and measurements: all are of the one layer."""
     counts = []
@@ -138,6 +144,7 @@ def test_six_equal_layers_cost_no_more_than_one(tmp_path: Path):
     assert 0 < more <= once
 
 
+@pytest.mark.slow
 def test_the_models_next_best_covers_are_looked_at_before_others(store: Store):
     graph = attention(64, 2048)  # Its scores are dear: the model looks at more than one cover.
     lab = FakeLab(fused)
@@ -245,6 +252,7 @@ def test_a_graph_with_nothing_to_fuse(store: Store):
     assert found.best() == [] or found.best()[0].groups == ()
 
 
+@pytest.mark.slow
 def test_a_plan_names_the_vendors_call_that_won(store: Store):
     graph = attention(32, 1024, "bfloat16")
 

@@ -93,6 +93,7 @@ def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
     )
 
 
+@pytest.mark.interpreter
 def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):
     plan, _, notes = tuned(tmp_path, FakeLab(fast), Limits(1, 600.0), lambda: 3.0)
     assert [group.lowering for group in plan.groups] == ["triton"]
@@ -102,6 +103,7 @@ def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreter
 def test_candidates_without_memory_leave_the_others(tmp_path: Path):
     seen: list[Candidate] = []
 
@@ -128,6 +130,7 @@ def test_a_model_without_memory_names_the_way_out():
 # --- models ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.dynamo
 def test_a_model_that_torch_compile_cannot_do_says_why(monkeypatch: pytest.MonkeyPatch):
     def broken(*args: object, **options: object) -> None:
         raise NotImplementedError("no derivative of it\nand more")
@@ -140,6 +143,7 @@ def test_a_model_that_torch_compile_cannot_do_says_why(monkeypatch: pytest.Monke
     assert said.endswith("no derivative of it")
 
 
+@pytest.mark.dynamo
 def test_graph_breaks_are_counted_and_told():
     def model(x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(x + 1)
@@ -154,6 +158,7 @@ def test_graph_breaks_are_counted_and_told():
     assert not capture_model(torch.relu, X).notes
 
 
+@pytest.mark.dynamo
 def test_shapes_that_depend_on_data_leave_graphs_around_them():
     def model(x: torch.Tensor) -> torch.Tensor:
         kept = torch.relu(x + 1)
@@ -204,6 +209,7 @@ def test_a_gpu_that_was_ours_a_moment_ago_is_not(monkeypatch: pytest.MonkeyPatch
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreter
 def test_ctrl_c_in_the_last_measurement_keeps_the_best_so_far(tmp_path: Path):
     calls = []
 

@@ -24,6 +24,8 @@ from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
+pytestmark = pytest.mark.interpreter
+
 H200 = builtin("h200")
 X, B = torch.randn(4, 32), torch.randn(32)
 

@@ -29,6 +29,7 @@ def state_of(model, x):
     return [x.clone(), *(buffer.clone() for buffer in model.buffers())]
 
 
+@pytest.mark.dynamo
 def test_a_tune_writes_to_neither_the_model_nor_its_inputs(tmp_path):
     model, x = Counting().train(), torch.randn(8, 4)
     before = state_of(model, x)
@@ -59,6 +60,7 @@ def test_random_numbers_and_settings_are_put_back():
         optuna.logging.set_verbosity(optuna.logging.INFO)
 
 
+@pytest.mark.dynamo
 def test_contestants_leave_no_versions_of_the_users_code():
     """Each would count towards torch.compile's limit, beyond which it silently runs eager."""
     compiled = []

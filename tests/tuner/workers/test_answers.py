@@ -47,6 +47,7 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("answer", ODD, ids=str)
 def test_an_odd_answer_is_a_failed_candidate(answer: dict[str, Any]):
     with lab(answer) as opened:
@@ -62,6 +63,7 @@ def test_an_odd_answer_is_a_failed_candidate(answer: dict[str, Any]):
     assert ranked is None
 
 
+@pytest.mark.process
 def test_good_answers_are_what_they_say():
     with lab(TIMED) as opened:
         assert opened.measure(GROUP, ATEN) == Timed(1e-5, 0.0, 3)

@@ -32,6 +32,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return ptxas
 
 
+@pytest.mark.process
 def test_it_is_torchs_own_inside_and_tritons_outside(of_torch: Path) -> None:
     before = get_ptxas_version(SM_90)
     with as_in_workers():
@@ -42,6 +43,7 @@ def test_it_is_torchs_own_inside_and_tritons_outside(of_torch: Path) -> None:
     assert "77.1" not in before
 
 
+@pytest.mark.process
 def test_a_failure_inside_leaves_nothing(of_torch: Path) -> None:
     with pytest.raises(RuntimeError), as_in_workers():
         raise RuntimeError
@@ -49,6 +51,7 @@ def test_a_failure_inside_leaves_nothing(of_torch: Path) -> None:
     assert "77.1" not in get_ptxas_version(SM_90)
 
 
+@pytest.mark.process
 def test_what_inductor_set_is_nobodys_choice(
     of_torch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from fusionplan.tuner.trial.outcome import Crashed, TimedOut, TunerError
 from fusionplan.tuner.workers.pool import Pool, Role
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import json, os, sys, time
 print("a library says hello", flush=True)

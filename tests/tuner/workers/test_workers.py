@@ -29,6 +29,7 @@ def best(graph: Graph) -> Config:
     return max(configs, key=lambda c: dict(c.blocks).get("x0", 1))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("graph", [pointwise(), softmax()], ids=["pointwise", "softmax"])
 def test_compiles_for_a_target_and_measures_here(lab: WorkerLab, graph: Graph):
     group, config = Group.of(graph, "g"), best(graph)
