@@ -81,7 +81,7 @@ def _nest(node: fx.Node) -> bool:
     named = {"dtype": torch.float32} if widens else dict(node.kwargs)
     with node.graph.inserting_before(node):
         inner = called(node, node.target, (source, first, True), **named)
-        result = called(node, node.target, (inner, *node.args[1:]))
+        result = called(node, node.target, (inner, *node.args[1:]), **({} if widens else named))
         if widens:
             result = called(node, _CAST, (result, _value(node).dtype))
     node.replace_all_uses_with(result)
@@ -93,12 +93,13 @@ def _first_axes(node: fx.Node) -> list[int]:
     """The axes to reduce over first; none where one step is right."""
     source: Any = node.args[0]
     value = _value(source)
-    if value is None or not value.numel():
+    if value is None or not value.numel() or not value.dim():
         return []
-    given: Any = node.args[1] if len(node.args) > 1 else ()
+    given: Any = (node.args[1] if len(node.args) > 1 else None) or ()
     axes = {d % value.dim() for d in given} or set(range(value.dim()))
     axes = {d for d in axes if value.shape[d] > 1}
-    first = set().union(*_constant_along(source))
+    # What is one number along all the axes is ready before either step.
+    first = set().union(*(along for along in _constant_along(source) if not along >= axes))
     return sorted(first) if first < axes else []
 
 

@@ -132,11 +132,29 @@ def test_the_users_own_rounding_of_the_terms_stays():
     assert nest_reductions(gm) is gm
 
 
-def test_integers_are_summed_exactly():
-    x = torch.arange(60).view(4, 15)
-    gm = nest_reductions(traced(lambda x: (x - x.amax(-1, keepdim=True)).sum(), x))
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("result", [None, torch.int8, torch.int32, torch.float32], ids=str)
+def test_integers_are_summed_exactly(dtype, result):
+    def function(x):
+        return (x - x.amax(-1, keepdim=True)).sum(dtype=result)
+
+    x = torch.arange(60).view(4, 15).to(dtype)
+    gm = nest_reductions(traced(function, x))
     assert len(reductions(gm)) == 3
-    assert gm(x) == (x - x.amax(-1, keepdim=True)).sum()
+    eager, found = function(x), gm(x)
+    assert found.dtype == eager.dtype
+    assert found == eager
+
+
+def test_reductions_without_axes_keep_nobody_back():
+    def function(x):
+        whole = aten.sum.dim_IntList(x, None)
+        return (x.softmax(-1) * whole).sum() + aten.sum.dim_IntList(whole, None)
+
+    x = torch.randn(6, 5)
+    gm = nest_reductions(traced(function, x))
+    assert len(reductions(gm)) == len(reductions(traced(function, x))) + 1
+    torch.testing.assert_close(gm(x), function(x))
 
 
 @pytest.mark.slow
