@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -12,6 +13,7 @@ from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
 from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
 from ...planner.lowerings.registry import lowering_of
+from ...planner.settings import settings
 from ..trial import outcome as outcomes
 from ..trial.outcome import (
     Candidate,
@@ -163,9 +165,10 @@ class WorkerLab:
         self._capability = capability
         self._interpret = interpret
         self._compilers = compilers or max(1, min(12, len(os.sched_getaffinity(0)) - 3))
-        measure = worker_command(
-            "measure", "--device", device, "--seed", str(seed), "--least", str(least)
-        )
+        # What is measured runs as the user's model does.
+        given = {"device": device, "seed": seed, "least": least, "settings": json.dumps(settings())}
+        options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+        measure = worker_command("measure", *options)
         # A worker that is started again while the peers are compiled has the ptxas of now.
         own = {assembler.SETTING: assembler.chosen()}
         roles = {

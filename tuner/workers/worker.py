@@ -7,6 +7,7 @@ It reads requests and writes answers, one JSON object a line. The first line it 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import traceback
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least", type=int, default=10, help="runs of a candidate on the CPU")
+    parser.add_argument("--settings", default="{}", help="of torch, as in the tune's own process")
     options = parser.parse_args(arguments)
     die_with_parent()
     pipe = Pipe()
@@ -49,8 +51,10 @@ def _role(options: argparse.Namespace) -> tuple[Handler, type[Exception] | tuple
 
         os.nice(POLITENESS)
         return compile_role.handle, ()
+    from ...planner.settings import adopt
     from ..measure import measure_role
 
+    adopt(json.loads(options.settings))
     opened = measure_role.open_bench(options.device, seed=options.seed, least=options.least)
     return opened.handle, measure_role.Broken
 

@@ -3,6 +3,9 @@ built in."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +17,7 @@ import torch
 from fusionplan.planner.costs.device import A100, H100, H200, DeviceProfile, profile_of, shipped
 from fusionplan.planner.settings import settings
 from fusionplan.planner.versions import differences, versions
+from fusionplan.tuner.workers.lab import WorkerLab
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -152,6 +156,39 @@ def test_settings_are_part_of_the_key(name: str) -> None:
         assert len(told) == len(settings())
         assert all(setting in text for setting, text in zip(sorted(settings()), told, strict=True))
     assert versions() == usual
+
+
+ADOPTS = """
+import json, sys
+from fusionplan.planner.settings import adopt, settings
+for given in json.load(sys.stdin):
+    adopt(given)
+    print(json.dumps({name: settings().get(name) for name in given}))
+"""
+
+
+@pytest.mark.process
+def test_another_process_adopts_every_setting() -> None:
+    given = []
+    for change in SETTINGS.values():
+        with change():
+            given.append(settings())
+    command = [sys.executable, "-P", "-c", ADOPTS]
+    told = subprocess.run(
+        command, input=json.dumps(given), text=True, capture_output=True, check=True
+    )
+    assert [json.loads(line) for line in told.stdout.splitlines()] == given
+
+
+@pytest.mark.process
+def test_what_measures_is_started_with_the_settings_of_the_tune() -> None:
+    with SETTINGS["tf32"]():
+        lab = WorkerLab("cuda:0", 90)
+        command = lab.pool.roles["measure"].command
+        lab.close()
+    assert json.loads(command[command.index("--settings") + 1]) == {
+        "float32 matmul precision": "tf32"
+    }
 
 
 def test_a_portable_key_names_no_build() -> None:
