@@ -89,6 +89,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
         searches=tuple(searches.values()),
         runs=() if store is None else runs(store, subject.name, plan),
         has_sources=bool(subject.sources),
+        has_store=store is not None,
     )
 
 

@@ -178,7 +178,8 @@ class Roof:
 class GraphReport:
     """One graph of a model. times: how often it runs in a call. note: where its plan comes from.
     runs_as: the baseline by which the plan runs the whole graph, None where it has groups.
-    apart_s: seconds of each operation by itself, by the model; predicted_s: of all steps."""
+    apart_s: seconds of each operation by itself, by the model; predicted_s: of all steps.
+    has_store: whether the report was made with a store, which has the trials and the history."""
 
     name: str
     stage: str
@@ -201,6 +202,7 @@ class GraphReport:
     searches: tuple[Search, ...]
     runs: tuple[Run, ...]
     has_sources: bool
+    has_store: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +225,15 @@ class Gain:
     else None; times: how many times faster the plan is, than it or, of a plan that was not
     measured, than each operation by itself; None where there is nothing to compare with. timing: of
     measured seconds, "cold" for a call by itself, "busy" for calls one after the other, whichever
-    the plan gains less in; None where that is not recorded."""
+    the plan gains less in; None where that is not recorded. graphs: of the model that ran in each
+    call of the contest, which may be more than the report has; None without one contest of all."""
 
     ways: tuple[Way, ...]
     best: str | None
     times: float | None
     timing: str | None = None
     left_out: tuple[tuple[str, str], ...] = ()
+    graphs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

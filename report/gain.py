@@ -21,7 +21,7 @@ def gain(graphs: Sequence[GraphReport]) -> Gain:
     if contest is not None:
         timing, as_whole = _timing(contest), runs_as(graphs)
         ways = [*_contested(contest, timing, as_whole), *_least(graphs, contest)]
-        return replace(_gain(ways), timing=timing, left_out=contest.left_out)
+        return replace(_gain(ways), timing=timing, left_out=contest.left_out, graphs=contest.graphs)
     measured = _measured(graphs)
     return _gain([*(measured or _modelled(graphs)), *_least(graphs, None)])
 
@@ -74,7 +74,8 @@ def _contested(contest: Contest, timing: str, as_whole: str | None) -> list[Way]
 
 
 def _measured(graphs: Sequence[GraphReport]) -> list[Way]:
-    """By the times in the plans; none where one of them has none."""
+    """By the times in the plans; none where one of them has none. A baseline that one of the graphs
+    was not compared with is left out: its time would be that of fewer graphs."""
     plan_s, baselines = 0.0, dict[str, float]()
     for each in graphs:
         measured = each.explanation.measured_s
@@ -83,7 +84,11 @@ def _measured(graphs: Sequence[GraphReport]) -> list[Way]:
         plan_s += measured * each.times
         for name, seconds in each.baselines:
             baselines[name] = baselines.get(name, 0.0) + seconds * each.times
-    ways = [Way(name, "baseline", seconds, True, 0.0) for name, seconds in baselines.items()]
+    ways = [
+        Way(name, "baseline", seconds, True, 0.0)
+        for name, seconds in baselines.items()
+        if all(name in dict(each.baselines) for each in graphs)
+    ]
     return [Way(PLAN, "plan", plan_s, True, 0.0), *ways] if graphs else []
 
 

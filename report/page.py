@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..markup import render, text_of
 from ..planner.errors import FusionplanError
-from ..planner.plan import RANK, Evidence
+from ..planner.plan import RANK, Evidence, is_kept
 from .data import Report
 from .gain import runs_as
 from .view import GraphPage
@@ -70,7 +70,7 @@ def page(report: Report, limit: int = LIMIT) -> str:
 def _rendered(report: Report, graphs: Sequence[GraphPage], shown: Shown) -> str:
     script = text_of("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    contests = [graph.contest for graph in report.graphs if graph.contest is not None]
+    contests = {graph.contest for graph in report.graphs}
     return render(
         "report.html",
         report=report,
@@ -80,10 +80,18 @@ def _rendered(report: Report, graphs: Sequence[GraphPage], shown: Shown) -> str:
         evidence=_evidence(report),
         measured=any(way.measured for way in report.gain.ways),
         unknown=sum(graph.unknown for graph in graphs),
-        contest=contests[0] if contests else None,
+        contest=next(iter(contests)) if len(contests) == 1 else None,
+        compared=bool(contests - {None}),
+        larger=_larger(report),
         script=script,
         script_digest=digest,
     )
+
+
+def _larger(report: Report) -> int | None:
+    """The graphs that ran in each call of the contest, where the page does not show all of them."""
+    graphs = report.gain.graphs
+    return None if graphs == sum(graph.times for graph in report.graphs) else graphs
 
 
 def _evidence(report: Report) -> Evidence:
@@ -96,7 +104,7 @@ def verdict(report: Report) -> Verdict | None:
     """What was gained, in a sentence; None where there is nothing to compare with."""
     gain, as_whole = report.gain, runs_as(report.graphs)
     if as_whole is not None and any(way.measured for way in gain.ways):
-        return Verdict("No gain:", f"nothing that was tried is faster than {as_whole} (measured).")
+        return Verdict("No gain:", f"{is_kept(as_whole, gain.timing is not None)} (measured).")
     if gain.times is None:
         return None
     least = next((way.seconds for way in gain.ways if way.kind == "least"), None)
@@ -106,11 +114,12 @@ def verdict(report: Report) -> Verdict | None:
         if least
         else ""
     )
-    times = f"{gain.times:.2f}x"
+    times, larger = f"{gain.times:.2f}x", _larger(report)
+    measured = "measured" if larger is None else f"measured, the whole model of {larger} graphs"
     if gain.best is None:
         rest = "as fast as each operation by itself (by the cost model)."
     elif gain.times > 1.0:
-        rest = f"as fast as {gain.best}, the fastest baseline (measured)."
+        rest = f"as fast as {gain.best}, the fastest baseline ({measured})."
     else:
-        rest = f"the speed of {gain.best}, the fastest baseline (measured): no gain."
+        rest = f"the speed of {gain.best}, the fastest baseline ({measured}): no gain."
     return Verdict(times, rest + beside)

@@ -10,7 +10,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
 from fusionplan.report.collect import Subject, collect
 from fusionplan.report.data import Report
-from fusionplan.report.page import verdict
+from fusionplan.report.page import page, verdict
 from report_store import COLUMNS, NAME, ROWS, block, contest, fill, measured
 
 MIB = 1 << 20
@@ -186,8 +186,38 @@ def test_a_baseline_that_won_is_no_gain():
         ("eager", "baseline", 1.0),
         ("our plan, not kept", "ours", 1.0),
     ]
-    sentence = "nothing that was tried is faster than eager (measured)."
-    assert verdict(report) == ("No gain:", sentence)
+    kept = "eager is kept, as nothing of ours is clearly faster in both timings"
+    assert verdict(report) == ("No gain:", f"{kept}, cold and busy (measured).")
+
+
+def test_only_baselines_that_all_graphs_have_are_compared_with():
+    both = replace(measured(block()), contest=None, peers=(("eager", 4e-5), ("default", 3e-5)))
+    one = replace(both, peers=(("eager", 4e-5),))
+    graph, plan_s = block(), both.measured
+    report = collect(NAME, [Subject(NAME, graph, plan, "") for plan in (both, one)], H200, None)
+    ways = {way.name: way.seconds for way in report.gain.ways if way.measured}
+    assert ways == {"the plan": pytest.approx(2 * plan_s), "eager": pytest.approx(8e-5)}
+    assert report.gain.best == "eager"
+
+
+def test_the_times_of_a_larger_model_are_said_to_be():
+    told = replace(contest(5e-5), graphs=3)
+    report = of(block(), replace(measured(block()), contest=told))
+    assert report.gain.graphs == 3
+    assert verdict(report).rest.startswith(
+        "as fast as max-autotune, the fastest baseline (measured, the whole model of 3 graphs)."
+    )
+    assert "the whole model, whose call runs 3 graphs" in page(report)
+    whole = of(block(), replace(measured(block()), contest=told), times=3)
+    assert "the whole model" not in verdict(whole).rest + page(whole)
+
+
+def test_the_table_of_a_contest_is_shown_only_where_it_is_that_of_all_graphs():
+    plans = [replace(measured(block()), contest=contest(s)) for s in (5e-5, 6e-5)]
+    heading = "How they were compared"
+    for found, shown in ((plans, False), (plans[:1] * 2, True)):
+        report = collect(NAME, [Subject(NAME, block(), p, "") for p in found], H200, None)
+        assert (heading in page(report)) == shown
 
 
 def test_trials_of_a_group(stored):

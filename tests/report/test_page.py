@@ -114,7 +114,7 @@ def test_what_was_not_recorded_is_said(modelled, stored):
         "No trials are recorded: nothing was searched on the device.",
         "Not recorded in the store: make the report of the model's file to see its lines.",
         "What lost, by the model",
-        "The store has no earlier run of this model: the report was made without a store.",
+        "No earlier run is known: the report was made without a store.",
         "no estimate",
         "Bytes were not measured.",
     ):
@@ -123,6 +123,14 @@ def test_what_was_not_recorded_is_said(modelled, stored):
     assert "Nothing was measured" not in told
     assert "What lost, measured" in told
     assert "the fastest baseline (measured)" in told
+
+
+def test_an_empty_store_is_a_store(tmp_path):
+    subject = Subject(NAME, block(), modelled_plan(block(), H200), "by the model")
+    with Store.open(tmp_path / "plans.db") as store:
+        text = page(collect(NAME, [subject], H200, store))
+    assert "The store has no earlier run of this model." in text
+    assert "without a store" not in text
 
 
 def test_everything_of_a_group_is_there(stored):
