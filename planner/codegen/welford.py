@@ -1,5 +1,5 @@
 """Squared distances from a mean as Triton: of a tile whose mean is known, and of what a loop has
-seen so far, from the mean so far (see `planner/nests/spreads.py`).
+seen so far, from the mean so far (see `planner/stream/welford.py`).
 """
 
 from __future__ import annotations

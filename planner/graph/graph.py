@@ -89,9 +89,6 @@ class Node:
             found.update(dict.fromkeys(refs(value)))
         object.__setattr__(self, "inputs", tuple(found))
 
-    def kwarg(self, name: str, default: Arg = None) -> Arg:
-        return next((v for k, v in self.kwargs if k == name), default)
-
 
 def refs(value: Arg) -> Iterator[int]:
     """The nodes that an argument refers to."""

@@ -1,4 +1,5 @@
-"""The rules that every tile program keeps after every pass."""
+"""The rules that every tile program keeps after every pass. Tests ask `verify` between all passes;
+nothing else does, for a tile program that breaks a rule is a fault of a pass, not of a model."""
 
 from __future__ import annotations
 

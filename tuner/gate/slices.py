@@ -24,8 +24,6 @@ CONDITION = 8.0
 _UP_OR_DOWN = math.sqrt(2.0)
 """Times the error of rounding to nearest that of rounding up or down at random is."""
 
-_FLOAT32_MOST = torch.finfo(torch.float32).max
-
 _TRUSTED = 0.15
 """Eager's own error, of an element's size and the scale: with more, which random rounding does not
 explain, what float64 computes is taken for something else (other random numbers, for one)."""

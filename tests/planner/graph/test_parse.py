@@ -33,7 +33,7 @@ def test_a_text_and_its_graph() -> None:
     assert graph.nodes[1].type == TensorType((8, 4), (1, 8), "float32")
     assert graph.nodes[2].args == (Ref(1), (0,), True)
     assert graph.nodes[3].args[1:] == (None, -math.inf)
-    assert graph.nodes[6].kwarg("rounding_mode") == "it's"
+    assert dict(graph.nodes[6].kwargs)["rounding_mode"] == "it's"
     assert graph.nodes[7].kwargs[0] == ("device", Symbol("device", "graph"))
     assert graph.nodes[8].args[0] == Symbol("graph", "0123abcd")
 
