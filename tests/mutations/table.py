@@ -235,7 +235,8 @@ of("planner/runtime/executor.py", "planner/runtime/test_executor.py")
 change(
     "a plan that names other nodes", "if not group.nodes or max(group.nodes) >= size:", "if False:"
 )
-change("a group without a config", "    if group.config is None:\n", "    if False:\n")
+of("planner/lowerings/triton.py", "planner/runtime/test_executor.py")
+change("a group without a config", "if site.config is None:", "if False:")
 of("planner/runtime/cudagraph.py", "planner/runtime/test_cudagraph.py")
 change(
     "what is still held is not written",
