@@ -26,7 +26,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """A store's URL, and its path where it is a SQLite file."""
 
     url: URL
@@ -81,7 +81,7 @@ def _user_folder(variable: str, usual: str) -> Path:
         ) from error
 
 
-def resolve(location: str | Path | None) -> Place:
+def resolve(location: str | Path | None) -> StorePlace:
     """The place meant by an option; None is $PLANNER_STORE, else the user's data folder."""
     if location is None:
         location = os.environ.get("PLANNER_STORE") or default_path()
@@ -101,7 +101,7 @@ def resolve(location: str | Path | None) -> Place:
         message = f"The store's URL ({scheme}://...) cannot be parsed: give a path or a valid URL."
         raise StoreUnavailable(message) from error
     if url.get_backend_name() != "sqlite":
-        return Place(url, None)
+        return StorePlace(url, None)
     database = url.database or ""
     if database in ("", ":memory:") or database.startswith("file:") or url.query:
         raise StoreUnavailable(
@@ -111,9 +111,9 @@ def resolve(location: str | Path | None) -> Place:
     return _file(Path(database))
 
 
-def _file(path: Path) -> Place:
+def _file(path: Path) -> StorePlace:
     path = Path(os.path.abspath(path))
-    return Place(URL.create("sqlite", database=str(path)), path)
+    return StorePlace(URL.create("sqlite", database=str(path)), path)
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:

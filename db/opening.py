@@ -8,11 +8,11 @@ from . import schema, sqlite_file
 from .engine import Mode, server_engine, sqlite_engine
 from .errors import StoreNewer, StoreUnavailable
 from .faults import corrupt
-from .location import Place
+from .location import StorePlace
 from .models import TABLES
 
 
-def opened(place: Place, *, create: bool, read_only: bool) -> Engine:
+def opened(place: StorePlace, *, create: bool, read_only: bool) -> Engine:
     """An engine over a store at the newest revision; raises a StoreError or a driver's error."""
     if place.path is not None:
         engine, revision = _file(place.path, create=create, read_only=read_only)
@@ -48,7 +48,7 @@ def _file(path: Path, *, create: bool, read_only: bool) -> tuple[Engine, str | N
     return sqlite_engine(path, mode), revision
 
 
-def _server(place: Place, *, create: bool, read_only: bool) -> tuple[Engine, str | None]:
+def _server(place: StorePlace, *, create: bool, read_only: bool) -> tuple[Engine, str | None]:
     engine = server_engine(place.url, read_only=read_only)
     try:
         while True:

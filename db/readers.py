@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import sqlite_file
 from .errors import StoreError
-from .location import Place, resolve
+from .location import StorePlace, resolve
 from .store import Store
 
 MOST = 8
@@ -83,5 +83,5 @@ def _holds(kept: _Kept, file: tuple[int, int] | None) -> bool:
     return isinstance(kept.found, Store) or time.monotonic() - kept.since < AGAIN_S
 
 
-def _file(place: Place) -> tuple[int, int] | None:
+def _file(place: StorePlace) -> tuple[int, int] | None:
     return None if place.path is None else sqlite_file.identity(place.path)

@@ -44,7 +44,7 @@ R = TypeVar(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """How a kind of record lies in its table."""
 
     model: type[Base]
@@ -53,19 +53,19 @@ class Layout:
     payloads: tuple[str, ...]
 
 
-LAYOUTS: dict[type[Record], Layout] = {
-    DeviceRecord: Layout(Device, "key", ("key",), ("profile",)),
-    GraphRecord: Layout(Graph, "key", ("key",), ("payload",)),
-    KernelRecord: Layout(Kernel, "key", ("key",), ("payload",)),
-    TrialRecord: Layout(
+LAYOUTS: dict[type[Record], TableLayout] = {
+    DeviceRecord: TableLayout(Device, "key", ("key",), ("profile",)),
+    GraphRecord: TableLayout(Graph, "key", ("key",), ("payload",)),
+    KernelRecord: TableLayout(Kernel, "key", ("key",), ("payload",)),
+    TrialRecord: TableLayout(
         Trial,
         "id",
         ("level", "subject", "device_key", "versions_sha256", "config_sha256", "timing"),
         ("versions", "config"),
     ),
-    CalibrationRecord: Layout(Calibration, "id", ("id",), ("profile", "evidence")),
-    JobRecord: Layout(Job, "key", ("key",), ("versions", "payload")),
-    PlanRecord: Layout(
+    CalibrationRecord: TableLayout(Calibration, "id", ("id",), ("profile", "evidence")),
+    JobRecord: TableLayout(Job, "key", ("key",), ("versions", "payload")),
+    PlanRecord: TableLayout(
         Plan, "key", ("graph_key", "device_key", "versions_sha256"), ("versions", "payload")
     ),
 }
@@ -111,7 +111,9 @@ def record(kind: type[R], row: RowMapping, shown: str) -> R:
     return kind(**values)
 
 
-def damage(layout: Layout, row: RowMapping, digested: Callable[[str], str] = digest) -> str | None:
+def damage(
+    layout: TableLayout, row: RowMapping, digested: Callable[[str], str] = digest
+) -> str | None:
     """Which payload of the row fails its digest, if any."""
     for name in layout.payloads:
         text = row[name]

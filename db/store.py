@@ -42,7 +42,7 @@ from .exchange import merge, snapshot
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .jobs import Jobs
-from .location import Place, resolve
+from .location import StorePlace, resolve
 from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
 from .opening import opened
 from .payload import canonical, digest
@@ -81,7 +81,7 @@ def has_no_less_evidence(stored: PlanRecord, plan: PlanRecord) -> bool:
 class Store:
     """A store that is open. Make one with `Store.open`."""
 
-    def __init__(self, engine: Engine, place: Place, *, read_only: bool) -> None:
+    def __init__(self, engine: Engine, place: StorePlace, *, read_only: bool) -> None:
         self._engine = engine
         self._place = place
         self._read_only = read_only

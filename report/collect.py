@@ -13,7 +13,7 @@ from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import whole_way
-from .data import GraphReport, Report, Roof, Search, Step, Traffic
+from .data import GraphReport, Report, Roof, SearchReport, StepReport, TrafficReport
 from .gain import gain
 from .least import apart, least
 from .steps import Flow, steps
@@ -83,7 +83,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
         steps=made,
         stored=flow.stored,
         least=whole,
-        traffic=Traffic(apart_bytes, plan_bytes, whole.nbytes),
+        traffic=TrafficReport(apart_bytes, plan_bytes, whole.nbytes),
         apart_s=apart_s,
         predicted_s=sum(step.predicted_s or 0.0 for step in made),
         searches=tuple(searches.values()),
@@ -95,15 +95,15 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
 
 def _searches(
     graph: Graph, plan: Plan, device: DeviceProfile, store: Store | None
-) -> dict[str, Search]:
+) -> dict[str, SearchReport]:
     """By kernel key: the layers of a model are equal, and are searched once."""
-    found: dict[str, Search] = {}
+    found: dict[str, SearchReport] = {}
     for group in plan.groups:
         if group.kernel_key not in found and not group.bodies:
             found[group.kernel_key] = search(graph, plan, group, device, store)
     return found
 
 
-def _searched(step: Step, plan: Plan, searches: Mapping[str, Search]) -> Step:
+def _searched(step: StepReport, plan: Plan, searches: Mapping[str, SearchReport]) -> StepReport:
     key = None if step.group is None else plan.groups[step.group].kernel_key
     return replace(step, search=key) if key in searches else step

@@ -46,7 +46,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ValueReport:
     """A value of the graph by the name of its node."""
 
     name: str
@@ -70,7 +70,7 @@ class Border:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepReport:
     """One thing that runs, by its place in the order of execution: a group of the plan (its number)
     or one operation in no group, by ATen.
 
@@ -90,8 +90,8 @@ class Step:
     measured_s: float | None
     hbm_bytes: int
     least: Least
-    reads: tuple[Value, ...]
-    gone: tuple[Value, ...]
+    reads: tuple[ValueReport, ...]
+    gone: tuple[ValueReport, ...]
     borders: tuple[Border, ...]
     search: str | None
     source: tuple[str, ...]
@@ -129,7 +129,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchReport:
     """The trials of one kernel key, oldest first; of very many the newest. left_out: older ones.
     alternatives: the best of those not chosen."""
 
@@ -156,7 +156,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TrafficReport:
     """Bytes of memory in one call of the graph by the model: each operation by itself, by the plan,
     and every input once and every result once."""
 
@@ -193,13 +193,13 @@ class GraphReport:
     contest: Contest | None
     baselines: tuple[tuple[str, float], ...]
     explanation: Explanation
-    steps: tuple[Step, ...]
+    steps: tuple[StepReport, ...]
     stored: tuple[Stored, ...]
     least: Least
-    traffic: Traffic
+    traffic: TrafficReport
     apart_s: float
     predicted_s: float
-    searches: tuple[Search, ...]
+    searches: tuple[SearchReport, ...]
     runs: tuple[Run, ...]
     has_sources: bool
     has_store: bool

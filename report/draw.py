@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..markup.scale import LogScale, Tick
 from ..planner.lowerings.registry import LOWERINGS, REGIONAL
 from ..terminal import count, duration
-from .data import GraphReport, Roof, Run, Search, Step, Stored
+from .data import GraphReport, Roof, Run, SearchReport, StepReport, Stored
 
 LANE, LANES = 11, 14
 """Pixels from lane to lane, and most lanes. A tensor for which there is none has a label alone."""
@@ -34,7 +34,7 @@ class Row:
     to name it by. kind: see `kind`. share, least: of its seconds
     and the device's least, beside those of the longest step; 0 to 1."""
 
-    step: Step
+    step: StepReport
     label: str
     kind: str
     lanes: tuple[Lane, ...]
@@ -130,7 +130,7 @@ class Plot:
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 560, 210, 62, 12, 14, 34
 
 
-def search_plot(search: Search) -> Plot | None:
+def search_plot(search: SearchReport) -> Plot | None:
     """Trials in the order in which they ended, over their seconds; those that failed stand above
     all. None where nothing was timed."""
     timed = [(i, t.seconds) for i, t in enumerate(search.trials) if t.seconds]
@@ -238,7 +238,7 @@ def roofline(graph: GraphReport, roof: Roof) -> Roofline | None:
     return Roofline(plot, *roofs, y_scale.at(roof.arithmetic), y_scale.at(roof.tensor))
 
 
-def _position(step: Step, graph: GraphReport) -> tuple[float, float] | None:
+def _position(step: StepReport, graph: GraphReport) -> tuple[float, float] | None:
     """Operations a byte, and a second."""
     cost = None if step.group is None else graph.explanation.groups[step.group].predicted
     operations = step.least.flops if cost is None else cost.flops + cost.fma + cost.sfu
@@ -257,5 +257,5 @@ def kind(lowering: str) -> str:
     return "compiled" if known.slow else "call"
 
 
-def label(step: Step) -> str:
+def label(step: StepReport) -> str:
     return f"group {step.group}" if step.group is not None else f"ATen {step.name}"

@@ -14,7 +14,7 @@ from ..planner.groups.needs import inputs_read_whole
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.schedule import Unit, in_order
-from .data import Border, Step, Stored, Value
+from .data import Border, StepReport, Stored, ValueReport
 from .least import ends_bytes, least
 
 
@@ -117,7 +117,7 @@ def _returned(graph: Graph, writer: Mapping[int, int]) -> set[int]:
 # --- the steps of a report ---
 
 
-def steps(flow: Flow, explanation: Explanation) -> tuple[Step, ...]:
+def steps(flow: Flow, explanation: Explanation) -> tuple[StepReport, ...]:
     """Every piece with what is known of it, in the order of execution."""
     borders = _borders(flow, explanation)
     groups = {group.number: group for group in explanation.groups}
@@ -134,7 +134,7 @@ def steps(flow: Flow, explanation: Explanation) -> tuple[Step, ...]:
         operations += group.operations if group is not None else ()
         worked = [o.node for o in operations if not is_free(flow.graph.nodes[o.node])]
         made.append(
-            Step(
+            StepReport(
                 place=place,
                 group=piece.unit.group,
                 node=piece.node,
@@ -156,9 +156,9 @@ def steps(flow: Flow, explanation: Explanation) -> tuple[Step, ...]:
     return tuple(made)
 
 
-def _values(graph: Graph, nodes: Sequence[int]) -> tuple[Value, ...]:
+def _values(graph: Graph, nodes: Sequence[int]) -> tuple[ValueReport, ...]:
     found = [(graph.nodes[n].name, graph.nodes[n].type) for n in nodes]
-    return tuple(Value(name, str(of), of.nbytes) for name, of in found if of is not None)
+    return tuple(ValueReport(name, str(of), of.nbytes) for name, of in found if of is not None)
 
 
 def _given(graph: Graph, piece: Piece) -> list[int]:
@@ -166,7 +166,7 @@ def _given(graph: Graph, piece: Piece) -> list[int]:
     return [n for n in piece.unit.inputs if is_input(graph.nodes[n])]
 
 
-def _gone(graph: Graph, group: GroupExplanation, piece: Piece) -> tuple[Value, ...]:
+def _gone(graph: Graph, group: GroupExplanation, piece: Piece) -> tuple[ValueReport, ...]:
     """Largest first."""
     inner = [
         node

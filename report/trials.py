@@ -14,7 +14,7 @@ from ..planner.lowerings.aten import aten_s
 from ..planner.lowerings.triton import space_for
 from ..planner.plan import GroupPlan, Plan
 from ..tuner.trial.outcome import ATEN, Candidate
-from .data import Alternative, Run, Search, Tried
+from .data import Alternative, Run, SearchReport, Tried
 
 MOST_TRIALS = 1000
 """Of one group; of more the newest."""
@@ -25,7 +25,7 @@ _ALTERNATIVES = 5
 
 def search(
     graph: Graph, plan: Plan, group: GroupPlan, device: DeviceProfile, store: Store | None
-) -> Search:
+) -> SearchReport:
     """The trials of a group of the plan, on its device and by its versions. Where nothing was
     measured, the alternatives are the model's."""
     chosen = Candidate(group.lowering, group.config, group.options)
@@ -36,7 +36,7 @@ def search(
         alternatives = _measured(timed)
     else:
         alternatives = _modelled(Part.of(graph, group.nodes, group.copies), chosen, device)
-    return Search(group.kernel_key, tried, alternatives, len(records) - len(tried))
+    return SearchReport(group.kernel_key, tried, alternatives, len(records) - len(tried))
 
 
 def _records(store: Store, plan: Plan, kernel_key: str) -> list[TrialRecord]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from ..planner.explanation import Denied, Explanation, GroupExplanation, Kernel, Otherwise
 from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
-from .data import Border, GraphReport, Roof, Search, Step, Stored, Tried
+from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, Tried
 from .draw import (
     Plot,
     Point,
@@ -62,7 +62,7 @@ class Same:
 
     name: str
     group: GroupExplanation
-    search: Search | None
+    search: SearchReport | None
     plot: Plot | None
     count: int = 1
 
@@ -153,7 +153,7 @@ class GraphPage:
     def operations(self) -> int:
         return len({node for step in self.graph.steps for node in self._nodes(step)})
 
-    def _nodes(self, step: Step) -> list[int]:
+    def _nodes(self, step: StepReport) -> list[int]:
         if step.group is None:
             return [] if step.node is None else [step.node]
         return [o.node for o in self.graph.explanation.groups[step.group].operations]
@@ -217,7 +217,7 @@ class GraphPage:
     def label(self, place: int) -> str:
         return label(self.graph.steps[place])
 
-    def times(self, step: Step) -> list[tuple[str, str, float]]:
+    def times(self, step: StepReport) -> list[tuple[str, str, float]]:
         """Name, kind and seconds of the bars of a step."""
         found = [
             ("measured", "plan", step.measured_s),
@@ -226,7 +226,7 @@ class GraphPage:
         ]
         return [(name, kind, seconds) for name, kind, seconds in found if seconds is not None]
 
-    def longest(self, step: Step) -> float:
+    def longest(self, step: StepReport) -> float:
         return max(seconds for _, _, seconds in self.times(step)) or 1.0
 
     def read_by(self, tensor: Stored) -> str:
@@ -236,21 +236,21 @@ class GraphPage:
         told += ["a result"] if tensor.result else []
         return "".join(f", {text}" for text in told)
 
-    def given(self, step: Step) -> list[tuple[str, Stored]]:
+    def given(self, step: StepReport) -> list[tuple[str, Stored]]:
         """What a step reads of others, with their labels."""
         read = [t for t in self.graph.stored if step.place in t.readers]
         return [(self.label(tensor.writer), tensor) for tensor in read]
 
-    def touched(self, step: Step) -> str:
+    def touched(self, step: StepReport) -> str:
         """Numbers of the tensors that a step reads or writes."""
         found = enumerate(self.graph.stored)
         return " ".join(str(i) for i, t in found if step.place in (t.writer, *t.readers))
 
-    def point(self, step: Step) -> Point | None:
+    def point(self, step: StepReport) -> Point | None:
         points: Sequence[Point] = self.roofline.plot.points if self.roofline else ()
         return next((point for point in points if point.place == step.place), None)
 
-    def alone(self, step: Step) -> Otherwise | None:
+    def alone(self, step: StepReport) -> Otherwise | None:
         """Why an operation is in no group."""
         found = self.graph.explanation.alone
         return next((a.otherwise for a in found if a.operation.node == step.node), None)

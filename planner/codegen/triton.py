@@ -20,8 +20,8 @@ from ..tiles.instructions import (
     Load,
     Loop,
     Parts,
-    Place,
     Store,
+    TilePlace,
     Wait,
 )
 from ..tiles.program import TileProgram
@@ -236,7 +236,7 @@ class TritonPrinter(Scope):
         assert isinstance(load, values.Load)
         name, text = f"v{value.id}", self._loaded(each, load, dims)
         match each.place:
-            case Place.SHARED:
+            case TilePlace.SHARED:
                 self.raw[value.id] = name
                 if each.via is not None:
                     block = self.described("in", each.input, each.access, each.via)
@@ -244,7 +244,7 @@ class TritonPrinter(Scope):
                     text = f"tl.trans({text})" if each.via.is_turned else text
                 self.bind(value.id, text, dims)
                 return
-            case Place.BOTH:
+            case TilePlace.BOTH:
                 name = f"{name}_raw"
                 self.assign(value.id, name, text, dims)
                 self.raw[value.id] = name
@@ -256,7 +256,7 @@ class TritonPrinter(Scope):
     def _loaded(self, each: Load, load: values.Load, dims: Dims, again: str = "") -> str:
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
-        multiplied, options = each.place is not Place.REGISTERS, again
+        multiplied, options = each.place is not TilePlace.REGISTERS, again
         masks = self.text.masks(each.access, dims)
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)

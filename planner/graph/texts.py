@@ -20,7 +20,7 @@ a library."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OpText:
     """One way to compute an operation.
 
     scaled: the text with an operand `alpha`, which others leave out. on_bool: for operands that
@@ -43,30 +43,30 @@ def _forms(
     relaxed: str = "",
     summed: str = "",
     flushing: str = "",
-) -> Mapping[Accuracy, Form]:
+) -> Mapping[Accuracy, OpText]:
     """Forms of a function of floats. The quick ones run on the special function unit."""
     found = {
-        Accuracy.EXACT: Form(exact, cost, wide=wide),
-        Accuracy.SUMMED: Form(summed, cost),
-        Accuracy.QUICK: Form(quick, "sfu"),
-        Accuracy.RELAXED: Form(relaxed, "sfu"),
-        Accuracy.FLUSHING: Form(flushing, "sfu"),
+        Accuracy.EXACT: OpText(exact, cost, wide=wide),
+        Accuracy.SUMMED: OpText(summed, cost),
+        Accuracy.QUICK: OpText(quick, "sfu"),
+        Accuracy.RELAXED: OpText(relaxed, "sfu"),
+        Accuracy.FLUSHING: OpText(flushing, "sfu"),
     }
     return {accuracy: form for accuracy, form in found.items() if form.text}
 
 
-def _only(text: str, on_bool: str = "", *, cost: CostClass = "fma") -> Mapping[Accuracy, Form]:
-    return {Accuracy.EXACT: Form(text, cost, on_bool=on_bool)}
+def _only(text: str, on_bool: str = "", *, cost: CostClass = "fma") -> Mapping[Accuracy, OpText]:
+    return {Accuracy.EXACT: OpText(text, cost, on_bool=on_bool)}
 
 
-def _library(function: str, operands: str = "{self}") -> Mapping[Accuracy, Form]:
-    return {Accuracy.EXACT: Form(f"libdevice.{function}({operands})", "libdevice")}
+def _library(function: str, operands: str = "{self}") -> Mapping[Accuracy, OpText]:
+    return {Accuracy.EXACT: OpText(f"libdevice.{function}({operands})", "libdevice")}
 
 
 _MINIMUM = "tl.minimum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)"
 _MAXIMUM = "tl.maximum({self}, {other}, propagate_nan=tl.PropagateNan.ALL)"
 
-FORMS: Mapping[Op, Mapping[Accuracy, Form]] = {
+FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
     Op.CONVERT: _only("{self}"),  # converted where it is read, or by what it is stored as
     Op.TRUNCATE: _only("{self}"),
     Op.RECAST: _only("{self}"),
@@ -74,18 +74,18 @@ FORMS: Mapping[Op, Mapping[Accuracy, Form]] = {
     Op.AS_BFLOAT16: _only("as_bfloat16({self})"),
     Op.BITCAST: _only("tl.cast({self}, {dtype}, bitcast=True)"),
     Op.ADD: {
-        Accuracy.EXACT: Form(
+        Accuracy.EXACT: OpText(
             "{self} + {other}",
             scaled="{self} + {other} * {alpha}",
             on_bool="{self} | {other}",
             on_bool_scaled="{self} | {other} & {alpha}",
         )
     },
-    Op.SUB: {Accuracy.EXACT: Form("{self} - {other}", scaled="{self} - {other} * {alpha}")},
-    Op.RSUB: {Accuracy.EXACT: Form("{other} - {self}", scaled="{other} - {self} * {alpha}")},
+    Op.SUB: {Accuracy.EXACT: OpText("{self} - {other}", scaled="{self} - {other} * {alpha}")},
+    Op.RSUB: {Accuracy.EXACT: OpText("{other} - {self}", scaled="{other} - {self} * {alpha}")},
     Op.MUL: {
-        Accuracy.EXACT: Form("{self} * {other}", on_bool="{self} & {other}"),
-        Accuracy.ROUNDED: Form("libdevice.mul_rn({self}, {other})"),
+        Accuracy.EXACT: OpText("{self} * {other}", on_bool="{self} & {other}"),
+        Accuracy.ROUNDED: OpText("libdevice.mul_rn({self}, {other})"),
     },
     Op.DIV: _forms(
         "tl.div_rn({self}, {other})",

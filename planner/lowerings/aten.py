@@ -14,7 +14,7 @@ from ..graph.graph import Graph
 from ..graph.ops import Contraction, is_compute, row
 from ..groups.group import Part
 from ..plan import LoweringName
-from .base import Boxed, CoverSeconds, Modelled, Site, WholeLowering
+from .base import Boxed, CoverSeconds, GroupSite, Modelled, WholeLowering
 
 
 def aten_s(group: Graph, device: DeviceProfile) -> float:
@@ -42,7 +42,7 @@ class Aten(WholeLowering):
     def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled:
         return Modelled(self.name, aten_s(part.group, device))
 
-    def build(self, site: Site) -> Graph:
+    def build(self, site: GroupSite) -> Graph:
         return site.group
 
     def whole(self, gm: fx.GraphModule, inputs: Sequence[Any], options: str) -> Callable[..., Any]:

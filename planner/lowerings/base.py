@@ -50,7 +50,7 @@ class Body(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class GroupSite:
     """A group where it is to run. config, options, bodies: as the plan of the group has them.
 
     lower: the kernels of a group with a config. compile: the group by Inductor in a mode of
@@ -116,7 +116,7 @@ class Lowering(Protocol):
         """The best that the model knows of it for a group; None where it knows nothing."""
         return None
 
-    def build(self, site: Site) -> Built | Refusal:
+    def build(self, site: GroupSite) -> Built | Refusal:
         """What runs the group there, or why nothing does. Raises CompileFailed."""
         ...
 

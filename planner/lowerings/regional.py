@@ -12,7 +12,7 @@ from ..errors import Refusal
 from ..graph.graph import Graph
 from ..groups.group import Part
 from ..regions.chunks import Walk
-from .base import Call, CoverSeconds, Lowering, Modelled, Site
+from .base import Call, CoverSeconds, GroupSite, Lowering, Modelled
 from .run_chunks import run_chunks
 
 
@@ -43,7 +43,7 @@ class Regional(Lowering):
                 found.append(Modelled(self.name, seconds, options=size, walk=walk))
         return min(found, key=lambda each: each.seconds, default=None)
 
-    def build(self, site: Site) -> Call | Refusal:
+    def build(self, site: GroupSite) -> Call | Refusal:
         walk = self.walk(site.group, site.options)
         if isinstance(walk, Refusal):
             return walk

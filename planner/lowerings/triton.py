@@ -12,7 +12,7 @@ from ..errors import Refusal
 from ..groups.group import Part
 from ..plan import LoweringName
 from ..space.space import Space, space_of
-from .base import CoverSeconds, Lowering, Modelled, Site
+from .base import CoverSeconds, GroupSite, Lowering, Modelled
 
 
 @lru_cache(maxsize=64)
@@ -39,7 +39,7 @@ class Triton(Lowering):
         config, cost = found
         return Modelled(self.name, cost.seconds, config, kernels=cost.launches)
 
-    def build(self, site: Site) -> Program | Refusal:
+    def build(self, site: GroupSite) -> Program | Refusal:
         if site.config is None:
             return Refusal("config", "a generated kernel needs a config")
         return site.lower(site.group, site.config)

@@ -20,7 +20,7 @@ from ..values.values import Values
 from ..vendor.attention import attention
 from ..vendor.linear import linear_gelu, linear_padded, linear_relu, linear_sum
 from ..vendor.operands import Other
-from .base import Lowering, Site
+from .base import GroupSite, Lowering
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,6 @@ class Vendor(Lowering):
     def options(self, group: Graph) -> tuple[str, ...]:
         return tuple(each.name for each in equals(group))
 
-    def build(self, site: Site) -> Graph | Refusal:
+    def build(self, site: GroupSite) -> Graph | Refusal:
         found = equal(site.group, site.options)
         return found or Refusal("vendor", f"no call {site.options!r} computes the group")

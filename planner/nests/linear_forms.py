@@ -10,7 +10,7 @@ from enum import Enum
 from ..graph.graph import TensorType
 from ..values.values import At, Choice, Index, Load, Output, Value, Values
 
-Form = Mapping[int, int]
+LinearForm = Mapping[int, int]
 """A linear form over factors: coefficient by factor id."""
 
 
@@ -97,8 +97,8 @@ def store_form(output: Output, values: Values) -> dict[int, int]:
     return form
 
 
-def all_forms(values: Values) -> list[Form]:
-    forms: list[Form] = [store_form(output, values) for output in values.outputs]
+def all_forms(values: Values) -> list[LinearForm]:
+    forms: list[LinearForm] = [store_form(output, values) for output in values.outputs]
     for value in values.values:
         match value.kind:
             case Load(dims=dims):
@@ -109,7 +109,7 @@ def all_forms(values: Values) -> list[Form]:
     return forms
 
 
-def affine(form: Form, place: Mapping[int, tuple[int, TileAxis]], base: int = 0) -> Affine:
+def affine(form: LinearForm, place: Mapping[int, tuple[int, TileAxis]], base: int = 0) -> Affine:
     """The form over tile axes: neighbouring factors whose coefficients agree share a term."""
     terms: list[Term] = []
     for position, axis in dict(place.values()).items():

@@ -10,7 +10,7 @@ from ..config import Layout
 from ..errors import Refused
 from ..graph.sizes import nominal
 from ..values.values import Fold, Index, Load, Output, Values
-from .linear_forms import Form, Role, TileAxis, all_forms, load_form, store_form
+from .linear_forms import LinearForm, Role, TileAxis, all_forms, load_form, store_form
 
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""
@@ -188,7 +188,7 @@ def _axis(name: str, role: Role, factors: Sequence[int], values: Values) -> Tile
 def _merged(
     factors: Sequence[int],
     values: Values,
-    forms: Sequence[Form],
+    forms: Sequence[LinearForm],
     folded: Mapping[int, frozenset[int]],
     everything: bool,
 ) -> list[list[int]]:

@@ -18,7 +18,7 @@ from ..errors import PlanError, Refusal
 from ..graph.graph import Graph, kernel_key
 from ..groups.group import Subgraph, subgraph
 from ..lower import lower
-from ..lowerings.base import Boxed, Built, Call, Site
+from ..lowerings.base import Boxed, Built, Call, GroupSite
 from ..lowerings.inductor import compile_group
 from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
@@ -141,7 +141,7 @@ class Executor:
         self._count[0] -= calls
 
     def _built(self, group: GroupPlan, part: Subgraph) -> Built:
-        site = Site(
+        site = GroupSite(
             part.graph,
             group.config,
             group.options,

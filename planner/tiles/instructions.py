@@ -1,4 +1,8 @@
-"""The instructions of a tile program: what a kernel does with its tiles."""
+"""The instructions of a tile program: what a kernel does with its tiles.
+
+An instruction has the number of a value. `Load` and `Compute` have the names of the values they
+are for, `values.Load` and `values.Compute`: those say what is computed, these when and how.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ Hint = Literal["", "first", "last"]
 """What the cache evicts first, or last; "" says nothing."""
 
 
-class Place(Enum):
+class TilePlace(Enum):
     """Where a loaded tile is kept for those that read it."""
 
     REGISTERS = "registers"
@@ -69,7 +73,7 @@ class Load:
     input: int
     """The number of the tensor that is read."""
     access: Access
-    place: Place = Place.REGISTERS
+    place: TilePlace = TilePlace.REGISTERS
     via: Described | None = None
     """The descriptor that copies it in bulk; None: by pointers."""
     twice: bool = False

@@ -20,9 +20,9 @@ from .instructions import (
     Mma,
     OnesMma,
     Parts,
-    Place,
     Reduce,
     Store,
+    TilePlace,
     Welford,
 )
 
@@ -88,7 +88,7 @@ class _Listing:
             case Load(input=number, access=access, place=place, twice=twice):
                 at = _names(tuple(at.value for at in access.at))
                 words = [f"load in{number}", *[f"at {at}"] * bool(at)]
-                words += [f"to {place.value}"] * (place is not Place.REGISTERS)
+                words += [f"to {place.value}"] * (place is not TilePlace.REGISTERS)
                 return " ".join([*words, *["twice"] * twice]) + _access(each)
             case Compute(value=value, rounded=rounded):
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)

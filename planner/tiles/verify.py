@@ -17,9 +17,9 @@ from .instructions import (
     Mma,
     OnesMma,
     Parts,
-    Place,
     Reduce,
     Store,
+    TilePlace,
 )
 from .program import TileProgram
 
@@ -95,7 +95,7 @@ class _Checker:
                 yield f"the mma v{each.value} has sides of {sizes}"
         if isinstance(each, OnesMma) and not self._is_operand(each.source):
             yield f"v{each.source} is summed by ones, but others read it in registers"
-        if isinstance(each, Load) and each.via is not None and each.place is not Place.SHARED:
+        if isinstance(each, Load) and each.via is not None and each.place is not TilePlace.SHARED:
             yield f"v{each.value} is copied in bulk to {each.place.value}"
         if not isinstance(each, REDUCTIONS) or not each.carried:
             done.update(own)
@@ -107,4 +107,4 @@ class _Checker:
 
     def _is_operand(self, value: int) -> bool:
         loads = (i for i, _ in self.program.walk() if isinstance(i, Load) and i.value == value)
-        return all(load.place is not Place.BOTH for load in loads)
+        return all(load.place is not TilePlace.BOTH for load in loads)

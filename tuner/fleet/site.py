@@ -23,7 +23,7 @@ from ..workers.lab import Lab, WorkerLab
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class WorkerSite:
     """The device of a worker. gpu: what tells it from all other GPUs, "" for none; lab: opens the
     place for candidates."""
 
@@ -33,7 +33,7 @@ class Site:
     cover: Cover = field(default_factory=Cover)
 
 
-def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> Site:
+def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> WorkerSite:
     """A GPU of this host by its name. Raises DeviceError where there is none."""
     found = torch.device(device)
     if found.type != "cuda":
@@ -44,7 +44,7 @@ def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> Site:
     name = f"cuda:{index}"
     profile = profile_of(torch.device(name))
     lab = partial(WorkerLab, name, profile.capability, compilers=compilers)
-    return Site(profile, lab, gpu_id(torch.device(name)))
+    return WorkerSite(profile, lab, gpu_id(torch.device(name)))
 
 
 def gpu_id(device: torch.device) -> str:

@@ -26,7 +26,7 @@ from ..search.graph_search import GraphSearch
 from ..search.runoff import Bench
 from ..search.tuned_groups import Identity, Tasks
 from ..workers.lab import Lab
-from .site import Site, held
+from .site import WorkerSite, held
 
 POLL_S, LOOK_S = 0.5, 0.5
 """Seconds between looks for a job, and between looks whether the job at hand is open still."""
@@ -58,7 +58,7 @@ class Worker:
     differ. measured: trials made so far."""
 
     store: Store
-    site: Site
+    site: WorkerSite
     progress: Progress
     place: int = field(default_factory=lambda: random.SystemRandom().randrange(1, 1 << 16))
     measured: int = 0

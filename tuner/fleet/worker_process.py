@@ -14,14 +14,14 @@ from typing import Any
 
 from ...db.store import Store
 from ..workers.pipes import die_with_parent
-from .site import Site, cuda_site
+from .site import WorkerSite, cuda_site
 from .worker import Lines, Worker
 
-OpenSite = Callable[[int | None], Site]
+OpenSite = Callable[[int | None], WorkerSite]
 """Makes the site, given how many compilers it may have."""
 
 
-def open_cuda(compilers: int | None) -> Site:
+def open_cuda(compilers: int | None) -> WorkerSite:
     """The one GPU that this process may see, as those who started it chose."""
     return cuda_site(compilers=compilers)
 

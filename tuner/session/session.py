@@ -118,7 +118,7 @@ def tune_captured(
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TuneSite:
     """Where it happens; a test brings its own. lab: opens the place for candidates by the name
     of its device; stopwatch: times what runs in this process."""
 
@@ -149,7 +149,7 @@ class Session:
     name: str = ""
     compilers: int | None = None
     static: Collection[int] = ()
-    site: Site = field(default_factory=Site)
+    site: TuneSite = field(default_factory=TuneSite)
     about: Mapping[str, str] = field(default_factory=dict)
     job: OfferedJob | None = None
     """The search as others share it."""

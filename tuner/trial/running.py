@@ -13,7 +13,7 @@ from ...planner.codegen.source import Program
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph, TensorType
 from ...planner.lower import lower
-from ...planner.lowerings.base import Boxed, Call, Site
+from ...planner.lowerings.base import Boxed, Call, GroupSite
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
@@ -82,7 +82,7 @@ class Loaded:
 
 def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | Refusal:
     """Something to bind to inputs and outputs, or why there is none. Raises CompileFailed."""
-    site = Site(
+    site = GroupSite(
         group,
         candidate.config,
         candidate.options,

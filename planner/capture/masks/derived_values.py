@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .positions import Cases, Form, Known, aligned, padded, simplest
+from .positions import Cases, Known, PositionForm, aligned, padded, simplest
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ def _counted(node: fx.Node) -> Known | None:
     dtype = value_of(node).dtype
     if not isinstance(start, int) or not isinstance(step, int):
         return None
-    return _fitting(Form(start, (step,)), node) if dtype in _INTEGERS else None
+    return _fitting(PositionForm(start, (step,)), node) if dtype in _INTEGERS else None
 
 
 MADE: dict[Any, Callable[[fx.Node], Known | None]] = {
@@ -105,11 +105,11 @@ _LARGEST = 2**31 - 1
 """Of numbers beside positions; a larger one wraps beside integers of 32 bits."""
 
 
-def _fitting(form: Form, node: fx.Node) -> Form | None:
+def _fitting(form: PositionForm, node: fx.Node) -> PositionForm | None:
     """The form, if its integers do not wrap in the node's dtype."""
     value = value_of(node)
     steps = padded(form.steps, value.dim())
-    form = Form(
+    form = PositionForm(
         form.constant, tuple(s if n > 1 else 0 for s, n in zip(steps, value.shape, strict=True))
     )
     limits = torch.iinfo(value.dtype)
@@ -127,7 +127,7 @@ def _arithmetic(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
     if any(form is None for form in operands) or not operands:
         return None
     left, *rest = (form for form in operands if form is not None)
-    right = rest[0] if rest else Form(0, ())
+    right = rest[0] if rest else PositionForm(0, ())
     alpha = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
     if value_of(node).dtype == torch.bool:
         differing = left.plus(right, -1)
@@ -145,15 +145,15 @@ def _arithmetic(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
         return _fitting(left.times(-1), node)
     if packet is aten.mul and (left.is_constant or right.is_constant):
         moving, number = (right, left) if left.is_constant else (left, right)
-        return _fitting(moving.times(number.constant).plus(Form(0, number.steps)), node)
+        return _fitting(moving.times(number.constant).plus(PositionForm(0, number.steps)), node)
     return None
 
 
-def _at_least(form: Form) -> Cases:
+def _at_least(form: PositionForm) -> Cases:
     return Cases((form,), (False, True))
 
 
-def _equal(form: Form) -> Cases:
+def _equal(form: PositionForm) -> Cases:
     return Cases((form, form.times(-1)), (False, False, False, True))
 
 
@@ -161,7 +161,7 @@ def _not(cases: Cases) -> Cases:
     return replace(cases, values=tuple(not v for v in cases.values))
 
 
-_COMPARED: dict[Any, Callable[[Form], Cases]] = {
+_COMPARED: dict[Any, Callable[[PositionForm], Cases]] = {
     aten.ge: _at_least,
     aten.lt: lambda form: _not(_at_least(form)),
     aten.le: lambda form: _at_least(form.times(-1)),
@@ -174,7 +174,7 @@ _COMPARED: dict[Any, Callable[[Form], Cases]] = {
 
 def _elementwise(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
     """By running the operation once on all cases of its operands."""
-    value, atoms = value_of(node), dict[Form, None]()
+    value, atoms = value_of(node), dict[PositionForm, None]()
     if node.target in _SAME and value.dtype in _INTEGERS:
         form = _form(node.args[0], found)
         if form is not None:
@@ -202,7 +202,9 @@ def _elementwise(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 
-def _spread(cases: Cases, order: Sequence[Form], like: torch.Tensor, rank: int) -> torch.Tensor:
+def _spread(
+    cases: Cases, order: Sequence[PositionForm], like: torch.Tensor, rank: int
+) -> torch.Tensor:
     """The value of the cases for every outcome of a longer list of atoms."""
     places = [order.index(aligned(a, rank)) for a in cases.atoms]
     values = []
@@ -224,7 +226,7 @@ def _viewed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
         return None
     target: Any = _AS_VIEWS.get(node.target, node.target)
 
-    def moved(form: Form) -> Form | None:
+    def moved(form: PositionForm) -> PositionForm | None:
         """The form at the indices of the view: strides follow a view as steps do."""
         before = aligned(form, value_of(source).dim())
         parts = []
@@ -237,20 +239,22 @@ def _viewed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
                 view = target(tensor, *node.args[1:], **node.kwargs)
             except (RuntimeError, ValueError, IndexError):
                 return None  # dimensions are joined that no one step walks
-            parts.append(Form(view.storage_offset(), tuple(view.stride())))
-        steps = Form(before.constant, ()).plus(parts[0]).plus(parts[1], -1).steps
+            parts.append(PositionForm(view.storage_offset(), tuple(view.stride())))
+        steps = PositionForm(before.constant, ()).plus(parts[0]).plus(parts[1], -1).steps
         constant = before.constant + parts[0].constant - parts[1].constant
         shape = value_of(node).shape
-        return Form(constant, tuple(s if n > 1 else 0 for s, n in zip(steps, shape, strict=True)))
+        return PositionForm(
+            constant, tuple(s if n > 1 else 0 for s, n in zip(steps, shape, strict=True))
+        )
 
     return _mapped(found[source], moved, value_of(node).shape)
 
 
 def _mapped(
-    value: Known, moved: Callable[[Form], Form | None], shape: Sequence[int]
+    value: Known, moved: Callable[[PositionForm], PositionForm | None], shape: Sequence[int]
 ) -> Known | None:
     """The value with each of its forms replaced."""
-    if isinstance(value, Form):
+    if isinstance(value, PositionForm):
         return moved(value)
     atoms = [moved(atom) for atom in value.atoms]
     if any(atom is None for atom in atoms):
@@ -261,9 +265,9 @@ def _mapped(
 def _shifted(value: Known, dim: int, by: int, shape: Sequence[int]) -> Known | None:
     """The value of which index i along a dimension is index i + by of this one."""
 
-    def moved(form: Form) -> Form:
+    def moved(form: PositionForm) -> PositionForm:
         form = aligned(form, len(shape))
-        return Form(form.constant + by * form.steps[dim], form.steps)
+        return PositionForm(form.constant + by * form.steps[dim], form.steps)
 
     return _mapped(value, moved, shape)
 
@@ -295,9 +299,9 @@ def _pieces(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
 def _over(value: Known | None, shape: Sequence[int]) -> Known | None:
     """The value as it looks over a shape: an index along a dimension of length 1 is 0."""
 
-    def moved(form: Form) -> Form:
+    def moved(form: PositionForm) -> PositionForm:
         steps = padded(form.steps, len(shape))
-        return Form(
+        return PositionForm(
             form.constant, tuple(s if n > 1 else 0 for s, n in zip(steps, shape, strict=True))
         )
 
@@ -337,7 +341,7 @@ def _summed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
     steps = [0] * rank
     if rank:
         steps[int(dim) % rank] = form.constant  # type: ignore[arg-type]
-    return _fitting(Form(form.constant, tuple(steps)), node)
+    return _fitting(PositionForm(form.constant, tuple(steps)), node)
 
 
 def _indexed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
@@ -351,7 +355,7 @@ def _indexed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
         return value
     if len(indices) != value_of(source).dim():
         return None
-    places: list[Form] = []
+    places: list[PositionForm] = []
     for index, size in zip(indices, value_of(source).shape, strict=True):
         form = None if index is None else _form(index, found)
         if form is None or value_of(index).dtype == torch.bool:
@@ -361,8 +365,8 @@ def _indexed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
             return None
         places.append(form)
 
-    def moved(form: Form) -> Form:
-        at = Form(form.constant, (0,) * len(shape))
+    def moved(form: PositionForm) -> PositionForm:
+        at = PositionForm(form.constant, (0,) * len(shape))
         for step, place in zip(form.steps, places, strict=True):
             at = at.plus(place, step)
         return at
@@ -371,7 +375,7 @@ def _indexed(node: fx.Node, found: dict[fx.Node, Known]) -> Known | None:
 
 
 def _rank(value: Known, rank: int) -> Known:
-    if isinstance(value, Form):
+    if isinstance(value, PositionForm):
         return aligned(value, rank)
     return replace(value, atoms=tuple(aligned(a, rank) for a in value.atoms))
 
@@ -393,18 +397,18 @@ _NO_PLAIN_VIEWS = (aten.as_strided.default,)
 # --- forms and cases ---
 
 
-def _form(argument: Any, found: dict[fx.Node, Known]) -> Form | None:
+def _form(argument: Any, found: dict[fx.Node, Known]) -> PositionForm | None:
     """An integer operand as a form."""
     if isinstance(argument, fx.Node):
         value = found.get(argument)
-        if isinstance(value, Form) or value is None:
+        if isinstance(value, PositionForm) or value is None:
             return value
         if value_of(argument).dtype.is_floating_point or value.atoms:
             return None
-        return Form(int(value.values[0]), (0,) * value_of(argument).dim())
+        return PositionForm(int(value.values[0]), (0,) * value_of(argument).dim())
     if not isinstance(argument, int) or abs(argument) > _LARGEST:
         return None
-    return Form(int(argument), ())
+    return PositionForm(int(argument), ())
 
 
 def _cases(value: Known) -> Cases | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .positions import Cases, Form, Known, Scalar, negated
+from .positions import Cases, Known, PositionForm, Scalar, negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _keeps(value: Scalar, dtype: torch.dtype) -> bool | None:
     return True if value == 0 else False if value <= torch.finfo(dtype).min else None
 
 
-def conjunction(cases: Cases) -> list[Form] | None:
+def conjunction(cases: Cases) -> list[PositionForm] | None:
     """Forms that are all >= 0 exactly where the cases are true, if there are such."""
     possible = cases.possible()
     true = [i for i in possible if cases.values[i]]
@@ -85,7 +85,7 @@ def conjunction(cases: Cases) -> list[Form] | None:
 class Split:
     """A value that is `inside` where all forms are >= 0, and `outside` elsewhere."""
 
-    forms: tuple[Form, ...]
+    forms: tuple[PositionForm, ...]
     inside: Scalar
     outside: Scalar
 

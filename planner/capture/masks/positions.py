@@ -12,21 +12,21 @@ Scalar: TypeAlias = bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PositionForm:
     """constant + sum of steps[d] * index along dimension d."""
 
     constant: int
     steps: tuple[int, ...]
 
-    def plus(self, other: Form, scale: int = 1) -> Form:
+    def plus(self, other: PositionForm, scale: int = 1) -> PositionForm:
         """This form + scale * other, dimensions aligned at the last."""
         rank = max(len(self.steps), len(other.steps))
         pairs = zip(padded(self.steps, rank), padded(other.steps, rank), strict=True)
         steps = tuple(a + scale * b for a, b in pairs)
-        return Form(self.constant + scale * other.constant, steps)
+        return PositionForm(self.constant + scale * other.constant, steps)
 
-    def times(self, number: int) -> Form:
-        return Form(self.constant * number, tuple(s * number for s in self.steps))
+    def times(self, number: int) -> PositionForm:
+        return PositionForm(self.constant * number, tuple(s * number for s in self.steps))
 
     def range(self, shape: Sequence[int]) -> tuple[int, int]:
         """The smallest and the largest value over a shape."""
@@ -44,7 +44,7 @@ class Cases:
     """A number for each outcome of the atoms: `values[i]` where exactly those atoms k are >= 0
     for which bit k of i is set. Without atoms it is one number everywhere."""
 
-    atoms: tuple[Form, ...]
+    atoms: tuple[PositionForm, ...]
     values: tuple[Scalar, ...]
 
     def possible(self) -> list[int]:
@@ -58,7 +58,7 @@ class Cases:
         return [(a, b) for a, b in found if self._is_below(self.atoms[a], self.atoms[b])]
 
     @staticmethod
-    def _is_below(one: Form, other: Form) -> bool:
+    def _is_below(one: PositionForm, other: PositionForm) -> bool:
         return one.steps == other.steps and one.constant <= other.constant
 
     @staticmethod
@@ -72,12 +72,12 @@ class Cases:
         return first if all(_is_same(first, other) for other in rest) else None
 
 
-Known: TypeAlias = Form | Cases
+Known: TypeAlias = PositionForm | Cases
 
 
 def simplest(cases: Cases, shape: Sequence[int]) -> Cases:
     """With atoms of a first step above 0 and no common divisor, none of them decided or idle."""
-    order: list[Form] = []
+    order: list[PositionForm] = []
     reads: list[tuple[int | None, bool]] = []  # of each old atom: its new place, or its outcome
     for atom in cases.atoms:
         low, high = atom.range(shape)
@@ -85,7 +85,7 @@ def simplest(cases: Cases, shape: Sequence[int]) -> Cases:
             reads.append((None, low >= 0))
             continue
         common = math.gcd(*atom.steps)
-        atom = Form(atom.constant // common, tuple(s // common for s in atom.steps))
+        atom = PositionForm(atom.constant // common, tuple(s // common for s in atom.steps))
         flips = next(s for s in atom.steps if s) < 0
         wanted = negated(atom) if flips else atom
         if wanted not in order:
@@ -103,7 +103,7 @@ def simplest(cases: Cases, shape: Sequence[int]) -> Cases:
     return found
 
 
-def _without_idle(cases: Cases, atom: Form) -> Cases:
+def _without_idle(cases: Cases, atom: PositionForm) -> Cases:
     """Without an atom on which nothing depends."""
     place = cases.atoms.index(atom)
     possible = set(cases.possible())
@@ -120,13 +120,13 @@ def _without_idle(cases: Cases, atom: Form) -> Cases:
     return Cases(atoms, tuple(kept[i] for i in range(1 << len(atoms))))
 
 
-def aligned(form: Form, rank: int) -> Form:
-    return Form(form.constant, padded(form.steps, rank))
+def aligned(form: PositionForm, rank: int) -> PositionForm:
+    return PositionForm(form.constant, padded(form.steps, rank))
 
 
-def negated(form: Form) -> Form:
+def negated(form: PositionForm) -> PositionForm:
     """The form that is >= 0 exactly where this one is not."""
-    return Form(-1, ()).plus(form, -1)
+    return PositionForm(-1, ()).plus(form, -1)
 
 
 def padded(steps: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from ..capture import is_dynamic
 from ..decompositions.decompose import decompositions
 from .derived_values import MADE, known, value_of
 from .masks import Band, Split, band, split
-from .positions import Cases, Form, Scalar
+from .positions import Cases, PositionForm, Scalar
 
 __all__ = ["simplify_masks"]
 
@@ -227,7 +227,7 @@ class _Simplified:
         assert condition is not None
         return condition if simple.inside else self._made(node, aten.logical_not.default, condition)
 
-    def _compared(self, node: fx.Node, form: Form) -> fx.Node:
+    def _compared(self, node: fx.Node, form: PositionForm) -> fx.Node:
         """Whether a form is >= 0: it compares what it counts up with what it counts down."""
         more, less = self._side(node, form, 1), self._side(node, form, -1)
         if more is None:
@@ -238,7 +238,7 @@ class _Simplified:
             more = self._made(node, aten.add.Tensor, more, form.constant)
         return self._made(node, aten.ge.Tensor, more, less)
 
-    def _side(self, node: fx.Node, form: Form, sign: int) -> fx.Node | None:
+    def _side(self, node: fx.Node, form: PositionForm, sign: int) -> fx.Node | None:
         """The sum of a form's steps of one sign."""
         total: fx.Node | None = None
         like = value_of(node)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..blocks import Blocks
 from ..descriptors import Described, described
-from ..instructions import Instruction, Load, Loops, Place, Store
+from ..instructions import Instruction, Load, Loops, Store, TilePlace
 from ..program import TileProgram, rewritten
 
 
@@ -17,7 +17,7 @@ def choose_access(program: TileProgram, *, access: str) -> TileProgram:
         return program
 
     def change(each: Instruction, _: Loops, blocks: Blocks) -> Instruction:
-        if isinstance(each, Load) and each.place is Place.SHARED:
+        if isinstance(each, Load) and each.place is TilePlace.SHARED:
             return replace(each, via=described(blocks, each.access, blocks.dims(each.access.axes)))
         if isinstance(each, Store):
             return replace(each, via=_stored(program, each, blocks))

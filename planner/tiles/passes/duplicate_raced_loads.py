@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..instructions import Instruction, Load, Loops, Place, Unit
+from ..instructions import Instruction, Load, Loops, TilePlace, Unit
 from ..program import TileProgram
 
 
@@ -18,7 +18,11 @@ def duplicate_raced_loads(program: TileProgram) -> TileProgram:
         return program
 
     def change(each: Instruction, loops: Loops, _: Blocks) -> Instruction:
-        if not isinstance(each, Load) or each.place is not Place.BOTH or each.value not in raced:
+        if (
+            not isinstance(each, Load)
+            or each.place is not TilePlace.BOTH
+            or each.value not in raced
+        ):
             return each
         is_ahead = bool(loops) and loops[-1].stages > 1
         return replace(each, twice=True) if is_ahead else each

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...values.values import Fold
 from ..blocks import Blocks
-from ..instructions import Instruction, Load, Loops, Mma, OnesMma, Place
+from ..instructions import Instruction, Load, Loops, Mma, OnesMma, TilePlace
 from ..program import TileProgram
 
 
@@ -21,7 +21,7 @@ def keep_operands_shared(program: TileProgram) -> TileProgram:
         if not isinstance(each, Load) or each.value not in operands:
             return each
         only = _is_operand_only(program, each)
-        return replace(each, place=Place.SHARED if only else Place.BOTH)
+        return replace(each, place=TilePlace.SHARED if only else TilePlace.BOTH)
 
     return program.deciding("operands", change)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fusionplan.planner.capture.decompositions.decompose import decompositions
 from fusionplan.planner.capture.masks.derived_values import known
 from fusionplan.planner.capture.masks.masks import Band, band
-from fusionplan.planner.capture.masks.positions import Cases, Form
+from fusionplan.planner.capture.masks.positions import Cases, PositionForm
 from fusionplan.planner.capture.masks.simplify_masks import simplify_masks
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -35,7 +35,7 @@ def dense(value, shape, dtype):
         total = torch.full(shape, form.constant)
         return total + sum((s * i for s, i in zip(steps, index, strict=True)), torch.tensor(0))
 
-    if isinstance(value, Form):
+    if isinstance(value, PositionForm):
         return of(value).to(dtype)
     outcome = sum((of(a) >= 0).long() << k for k, a in enumerate(value.atoms))
     return torch.tensor(value.values, dtype=dtype)[torch.as_tensor(outcome).expand(shape)]
@@ -151,8 +151,10 @@ def test_a_band_leaves_every_query_a_key_or_is_none():
 
 def test_numbers_that_keep_no_score_whole_are_no_mask():
     for number in (-1e4, 1.0, math.inf, -3.0):
-        assert band(Cases((Form(0, (1, -1)),), (number, 0.0)), torch.float32) is None
-    assert band(Cases((Form(0, (1, -1)),), (-math.inf, 0.0)), torch.float32) == Band(None, 0)
+        assert band(Cases((PositionForm(0, (1, -1)),), (number, 0.0)), torch.float32) is None
+    assert band(Cases((PositionForm(0, (1, -1)),), (-math.inf, 0.0)), torch.float32) == Band(
+        None, 0
+    )
     assert band(Cases((), (1,)), torch.int64) is None
 
 

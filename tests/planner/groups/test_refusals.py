@@ -22,7 +22,7 @@ from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
-from fusionplan.planner.lowerings.base import Lowering, Site
+from fusionplan.planner.lowerings.base import GroupSite, Lowering
 from fusionplan.planner.lowerings.registry import CHUNKED, RECOMPUTED, TRITON, VENDOR
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
@@ -429,7 +429,7 @@ def built(lowering: Lowering, group: Graph, options: str = "") -> object:
     def never(*_: object) -> object:
         raise AssertionError("nothing is compiled for a group that is refused")
 
-    site = Site(group, None, options, (), torch.device("cpu"), lower, never, never)
+    site = GroupSite(group, None, options, (), torch.device("cpu"), lower, never, never)
     return lowering.build(site)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.lowerings import base, registry
-from fusionplan.planner.lowerings.base import Call, Lowering, Site
+from fusionplan.planner.lowerings.base import Call, GroupSite, Lowering
 from fusionplan.planner.lowerings.registry import (
     CALLS,
     LOWERINGS,
@@ -123,7 +123,7 @@ class Doubled(Lowering):
     def options(self, group: Graph) -> tuple[str, ...]:
         return ("doubled",)
 
-    def build(self, site: Site) -> Call:
+    def build(self, site: GroupSite) -> Call:
         assert site.options == "doubled"
         return Call(lambda args: [args[0] * 2])
 
@@ -167,7 +167,7 @@ def test_a_call_is_built_by_each_of_its_options() -> None:
         raise AssertionError("a call needs no kernel and no other graph")
 
     for lowering, options in calls(group):
-        site = Site(group, None, options, (), torch.device("cpu"), never, never, never)
+        site = GroupSite(group, None, options, (), torch.device("cpu"), never, never, never)
         built = lowering.build(site)
         assert isinstance(built, Graph)
         assert (built is group) == lowering.one_by_one

@@ -18,9 +18,9 @@ from fusionplan.planner.tiles.instructions import (
     Mma,
     OnesMma,
     Parts,
-    Place,
     Reduce,
     Store,
+    TilePlace,
     Unit,
     Wait,
 )
@@ -158,12 +158,15 @@ def test_a_sum_beside_an_mma_is_by_ones_and_its_tile_stays_in_shared_memory() ->
     ones = only(program, OnesMma)
     assert isinstance(ones, OnesMma)
     places = {i.value: i.place for i, _ in program.walk() if isinstance(i, Load)}
-    assert places[ones.source] is Place.SHARED
+    assert places[ones.source] is TilePlace.SHARED
 
 
 def test_a_tile_that_others_read_is_loaded_twice_in_a_pipelined_loop() -> None:
     loads = [i for i, _ in program_of("stored_too").walk() if isinstance(i, Load)]
-    assert {(i.place, i.twice) for i in loads} == {(Place.BOTH, True), (Place.SHARED, False)}
+    assert {(i.place, i.twice) for i in loads} == {
+        (TilePlace.BOTH, True),
+        (TilePlace.SHARED, False),
+    }
     once = program_of("stored_too", num_stages=1)
     assert not any(i.twice for i, _ in once.walk() if isinstance(i, Load))
 

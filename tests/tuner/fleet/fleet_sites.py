@@ -13,7 +13,7 @@ from functools import partial
 
 from fusionplan.planner.costs.device import builtin
 from fusionplan.tuner.fleet import worker_process
-from fusionplan.tuner.fleet.site import Site
+from fusionplan.tuner.fleet.site import WorkerSite
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
@@ -39,12 +39,12 @@ def measured(group: Group, candidate: Candidate, takes_s: float) -> float:
     return seconds_of(group, candidate)
 
 
-def open_site(compilers: int | None) -> Site:
+def open_site(compilers: int | None) -> WorkerSite:
     """A site as a worker process opens it."""
     name = os.environ.get("FLEET_DEVICE", H200.name)
     takes_s = float(os.environ.get("FLEET_SECONDS", "0.05"))
     lab = FakeLab(partial(measured, takes_s=takes_s))
-    return Site(replace(H200, name=name), lambda: nullcontext(lab))
+    return WorkerSite(replace(H200, name=name), lambda: nullcontext(lab))
 
 
 if __name__ == "__main__":

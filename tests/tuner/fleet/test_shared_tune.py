@@ -13,13 +13,12 @@ from fleet_sites import H200, measured, seconds_of
 from fusionplan.db import Store
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.fleet.site import Site
+from fusionplan.tuner.fleet.site import WorkerSite
 from fusionplan.tuner.fleet.worker import Lines, Worker
 from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.records.jobs import Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
-from fusionplan.tuner.session.session import Limits, Session
-from fusionplan.tuner.session.session import Site as TuneSite
+from fusionplan.tuner.session.session import Limits, Session, TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 X, B = torch.randn(4, 256), torch.randn(256)
@@ -53,7 +52,7 @@ def test_a_tune_and_its_worker_share_the_trials_and_one_plan(tmp_path: Path):
 
     def work(tune: str) -> None:
         with Store.open(tmp_path / "shared.db") as store:
-            site = Site(H200, lambda: nullcontext(theirs))
+            site = WorkerSite(H200, lambda: nullcontext(theirs))
             Worker(store, site, Lines(lambda text: None)).run(tune=tune)
 
     def help_it(tune: str) -> None:

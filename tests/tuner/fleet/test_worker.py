@@ -21,7 +21,7 @@ from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.fleet.local_gpus import _indices, _visible, local_gpus, local_workers
-from fusionplan.tuner.fleet.site import Site, compilers_of, cuda_site, held
+from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site, held
 from fusionplan.tuner.fleet.worker import Lines, Worker
 from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
@@ -34,7 +34,7 @@ Offer = Callable[..., OfferedJob]
 
 def worker(store: Store, lab: FakeLab, told: list[str] | None = None, **site: object) -> Worker:
     said: list[str] = [] if told is None else told
-    own = Site(H200, lambda: nullcontext(lab))
+    own = WorkerSite(H200, lambda: nullcontext(lab))
     return Worker(store, replace(own, **site), Lines(said.append))
 
 

@@ -9,7 +9,7 @@ from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.op import Accuracy, Op
-from fusionplan.planner.graph.texts import FORMS, Form
+from fusionplan.planner.graph.texts import FORMS, OpText
 from fusionplan.planner.plan import Plan
 from fusionplan.tuner.gate.bisect import bisect
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,7 +45,7 @@ def test_right_groups_are_within_the_rule() -> None:
 def test_the_first_wrong_group_is_named_and_those_behind_it_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wrong = {Accuracy.EXACT: Form("tl.erf({self}) * 1.001")}
+    wrong = {Accuracy.EXACT: OpText("tl.erf({self}) * 1.001")}
     monkeypatch.setitem(FORMS, Op.ERF, wrong)
     first, second = bisect(*planned())
     assert "beyond" in first.fault

@@ -18,7 +18,7 @@ from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.search.tuned_groups import Partition, Tasks
 from fusionplan.tuner.session.effort import EFFORTS, allowance
-from fusionplan.tuner.session.session import Limits, Session, Site
+from fusionplan.tuner.session.session import Limits, Session, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Rejected, Timed
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
@@ -40,7 +40,7 @@ def tuned(tmp_path: Path, lab: FakeLab, limits: Limits, peer: Callable[[], float
     graph = captured(softmax_of_sum, X, B)
     told = Recording()
     with Store.open(tmp_path / "plans.db") as store:
-        site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+        site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
         session = Session(graph, (X, B), store, limits, told, "m", site=site)
         plan = session.measured(H200, baselines(eager=peer))
         record = store.plan(key(graph.graph), H200.key, versions())

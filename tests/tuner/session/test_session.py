@@ -19,7 +19,7 @@ from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.session import session as session_module
-from fusionplan.tuner.session.session import Limits, Session, Site
+from fusionplan.tuner.session.session import Limits, Session, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
@@ -48,7 +48,7 @@ def wide(group: Group, candidate: Candidate) -> float:
 
 
 def session(store: Store, graph: Captured, lab: FakeLab, trials: int = 8) -> Session:
-    site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+    site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
     return Session(graph, (X, B), store, Limits(trials, 600.0), Recording(), "m", site=site)
 
 
@@ -185,7 +185,7 @@ def test_peers_that_compile_for_long_leave_the_search_its_share(
         return 3.0
 
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    site = Site(OpenLab(FakeLab(wide)), lambda device, l2: FakeStopwatch())
+    site = TuneSite(OpenLab(FakeLab(wide)), lambda device, l2: FakeStopwatch())
     tuning = Session(
         graph, (X, B), store, Limits(8, 40.0), Recording(), "m", site=site, started=0.0
     )
@@ -212,7 +212,7 @@ def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
     begun: list[str] = []
     compile_one = lab.compile
     lab.compile = lambda group, config: begun.append(group.key) or compile_one(group, config)
-    site = Site(OpenLab(lab), lambda device, l2: FakeStopwatch())
+    site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
     limits = Limits(16, 600.0)
     tuning = Session(given, (X,), store, limits, Recording(), "m", site=site)
     tuning.measured(H200, baselines(eager=lambda: counts.append(set(begun)) or 3.0))
