@@ -19,6 +19,8 @@ from sqlalchemy import (
 
 from .models import Claim
 
+LEASE_S = 20.0
+"""Seconds that a claim holds unless it is renewed: so long others wait for a dead tuner."""
 LONGEST_S = 3600.0
 """No lease is longer; one that ends later was made before the clock was set back."""
 

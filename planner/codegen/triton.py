@@ -27,7 +27,7 @@ from ..tiles.instructions import (
 from ..tiles.program import TileProgram
 from ..tiles.tile import Pass
 from ..values import values
-from . import folds
+from . import mma_and_reductions
 from .body import convert, expression, literal
 from .scope import Scope
 from .source import AWAIT_LAST, BEGIN_NEXT
@@ -98,7 +98,7 @@ class TritonPrinter(Scope):
                     self.names[value] = own[number]
                 self._body(body, None)
 
-    def _body(self, body: Body, carried: folds.Carried | None) -> None:
+    def _body(self, body: Body, carried: mma_and_reductions.Carried | None) -> None:
         for each in body:
             match each:
                 case Loop():
@@ -115,7 +115,7 @@ class TritonPrinter(Scope):
                     assert carried is not None, "a state is taken in inside its loop"
                     carried.take(each)
                 case _:
-                    folds.step(self, each)
+                    mma_and_reductions.step(self, each)
 
     # --- axes ---
 
@@ -288,7 +288,7 @@ class TritonPrinter(Scope):
     def _walk(self, loop: Loop) -> None:
         axis = self.nest.axes[loop.axis]
         counter = f"{axis.name}_block{self.loops}"
-        carried = folds.Carried(self, loop, counter)
+        carried = mma_and_reductions.Carried(self, loop, counter)
         carried.begin()
         self.loops += 1
         options = f", num_stages={loop.stages}" if loop.stages > 1 else ""

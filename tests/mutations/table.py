@@ -209,7 +209,7 @@ of(
     "planner/numerics/test_numerics.py",
 )
 change("a product that cancels is rounded", "(op is Op.SUB and made) or ", "")
-of("planner/codegen/folds.py", "planner/stream/test_online.py")
+of("planner/codegen/mma_and_reductions.py", "planner/stream/test_online.py")
 change(
     "an extremum that is still the identity",
     "guarded = _guarded(state, neutral)",

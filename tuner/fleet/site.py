@@ -12,12 +12,12 @@ from functools import partial
 
 import torch
 
+from ...db.claims import LEASE_S
 from ...db.errors import StoreError
 from ...db.store import Store
 from ...planner.costs.device import DeviceProfile, profile_of
 from ...planner.errors import DeviceError
 from ..records.heartbeat import Heartbeat
-from ..records.ledger import LEASE_S
 from ..search.tuned_groups import Cover
 from ..workers.lab import Lab, WorkerLab
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ...db.claims import LEASE_S
 from ...db.errors import StoreError
 from ...db.records import JobRecord
 from ...db.store import Store
 from ...planner.graph.graph import Graph, from_json, key, to_json, varying_to_json
 from .heartbeat import Heartbeat
-from .ledger import LEASE_S, graph_record
+from .ledger import graph_record
 
 
 @dataclass(frozen=True, slots=True)

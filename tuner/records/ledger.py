@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ...db.claims import LEASE_S
 from ...db.errors import StoreError
 from ...db.payload import canonical, digest
 from ...db.records import DeviceRecord, GraphRecord, KernelRecord, TrialRecord
@@ -36,8 +37,6 @@ NEIGHBOURS = 64
 """Most trials of groups of other sizes that are read."""
 LATE = 64
 """Ids by which a trial may come later than one with a higher id."""
-LEASE_S = 20.0
-"""Seconds that a claim holds unless it is renewed: so long others wait for a dead tuner."""
 
 
 class TrialStore(Protocol):

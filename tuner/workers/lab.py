@@ -29,12 +29,17 @@ from ..trial.outcome import (
 )
 from ..trial.wire import config_to_json
 from . import assembler
-from .pool import Answer, Pool, Role, worker_command
+from .pool import (
+    COMPILE_LIMIT_S,
+    MEASURE_LIMIT_S,
+    RANK_LIMIT_S,
+    Answer,
+    Pool,
+    Role,
+    worker_command,
+)
 from .ranking import Begun, Ranking
 
-COMPILE_LIMIT_S = 20.0
-MEASURE_LIMIT_S = 30.0
-RANK_LIMIT_S = 60.0
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
 DUEL_BUDGET_S = 0.4

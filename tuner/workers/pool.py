@@ -34,6 +34,12 @@ from .pipes import Lines
 START_LIMIT_S = 180.0
 """For imports and the device's context, on a loaded machine."""
 
+COMPILE_LIMIT_S = 20.0
+MEASURE_LIMIT_S = 30.0
+RANK_LIMIT_S = 60.0
+"""Seconds that a worker may take for one request: to compile a kernel, to check and time one, to
+order a group's configs by the cost model."""
+
 KILL_LIMIT_S = 10.0
 """Seconds that a killed process has to be gone."""
 

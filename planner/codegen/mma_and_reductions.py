@@ -1,4 +1,4 @@
-"""Reductions as Triton: of tiles, matrix products, and what loops carry of both."""
+"""Matrix products (`tl.dot`) and reductions of tiles as Triton, and what loops carry of both."""
 
 from __future__ import annotations
 
