@@ -1,6 +1,7 @@
 """Records out of one store and into another, which loses nothing by it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
@@ -67,6 +68,19 @@ def snapshot(
         tuple(trials),
         tuple(chosen),
     )
+
+
+def storable(given: Snapshot) -> None:
+    """Raises ValueError for a record that cannot be written down."""
+    for kind in fields(given):
+        for each in getattr(given, kind.name):
+            columns(each)
+
+
+def kept_of_first(plan: PlanRecord) -> frozenset[str]:
+    """What stays of the plan that this one replaces: when it was first made, and its bucket where
+    this one has none."""
+    return frozenset({"created_at"} | ({"bucket_key"} if plan.bucket_key is None else set()))
 
 
 def merge(
@@ -138,7 +152,9 @@ def _add_plans(
             _insert(connection, Plan, [row])
             added += 1
         elif _gives_way(there, each, shown, if_better):
-            connection.execute(update(Plan).where(*same).values(row))
+            stays = kept_of_first(each)
+            changed = {name: value for name, value in row.items() if name not in stays}
+            connection.execute(update(Plan).where(*same).values(changed))
             replaced += 1
     return Counts(added, replaced, len(records) - added - replaced)
 

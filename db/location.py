@@ -63,22 +63,27 @@ _SECRET = re.compile(r"pass|secret|token|key$|credential", re.IGNORECASE)
 
 def default_path() -> Path:
     """The user's own store, when nothing else is said. Raises StoreUnavailable without a home."""
-    own = _user_folder("XDG_DATA_HOME", ".local/share") / "fusionplan" / "plans.db"
+    own = _user_store("XDG_DATA_HOME", ".local/share")
     # Once it was kept among the caches, which cleaners empty. Who has one there goes on with it.
-    older = _user_folder("XDG_CACHE_HOME", ".cache") / "fusionplan" / "plans.db"
-    return older if older.exists() and not own.exists() else own
-
-
-def _user_folder(variable: str, usual: str) -> Path:
-    given = os.environ.get(variable)
-    if given:
-        return Path(given)
-    try:
-        return Path.home() / usual
-    except RuntimeError as error:
+    older = _user_store("XDG_CACHE_HOME", ".cache")
+    if older is not None and older.exists() and not (own is not None and own.exists()):
+        return older
+    found = own or older
+    if found is None:
         raise StoreUnavailable(
             "There is no home folder to keep a store in: name one with $PLANNER_STORE."
-        ) from error
+        )
+    return found
+
+
+def _user_store(variable: str, usual: str) -> Path | None:
+    """In the folder that the variable names, or the usual one of the user's home, if any."""
+    given = os.environ.get(variable)
+    try:
+        folder = Path(given) if given else Path.home() / usual
+    except RuntimeError:
+        return None
+    return folder / "fusionplan" / "plans.db"
 
 
 def resolve(location: str | Path | None) -> StorePlace:

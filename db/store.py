@@ -38,7 +38,7 @@ from .collect import Collected, Doomed, collect
 from .collect import versions as collect_versions
 from .engine import writing
 from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
-from .exchange import merge, snapshot
+from .exchange import kept_of_first, merge, snapshot
 from .faults import corrupt, translated
 from .faults import read_only as read_only_error
 from .jobs import Jobs
@@ -373,8 +373,7 @@ class Store:
 
         The first plan's `created_at` stays, and its bucket where the new one has none.
         """
-        keep = {"created_at"} | ({"bucket_key"} if plan.bucket_key is None else set())
-        return self._put(plan, keep=frozenset(keep), if_better=if_better)
+        return self._put(plan, keep=kept_of_first(plan), if_better=if_better)
 
     def plan(self, graph_key: str, device_key: str, versions: dict[str, str]) -> PlanRecord | None:
         """The plan made for exactly this; StoreCorrupt when it is there but damaged."""

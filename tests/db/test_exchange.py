@@ -1,6 +1,7 @@
 """Records from one store into another: nothing is lost, nothing is there twice."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from fusionplan.db import Counts, Merged, Snapshot, Store, StoreError
@@ -74,6 +75,17 @@ def test_the_better_plan_is_kept(empty, given, plan, stored, better):
     merged = empty.merge(replace(given, plans=(other,)))
     assert merged.plans == (Counts(replaced=1) if better else Counts(kept=1))
     assert [p.name for p in empty.plans()] == ["other" if better else "bert"]
+
+
+def test_what_stays_of_a_plan_that_gives_way(empty, given, plan):
+    """When it was first made, and its bucket: as where a tune replaces it."""
+    first = plan(bucket_key="bucket-1", created_at=datetime(2025, 1, 2, tzinfo=UTC), **MODELLED)
+    empty.merge(replace(given, plans=(first,)))
+    other = plan(bucket_key=None, created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    assert empty.merge(replace(given, plans=(other,))).plans == Counts(replaced=1)
+    (found,) = empty.plans()
+    assert found.evidence == other.evidence
+    assert (found.bucket_key, found.created_at) == ("bucket-1", first.created_at)
 
 
 def test_a_fault_undoes_all_of_it(empty, given, trial):

@@ -42,6 +42,25 @@ def test_a_store_among_the_caches_is_still_found(monkeypatch, tmp_path):
     assert resolve(None).path == own
 
 
+@pytest.mark.parametrize("variable", ["XDG_DATA_HOME", "XDG_CACHE_HOME", None])
+def test_without_a_home_one_folder_is_enough(monkeypatch, tmp_path, variable):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    for name in ("PLANNER_STORE", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is None:
+        with pytest.raises(StoreUnavailable, match="no home folder"):
+            resolve(None)
+        return
+    monkeypatch.setenv(variable, str(tmp_path))
+    path = tmp_path / "fusionplan" / "plans.db"
+    assert resolve(None).path == path
+    Store.open(path).close()
+    assert resolve(None).path == path
+
+
 def test_a_path_and_its_url_are_one_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "plans.db"
