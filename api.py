@@ -18,6 +18,7 @@ from .db.errors import StoreCorrupt, StoreError
 from .db.records import DeviceRecord, PlanRecord
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
+from .planner.cures import warn
 from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Graph, Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
@@ -67,8 +68,8 @@ class Options:
     "fast" need not (see docs/numerics.md). A plan tuned with one is not used for the other."""
     bundle: str | Path | None = None
     """A file written by `planner bundle` or `planner export`. Plans are looked up there first, and
-    in the store only if `store` is given. A bundle that is not signed by a trusted key counts as
-    empty, with one warning."""
+    in the store only if `store` is given, which on_miss="tune" needs. A bundle that cannot be
+    read, or that no trusted key has signed, counts as empty, with one warning."""
 
     @staticmethod
     def of(given: Mapping[str, Any] | None) -> Options:
@@ -87,6 +88,12 @@ class Options:
             raise FusionplanError("option store: give a path or a database URL")
         if not isinstance(given.get("bundle"), (str, Path, type(None))):
             raise FusionplanError("option bundle: give the path of a file")
+        bundled_alone = given.get("bundle") is not None and given.get("store") is None
+        if given.get("on_miss") == "tune" and bundled_alone:
+            raise FusionplanError(
+                'option on_miss: "tune" with a bundle needs the option store: what is tuned is '
+                "kept there, and looked up there by the next process"
+            )
         return Options(**given)
 
 
@@ -114,7 +121,8 @@ def load(
     the first call with new shapes. Nothing is tuned unless on_miss is "tune".
 
     Raises FusionplanError for an option that is not possible. With on_miss="error" it raises
-    BundleError for a bundle that cannot be used, and a call raises PlanError if there is no plan.
+    BundleError for a bundle that cannot be used (torch.compile, which looks for plans at the first
+    call, then raises PlanError), and a call raises PlanError if there is no plan.
     """
     options: dict[str, Any] = {
         "store": store,
@@ -201,15 +209,18 @@ def dispatcher_for(options: Options) -> Dispatcher:
     default: OnMiss = "model" if interpreted() else "baseline"
     on_miss = options.on_miss or default
     policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
+    told: set[str] = set()
+    """What was wrong with the bundle."""
 
     def find(captured: Captured) -> Plan | str:
         if options.bundle is None:
             return _stored_plan(captured, options)
-        bundled = _bundled_plan(captured, options.bundle, options)
+        bundled = _bundled_plan(captured, options.bundle, options, told)
         if isinstance(bundled, Plan) or options.store is None:
             return bundled
         stored = _stored_plan(captured, options)
-        return stored if isinstance(stored, Plan) else f"{bundled}; {stored}"
+        alone = isinstance(stored, Plan) or isinstance(bundled, Unreadable)
+        return stored if alone else f"{bundled}; {stored}"
 
     def tune(captured: Captured, given: Given) -> Plan:
         return _tuned(captured, given, options)
@@ -267,13 +278,22 @@ class Shelf(Protocol):
     def device(self, key: str) -> DeviceRecord | None: ...
 
 
-def _bundled_plan(captured: Captured, bundle: str | Path, options: Options) -> Plan | str:
-    """As `_stored_plan`, in a bundle."""
+def _bundled_plan(
+    captured: Captured, bundle: str | Path, options: Options, told: set[str]
+) -> Plan | str:
+    """As `_stored_plan`, in a bundle. One that cannot be used is told here, for its plans may be
+    had elsewhere. told: what was told before."""
     try:
         return _plan_on(use(bundle), captured, options)
     except (BundleError, DeviceError) as error:
-        log.info("graph %s: no plan could be read: %s", key(captured.graph)[:12], error)
-        return Unreadable(f"no plan could be read: {error}")
+        why = f"no plan could be read: {error}"
+        log.info("graph %s: %s", key(captured.graph)[:12], why)
+        if isinstance(error, DeviceError):
+            return Unreadable(why)
+        if why not in told:
+            told.add(why)
+            warn("no-bundle", f"{why}; the bundle counts as empty")
+        return Unreadable(why, told=True)
 
 
 def _stored_plan(captured: Captured, options: Options) -> Plan | str:

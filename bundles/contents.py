@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..db.records import Snapshot
+from ..planner.costs.device import DeviceProfile
 from ..planner.errors import BundleError
-from ..planner.graph.graph import from_json, key
+from ..planner.graph.graph import from_json, kernel_key, key
 from ..planner.plan import Plan
 from ..planner.runtime.host_code import HostModule
 from ..planner.runtime.ready import MachineCode
@@ -101,7 +102,7 @@ def write(path: Path, contents: Contents, private: Private) -> int:
 
 
 def open_bundle(path: Path, trusted: Collection[bytes]) -> Contents:
-    """What the bundle in a file holds, each record checked against its key. Raises BundleError."""
+    """What the bundle in a file holds; see `check`. Raises BundleError."""
     sealed = read(path, trusted)
     try:
         return contents(sealed)
@@ -136,16 +137,22 @@ def contents(sealed: Sealed) -> Contents:
 
 def check(records: Snapshot) -> None:
     """Raises ValueError where a record is not what its key says, or refers to one that is not
-    there."""
+    there. A trial has no key, and a kernel's record may have nothing but one."""
     devices, graphs = {d.key for d in records.devices}, {g.key for g in records.graphs}
     subjects = graphs | {k.key for k in records.kernels}
     for each in (*devices, *subjects, *(p.key for p in records.plans)):
         _require(_KEY.fullmatch(each) is not None, f"{each!r} is no key")
+    for device in records.devices:
+        same = DeviceProfile.from_json(device.profile).key == device.key
+        _require(same, f"device {device.key} is another")
     for graph in records.graphs:
         _require(key(from_json(graph.payload)) == graph.key, f"graph {graph.key} is another")
         _require(len(graph.name) <= _NAME, f"the name of graph {graph.key} is too long")
     for kernel in records.kernels:
         _require(kernel.graph_key in graphs, f"kernel {kernel.key} is of no graph in it")
+        payload = kernel.payload
+        same = not payload or kernel_key(from_json(payload["graph"])) == kernel.key
+        _require(same, f"kernel {kernel.key} is another")
     for trial in records.trials:
         _require(trial.device_key in devices, f"a trial is of device {trial.device_key}")
         _require(trial.subject in subjects, f"a trial is of {trial.subject}, which is not in it")

@@ -64,9 +64,12 @@ def _compiled(source: KernelSource, target: Target) -> Iterator[Compiled]:
     yield compile_kernel(source, target)
     try:
         other, _ = plain(source)
-    except CompileFailed:
+        found = compile_kernel(other, target, aligned=False)
+    except CompileFailed as error:
+        if error.transient:
+            raise
         return  # It takes aligned buffers alone.
-    yield compile_kernel(other, target, aligned=False)
+    yield found
 
 
 def from_others(plans: Iterable[Plan]) -> int:

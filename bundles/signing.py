@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ..planner.errors import BundleError
 
@@ -91,16 +91,18 @@ def is_signed(data: bytes, signature: bytes, public: bytes) -> bool:
 
 
 def private_key() -> Private:
-    """This user's own; made, and trusted, when it is first asked for. Raises BundleError."""
+    """This user's own; made when it is first asked for, and trusted then unless
+    PLANNER_TRUSTED_KEYS names another list. Raises BundleError."""
     path = key_file()
     if not path.exists():
         _make(path)
     ed25519 = _library()
     from cryptography.hazmat.primitives import serialization
 
-    _require_own(path, stat.S_IRWXG | stat.S_IRWXO, "others may read it")
     try:
-        found = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        with path.open("rb") as file:
+            _require_own(file, stat.S_IRWXG | stat.S_IRWXO, "others may read it")
+            found = serialization.load_pem_private_key(file.read(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise BundleError(f"the key {path} cannot be read: {error}") from error
     if not isinstance(found, ed25519.Ed25519PrivateKey):
@@ -133,16 +135,16 @@ def _make(path: Path) -> None:
 
 def trusted() -> dict[bytes, str]:
     """The public keys that the user trusts, with their names. Raises BundleError for a file that
-    others may write, or of which a line is no key."""
+    others own or may write, or of which a line is no key."""
     path = trusted_file()
     try:
         with path.open(encoding="utf-8") as file:
+            _require_own(file, stat.S_IWGRP | stat.S_IWOTH, "others may write it")
             text = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"the trusted keys in {path} cannot be read: {error}") from error
-    _require_own(path, stat.S_IWGRP | stat.S_IWOTH, "others may write it")
     found = {}
     for line in text.splitlines():
         key, _, name = line.strip().partition(" ")
@@ -177,9 +179,12 @@ def _write_trusted(keys: dict[bytes, str]) -> None:
         raise BundleError(f"the trusted keys in {path} cannot be written: {error}") from error
 
 
-def _require_own(path: Path, forbidden: int, fault: str) -> None:
-    mode = path.stat().st_mode
-    if mode & forbidden:
+def _require_own(file: IO[Any], forbidden: int, fault: str) -> None:
+    """Of the file that is open: what its name stands for may change."""
+    path, found = file.name, os.fstat(file.fileno())
+    if found.st_uid not in (0, os.getuid()):
+        raise BundleError(f"{path}: another user owns it; make it your own, if nobody changed it")
+    if found.st_mode & forbidden:
         raise BundleError(f"{path}: {fault}; run `chmod 600 {path}`, if nobody changed it")
 
 

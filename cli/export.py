@@ -29,7 +29,8 @@ def export(
     """Write plans with their graphs, kernels' keys and trials to one file, signed with your key.
 
     No code is in it. `planner import` takes it into another store, and fusionplan.load(model,
-    bundle=FILE) runs by it as it is. Profiles of devices that were calibrated stay in the store.
+    bundle=FILE) runs by it as it is. The profiles of the plans' devices are in
+    it too: a store that has profiles of its own keeps them.
     """
     from ..bundles.contents import Contents, plan_kernels, write
     from ..bundles.signing import private_key, shown

@@ -42,9 +42,15 @@ def import_(
     """
     from ..bundles.contents import open_bundle
     from ..bundles.signing import parsed, trusted
+    from ..db.exchange import storable
+    from ..planner.errors import BundleError
 
     keys = trusted()
     found = open_bundle(file, keys)
+    try:
+        storable(found.records)
+    except ValueError as error:
+        raise BundleError(f"{file}: {error}; nothing of it was used") from error
     known = keys[parsed(found.signer)]
     name = f"{known} ({found.signer})" if known else found.signer
     if dry_run:

@@ -147,6 +147,11 @@ WARNINGS: Mapping[str, Told] = {
         "Nothing is wrong; the first call takes longer. `planner bundle` on this machine, or with "
         "these versions, makes one that fits.",
     ),
+    "no-bundle": Told(
+        "A bundle cannot be read, or is not signed by a key that is trusted. It counts as empty.",
+        "`planner import FILE --dry-run` says whether it can be used; `planner trust` adds its "
+        "signer's key, if you know whose it is.",
+    ),
     "no-plan": Told(
         "A graph of the model has no plan that may run here, and runs as the baseline.",
         "`planner tune` makes a plan; `planner why-miss` says what the stored ones differ in.",

@@ -47,7 +47,15 @@ Runner = Executor | GraphedExecutor
 
 
 class Unreadable(str):
-    """Why there is no plan, where it is no matter of the graph: told once, not for each graph."""
+    """Why there is no plan, where it is no matter of the graph: told once, not for each graph.
+    told: whoever made this has done so."""
+
+    told: bool
+
+    def __new__(cls, text: str, told: bool = False) -> Unreadable:
+        made = super().__new__(cls, text)
+        made.told = told
+        return made
 
 
 class NoPlan(PlanError, ShortenTraceback):
@@ -292,7 +300,8 @@ class Dispatcher:
             )
         how = self._baseline(captured.device).lowering.said
         if isinstance(why, Unreadable):
-            self._warn("store", why, f"{why}; runs as {how}")
+            if not why.told:
+                self._warn("store", why, f"{why}; runs as {how}")
             return
         about = bucket_key(captured.graph) or graph_key
         self._warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")

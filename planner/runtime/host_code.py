@@ -6,6 +6,7 @@ cache by a digest of their source and platform: a machine that has them there ne
 
 from __future__ import annotations
 
+import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from triton.runtime.cache import FileCacheManager
 
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 """Of a module's file: it names the version of Python and the platform."""
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+", re.ASCII)
+"""Of a module's file, whatever made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,14 @@ def taken(found: dict[tuple[str, str], Path]) -> list[HostModule]:
 
 def put(modules: Iterable[HostModule]) -> None:
     """Put what Triton's cache has not into it. Whoever gives them vouches for them: Triton loads
-    them into this process. Raises OSError, and ValueError for a name that is none of Triton's."""
+    them into this process. Those of another version of Python or platform are passed over. Raises
+    OSError, and ValueError for a name that is none of Triton's."""
     manager = knobs.cache.manager_class or FileCacheManager
     for module in modules:
-        if not (module.folder.isalnum() and module.name.removesuffix(SUFFIX).isidentifier()):
+        if not (module.folder.isalnum() and _NAME.fullmatch(module.name)):
             raise ValueError(f"{module.folder}/{module.name} is no module of Triton's")
+        if not module.name.removesuffix(SUFFIX).isidentifier():
+            continue
         cache = manager(module.folder)
         if cache.get_file(module.name) is None:
             cache.put(module.data, module.name, binary=True)

@@ -20,7 +20,8 @@ from typing import Any
 import triton
 from triton import knobs
 from triton._C.libtriton import get_cache_invalidating_env_vars
-from triton.compiler import CompiledKernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel, make_backend
 
 from ..versions import CODEGEN
 
@@ -57,6 +58,12 @@ def code_key(parts: tuple[object, ...]) -> str:
 def maker() -> dict[str, str]:
     """What makes machine code here, by name; other machine code may come of another value."""
     found = {"triton": str(triton.__version__), "codegen": CODEGEN}
+    with suppress(RuntimeError, ValueError, OSError):  # Then Triton itself compiles nothing.
+        # What its settings make of no options at all: PTXAS_OPTIONS, say, or another libdevice.
+        # The GPU does not matter: a kernel's own is in its key.
+        options = make_backend(GPUTarget("cuda", 90, 32)).parse_options({})
+        given = getattr(options, "ptx_options", None)
+        found["triton options"] = options.hash()[:16] + (f" ({given})" if given else "")
     changed = get_cache_invalidating_env_vars()
     if changed:
         found["triton settings"] = " ".join(f"{name}={changed[name]}" for name in sorted(changed))

@@ -1,21 +1,29 @@
 """What a bundle may not do: each is refused with one error, before anything of it is used."""
 
 import json
+import os
 import random
 from dataclasses import replace
 
 import pytest
-from fusionplan.bundles import container
+from fusionplan.bundles import container, making
 from fusionplan.bundles.container import MAGIC, MOST_DEPTH, seal, unseal
-from fusionplan.bundles.contents import Code, Contents, contents, open_bundle
+from fusionplan.bundles.contents import Code, Contents, check, contents, open_bundle
 from fusionplan.bundles.signing import Private, private_key, shown, trust, trusted
+from fusionplan.db import KernelRecord
 from fusionplan.planner.errors import BundleError
+from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
+from fusionplan.planner.graph.sizes import Size
+from fusionplan.planner.runtime.compile import CompileFailed
 from fusionplan.planner.runtime.host_code import SUFFIX, HostModule, put
 from fusionplan.planner.runtime.ready import MachineCode
 from fusionplan.planner.versions import CODEGEN
+from fusionplan.tuner.workers.lab import Group
+from triton import knobs
 
 RANDOM = random.Random(23)
 HEAD = len(MAGIC) + 32 + 64
+KERNEL = {"nodes": [], "outputs": []}
 
 
 @pytest.fixture
@@ -31,6 +39,25 @@ def test_what_is_written_is_read(bundle, whole):
     assert found.records == whole.records
     assert found.code == whole.code
     assert found.signer == shown(private_key().public)
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_a_kernel_as_a_tune_keeps_it_is_what_its_key_says(records_of, varies):
+    rows = Size(64, (64, 96), 16) if varies else 64
+    x = TensorType((rows, 128), (128, 1), "float32")
+    group = Group.of(
+        Graph(
+            (
+                Node(0, "mine", INPUT, type=x),
+                Node(1, "own", "aten.relu.default", (Ref(0),), type=x),
+            ),
+            (1,),
+        ),
+        "relu",
+    )
+    records = records_of()
+    kernel = KernelRecord(group.key, records.graphs[0].key, "pointwise", {"graph": group.data})
+    check(replace(records, kernels=(*records.kernels, kernel)))
 
 
 def test_the_same_contents_are_the_same_bytes(whole, private):
@@ -146,6 +173,10 @@ def test_limits(private, monkeypatch, tmp_path):
         ("records.trials.0.device_key", lambda v: "f" * 16, "device"),
         ("records.trials.0.measured_s", lambda v: "soon", "measured_s"),
         ("records.devices", lambda v: [], "device"),
+        ("records.devices.0.profile.sm_count", lambda v: 7, "device .* is another"),
+        ("records.devices.0.profile", lambda v: {}, "no device profile"),
+        ("records.kernels.0.payload", lambda v: {"graph": KERNEL}, "kernel .* is another"),
+        ("records.kernels.0.payload", lambda v: {"form": ""}, "graph"),
         ("code.kernels.0.cubin", lambda v: "../cubin", "cubin"),
     ],
 )
@@ -174,6 +205,32 @@ def test_no_module_is_put_beside_the_cache(folder, name, tmp_path):
         put([HostModule(folder, name, b"data")])
 
 
+@pytest.mark.process
+def test_modules_of_another_python_are_passed_over(monkeypatch, tmp_path):
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    other = HostModule("ABC", "cuda_utils.cpython-399-x86_64-linux-gnu.so", b"other")
+    put([other, HostModule("ABC", f"cuda_utils{SUFFIX}", b"own")])
+    found = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [(path.name, path.read_bytes()) for path in found] == [(f"cuda_utils{SUFFIX}", b"own")]
+
+
+def test_a_kernel_that_takes_aligned_buffers_alone(monkeypatch):
+    """Its other variant need not compile; for want of memory nothing is left out."""
+
+    def compile_kernel(source, target, aligned=True):
+        if not aligned:
+            raise CompileFailed("does not compile", transient)
+        return source
+
+    monkeypatch.setattr(making, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(making, "plain", lambda source: (source, None))
+    transient = False
+    assert list(making._compiled("kernel", None)) == ["kernel"]
+    transient = True
+    with pytest.raises(CompileFailed):
+        list(making._compiled("kernel", None))
+
+
 class TestKeys:
     def test_a_private_key_is_for_its_owner_alone(self, home, private):
         file = home / "bundle-key.pem"
@@ -192,6 +249,23 @@ class TestKeys:
         (home / "trusted-keys").chmod(0o666)
         with pytest.raises(BundleError, match="others may write"):
             trusted()
+
+    @pytest.mark.parametrize("owner, taken", [(0, True), (1, False)])
+    def test_a_list_of_another_user_is_not_used(self, home, private, monkeypatch, owner, taken):
+        """Whatever its mode; root is nobody else."""
+        monkeypatch.setattr(os, "getuid", lambda: 7)
+        real = os.fstat
+
+        def fstat(number):
+            return os.stat_result((*real(number)[:4], owner, *real(number)[5:]))
+
+        monkeypatch.setattr(os, "fstat", fstat)
+        if taken:
+            assert trusted() == {private.public: "own"}
+            return
+        for read in (trusted, private_key):
+            with pytest.raises(BundleError, match="another user owns it"):
+                read()
 
     @pytest.mark.parametrize("line", ["ssh-rsa AAAA", "ed25519:AAAA", "ed25519:" + "A" * 44, "?"])
     def test_a_line_that_is_no_key_is_an_error(self, home, private, line):

@@ -10,7 +10,7 @@ from fusionplan.bundles.contents import Contents
 from fusionplan.db import Snapshot, Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200, profile_of
-from fusionplan.planner.cures import FusionplanWarning
+from fusionplan.planner.cures import WARNINGS, FusionplanWarning
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import GroupPlan, Plan
@@ -107,10 +107,40 @@ def test_a_bundle_that_cannot_be_used_is_told_and_the_model_runs(
     fast = fusionplan.load(model, bundle=path, on_miss="baseline")
     with pytest.warns(FusionplanWarning, match="no plan could be read: .*plans.bundle") as told:
         torch.testing.assert_close(fast(X), model(X))
-    assert len(told) == 1
+    (warned,) = [str(w.message) for w in told]
+    assert warned.endswith(WARNINGS["no-bundle"].cure)
     assert kernels(fast) == []
     with pytest.raises(fusionplan.BundleError):
         fusionplan.load(model, bundle=path, on_miss="error")
+
+
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_it_is_told_once_also_where_a_store_is_asked(bundle, monkeypatch, tmp_path, has_plan):
+    path = bundle(Contents(one_kernel()))
+    with Store.open(tmp_path / "own.db") as store:
+        store.merge(one_kernel() if has_plan else Snapshot())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    options = {"store": tmp_path / "own.db", "on_miss": "baseline"}
+    fast = fusionplan.load(model, bundle=path, **options)
+
+    def run():
+        for x in (torch.cat([X, X]), X):
+            torch.testing.assert_close(fast(x), model(x))
+
+    with pytest.warns(FusionplanWarning) as warned:
+        run()
+    texts = [str(w.message) for w in warned]
+    assert ["not among the keys that you trust" in text for text in texts].count(True) == 1
+    assert "planner trust" in texts[0]
+    assert "planner doctor" not in texts[0]
+    assert (1 in kernels(fast)) is has_plan
+
+
+def test_what_is_tuned_on_a_miss_needs_a_store(bundle, tmp_path):
+    path = bundle(Contents(Snapshot()))
+    with pytest.raises(fusionplan.FusionplanError, match="needs the option store"):
+        fusionplan.load(model, bundle=path, on_miss="tune")
+    fusionplan.load(model, bundle=path, on_miss="tune", store=tmp_path / "own.db")
 
 
 def miss(path, **options):

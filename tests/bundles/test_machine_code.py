@@ -68,6 +68,16 @@ def test_machine_code_of_another_version_is_not_used(start):
     assert "kernels are compiled" in warned
 
 
+def test_settings_that_change_machine_code_are_told(made, start, monkeypatch, tmp_path):
+    """Nor is what was compiled before found by them."""
+    by_compiler(SCRIPT, "first", tmp_path)
+    monkeypatch.setenv("PTXAS_OPTIONS", "-O0")
+    assert "the compiler was called" in by_compiler(SCRIPT, "again", tmp_path)
+    (warned,) = start("start")["warned"]
+    assert "its triton options is" in warned
+    assert "(-O0)" in warned
+
+
 def test_without_the_users_trust_nothing_is_used(made, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(AssertionError, match="not among the keys that you trust"):

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from fusionplan.bundles.contents import Contents, open_bundle, write
+from fusionplan.bundles.signing import private_key, trusted
 from fusionplan.cli.import_ import is_better
 from fusionplan.db import PlanRecord, Store
 
@@ -104,7 +106,7 @@ def test_what_is_no_bundle(planner, tmp_path, text):
 @pytest.mark.process
 def test_files_that_cannot_be_read_or_written(planner, filled, tmp_path):
     assert planner("import", "nowhere").code == 8
-    result = planner("export", "-o", "no/folder/plans.bundle")
+    result = planner("export", "chain", "-o", "no/folder/plans.bundle")
     assert result.code == 8
     assert "cannot be written" in result.err
     assert planner("export", "nothing of this name").code == 5
@@ -198,5 +200,21 @@ def test_a_plan_of_the_store_is_not_replaced_by_a_worse_one(planner, exported, t
     better = filled.find_plan("chain")
     payload = better.payload | {"measured": 1e-9}
     filled.save_plan(replace(better, payload=payload))
-    planner("import", path)
+    result = planner("import", path, "--json")
+    assert result.code == 0, result
+    assert json.loads(result.out)["merged"]["plans"] == {"added": 0, "replaced": 0, "kept": 1}
     assert filled.find_plan("chain").payload["measured"] == 1e-9
+
+
+@pytest.mark.process
+def test_a_number_that_no_store_takes_is_a_fault_of_the_bundle(planner, exported, tmp_path):
+    path, _ = exported
+    found = open_bundle(path, trusted())
+    first, *others = found.records.trials
+    trials = (replace(first, registers=2**70), *others)
+    write(path, Contents(replace(found.records, trials=trials)), private_key())
+    for more in ((), ("--dry-run",)):
+        result = planner("import", path, "--store", "new.db", *more)
+        assert result.code == 8
+        assert "registers is 1180591620717411303424" in result.err
+    assert not (tmp_path / "new.db").exists()
