@@ -160,6 +160,7 @@ def test_calls_are_tried_as_they_are_eager_first() -> None:
     assert {name for name, _ in found} == {"aten", "vendor"}
 
 
+@pytest.mark.process
 def test_a_call_is_built_by_each_of_its_options() -> None:
     group = relu_of_a_product()
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from fleet_sites import H200, measured, seconds_of
 from fusionplan.db import Store
@@ -20,6 +21,8 @@ from fusionplan.tuner.records.jobs import Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
 from fusionplan.tuner.session.session import Limits, Session, TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
+
+pytestmark = pytest.mark.interpreter
 
 X, B = torch.randn(4, 256), torch.randn(256)
 TRIALS = 16
