@@ -82,6 +82,7 @@ def test_contestants_leave_no_versions_of_the_users_code():
     assert len(compiled) == many + 1
 
 
+@pytest.mark.process
 def test_what_was_written_is_put_back_when_a_tune_fails():
     model = Counting().train()
     before = state_of(model, torch.zeros(1))
