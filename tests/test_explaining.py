@@ -5,6 +5,8 @@ import pytest
 import torch
 from fusionplan.planner.errors import DeviceError
 
+pytestmark = pytest.mark.dynamo
+
 
 def chain(x):
     return torch.relu(x * 1.5 + 0.5)

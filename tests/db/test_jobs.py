@@ -7,6 +7,8 @@ import pytest
 from fusionplan.db import JobRecord, StoreCorrupt, StoreRefused
 from sqlalchemy import create_engine, text
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def job(device, graph, plan):
@@ -25,7 +27,6 @@ def keys(store, tune=None):
     return [each.job.key for each in store.jobs.open(tune)]
 
 
-@pytest.mark.process
 def test_a_job_is_open_until_it_is_ended(store, job):
     store.jobs.offer(job, 100, 60)
     store.jobs.offer(replace(job, key="job-2", tune="tune-2"), 100, 60)

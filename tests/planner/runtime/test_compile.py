@@ -195,6 +195,7 @@ def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
     assert ampere == [[[], False], [[], False]]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not interpreted(), reason="kernels are compiled, for a GPU")
 def test_nothing_compiles_in_the_interpreter(kernel):
     with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):

@@ -141,6 +141,7 @@ def rate(place: Path, count: int, trials: int) -> float:
     return (len(made) - 1) / (last - first).total_seconds()
 
 
+@pytest.mark.slow
 def test_four_workers_are_three_times_as_fast_as_one(tmp_path: Path):
     one, four = rate(tmp_path / "one.db", 1, 6), rate(tmp_path / "four.db", 4, 28)
     assert four >= 3 * one, f"{one:.1f} trials a second, with four workers {four:.1f}"

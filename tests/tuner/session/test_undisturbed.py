@@ -10,6 +10,8 @@ from fusionplan import tune
 from fusionplan.tuner.session.undisturbed import undisturbed
 from torch import nn
 
+pytestmark = pytest.mark.process
+
 
 class Counting(nn.Module):
     """Running statistics, a counter, and an argument that is written to."""

@@ -16,6 +16,8 @@ from fusionplan.tuner.workers.assembler import as_in_workers, chosen
 from fusionplan.tuner.workers.pool import Role
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
 
+pytestmark = pytest.mark.process
+
 SETTING = "TRITON_PTXAS_PATH"
 SM_90 = 90
 

@@ -12,6 +12,8 @@ from fusionplan.tuner.workers.lab import Group, WorkerLab
 from fusionplan.tuner.workers.ranking import Ranking
 from tuner_graphs import attention, dense, looked_up, pointwise, softmax
 
+pytestmark = pytest.mark.process
+
 H200 = builtin("h200")
 
 
