@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ..planner.errors import DeviceError
 from . import render
@@ -17,6 +15,7 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    ModelledOption,
     NumericsOption,
     StoreOption,
     TrainingOption,
@@ -37,10 +36,7 @@ def bisect(
     device: DeviceOption = None,
     training: TrainingOption = False,
     numerics: NumericsOption = "fast",
-    modelled: Annotated[
-        bool,
-        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
-    ] = False,
+    modelled: ModelledOption = False,
     json: JsonOption = False,
 ) -> None:
     """Find the first group of a plan whose numbers are wrong.

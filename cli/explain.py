@@ -24,6 +24,7 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    ModelledOption,
     NumericsOption,
     StoreOption,
     TargetOption,
@@ -92,10 +93,7 @@ def explain(
         bool, typer.Option("--training", help="Plan the backward pass, too.")
     ] = False,
     numerics: NumericsOption = "fast",
-    modelled: Annotated[
-        bool,
-        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
-    ] = False,
+    modelled: ModelledOption = False,
     group: Annotated[
         int | None, typer.Option("--group", min=0, metavar="N", help="Show only group number N.")
     ] = None,

@@ -51,6 +51,10 @@ DynamicOption = Annotated[
         "--dynamic", help="Let the sizes of the inputs vary: the plan holds for a range of sizes."
     ),
 ]
+ModelledOption = Annotated[
+    bool,
+    typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
+]
 NumericsOption = Annotated[
     str,
     typer.Option(

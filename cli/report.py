@@ -18,6 +18,7 @@ from .options import (
     DeviceOption,
     InputsOption,
     JsonOption,
+    ModelledOption,
     NumericsOption,
     StoreOption,
     TargetOption,
@@ -58,10 +59,7 @@ def report(
     target: TargetOption = None,
     training: TrainingOption = False,
     numerics: NumericsOption = "fast",
-    modelled: Annotated[
-        bool,
-        typer.Option("--modelled", help="Use the cost model's plan, even if the store has a plan."),
-    ] = False,
+    modelled: ModelledOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write a report of a model's plans as one HTML file that needs no network: what was gained
