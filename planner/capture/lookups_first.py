@@ -1,0 +1,124 @@
+"""Lookups of what was computed element by element: the lookup first, the computation after it.
+
+A kernel reads by index only what lies in memory. Of `f(x)[i]` the whole of f(x) would be computed
+and stored before it is read; `f(x[i])` is the same numbers, and one kernel. An image that is
+enlarged by its nearest pixels, and an embedding whose table is stored in few bits, are such
+lookups.
+
+The rule: lookup(f(a, b, ...), i) = f(lookup(a, i), lookup(b, i), ...), where f works on each
+element alone and nothing else reads its result.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+
+from .capture import is_dynamic
+from .reassociate import called
+
+__all__ = ["lookups_first"]
+
+aten = torch.ops.aten
+log = logging.getLogger(__name__)
+
+_LOOKUPS = {
+    aten.index.Tensor: 0,
+    aten.index_select.default: 0,
+    aten.gather.default: 0,
+    aten.embedding.default: 0,
+}
+"""The place of what is read among the arguments of a lookup."""
+
+_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+
+_LARGEST = 8
+"""Times the elements of the source that a result may have: the operations before the lookup are
+then done so often, in a kernel that waits for memory."""
+
+
+def lookups_first(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional FX graph with such lookups first, or `gm` itself where there are none. `gm` is
+    left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
+    if is_dynamic(gm) or not any(map(_is_late, gm.graph.nodes)):
+        return gm
+    graph = fx.Graph()
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
+    try:
+        pending = list(filter(_is_late, graph.nodes))
+        while pending:
+            pending += filter(_is_late, _moved(pending.pop()))
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug("lookups stay where they are", exc_info=True)
+        return gm
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    return found
+
+
+def _is_late(node: fx.Node) -> bool:
+    """Whether a node looks up what operations on single elements have computed for it alone."""
+    if node.target not in _LOOKUPS:
+        return False
+    source: Any = node.args[_LOOKUPS[node.target]]
+    value, result = _value(source), _value(node)
+    if value is None or result is None or len(source.users) != 1 or not value.dim():
+        return False
+    indices = pytree.tree_leaves((node.args[1:], node.kwargs))
+    if source in indices or result.numel() > _LARGEST * value.numel():
+        return False
+    tensors = [_value(n) for n in source.all_input_nodes]
+    return _is_elementwise(source) and bool(tensors) and None not in tensors
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target in _CASTS:
+        return node.kwargs.keys() <= {"dtype"}
+    random = torch.Tag.nondeterministic_seeded in target.tags
+    return torch.Tag.pointwise in target.tags and not random and not target._schema.is_mutable
+
+
+def _moved(node: fx.Node) -> list[fx.Node]:
+    """The lookups of the operands, which stand in place of that of the result."""
+    source: Any = node.args[0]
+    shape = _value(source).shape
+    made: dict[fx.Node, fx.Node] = {}
+    with node.graph.inserting_before(node):
+        for operand in source.all_input_nodes:
+            value = _value(operand)
+            if math.prod(value.shape) == 1 and value.dim() == 0:
+                made[operand] = operand  # one number for all
+                continue
+            wide = operand
+            if value.shape != shape:
+                wide = called(operand, aten.expand.default, (operand, list(shape)))
+            made[operand] = called(node, node.target, (wide, *node.args[1:]), **node.kwargs)
+        args, named = fx.map_arg((source.args, source.kwargs), made.__getitem__)
+        result = called(source, source.target, args, **named)
+    result.meta["val"] = _strided_as(result.meta["val"], _value(node))
+    node.replace_all_uses_with(result)
+    for dead in (node, source):
+        node.graph.erase_node(dead)
+    return [n for n in made.values() if n.target is node.target]
+
+
+def _strided_as(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """The fake value; a result whose strides differ from those that were promised is refused."""
+    if value.stride() != before.stride() or value.dtype != before.dtype:
+        raise ValueError(f"a lookup of strides {before.stride()} would have {value.stride()}")
+    return value
+
+
+def _value(node: Any) -> Any:
+    """The fake tensor of a node; None of what is none."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
