@@ -319,7 +319,10 @@ def _traced(call: Callable[..., Any], operands: Sequence[fx.Node]) -> fx.GraphMo
     if fake is None:
         return None
     with torch.no_grad(), fake:
-        return make_fx(call, decomposition_table=decompositions())(*values)
+        traced = make_fx(call, decomposition_table=decompositions())(*values)
+    # A GPU's attention also gives numbers, and those have no metadata.
+    traced.graph.eliminate_dead_code()
+    return traced
 
 
 def _operations(node: fx.Node) -> int:

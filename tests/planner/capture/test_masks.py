@@ -276,6 +276,24 @@ def test_a_gpus_attention_loses_its_mask():
         assert causal in (attention[0].args[4:7] if causal else [False])
 
 
+CUDNN = aten._scaled_dot_product_cudnn_attention.default
+
+
+def by_cudnn(q, k, v, attn_mask=None, is_causal=False, scale=None):
+    """What torch makes of attention on a GPU that has cuDNN's."""
+    return CUDNN(q, k, v, attn_mask, False, 0.0, is_causal, False, scale=scale)[0]
+
+
+def test_a_gpus_attention_is_chosen_anew_without_its_mask(monkeypatch):
+    gm = on_a_gpu(CUDNN, device_mask(lambda q, k: q >= k), False)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_cudnn)
+    found = simplify_masks(gm)
+    (call,) = calls(found, CUDNN)
+    assert len(call.all_input_nodes) == 1
+    assert call.args[3:7] == (None, False, 0.0, True)
+    assert not [n for n in found.graph.nodes if n.target is aten.where.self]
+
+
 def test_a_gpus_attention_with_a_window_is_flash_attention():
     gm = on_a_gpu(EFFICIENT, device_mask(lambda q, k: (k <= q) & (k > q - 3)), False)
     found = simplify_masks(gm)
