@@ -316,7 +316,10 @@ def shared_bytes(nest: Nest, config: Config) -> int:
     tiles that a persistent kernel loads ahead. Raises Refused when the config does not fit."""
     program, staged = placed(nest, config), 0
     if program.mmas:
-        staged = staging.staged_bytes(tiled(nest, config, duplicate_raced_loads))
+        loading = tiled(nest, config, duplicate_raced_loads)
+        described, walks = config.access == "descriptor", config.programs > 0
+        run = staging.Run(config.num_warps, described, walks, config.subtiles)
+        staged = staging.staged_bytes(loading, run)
     if staged:
         staged = max(staged, staging.stored_bytes(program, config.subtiles))
     grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)

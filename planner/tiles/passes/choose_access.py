@@ -20,13 +20,14 @@ def choose_access(program: TileProgram, *, access: str) -> TileProgram:
         if isinstance(each, Load) and each.place is TilePlace.SHARED:
             return replace(each, via=described(blocks, each.access, blocks.dims(each.access.axes)))
         if isinstance(each, Store):
-            return replace(each, via=_stored(program, each, blocks))
+            return replace(each, via=describes_store(program, each, blocks))
         return each
 
     return rewritten(program, change)
 
 
-def _stored(program: TileProgram, store: Store, blocks: Blocks) -> Described | None:
+def describes_store(program: TileProgram, store: Store, blocks: Blocks) -> Described | None:
+    """The descriptor that can write the tile of an output; None where pointers have to."""
     live = program.nest.live[program.nest.outputs[store.output].value]
     dims = blocks.dims(live | store.access.axes)
     whole = set(dims) <= store.access.axes and not blocks.repeated(store.access)

@@ -18,6 +18,7 @@ from corpus import graph_of
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.work import shared_bytes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
@@ -187,6 +188,36 @@ def operand_stored():
     return found
 
 
+def stored_within():
+    """The compiler's word on kernels of ours that store a product, and a residual's sum with it,
+    while they load the operands of the next turn: shared memory beyond what the model counts."""
+
+    def summed(x, weight, residual):
+        total = x @ weight.T + residual
+        return total, total.float().sum(1)
+
+    inputs = [torch.empty(1024, 1024, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    graph = whole_group(graph_of(summed, inputs)).graph
+    inputs = [torch.empty(512, 512, device="meta") for _ in range(3)]
+    exact = whole_group(graph_of(summed, inputs)).graph
+    cases = [
+        (graph, {"x0": 128, "r0": 256, "r1": 64}, 8, 2, "descriptor"),
+        (graph, {"x0": 128, "r0": 256, "r1": 64}, 8, 3, "pointer"),
+        (graph, {"x0": 128, "r0": 128, "r1": 32}, 4, 1, "descriptor"),
+        (exact, {"x0": 128, "r0": 64, "r1": 16}, 8, 4, "descriptor"),
+        (exact, {"x0": 128, "r0": 32, "r1": 16}, 8, 3, "pointer"),
+    ]
+    found = []
+    for group, blocks, warps, stages, access in cases:
+        named = tuple(sorted(blocks.items()))
+        config = Config(named, warps, stages, reduction="nested", flatten=True, access=access)
+        (kernel,) = lower(group, config).kernels
+        judged = space_of(group, builtin("h200"))
+        seen = shared_bytes(judged.schedules[config.layout].kernels[0].nest, config)
+        found.append([usage(kernel)["shared_bytes"], seen])
+    return found
+
+
 def summed_beside():
     """The compiler's word on products beside sums of both operands, by ones where they can be."""
 
@@ -260,6 +291,7 @@ json.dump(
             )
         ],
         "operand_stored": operand_stored(),
+        "stored_within": stored_within(),
         "summed_beside": summed_beside(),
         "left_computed": left_computed(),
         "meets": [meets(90), meets(80)],

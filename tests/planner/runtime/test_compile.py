@@ -148,6 +148,12 @@ def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
 
 
 @pytest.mark.process
+def test_shared_memory_of_what_a_loop_stores_lies_beside_its_operands(found):
+    for used, judged in found["stored_within"]:
+        assert judged <= used <= judged + 1024  # barriers
+
+
+@pytest.mark.process
 def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
     assert [reason for reason, _ in found["summed_beside"]] == [""] * 8
     assert [ones for _, ones in found["summed_beside"]] == [2, 2, 1, 1, 1, 1, 2, 2]
