@@ -168,6 +168,11 @@ WARNINGS: Mapping[str, Told] = {
         "The plan or the baseline is torch.compile's, which failed; the graph runs by ATen.",
         'Run it alone with backend="inductor" to see the whole error.',
     ),
+    "substitute": Told(
+        "A kernel of the plan does not compile here, or the device cannot hold it. That group runs "
+        "by its next best config, or by ATen; the others run as planned.",
+        "`planner tune` makes a plan for this device and these versions.",
+    ),
     "no-cudagraph": Told(
         "The plan asks for a CUDA graph, which could not be captured; the kernels run one by one.",
         "Often something outside uses the stream or the memory: the text is CUDA's.",

@@ -85,12 +85,17 @@ def _moved_within(program: TileProgram, run: Run) -> tuple[int, int]:
         parts = run.subtiles if not loops and isinstance(each, Store) else 1
         elements = program.blocks.elements(tile) // parts
         size = itemsize(each.access.type.dtype)
-        by_descriptor = run.described and isinstance(each, Store)
-        if by_descriptor and describes_store(program, each, program.blocks):
+        if _is_described(program, run, each):
             stored[(*tile, size)] = elements * size
         elif _value(program, each) in beside:
             exchanged = max(exchanged, _exchanged(elements, size, run.num_warps))
     return sum(stored.values()), exchanged
+
+
+def _is_described(program: TileProgram, run: Run, moved: Load | Store) -> bool:
+    if not run.described or not isinstance(moved, Store):
+        return False
+    return describes_store(program, moved, program.blocks) is not None
 
 
 def _beside_mmas(program: TileProgram) -> set[int]:

@@ -116,6 +116,12 @@ class Lowering(Protocol):
         """The best that the model knows of it for a group; None where it knows nothing."""
         return None
 
+    def others(
+        self, group: Graph, config: Config | None, device: DeviceProfile
+    ) -> Sequence[Config]:
+        """Configs to try where that one cannot be built, the most hopeful first."""
+        return ()
+
     def build(self, site: GroupSite) -> Built | Refusal:
         """What runs the group there, or why nothing does. Raises CompileFailed."""
         ...

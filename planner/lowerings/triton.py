@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ..codegen.source import Program
@@ -9,6 +10,7 @@ from ..config import Config
 from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
+from ..graph.graph import Graph
 from ..groups.group import Part
 from ..plan import LoweringName
 from ..space.space import Space, space_of
@@ -28,6 +30,10 @@ def best(part: Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
     return None if isinstance(space, Refusal) else space.top()
 
 
+_OFFERED = 24
+"""Configs among which others are chosen for one that cannot be built."""
+
+
 class Triton(Lowering):
     name: LoweringName = "triton"
     generated = True
@@ -38,6 +44,19 @@ class Triton(Lowering):
             return None
         config, cost = found
         return Modelled(self.name, cost.seconds, config, kernels=cost.launches)
+
+    def others(
+        self, group: Graph, config: Config | None, device: DeviceProfile
+    ) -> Sequence[Config]:
+        space = space_of(group, device)
+        if isinstance(space, Refusal) or config is None:
+            return ()
+        failed = space.judge(config)
+        most = failed.shared_bytes if isinstance(failed, Cost) else 0
+        offered = [(c, cost) for c, cost in space.seeds(_OFFERED) if c != config]
+        # What takes less of the device is likelier to be built; the sort keeps the model's order.
+        offered.sort(key=lambda each: most > 0 and each[1].shared_bytes >= most)
+        return [c for c, _ in offered]
 
     def build(self, site: GroupSite) -> Program | Refusal:
         if site.config is None:

@@ -53,7 +53,7 @@ _SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 class CompileFailed(FusionplanError):
     """Triton, LLVM or ptxas would not compile the kernel, or the device cannot hold it. transient:
-    for want of memory or disk, which says nothing of the kernel."""
+    for want of memory or disk, or by a setting, which says nothing of the kernel."""
 
     def __init__(self, text: str, transient: bool = False) -> None:
         super().__init__(text)
@@ -188,14 +188,29 @@ def _kernel(source: KernelSource, target: Target | None, aligned: bool) -> Any:
     if kernel is None:
         kernel = _ready(source, wanted, aligned, key)
         if kernel is None:
-            kernel = _compiled(source, wanted, aligned)
-            compiled_before.keep(key, kernel)
+            kernel = _compiled_first(source, wanted, aligned, key)
         _COUNT[0] += bool(source.scalars)
         _IN_USE[same] = kernel
     if source.scalars:
         _KEPT[same] = kernel
         if len(_KEPT) > _MOST_KEPT:
             _KEPT.popitem(last=False)
+    return kernel
+
+
+def _compiled_first(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any:
+    """The kernel as it is compiled now, and remembered; so is that it cannot be."""
+    refused = f"{key} refused"
+    known = compiled_before.told(refused)
+    if isinstance(known, dict) and isinstance(known.get("why"), str):
+        raise CompileFailed(known["why"])
+    try:
+        kernel = _compiled(source, wanted, aligned)
+    except CompileFailed as error:
+        if not error.transient:
+            compiled_before.tell(refused, {"why": str(error)})
+        raise
+    compiled_before.keep(key, kernel)
     return kernel
 
 
@@ -238,7 +253,8 @@ def _ready(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any
 
 def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
     if interpreted():
-        raise CompileFailed("TRITON_INTERPRET is set: Triton compiles nothing in this process")
+        why = "TRITON_INTERPRET is set: Triton compiles nothing in this process"
+        raise CompileFailed(why, transient=True)
     kernel = _built(source, wanted, aligned)
     made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx")
     if made is None or (ptx is None and wanted.backend == "cuda"):

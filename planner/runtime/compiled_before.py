@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,31 @@ def keep(key: str, kernel: Any) -> None:
     files = [Path(path) for path in kernel.metadata_group.values()]
     if not files or any(path.parent.parent != root for path in files):
         return
+    _write(key, {"hash": kernel.hash, "files": [[p.parent.name, p.name] for p in files]})
+
+
+def told(key: str) -> Any:
+    """What `tell` was told of a key, by the same compiler; None where it was told nothing."""
+    if not _is_plain():
+        return None
+    try:
+        return json.loads(_place(key).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def tell(key: str, what: Mapping[str, Any]) -> None:
+    """Remember plain data for processes to come, until the compiler is another."""
+    if _is_plain():
+        _write(key, what)
+
+
+def _write(key: str, what: Mapping[str, Any]) -> None:
     place = _place(key)
     part = place.with_name(f"{place.name}.{os.getpid()}")
-    text = json.dumps({"hash": kernel.hash, "files": [[p.parent.name, p.name] for p in files]})
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
+        part.write_text(json.dumps(what))
         part.replace(place)
     except OSError:
         return  # The next process asks Triton.

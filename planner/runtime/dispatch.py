@@ -38,6 +38,7 @@ from .cudagraph import GraphedExecutor
 from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
 from .phases import phase, told
+from .substitutes import Substitutes
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ class Dispatcher:
         if whole_way(plan, captured.graph) is not None:
             return Live(plan)
         built = self._build(captured, plan, given)
-        return built if isinstance(built, str) else Live(plan, built)
+        return built if isinstance(built, str) else Live(built.plan, built)
 
     def entire(self, gm: fx.GraphModule, inputs: Sequence[Any], way: WholeWay) -> Boxed:
         """The ATen graph itself run so: for where the Dynamo graph is out of reach."""
@@ -280,8 +281,14 @@ class Dispatcher:
         inference = given.stage == "inference"
         try:
             backward = given.stage == "backward"
+            others = Substitutes(captured.device)
             with phase("build"):
-                executor = Executor(captured, plan, captured.device, guard=backward)
+                executor = Executor(
+                    captured, plan, captured.device, guard=backward, substitutes=others
+                )
+            if others.notes:
+                text = f"graph {plan.graph_key[:12]}: {others.said}"
+                self._warn("substitute", f"groups of {plan.graph_key}", text)
             wanted = plan.cudagraph or (self.policy.cudagraph and inference)
             if wanted and captured.device.type == "cuda":
                 copies = None if inference else given.results

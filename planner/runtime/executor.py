@@ -30,9 +30,12 @@ from .modules import captured_of
 from .phases import phase
 from .profiled import is_profiled, label, within_range
 from .schedule import Unit, schedule
+from .substitutes import Substitutes
 
 Lower = Callable[..., Program | Refusal]
 Load = Callable[..., Launcher]
+Made = tuple[Built, list[Launcher]]
+"""What runs a group, and its kernels if it has any."""
 
 # A private function of torch; without it, the public one does.
 _fast_empty: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
@@ -46,6 +49,8 @@ class Executor:
 
     device: where the inputs are. guard: the strides of the inputs may differ from the captured
     ones (a backward graph's may); those that a kernel reads are then copied when they do.
+    substitutes: finds what runs instead of a group that does not compile; `plan` is then the plan
+    that runs. Without it such a group is an error: what is measured must be what was asked for.
     Raises PlanError when the plan does not fit the graph, CompileFailed when a kernel does not
     compile.
     """
@@ -59,6 +64,7 @@ class Executor:
         guard: bool = False,
         lower: Lower = lower,
         load: Load = Launcher,
+        substitutes: Substitutes | None = None,
     ) -> None:
         self.captured, self.plan, self.device = captured, plan, device
         if device.type == "cuda" and device.index is None:
@@ -67,24 +73,20 @@ class Executor:
         self._bodies_of: list[Executor] = []
         self._owners: list[int] = []
         """The group of each launcher."""
-        self._lower, self._load = lower, load
+        self._lower, self._load, self._substitutes = lower, load, substitutes
         self._programs: dict[tuple[str, Config], Program | Refusal] = {}
-        own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
-        parts = {i: _part(captured, group) for i, group in own.items()}
-        order = schedule(captured, {i: Unit(i, p.inputs, p.outputs) for i, p in parts.items()})
-        used = {u.group for u in order if u.group is not None}
+        order, made = self._made()
         names = self._names()
         groups: dict[int, Kernels | Graph | str] = {}
         launchers: list[Launcher] = []
         within = 0
-        for i in sorted(used):
-            match self._built(own[i], parts[i]):
+        for i, (built, added) in sorted(made.items()):
+            match built:
                 case Call() as call:
                     names[f"g{i}"] = call.run
                     groups[i] = f"g{i}"
                     within += call.kernels
                 case Program() as program:
-                    added = [load(kernel, self.device) for kernel in program.kernels]
                     groups[i] = Kernels(program, _register(added, len(launchers), names))
                     self._owners += [i] * len(added)
                     launchers += added
@@ -140,6 +142,42 @@ class Executor:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
 
+    def _made(self) -> tuple[tuple[Unit, ...], dict[int, Made]]:
+        """The order in which the plan's groups and other nodes run, and what runs the groups."""
+        made: dict[int, Made] = {}
+        while True:
+            plan = self.plan
+            own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
+            parts = {i: _part(self.captured, group) for i, group in own.items()}
+            units = {i: Unit(i, p.inputs, p.outputs) for i, p in parts.items()}
+            order = schedule(self.captured, units)
+            used = sorted({u.group for u in order if u.group is not None})
+            for i in used:
+                if i not in made:
+                    found = self._group(i, parts[i])
+                    if found is not None:
+                        made[i] = found
+            # Where ATen runs a group instead, each of its nodes has a place of its own.
+            if all(i in made for i in used):
+                return order, {i: made[i] for i in used}
+
+    def _group(self, number: int, part: Subgraph) -> Made | None:
+        """What runs a group; None where it is left to ATen after all."""
+        group = self.plan.groups[number]
+
+        def build(group: GroupPlan) -> Made:
+            built = self._built(group, part)
+            kernels = built.kernels if isinstance(built, Program) else ()
+            return built, [self._load(kernel, self.device) for kernel in kernels]
+
+        if self._substitutes is None:
+            return build(group)
+        runs, found = self._substitutes.build(group, part.graph, build)
+        if runs is not group:
+            groups = (*self.plan.groups[:number], runs, *self.plan.groups[number + 1 :])
+            self.plan = replace(self.plan, groups=groups)
+        return found
+
     def _built(self, group: GroupPlan, part: Subgraph) -> Built:
         site = GroupSite(
             part.graph,
@@ -171,7 +209,14 @@ class Executor:
         """What runs a graph that stands for a group, its kernels launched as the whole plan's."""
         plan = replace(plan, overlaps=self.plan.overlaps)
         captured = captured_of(graph, self.device)
-        body = Executor(captured, plan, self.device, lower=self._lower, load=self._load)
+        body = Executor(
+            captured,
+            plan,
+            self.device,
+            lower=self._lower,
+            load=self._load,
+            substitutes=self._substitutes,
+        )
         self._bodies_of.append(body)
         return body
 

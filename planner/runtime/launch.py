@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import triton
 import triton.backends.nvidia.driver as nvidia
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..codegen.source import Buffer, KernelSource, Scalar
@@ -269,15 +270,19 @@ class Launcher:
 
 
 def _bound(compiled: Compiled) -> Launch:
+    """Raises CompileFailed where the device cannot hold the kernel."""
     source = compiled.source
-    with phase("load"):
-        return bind(
-            compiled.kernel,
-            source.grid,
-            buffers=source.buffers,
-            scalars=source.scalars,
-            dependent=compiled.dependent,
-        )
+    try:
+        with phase("load"):
+            return bind(
+                compiled.kernel,
+                source.grid,
+                buffers=source.buffers,
+                scalars=source.scalars,
+                dependent=compiled.dependent,
+            )
+    except OutOfResources as error:
+        raise CompileFailed(f"kernel {source.name}: {error}") from error
 
 
 def plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
