@@ -32,6 +32,7 @@ from ..values import values
 from . import matrix, staging, tile_cache
 from .alike import classes
 from .device import DeviceProfile
+from .lanes import lines_touched
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
 from .traffic import KEPT, awkwardness, in_flight, is_dense, passes, traffic_of, turns
@@ -72,10 +73,10 @@ class Work:
     programs: blocks of work; started: programs that are started for them (fewer in a persistent
     grid); resident: those an SM holds; waves: blocks over what the device holds at once; busy: the
     part of the SMs that have work. registers, spill_bytes: of a thread; shared_bytes: of a block.
-    l2_weighed: see `Traffic`. in_flight: bytes under way at once; awkward: times the seconds of a
-    plain copy. turns, passes, folds: of one program, its loops' turns, how often it walks them, and
-    where its threads meet. ahead: its next loads are begun while it works. products: see `matrix`,
-    None without any."""
+    l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
+    under way at once; awkward: times the seconds of a plain copy. turns, passes, folds: of one
+    program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
+    loads are begun while it works. products: see `matrix`, None without any."""
 
     programs: int
     started: int
@@ -89,6 +90,7 @@ class Work:
     hbm_bytes: int
     l2_bytes: int
     l2_weighed: int
+    l1_lines: float
     in_flight: float
     awkward: float
     arithmetic: Arithmetic
@@ -136,6 +138,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         hbm_bytes=traffic.hbm,
         l2_bytes=traffic.l2,
         l2_weighed=traffic.weighed,
+        l1_lines=lines_touched(program, config.num_warps) * programs,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
         awkward=hint * awkwardness(program, config.num_warps),
         arithmetic=_arithmetic(program, config.num_warps),

@@ -90,6 +90,7 @@ def test_the_search_is_ahead_of_random_where_the_model_is_good(space: Recorded):
     assert f"{found.best_s / found.ours[4]:.3f}" in row
 
 
+@pytest.mark.process  # matplotlib looks for fonts when it is first used on a machine
 def test_a_recording_is_replayed_from_its_file(space: Recorded, tmp_path: Path):
     pytest.importorskip("matplotlib")
     recording = Recording("a test", H200, (space,))

@@ -1,0 +1,231 @@
+"""`python -m fusionplan.bench.strides`: many configs of functions that read or write in strides.
+
+Columns, windows, transposes, channels: how well the cost model chooses where accesses lie badly.
+Of each function some dozens of configs are compiled, those that the model likes best and others at
+random, and timed one after the other on tensors that no cache holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..planner.capture.capture import capture, decompositions
+from ..planner.codegen.source import Program
+from ..planner.config import Config
+from ..planner.costs.cost import Cost
+from ..planner.costs.device import DeviceProfile, profile_of
+from ..planner.graph import ops
+from ..planner.graph.graph import Graph
+from ..planner.groups.group import subgraph, with_free_nodes
+from ..planner.lower import lower
+from ..planner.runtime.compile import CompileFailed, compile_kernel
+from ..planner.space.space import Space, space_of
+from ..tuner.trial.inputs import empty, make
+from ..tuner.trial.running import Kernels, output_types
+
+BF16 = torch.bfloat16
+CALLS, ROUNDS = 10, 5
+SLOWEST = 5.0
+"""Times the seconds of the model's choice; configs beyond are not tried."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    of: Callable[..., torch.Tensor]
+    shapes: Shapes
+    dtype: torch.dtype = BF16
+
+
+FUNCTIONS = {
+    "average pool": Function(lambda a: F.avg_pool2d(a, 2), ((64, 64, 112, 112),)),
+    "maximum pool": Function(lambda a: F.max_pool2d(a, 3, 2, 1), ((64, 64, 112, 112),)),
+    "average pool of 3": Function(
+        lambda a: F.avg_pool2d(a, 3, 1, 1), ((32, 64, 56, 56),), torch.float32
+    ),
+    "sum of columns": Function(lambda a: a.sum(0), ((16384, 4096),)),
+    "sum of columns, float32": Function(lambda a: a.sum(0), ((8192, 4096),), torch.float32),
+    "softmax of columns": Function(lambda a: torch.softmax(a, 0), ((4096, 8192),)),
+    "variance of columns": Function(lambda a: a.var(0), ((16384, 4096),)),
+    "transpose": Function(lambda a: a.t().contiguous() * 2, ((8192, 8192),)),
+    "transpose and add": Function(
+        lambda a, b: a.t() + b, ((4096, 8192), (8192, 4096)), torch.float32
+    ),
+    "channels first": Function(
+        lambda a: a.permute(0, 3, 1, 2).contiguous() + 1, ((64, 56, 56, 256),)
+    ),
+    "every second": Function(lambda a: a[:, ::2] * 2, ((8192, 16384),)),
+    "pairs": Function(lambda a: a[..., 0::2] * a[..., 1::2], ((8192, 16384),)),
+    "sum of a channel": Function(lambda a: a.sum((0, 2, 3)), ((64, 256, 56, 56),)),
+    "factor of a channel": Function(
+        lambda a, w: a * w[:, None, None].rsqrt(), ((64, 256, 56, 56), (256,))
+    ),
+    "norm over channels": Function(
+        lambda a: F.layer_norm(a.permute(0, 2, 3, 1), (96,)).permute(0, 3, 1, 2),
+        ((128, 96, 56, 56),),
+    ),
+    "halves": Function(
+        lambda a, c: a * c + torch.cat([-a[..., 64:], a[..., :64]], -1) * c,
+        ((8, 32, 2048, 128), (2048, 128)),
+    ),
+    "roll": Function(lambda a: torch.roll(a, 7, 1) + a, ((8192, 8192),)),
+    "sum of the middle": Function(lambda a: a.sum(1), ((256, 512, 512),)),
+    "relu": Function(torch.relu, ((8192, 8192),)),
+    "outer product": Function(lambda a, b: a[:, None] * b, ((8192,), (8192,))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One config of a function; expected, measured: seconds."""
+
+    function: str
+    config: Config
+    expected: float
+    measured: float = math.nan
+
+
+def graph_of(function: Function) -> Graph:
+    """All of a function as one group."""
+    with FakeTensorMode():
+        given = [torch.empty(shape, dtype=function.dtype) for shape in function.shapes]
+        traced = make_fx(lambda *x: [function.of(*x)], decomposition_table=decompositions())(*given)
+    whole = capture(traced).graph
+    nodes = (node.id for node in whole.nodes if ops.is_compute(node))
+    return subgraph(whole, with_free_nodes(whole, nodes)).graph
+
+
+def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Config, float]]:
+    """The model's first four configs and, at random, others: of each layout and blocks one, and a
+    third as many that differ in the rest; with the seconds that the model expects."""
+    space = space_of(graph, profile)
+    assert isinstance(space, Space), space
+    every = space.ranked(2000)
+    every = [(c, cost) for c, cost in every if cost.seconds < SLOWEST * every[0][1].seconds]
+    seen: set[object] = set()
+    first, rest = list[tuple[Config, Cost]](), list[tuple[Config, Cost]]()
+    for config, cost in every:
+        kind = config.layout, config.blocks
+        (rest if kind in seen else first).append((config, cost))
+        seen.add(kind)
+    some = random.Random(0)
+    found = every[:4]
+    found += some.sample(first, min(count, len(first)))
+    found += some.sample(rest, min(count // 3, len(rest)))
+    return list({config: cost.seconds for config, cost in found}.items())
+
+
+def _lowered(graph: Graph, config: Config) -> Program:
+    program = lower(graph, config)
+    assert isinstance(program, Program), program
+    return program
+
+
+def compiled(name: str, profile: DeviceProfile, count: int) -> list[Timed]:
+    """The configs of a function that compile, in Triton's cache after this."""
+    torch.set_num_threads(1)
+    graph, found = graph_of(FUNCTIONS[name]), []
+    for config, seconds in chosen(graph, profile, count):
+        try:
+            for kernel in _lowered(graph, config).kernels:
+                compile_kernel(kernel)
+        except CompileFailed as error:
+            print(f"{name}, {config}: {error}", file=sys.stderr)
+        else:
+            found.append(Timed(name, config, seconds))
+    return found
+
+
+def timed(configs: Sequence[Timed], device: torch.device) -> Iterator[Timed]:
+    """The same, measured: the median of some rounds of calls one after the other."""
+    graph = graph_of(FUNCTIONS[configs[0].function])
+    inputs = make(graph, "random", device, 0)
+    outputs = [empty(kind, device) for kind in output_types(graph)]
+    for each in configs:
+        run = Kernels(_lowered(graph, each.config), device).bind(inputs, outputs)
+        run()
+        rounds = []
+        for _ in range(ROUNDS):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            for _ in range(CALLS):
+                run()
+            end.record()
+            end.synchronize()
+            rounds.append(begin.elapsed_time(end) / 1e3 / CALLS)
+        yield Timed(each.function, each.config, each.expected, statistics.median(rounds))
+
+
+def row(found: Sequence[Timed]) -> str:
+    """The best of a function, the model's choice, and how well it orders them."""
+    best = min(found, key=lambda each: each.measured)
+    pick = min(found, key=lambda each: each.expected)
+    order = _correlation([(math.log(e.expected), math.log(e.measured)) for e in found])
+    cells = [
+        *(best.function, str(len(found)), f"{best.measured * 1e6:.1f}"),
+        *(f"{pick.measured * 1e6:.1f}", f"{pick.expected * 1e6:.1f}"),
+        *(f"{pick.measured / best.measured:.2f}", f"{order:.2f}", str(best.config)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+HEAD = ("function", "configs", "best us", "choice us", "expected", "of best", "correlation", "best")
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    expected, measured = zip(*pairs, strict=True)
+    if len({*expected}) < 2 or len({*measured}) < 2:
+        return math.nan
+    return statistics.correlation(expected, measured)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 2: usage; 3: no GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="parts of names; all where none is given")
+    parser.add_argument("--configs", type=int, default=24, help="blocks to try for each")
+    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
+    parser.add_argument("--json", type=Path, help="write each config's times there, a line each")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("no CUDA device", file=sys.stderr)
+        return 3
+    device = torch.device("cuda", torch.cuda.current_device())
+    profile = profile_of(device)
+    names = [n for n in FUNCTIONS if not options.names or any(p in n for p in options.names)]
+    prepare: Callable[[str], list[Timed]] = partial(
+        compiled, profile=profile, count=options.configs
+    )
+    lines: list[dict[str, Any]] = []
+    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, context) as pool:
+        for configs in pool.map(prepare, names):
+            found = list(timed(configs, device))
+            print(row(found), flush=True)
+            lines += [asdict(each) for each in found]
+            if options.json:
+                options.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,120 @@
+"""The lines of the L1 cache that a warp's lanes touch at once.
+
+A load or store of a warp is done line by line: neighbours side by side take one line of 128 bytes
+together, lanes that each lie in a row of their own take 32. The compiler lays a tile over the
+threads so that each has some elements that lie side by side in one of the tensors, at most 16
+bytes; of a tensor that is read in strides each of them is an instruction of its own, and its
+lanes lie as far apart as those of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ..graph.dtypes import itemsize
+from ..nests.linear_forms import Access, Term
+from ..tiles.blocks import Blocks
+from ..tiles.program import TileProgram
+from .tile_cache import once
+from .traffic import Reading, is_dense, readings, turns
+
+LINE, _VECTOR, _LANES = 128, 16, 32  # Bytes, bytes, threads of a warp.
+
+
+@once
+def lines_touched(program: TileProgram, num_warps: int) -> float:
+    """Lines that the loads and stores of one program touch, each instruction's counted alone."""
+    blocks, every = program.blocks, readings(program)
+    wide = [_width(each.access, blocks) for each in every]
+    found, known = 0.0, dict[tuple[int, int], float]()
+    for each, (width, axis) in zip(every, wide, strict=True):
+        kind = each.number, id(each.loops)
+        if kind not in known:
+            tile = _tile(each, blocks)
+            # What lies in strides is laid out like the others: in Triton's order, last axis first.
+            first = axis if axis is not None or not tile else tile[-1]
+            alike = (
+                w
+                for other, (w, along) in zip(every, wide, strict=True)
+                if along in (first, None) and _tile(other, blocks) == tile
+            )
+            a_thread = max(1, math.prod(blocks.sizes[a] for a in tile) // (_LANES * num_warps))
+            together = min(max(alike, default=width), a_thread)
+            known[kind] = _lines(each.access, blocks, tile, first, width, together) * turns(
+                each.loops, blocks
+            )
+        found += known[kind]
+    return found
+
+
+def _tile(each: Reading, blocks: Blocks) -> tuple[int, ...]:
+    return tuple(a for a in sorted(each.access.axes) if blocks.sizes[a] > 1)
+
+
+def _lines(
+    access: Access,
+    blocks: Blocks,
+    tile: Sequence[int],
+    first: int | None,
+    width: int,
+    together: int,
+) -> float:
+    """Of all instructions of one tile. first: the axis along which so many elements `together`
+    belong to one thread; width: elements that one instruction moves for it."""
+    elements = math.prod(blocks.sizes[a] for a in tile)
+    width = min(width, together)
+    instructions = max(1.0, elements / (_LANES * width))
+    size = itemsize(access.type.dtype)
+    order = sorted(tile, key=lambda axis: (axis != first, -axis))
+    left, steps = _LANES, list[tuple[int, int]]()
+    for axis in order:
+        own = together if axis == first else 1
+        lanes = min(left, max(1, blocks.sizes[axis] // own))
+        steps += _steps(access, axis, own, lanes)
+        left //= lanes
+    run, stretches = width * size, 1
+    for step, lanes in sorted((abs(scale) * size, lanes) for scale, lanes in steps):
+        if step <= max(run, LINE // 2):
+            run += step * (lanes - 1)
+        else:
+            stretches *= lanes
+    return instructions * stretches * max(1.0, math.ceil(run / LINE))
+
+
+def _steps(access: Access, axis: int, own: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """How far neighbours lie apart, in elements, and how many they are: lanes along an axis that
+    each have so many indices of their `own`."""
+    terms = sorted((t for t in access.offset.terms if t.axis == axis), key=lambda t: t.div)
+    for term in terms:
+        # Lanes of which several read the same, or that leave the term's range, are fewer.
+        lanes = max(1, lanes * own // max(own, term.div))
+        most = max(1, term.mod * term.div // max(own, term.div)) if term.mod else lanes
+        if min(lanes, most) > 1:
+            yield term.scale * max(1, own // term.div), min(lanes, most)
+        own, lanes = max(own, term.div) * min(lanes, most), -(-lanes // most)
+
+
+def _width(access: Access, blocks: Blocks) -> tuple[int, int | None]:
+    """Elements that one instruction moves for a thread, and the axis along which they lie."""
+    size = itemsize(access.type.dtype)
+    dense = [t for t in access.offset.terms if is_dense(t, access) and blocks.sizes[t.axis] > 1]
+    if not dense:
+        return 1, None
+    term = dense[0]
+    extent = term.mod or blocks.nest.axes[term.axis].extent
+    numbers = [access.offset.base, extent]
+    numbers += [t.scale for t in access.offset.terms if t is not term]
+    numbers += _guarded(access, term)
+    width = min(_VECTOR // size, blocks.sizes[term.axis])
+    while width > 1 and any(n % width for n in numbers):
+        width //= 2
+    return max(1, width), term.axis
+
+
+def _guarded(access: Access, term: Term) -> Iterator[int]:
+    """Where masks along an axis change."""
+    for form, limit in access.guards:
+        if any(t.axis == term.axis for t in form.terms):
+            yield form.base
+            yield limit

@@ -1,0 +1,80 @@
+"""Lines of the L1 cache that the loads and stores of a program touch, and what that does to the
+choice of blocks."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from corpus import graph_of
+from fusionplan.planner.config import Config
+from fusionplan.planner.costs.cost import timed
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.costs.lanes import lines_touched
+from fusionplan.planner.costs.tile_cache import placed
+from fusionplan.planner.costs.work import work_of
+from fusionplan.planner.space.space import space_of
+from oracle import whole_group
+
+pytestmark = pytest.mark.dynamo
+
+
+def space(function, *shapes, dtype=torch.bfloat16):
+    inputs = [torch.empty(*shape, device="meta", dtype=dtype) for shape in shapes]
+    return whole_group(graph_of(function, inputs)).graph, builtin("h200")
+
+
+def lines(function, blocks, warps, *shapes, **options):
+    """Of one program of the first kernel."""
+    graph, device = space(function, *shapes, dtype=options.pop("dtype", torch.bfloat16))
+    config = Config(blocks, warps, 1, **options)
+    kernel = space_of(graph, device).schedules[config.layout].kernels[0]
+    return lines_touched(placed(kernel.nest, config), warps)
+
+
+ROWS = (8192, 4096)
+
+
+@pytest.mark.parametrize(
+    "dtype, expected", [(torch.bfloat16, 2 * 16), (torch.float32, 2 * 32)], ids=str
+)
+def test_what_lies_side_by_side_is_counted_once(dtype, expected):
+    """1024 numbers of 2 bytes are 16 lines, read and written."""
+    assert lines(torch.relu, (("x0", 1024),), 4, ROWS, dtype=dtype) == expected
+
+
+@pytest.mark.parametrize("columns", [8, 16, 64])
+def test_lanes_in_rows_of_their_own_take_a_line_each(columns):
+    """Of a column sum: 256 rows of so many columns; 16 bytes belong to one lane."""
+    blocks = (("x0", 1), ("x1", columns), ("y0", 16))
+    found = lines(lambda a: a.sum(0), blocks, 4, ROWS, split=32)
+    stored = columns * 4 / 128  # of the partial sums, whose rows are float32
+    assert found == 256 + max(1, stored)
+
+
+def test_a_transpose_lays_each_side_out_by_itself():
+    """16 numbers are 32 bytes, of a line each, in one tensor; 512 of the other are whole lines."""
+    blocks = (("x0", 512), ("x1", 16))
+    found = lines(lambda a: a.t().contiguous() + 1, blocks, 16, (8192, 8192))
+    assert found == 512 + 16 * 512 * 2 / 128
+
+
+def test_what_is_read_in_strides_is_read_number_by_number():
+    """Every second number: a thread stores 8 of them at once, and loads each by an instruction
+    whose lanes lie 32 bytes apart."""
+    found = lines(lambda a: a[:, ::2] * 2, (("x0", 1024),), 4, (8192, 16384))
+    loads, stores = 1024 / 32 * 32 * 32 / 128, 1024 * 2 / 128
+    assert found == loads + stores
+    # With one number a thread the lanes lie 4 bytes apart.
+    assert lines(lambda a: a[:, ::2] * 2, (("x0", 1024),), 32, (8192, 16384)) == 32 + 32
+
+
+def test_the_model_avoids_narrow_blocks_of_a_strided_image():
+    """8 columns a lane were 422 us for a maximum pool on an H200, 64 of them 83 us."""
+    graph, device = space(lambda a: F.max_pool2d(a, 3, 2, 1), (64, 64, 112, 112))
+    of = space_of(graph, device)
+    narrow = Config((("x0", 128), ("x1", 2), ("x2", 8)), 8, 1)
+    wide = Config((("x0", 2), ("x1", 4), ("x2", 64)), 2, 1)
+    best = of.ranked(1)[0][0]
+    (kernel,) = of.schedules[best.layout].kernels
+    found = [work_of(kernel.nest, config, device) for config in (narrow, wide, best)]
+    assert timed(found[0], device).seconds > 2.5 * timed(found[1], device).seconds
+    assert found[0].l1_lines > 3 * found[2].l1_lines
