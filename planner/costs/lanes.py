@@ -32,12 +32,12 @@ def lines_touched(program: TileProgram, num_warps: int) -> float:
         kind = each.number, id(each.loops)
         if kind not in known:
             tile = _tile(each, blocks)
-            # What lies in strides is laid out like the others: in Triton's order, last axis first.
-            first = axis if axis is not None or not tile else tile[-1]
+            # Triton's order where nothing lies side by side: the first axis of the tile.
+            first = axis if axis is not None or not tile else tile[0]
             alike = (
                 w
                 for other, (w, along) in zip(every, wide, strict=True)
-                if along in (first, None) and _tile(other, blocks) == tile
+                if (first if along is None else along) == first and _tile(other, blocks) == tile
             )
             a_thread = max(1, math.prod(blocks.sizes[a] for a in tile) // (_LANES * num_warps))
             together = min(max(alike, default=width), a_thread)
@@ -46,6 +46,14 @@ def lines_touched(program: TileProgram, num_warps: int) -> float:
             )
         found += known[kind]
     return found
+
+
+@once
+def widest(program: TileProgram) -> tuple[int, int | None]:
+    """Of what one access moves at once for a thread, most elements; and the axis along which they
+    lie, None where none lie side by side."""
+    found = [_width(each.access, program.blocks) for each in readings(program)]
+    return max(found, key=lambda each: each[0], default=(1, None))
 
 
 def _tile(each: Reading, blocks: Blocks) -> tuple[int, ...]:
@@ -66,7 +74,7 @@ def _lines(
     width = min(width, together)
     instructions = max(1.0, elements / (_LANES * width))
     size = itemsize(access.type.dtype)
-    order = sorted(tile, key=lambda axis: (axis != first, -axis))
+    order = sorted(tile, key=lambda axis: (axis != first, axis))
     left, steps = _LANES, list[tuple[int, int]]()
     for axis in order:
         own = together if axis == first else 1

@@ -32,7 +32,7 @@ from ..values import values
 from . import matrix, staging, tile_cache
 from .alike import classes
 from .device import DeviceProfile
-from .lanes import lines_touched
+from .lanes import lines_touched, widest
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
 from .traffic import KEPT, awkwardness, in_flight, is_dense, passes, traffic_of, turns
@@ -261,7 +261,21 @@ def _of_reduction(
     whole = program.tile(each.value) if summed else program.elements(fold.source)
     threads = 32 * num_warps
     steps = math.log2(threads) if num_warps > 1 else 5.0
-    return Arithmetic(whole + 2.0 * threads * steps)
+    return Arithmetic(whole + 2.0 * threads * steps * _kept_by_thread(program, each, threads))
+
+
+def _kept_by_thread(program: TileProgram, each: Reduction, threads: int) -> float:
+    """Results of which a thread has parts, each to be exchanged with the other threads: of rows
+    side by side few, of columns as many as lie side by side in one thread."""
+    kept = program.elements(each.value)
+    width, axis = widest(program)
+    if kept == 1 or axis is None:
+        return 1.0
+    live, sizes = program.nest.live, program.blocks.sizes
+    if axis in live[each.value]:
+        return max(1.0, min(kept, width))
+    together = min(threads, max(1, sizes[axis] // width))
+    return max(1.0, kept * together / threads)
 
 
 def _access_slots(access: Access, program: TileProgram, num_warps: int) -> float:
