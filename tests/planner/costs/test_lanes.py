@@ -90,8 +90,8 @@ def test_the_model_avoids_narrow_blocks_of_a_strided_image():
 
 
 def test_columns_of_a_thread_are_each_exchanged():
-    """A variance of columns in tiles of 512 rows, 8 columns a thread: 129 us on an H200 by 16 warps,
-    55 by 4, of which fewer meet."""
+    """A variance of columns in tiles of 512 rows, 8 columns a thread: 129 us on an H200 by 16
+    warps, 55 by 4, of which fewer meet."""
     graph, device = space(lambda a: a.var(0), (16384, 4096))
     of = space_of(graph, device)
     found = []
