@@ -79,7 +79,11 @@ def _lines(
     for axis in order:
         own = together if axis == first else 1
         lanes = min(left, max(1, blocks.sizes[axis] // own))
-        steps += _steps(access, axis, own, lanes)
+        dense = any(t.axis == axis and is_dense(t, access) for t in access.offset.terms)
+        if axis in access.along and not dense:  # rows that an index names, or what lies near
+            steps.append((own if access.near else LINE, lanes))
+        else:
+            steps += _steps(access, axis, own, lanes)
         left //= lanes
     run, stretches = width * size, 1
     for step, lanes in sorted((abs(scale) * size, lanes) for scale, lanes in steps):

@@ -211,6 +211,8 @@ def _sector_bytes(access: Access, nest: Nest, blocks: Sequence[int], elements: i
 
 def _stretches(access: Access, nest: Nest, blocks: Sequence[int]) -> tuple[int, float]:
     """Elements of a block that lie side by side, and bytes from one such stretch to the next."""
+    if access.near:
+        return _elements(access, nest, blocks), math.inf
     run, step = 1, math.inf
     for term in access.offset.terms:
         if term.scale == 1 and (term.mod or term.axis not in access.along):

@@ -60,13 +60,15 @@ class Affine:
 class Access:
     """Offset in elements into a buffer of type `type`; each guard (index, limit) asks
     0 <= index < limit. at: more terms of the offset, which values give; `along`: the tile axes on
-    which those depend."""
+    which those depend; `near`: they are made of positions alone, as the places of the pixels that
+    an enlarged image repeats, so that neighbours lie near each other."""
 
     offset: Affine
     guards: tuple[tuple[Affine, int], ...]
     type: TensorType
     at: tuple[At, ...] = ()
     along: frozenset[int] = frozenset()
+    near: bool = False
     axes: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

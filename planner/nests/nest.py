@@ -183,9 +183,13 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         for out in values.outputs
     }
     live = _live_axes(values, axes, loads, forms)
+    behind = values.ancestors() if any(access.at for access in loads.values()) else ()
     for load, access in loads.items():
-        named = frozenset[int]().union(*(live[a.value] for a in access.at))
-        loads[load] = replace(access, along=named)
+        if access.at:
+            named = frozenset[int]().union(*(live[a.value] for a in access.at))
+            made_of = frozenset[int]().union(*(behind[a.value] for a in access.at))
+            near = not any(isinstance(values.values[v].kind, Load) for v in made_of)
+            loads[load] = replace(access, along=named, near=near)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}

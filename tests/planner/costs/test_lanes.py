@@ -100,3 +100,29 @@ def test_columns_of_a_thread_are_each_exchanged():
         kernel = of.schedules[config.layout].kernels[0]
         found.append(timed(work_of(kernel.nest, config, device), device).compute_s)
     assert found[0] > 1.5 * found[1]
+
+
+def enlarged(a):
+    at = (torch.arange(128) * 0.5).to(torch.int64)
+    return a[:, :, at[:, None], at]
+
+
+def gathered(a, index):
+    return a.view(-1)[index]
+
+
+def test_an_index_of_positions_alone_reads_what_lies_near():
+    """The pixels of an enlarged image: 512 lie in few lines; a gather of as many places takes a
+    line for each."""
+    blocks = (("x0", 1), ("x1", 4), ("x2", 128))
+    assert lines(enlarged, blocks, 4, (16, 64, 64, 64)) <= 24 + 8
+    graph, device = space(enlarged, (16, 64, 64, 64))
+    of = space_of(graph, device)
+    config, cost = of.ranked(1)[0]
+    assert cost.seconds < 2 * of.floor_s()
+    index = torch.empty(1 << 20, device="meta", dtype=torch.int64)
+    pixels = torch.empty(16, 64, 64, 64, device="meta", dtype=torch.bfloat16)
+    graph = whole_group(graph_of(gathered, [pixels, index])).graph
+    config = Config((("x0", 512),), 4, 1)
+    (kernel,) = space_of(graph, device).schedules[config.layout].kernels
+    assert lines_touched(placed(kernel.nest, config), 4) >= 512
