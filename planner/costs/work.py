@@ -45,6 +45,7 @@ _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
+_LANES_OF_A_ROW = 4  # A product's results lie with each row on so many lanes of a warp.
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,8 @@ def _of_reduction(
     whole = program.tile(each.value) if summed else program.elements(fold.source)
     threads = 32 * num_warps
     steps = math.log2(threads) if num_warps > 1 else 5.0
+    if program.nest.contractions:
+        steps = math.log2(_LANES_OF_A_ROW)
     return Arithmetic(whole + 2.0 * threads * steps * _kept_by_thread(program, each, threads))
 
 
@@ -268,6 +271,8 @@ def _kept_by_thread(program: TileProgram, each: Reduction, threads: int) -> floa
     """Results of which a thread has parts, each to be exchanged with the other threads: of rows
     side by side few, of columns as many as lie side by side in one thread."""
     kept = program.elements(each.value)
+    if program.nest.contractions:
+        return max(1.0, kept * _LANES_OF_A_ROW / threads)
     width, axis = widest(program)
     if kept == 1 or axis is None:
         return 1.0
