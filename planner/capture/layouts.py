@@ -20,6 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from .convolution_bias import split_biases
 from .lookups_first import lookups_first
 from .masks.simplify_masks import simplify_masks
 from .nest_reductions import nest_reductions
@@ -82,9 +83,9 @@ def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
 
 
 def rewritten(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its masks derived, its lookups first, its nested reductions apart and its
-    images' channels side by side."""
-    return channels_last(nest_reductions(lookups_first(simplify_masks(gm))))
+    """The graph with its masks derived, its lookups first, its nested reductions apart, its images'
+    channels side by side, and the biases of its convolutions as additions of their own."""
+    return split_biases(channels_last(nest_reductions(lookups_first(simplify_masks(gm)))))
 
 
 def _is_product(node: fx.Node) -> bool:

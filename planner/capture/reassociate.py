@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
@@ -165,10 +168,13 @@ def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) ->
     of its own."""
     made = beside.graph.call_function(target, args, named)
     made.meta = {k: v for k, v in beside.meta.items() if k not in ("val", "tensor_meta")}
-    mode = beside.meta["val"].fake_mode
+    given = fx.map_arg(args, lambda n: n.meta["val"])
+    mode = next(v.fake_mode for v in pytree.tree_leaves(given) if isinstance(v, FakeTensor))
     with mode:
-        given = fx.map_arg(args, lambda n: n.meta["val"])
-        made.meta["val"] = target(*given, **named)
+        value = made.meta["val"] = target(*given, **named)
+    if isinstance(value, torch.Tensor):
+        # torch's partitioner takes what has none for a tuple.
+        made.meta["tensor_meta"] = _extract_tensor_metadata(value)
     return made
 
 
