@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .codegen.source import Buffer, KernelSource, Program
 from .errors import PlanError, Refusal
-from .graph.dtypes import is_float
+from .graph.dtypes import FLOAT8, is_float
 from .graph.graph import Graph, TensorType
 from .groups.group import subgraph
 from .lower import lower
@@ -114,6 +114,8 @@ def _empty(tensor: TensorType) -> str:
 
 def _sample(tensor: TensorType) -> str:
     """Random data; integers and bools small enough for any use."""
+    if tensor.dtype in FLOAT8:
+        return f"{_empty(tensor)}.copy_(torch.randn({tensor.shape}))"
     fill = ".normal_()" if is_float(tensor.dtype) else ".random_(0, 2)"
     return _empty(tensor) + fill
 

@@ -100,6 +100,28 @@ def rounded(x: Any) -> Any:
 as_bfloat16 = rounded
 
 
+def _float8(held: tl.dtype, dtype: torch.dtype) -> tuple[Callable[[Any], Any], ...]:
+    """A float8, of which the interpreter has the bits: from it, to it, and rounded to it."""
+
+    def tensor(data: torch.Tensor, of: tl.dtype, like: Any) -> Any:
+        handle = TensorHandle(data.numpy(), of)
+        return tl.core.tensor(handle, tl.block_type(of, list(like.shape)) if like.shape else of)
+
+    def read(x: Any) -> Any:
+        bits = torch.from_numpy(np.array(x.handle.data, dtype=np.uint8))
+        return tensor(bits.view(dtype).to(torch.float32), tl.float32, x)
+
+    def write(x: Any) -> Any:
+        data = torch.from_numpy(np.array(x.handle.data, dtype=np.float32))
+        return tensor(data.to(dtype).view(torch.uint8), held, x)
+
+    return read, write, lambda x: read(write(x))
+
+
+from_float8_e4m3fn, to_float8_e4m3fn, as_float8_e4m3fn = _float8(tl.float8e4nv, torch.float8_e4m3fn)
+from_float8_e5m2, to_float8_e5m2, as_float8_e5m2 = _float8(tl.float8e5, torch.float8_e5m2)
+
+
 def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
     def call(x: Any, axis: int) -> Any:
         data = np.asarray(function(x.handle.data, axis=axis))

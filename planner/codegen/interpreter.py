@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..graph.dtypes import FLOAT8
 from ..tiles.blocks import Dims
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
@@ -20,6 +21,7 @@ class InterpreterPrinter(TritonPrinter):
     - It broadcasts a comparison of scalars as their type, not as bool.
     - It cuts low bits off where the GPU rounds to bfloat16.
     - It keeps bfloat16 as integers, and would multiply those.
+    - It has no infinity and no NaN of float8.
     """
 
     left_out = (overlap_kernels, join_reductions, round_cancelled_products)
@@ -29,7 +31,14 @@ class InterpreterPrinter(TritonPrinter):
             return f"tl.full([], True, tl.int1) & ({text})"
         return text
 
+    def loaded(self, text: str, source: str, target: str) -> str:
+        if source in FLOAT8:
+            return f"libdevice.from_{source}({text})"
+        return convert(text, source, target)
+
     def stored(self, text: str, source: str, target: str) -> str:
+        if target in FLOAT8:
+            return f"libdevice.to_{target}({text})"
         if target == "bfloat16":
             return f"libdevice.rounded({text}).to(tl.bfloat16)"
         return convert(text, source, target)

@@ -6,8 +6,13 @@ run, `interpreted.py` stands in for there, as for libdevice.
 
 from __future__ import annotations
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 STAND_INS = (
     "as_bfloat16",
+    "as_float8_e4m3fn",
+    "as_float8_e5m2",
     "fast_exp",
     "fast_log",
     "fast_sigmoid",
@@ -21,6 +26,27 @@ STAND_INS = (
     "prod",
 )
 
+
+def _float8() -> dict[str, str]:
+    """Casts to float8, as torch's: a conversion of the GPU gives the largest number for what is
+    beyond it. So did torch's to e4m3fn never before 2.12, which gave NaN."""
+    with _disable_current_modes():
+        saturates = bool(torch.full((), 1e9).to(torch.float8_e4m3fn).float().isfinite())
+    beyond = "x" if saturates else 'tl.where(tl.abs(x) > 464.0, float("nan"), x)'
+    return {
+        "as_float8_e4m3fn": f"""
+@triton.jit
+def as_float8_e4m3fn(x):
+    return ({beyond}).to(tl.float8e4nv).to(tl.float32)
+""",
+        "as_float8_e5m2": """
+@triton.jit
+def as_float8_e5m2(x):
+    return tl.where(tl.abs(x) < 61440.0, x.to(tl.float8e5).to(tl.float32), x * float("inf"))
+""",
+    }
+
+
 GPU = {
     "as_bfloat16": """
 @triton.jit
@@ -32,6 +58,7 @@ def as_bfloat16(x):
 def as_float16(x):
     return x.to(tl.float16).to(tl.float32)
 """,
+    **_float8(),
     "exp": '''
 @triton.jit
 def exp(x):

@@ -48,6 +48,10 @@ class Scope:
         """The expression of a computed value."""
         return text
 
+    def loaded(self, text: str, source: str, target: str) -> str:
+        """What was read, in the dtype of registers."""
+        return convert(text, source, target)
+
     def stored(self, text: str, source: str, target: str) -> str:
         """A value on its way to an output of dtype `target`."""
         return convert(text, source, target)

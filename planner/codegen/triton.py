@@ -251,7 +251,7 @@ class TritonPrinter(Scope):
                 # With a cache modifier, though it says what is so anyway, the two loads stay two.
                 again = self._loaded(each, load, dims, ', cache_modifier=".ca"')
                 text = again if each.twice else name
-        self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
+        self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
 
     def _loaded(self, each: Load, load: values.Load, dims: Dims, again: str = "") -> str:
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.

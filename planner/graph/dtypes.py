@@ -26,6 +26,8 @@ _ALL = (
     DType("int16", 2, "int", "tl.int16", "i16"),
     DType("int32", 4, "int", "tl.int32", "i32"),
     DType("int64", 8, "int", "tl.int64", "i64"),
+    DType("float8_e4m3fn", 1, "float", "tl.float8e4nv", "fp8e4nv"),
+    DType("float8_e5m2", 1, "float", "tl.float8e5", "fp8e5"),
     DType("float16", 2, "float", "tl.float16", "fp16"),
     DType("bfloat16", 2, "float", "tl.bfloat16", "bf16"),
     DType("float32", 4, "float", "tl.float32", "fp32"),
@@ -41,10 +43,13 @@ DTYPES = frozenset(d.name for d in _HELD)
 
 FLOATS = frozenset(d.name for d in _HELD if d.kind == "float")
 
-NARROW = frozenset(d.name for d in _HELD if d.kind == "float" and d.nbytes == 2)
-"""Floats of 16 bits, which are float32 in registers."""
+NARROW = frozenset(d.name for d in _HELD if d.kind == "float" and d.nbytes < 4)
+"""Floats of 16 and of 8 bits, which are float32 in registers."""
 
-MATMUL_DTYPES = FLOATS - {"float64"}
+FLOAT8 = frozenset(d.name for d in _HELD if d.kind == "float" and d.nbytes == 1)
+"""Floats of 8 bits: tensors are cast to them and from them, nothing is computed in them."""
+
+MATMUL_DTYPES = FLOATS - FLOAT8 - {"float64"}
 """Those that tensor cores multiply, float32 as tf32 or in several steps."""
 
 INDICES = frozenset({"int32", "int64"})
@@ -66,7 +71,7 @@ _ITEMSIZE = {d.name: d.nbytes for d in _ALL}
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element; unknown dtypes (float8, quantised) count as one byte."""
+    """Bytes of one element; unknown dtypes (quantised ones) count as one byte."""
     return _ITEMSIZE.get(dtype, 1)
 
 

@@ -20,6 +20,8 @@ class Op(Enum):
     RECAST = "recast"  # to a dtype that has other numbers: wrapped around, or whether it is 0
     AS_FLOAT16 = "as_float16"  # rounded to 16 bits, kept in 32
     AS_BFLOAT16 = "as_bfloat16"
+    AS_FLOAT8_E4M3FN = "as_float8_e4m3fn"  # rounded to 8 bits, kept in 32
+    AS_FLOAT8_E5M2 = "as_float8_e5m2"
     BITCAST = "bitcast"  # the same bits, as another dtype of equal size
 
     ADD = "add"  # self + other * alpha

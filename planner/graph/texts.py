@@ -72,6 +72,8 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
     Op.RECAST: _only("{self}"),
     Op.AS_FLOAT16: _only("as_float16({self})"),
     Op.AS_BFLOAT16: _only("as_bfloat16({self})"),
+    Op.AS_FLOAT8_E4M3FN: _only("as_float8_e4m3fn({self})"),
+    Op.AS_FLOAT8_E5M2: _only("as_float8_e5m2({self})"),
     Op.BITCAST: _only("tl.cast({self}, {dtype}, bitcast=True)"),
     Op.ADD: {
         Accuracy.EXACT: OpText(

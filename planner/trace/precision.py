@@ -7,7 +7,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
 from ..errors import Refused
-from ..graph.dtypes import NARROW, register_dtype
+from ..graph.dtypes import FLOAT8, MATMUL_DTYPES, NARROW, register_dtype
 from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.numbers import stored
 from ..graph.op import Op
@@ -65,6 +65,8 @@ def rounds(group: Graph, node: Node) -> bool:
     rounded in any case; with the numerics of eager the result of every operation does."""
     if node.type is None or node.type.dtype not in NARROW:
         return False
+    if node.type.dtype in FLOAT8:
+        return isinstance(row(node), Cast)  # Triton's own conversion keeps the largest number.
     users = list(group.users(node.id))
     if group.numerics == "eager":
         return bool(users) and isinstance(row(node), (Pointwise, Cast, Reduction, Contraction))
@@ -102,7 +104,7 @@ def held(group: Graph, node: int) -> str | None:
         this = group.nodes[node]
         if this.type is None:
             return None
-        if this.type.dtype in NARROW:
+        if this.type.dtype in NARROW & MATMUL_DTYPES:
             return this.type.dtype
         if len(this.inputs) != 1 or not _passes_on(this):
             return None

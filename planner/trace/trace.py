@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ..errors import Refused
-from ..graph.dtypes import DTYPES, NARROW, is_float, register_dtype
+from ..graph.dtypes import DTYPES, FLOAT8, NARROW, is_float, register_dtype
 from ..graph.graph import Arg, Graph, Node, Ref, TensorType
 from ..graph.numbers import converted, stored
 from ..graph.op import Accuracy, Op
@@ -69,8 +69,13 @@ windows are computed for each of them: two steps of a stencil of nine points mak
 steps 729. Beyond this neither planning nor compilation ends in time."""
 
 
-ROUNDED_TO = {"float16": Op.AS_FLOAT16, "bfloat16": Op.AS_BFLOAT16}
-"""By 16-bit dtype what rounds to it."""
+ROUNDED_TO = {
+    "float16": Op.AS_FLOAT16,
+    "bfloat16": Op.AS_BFLOAT16,
+    "float8_e4m3fn": Op.AS_FLOAT8_E4M3FN,
+    "float8_e5m2": Op.AS_FLOAT8_E5M2,
+}
+"""By float dtype of 16 or 8 bits what rounds to it."""
 
 
 @by_identity(16)
@@ -291,14 +296,14 @@ class Tracer:
                 own = converted(number, source, _type(node).dtype)
                 return self.add(Literal(own), dims, _type(node).dtype, node)
         target = _type(node).dtype
-        if not is_float(target):
-            # An integer, or whether it is 0, shows what registers keep beyond 16 bits.
+        if not is_float(target) or target in FLOAT8:
+            # It shows what registers keep beyond 16 bits: an integer, or whether it is 0.
             value = self._as_stored(value, self.group.nodes[_source(node)])
         kind = conversion(self.values[value], register_dtype(target))
         return self.add(kind, dims, target, node)
 
     def _has(self, value: int, dtype: str) -> bool:
-        """Whether a 16-bit dtype has every number that a value can be."""
+        """Whether a dtype of 16 or 8 bits has every number that a value can be."""
         match self.values[value].kind:
             case Load(dtype=stored):
                 pass
@@ -306,7 +311,7 @@ class Tracer:
                 return True
             case _:
                 stored = self.values[value].dtype
-        return stored in (dtype, "bool", "uint8", "int8")
+        return stored in (dtype, "bool") or (stored in ("uint8", "int8") and dtype not in FLOAT8)
 
     def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> Reading:
         if any(windows):

@@ -382,3 +382,15 @@ def test_the_state_of_random_numbers_is_not_compared():
         Node(4, "words", "aten.argmax.default", (Ref(2),), type=seed),
     )
     assert gate._states(Graph(nodes, (2, 3, None, 4))) == {1}
+
+
+def test_results_of_float8_are_judged() -> None:
+    def quantised(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / 448.0
+        return (x / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+
+    assert judged(quantised, ROWS, plant=nothing) is None
+    assert judged(quantised, ROWS * 1e-5, plant=nothing) is None
+    found = judged(quantised, ROWS, plant=lambda out: out[9].copy_(out[10]))
+    assert found is not None
+    assert "beyond" in found
