@@ -44,3 +44,21 @@ class Builder:
     def node(self, op: str, args: tuple, type_: TensorType | None, kwargs: tuple = ()) -> Ref:
         self.nodes.append(Node(len(self.nodes), f"n{len(self.nodes)}", op, args, kwargs, type_))
         return Ref(len(self.nodes) - 1)
+
+
+def product(
+    rows: int,
+    summed: int,
+    columns: int,
+    dtype: str = "bfloat16",
+    turned: tuple[bool, bool] = (False, False),
+    bias: bool = False,
+) -> Graph:
+    """x @ w. turned: whether either lies in memory with its rows and columns exchanged."""
+    b = Builder()
+    x = b.input(rows, summed, dtype=dtype, stride=(1, rows) if turned[0] else ())
+    w = b.input(summed, columns, dtype=dtype, stride=(1, summed) if turned[1] else ())
+    if bias:
+        row = b.input(columns, dtype=dtype)
+        return b.graph(b.op("addmm.default", row, x, w, shape=(rows, columns)))
+    return b.graph(b.op("mm.default", x, w, shape=(rows, columns)))
