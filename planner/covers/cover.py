@@ -16,7 +16,7 @@ from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
 from ..groups.group import Part, copies_in, is_copied, with_free_nodes
 from ..groups.legality import LARGEST_GROUP, Dependences, may_join
-from ..lowerings.registry import ATEN, REGIONAL, TRITON, lowering_of
+from ..lowerings.registry import CALLS, REGIONAL, TRITON, lowering_of
 from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
 from ..versions import versions
@@ -244,11 +244,13 @@ def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
 def _group_plan(
     graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...], device: DeviceProfile
 ) -> GroupPlan:
-    """A group by the model: as one kernel, or left to ATen and the vendor's products."""
+    """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's
+    products."""
     part = Part.of(graph, nodes, copies)
     best = None if pricing.is_lone_product(part) else TRITON.modelled(part, device, cover_s)
     if best is None or pricing.is_vendors(part, best.seconds, device):
-        best = ATEN.modelled(part, device, cover_s)
+        calls = (each.modelled(part, device, cover_s) for each in CALLS)
+        best = min((c for c in calls if c is not None), key=lambda call: call.seconds)
     return best.plan(nodes, part.key, copies)
 
 

@@ -13,6 +13,7 @@ from ..groups.group import Part
 from ..groups.legality import has_nest
 from ..lowerings.aten import aten_s
 from ..lowerings.triton import space_for
+from ..lowerings.vendor import best_padded
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
@@ -33,13 +34,21 @@ def modelled_s(part: Part, device: DeviceProfile) -> float | None:
     found = quick_s(part, device)
     if found is None or not part.contracts:
         return found
-    return min(found, aten_s(part.group, device))
+    return min(found, called_s(part, device))
 
 
 def seconds(part: Part, device: DeviceProfile) -> float:
     """Seconds of a group; where it has no kernel, as ATen runs it."""
     found = modelled_s(part, device)
-    return aten_s(part.group, device) if found is None else found
+    return called_s(part, device) if found is None else found
+
+
+def called_s(part: Part, device: DeviceProfile) -> float:
+    """Seconds of a group by ATen or, where it has a product whose rows do not start aligned, by the
+    vendor's call on padded operands."""
+    padded = best_padded(part, device) if part.contracts else None
+    usual_s = aten_s(part.group, device)
+    return usual_s if padded is None else min(padded.seconds, usual_s)
 
 
 def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:
@@ -69,5 +78,6 @@ def is_lone_product(part: Part) -> bool:
 
 
 def is_vendors(part: Part, found_s: float, device: DeviceProfile) -> bool:
-    """Whether the vendor's products with ATen around them are no slower than these seconds."""
-    return part.contracts and aten_s(part.group, device) <= found_s
+    """Whether the vendor's products with ATen around them, or its padded call, are no slower than
+    these seconds."""
+    return part.contracts and called_s(part, device) <= found_s

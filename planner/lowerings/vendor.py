@@ -9,18 +9,26 @@ Roundings on the way are not looked at: what passes is decided where numbers are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+from ..costs import matrix
+from ..costs.device import DeviceProfile
 from ..errors import Refusal, Refused
 from ..graph.graph import Graph
+from ..graph.ops import Contraction, View, is_input, row
+from ..groups.group import Part
 from ..plan import LoweringName
 from ..trace.trace import trace
 from ..values.values import Values
 from ..vendor.attention import attention
 from ..vendor.linear import linear_gelu, linear_padded, linear_relu, linear_sum
 from ..vendor.operands import Other
-from .base import GroupSite, Lowering
+from .base import CoverSeconds, GroupSite, Lowering, Modelled
+
+PADDED = "linear_padded"
+"""The call on operands with zeros around them, so that all rows start aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +42,26 @@ class Equal:
 
 def equals(group: Graph) -> tuple[Equal, ...]:
     """The vendor calls that compute what the group computes."""
-    if len(group.outputs) != 1:
-        return ()
-    try:
-        values = trace(group)
-    except Refused:
-        return ()
-    found = []
-    for name, made in _CALLS.items():
-        try:
-            found.append(Equal(name, made(group, values)))
-        except Other:
-            continue
-    return tuple(found)
+    return tuple(_equals(group, _CALLS))
 
 
 def equal(group: Graph, name: str) -> Graph | None:
     """The graph of the vendor's call of that name."""
-    return next((e.graph for e in equals(group) if e.name == name), None)
+    return next((e.graph for e in _equals(group, [name] if name in _CALLS else [])), None)
+
+
+def _equals(group: Graph, names: Iterable[str]) -> Iterator[Equal]:
+    if len(group.outputs) != 1:
+        return
+    try:
+        values = trace(group)
+    except Refused:
+        return
+    for name in names:
+        try:
+            yield Equal(name, _CALLS[name](group, values))
+        except Other:
+            continue
 
 
 _CALLS: dict[str, Callable[[Graph, Values], Graph]] = {
@@ -59,13 +69,56 @@ _CALLS: dict[str, Callable[[Graph, Values], Graph]] = {
     "linear_relu": linear_relu,
     "linear_gelu": linear_gelu,
     "linear_sum": linear_sum,
-    "linear_padded": linear_padded,
+    PADDED: linear_padded,
 }
 """By name, what gives the graph of a call that computes a group, or raises Other."""
 
 
+_SURE = 1.25
+"""Times as fast as the product itself the padded one must be to be planned unmeasured: it launches
+several kernels more."""
+
+
+@lru_cache(maxsize=1024)
+def best_padded(part: Part, device: DeviceProfile) -> Modelled | None:
+    """The padded call for a group with a product whose rows do not start aligned, where it is much
+    faster: of the other calls the model knows only that they are measured."""
+    group = part.group
+    products = [n.id for n in group.nodes if isinstance(row(n), Contraction)]
+    if not any(matrix.unaligned(group, node) > 1 for node in products):
+        return None
+    made = equal(group, PADDED)
+    if made is None:
+        return None
+    times = _times(group, made, device)
+    if _SURE * sum(times) > sum(matrix.vendor_s(group, node, device) for node in products):
+        return None
+    return Modelled("vendor", sum(times), options=PADDED, kernels=len(times))
+
+
+def _times(group: Graph, made: Graph, device: DeviceProfile) -> list[float]:
+    """Seconds of each kernel of the calls that compute a group: products by the vendor's rate, all
+    else that is no view by the speed of memory, and a copy of a result that lies in other strides
+    than the group's."""
+    found = []
+    for node in made.nodes:
+        if isinstance(row(node), Contraction):
+            found.append(matrix.vendor_s(made, node.id, device))
+        elif not is_input(node) and not isinstance(row(node), View):
+            ends = (*(made.nodes[i].type for i in node.inputs), node.type)
+            found.append(device.stream_s(sum(t.nbytes for t in ends if t)))
+    (wanted,), (result,) = group.outputs, made.outputs
+    own, given = group.nodes[wanted or 0].type, made.nodes[result or 0].type
+    if own and given and own.stride != given.stride:
+        found.append(device.stream_s(2 * own.nbytes))
+    return found
+
+
 class Vendor(Lowering):
     name: LoweringName = "vendor"
+
+    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+        return best_padded(part, device)
 
     def options(self, group: Graph) -> tuple[str, ...]:
         return tuple(each.name for each in equals(group))

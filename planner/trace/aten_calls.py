@@ -52,6 +52,9 @@ class Calls:
     def shape(self, value: Ref) -> tuple[int, ...]:
         return tuple(self._made[value.node].shape)
 
+    def stride(self, value: Ref) -> tuple[int, ...]:
+        return self._made[value.node].stride()
+
     def operand(self, load: Load, dtype: str, axes: Sequence[Factors]) -> Ref:
         """What a load reads, as a tensor with one dimension for each of `axes`; repeated along
         the factors on which it does not depend."""

@@ -90,28 +90,59 @@ def linear_sum(group: Graph, values: Values) -> Graph:
 
 
 def linear_padded(group: Graph, values: Values) -> Graph:
-    """x @ w, perhaps with a bias, of which the result's rows would not start aligned: with as many
-    columns of zeros as it takes, left out of what is returned."""
+    """x @ w, perhaps with a bias, where rows of an operand or of the result would not start
+    aligned: with as many zeros around as it takes, left out of what is returned."""
     read = _read(group, values)
     rows, summed, columns = read.axes
-    width = values.size(columns)
-    more = -width % (_ALIGNED // itemsize(read.dtype))
-    if not more or read.whole is not None:
-        raise Other("the rows start aligned")
+    if read.whole is not None:
+        raise Other("not the sum of a product and a row")
     if _coefficients(group, [read.bias] if read.bias else []) != [1.0] * (1 + bool(read.bias)):
         raise Other("a factor that the call does not have")
     calls = Calls(group, values)
     x = calls.operand(read.x.load, read.dtype, (rows, summed))
     w = calls.operand(read.w.load, read.dtype, (columns, summed))
-    w = calls.permute(calls.call("constant_pad_nd.default", w, (0, 0, 0, more)), (1, 0))
+    whole = _ALIGNED // itemsize(read.dtype)
+    height, width = values.size(rows), values.size(columns)
+    x_rows, x_summed = _ragged(calls, x, whole)
+    w_columns, w_summed = _ragged(calls, w, whole)
+    ragged = x_rows, x_summed or w_summed, w_columns or bool(width % whole)
+    if not any(ragged):
+        raise Other("the rows start aligned")
+    sizes = height, values.size(summed), width
+    m, k, n = (-size % whole if odd else 0 for size, odd in zip(sizes, ragged, strict=True))
+    x = _padded(calls, x, (m, k), x_rows or x_summed)
+    w = calls.permute(_padded(calls, w, (n, k), w_columns or w_summed), (1, 0))
     if read.bias is None:
         found = calls.call("mm.default", x, w)
     else:
         bias = calls.operand(read.bias.load, read.dtype, (columns,))
-        bias = calls.call("constant_pad_nd.default", bias, (0, more))
+        bias = calls.call("constant_pad_nd.default", bias, (0, n)) if n else bias
         found = calls.call("addmm.default", bias, x, w)
-    found = calls.call("slice.Tensor", found, 1, 0, width)
+    found = calls.call("slice.Tensor", found, 0, 0, height) if m else found
+    found = calls.call("slice.Tensor", found, 1, 0, width) if n else found
     return calls.finish(calls.result(found, (rows, columns), values.outputs[0]))
+
+
+def _ragged(calls: Calls, matrix: Ref, whole: int) -> tuple[bool, bool]:
+    """Which dimension of a matrix lies dense in memory in rows that do not start on multiples of
+    `whole` elements, if one does. One that is dense nowhere the library copies itself."""
+    (height, width), (down, across) = calls.shape(matrix), calls.stride(matrix)
+    if across == 1:
+        return False, height > 1 and bool(down % whole)
+    return down == 1 and width > 1 and bool(across % whole), False
+
+
+def _padded(calls: Calls, matrix: Ref, more: tuple[int, int], moved: bool) -> Ref:
+    """A matrix with more rows and columns of zeros, dense in the order of memory that it has.
+    moved: it needs a place of its own even without them."""
+    if not any(more) and not moved:
+        return matrix
+    turned = calls.stride(matrix)[1] != 1
+    rows, columns = reversed(more) if turned else more
+    order = (1, 0) if turned else (0, 1)
+    dense = calls.permute(matrix, order)
+    dense = calls.call("constant_pad_nd.default", dense, (0, columns, 0, rows))
+    return calls.permute(dense, order)
 
 
 def _activated(group: Graph, values: Values, name: str) -> Graph:

@@ -476,26 +476,6 @@ def test_a_matrix_that_is_added_is_the_products_third_operand(function: Function
     assert the_call(graph, "addmm")
 
 
-def product(x, w):
-    return x @ w.t()
-
-
-def linear(x, w, b):
-    return F.linear(x, w, b)
-
-
-@pytest.mark.parametrize("function", [product, linear], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_that_would_not_start_aligned_are_written_wider(function, dtype):
-    bias, width = function is linear, 28 if dtype == torch.float32 else 32
-    inputs = [normal(15, 16), normal(width - 3, 16), normal(width - 3)][: 2 + bias]
-    graph = compared(function, [x.to(dtype) for x in inputs], "linear_padded")
-    call = the_call(graph, "addmm" if bias else "mm")
-    assert call.type is not None
-    assert call.type.shape == (15, width)
-    assert found(function, [normal(15, 16), normal(24, 16), normal(24)][: 2 + bias])[1] == ()
-
-
 def full_bias(x, w, b):
     return F.relu(x @ w.t() + b[:, None] + b)
 
