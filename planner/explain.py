@@ -13,6 +13,7 @@ from .config import LOOP, Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
 from .covers.cover import cut_edges
+from .covers.pricing import called_s
 from .errors import PlanError, Refusal, Refused
 from .explanation import (
     Alone,
@@ -29,10 +30,10 @@ from .explanation import (
     Side,
     Tensor,
 )
-from .graph.graph import Graph, key
+from .graph.graph import Graph, kernel_key, key
 from .graph.ops import Contraction, is_compute, is_free, is_input, row
 from .graph.varying import bucket_name, is_varying
-from .groups.group import is_copied, subgraph, with_free_nodes
+from .groups.group import Part, is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
 from .lowerings.aten import aten_s
@@ -250,7 +251,8 @@ class _Work:
             if isinstance(seconds, Refusal):
                 return None
             contracts = any(isinstance(row(node), Contraction) for node in part.nodes)
-            found += min(seconds, aten_s(part, self.device)) if contracts else seconds
+            called = Part(kernel_key(part), part)
+            found += min(seconds, called_s(called, self.device)) if contracts else seconds
         return found
 
     def _part(self, nodes: Collection[int], copies: tuple[int, ...] = ()) -> Graph:

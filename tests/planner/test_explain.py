@@ -284,6 +284,15 @@ def test_neighbours_that_would_be_faster_together():
     assert boundary.apart_s == pytest.approx(apart_s)
 
 
+def test_a_padded_product_stands_apart_by_its_own_seconds():
+    x, w = tensor(4096, 2047, dtype=HALF), tensor(4096, 2047, dtype=HALF)
+    graph = graph_of(lambda x, w: (x @ w.t()).exp().sin(), [x, w])
+    plan = modelled_plan(graph, H200)
+    assert [g.options for g in plan.groups] == ["linear_padded", ""]
+    (boundary,) = explain(graph, plan, H200).boundaries
+    assert boundary.apart_s == pytest.approx(plan.predicted, rel=0.05)
+
+
 def test_a_path_that_comes_back():
     graph = graph_of(lambda x: torch.exp(x).cumsum(-1) + torch.exp(x), [tensor(4096, 4096)])
     explanation = explain(graph, modelled_plan(graph, H200), H200)
