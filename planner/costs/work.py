@@ -46,6 +46,7 @@ _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns 
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
 _LANES_OF_A_ROW = 4  # A product's results lie with each row on so many lanes of a warp.
+_LANES_OF_A_COLUMN = 8  # And with each column.
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
     items, blocks = _sorted_out(program), program.blocks
     found, programs = Arithmetic(), tiles_in_all(program)
     for some in items.plain:
-        elements = blocks.elements(some.axes)
+        elements = blocks.elements(some.axes) * _lanes_alike(program, some.axes, num_warps)
         found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
     for moved in items.moved:
         slots = moved.count * _access_slots(moved.access, program, num_warps)
@@ -175,6 +176,18 @@ def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
         more = _of_reduction(program, num_warps, each, by_lane)
         found = found.plus(more, turns(loops, blocks) * programs)
     return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
+
+
+def _lanes_alike(program: TileProgram, axes: frozenset[int], num_warps: int) -> float:
+    """How many threads compute the same value over these axes. Beside a product a lane of a warp
+    has two of 16 rows and a fourth of their columns, and computes for itself what is needed of
+    each column. The SASS of kernels for sm_90 shows it."""
+    rows = {each.m for each in program.mmas.values()}
+    columns = {axis for each in program.mmas.values() for axis in (each.n, each.k)}
+    if axes & rows or not axes & columns:
+        return 1.0
+    high = min(program.blocks.sizes[axis] for axis in rows)
+    return max(1.0, min(_LANES_OF_A_COLUMN * num_warps, high / 2))
 
 
 @dataclass(slots=True)
