@@ -9,9 +9,10 @@ Roundings on the way are not looked at: what passes is decided where numbers are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 from ..costs import matrix
 from ..costs.device import DeviceProfile
@@ -47,24 +48,27 @@ def equals(group: Graph) -> tuple[Equal, ...]:
 
 def equal(group: Graph, name: str) -> Graph | None:
     """The graph of the vendor's call of that name."""
-    return next((e.graph for e in _equals(group, [name] if name in _CALLS else [])), None)
+    made = _BUILT.get(name)
+    return next((e.graph for e in _equals(group, {name: made})), None) if made else None
 
 
-def _equals(group: Graph, names: Iterable[str]) -> Iterator[Equal]:
+def _equals(group: Graph, calls: Mapping[str, _Call]) -> Iterator[Equal]:
     if len(group.outputs) != 1:
         return
     try:
         values = trace(group)
     except Refused:
         return
-    for name in names:
+    for name, made in calls.items():
         try:
-            yield Equal(name, _CALLS[name](group, values))
+            yield Equal(name, made(group, values))
         except Other:
             continue
 
 
-_CALLS: dict[str, Callable[[Graph, Values], Graph]] = {
+_Call: TypeAlias = Callable[[Graph, Values], Graph]
+
+_CALLS: dict[str, _Call] = {
     "attention": attention,
     "linear_relu": linear_relu,
     "linear_gelu": linear_gelu,
@@ -72,6 +76,9 @@ _CALLS: dict[str, Callable[[Graph, Values], Graph]] = {
     PADDED: linear_padded,
 }
 """By name, what gives the graph of a call that computes a group, or raises Other."""
+
+_BUILT: dict[str, _Call] = {**_CALLS, PADDED: partial(linear_padded, always=True)}
+"""The same for a plan that names one. Of the sizes that share a plan some may need no padding."""
 
 
 _SURE = 1.25

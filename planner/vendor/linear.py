@@ -89,9 +89,10 @@ def linear_sum(group: Graph, values: Values) -> Graph:
     return calls.finish(calls.result(found, (rows, columns), values.outputs[0]))
 
 
-def linear_padded(group: Graph, values: Values) -> Graph:
+def linear_padded(group: Graph, values: Values, *, always: bool = False) -> Graph:
     """x @ w, perhaps with a bias, where rows of an operand or of the result would not start
-    aligned: with as many zeros around as it takes, left out of what is returned."""
+    aligned: with as many zeros around as it takes, left out of what is returned. always: also
+    where it takes none."""
     read = _read(group, values)
     rows, summed, columns = read.axes
     if read.whole is not None:
@@ -106,7 +107,7 @@ def linear_padded(group: Graph, values: Values) -> Graph:
     x_rows, x_summed = _ragged(calls, x, whole)
     w_columns, w_summed = _ragged(calls, w, whole)
     ragged = x_rows, x_summed or w_summed, w_columns or bool(width % whole)
-    if not any(ragged):
+    if not any(ragged) and not always:
         raise Other("the rows start aligned")
     sizes = height, values.size(summed), width
     m, k, n = (-size % whole if odd else 0 for size, odd in zip(sizes, ragged, strict=True))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.matrix import alignment, vendor_s
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.graph.graph import Graph, Ref, TensorType
+from fusionplan.planner.graph.graph import Graph, Ref, TensorType, key
 from fusionplan.planner.lowerings.registry import calls
 from fusionplan.planner.lowerings.vendor import equals
 from fusionplan.planner.runtime.executor import Executor
@@ -108,3 +110,13 @@ def test_the_padded_result_has_eagers_strides(bias: bool) -> None:
     (actual,) = Executor(captured_of(graph, CPU), plan, CPU).boxed([*tensors])
     assert actual.stride() == (1001, 1)
     assert check(expected(graph, tensors, CPU), [actual], "given") is None
+
+
+def test_a_plan_shared_by_sizes_of_which_some_need_no_padding_runs_them() -> None:
+    plan = modelled_plan(product(256, 4096, 1001, turned=(False, True)), H200)
+    assert [group.options for group in plan.groups] == ["linear_padded"]
+    graph = product(32, 64, 24, turned=(False, True))
+    tensors = inputs(graph)
+    executor = Executor(captured_of(graph, CPU), replace(plan, graph_key=key(graph)), CPU)
+    assert "constant_pad_nd" not in executor.text
+    assert check(expected(graph, tensors, CPU), executor.boxed([*tensors]), "given") is None
