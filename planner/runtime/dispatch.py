@@ -21,6 +21,7 @@ from torch._dynamo.exc import RestartAnalysis, ShortenTraceback, SkipFrame
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..capture.attention_calls import attention_chosen
 from ..capture.capture import Captured, Stage, capture, decompositions, hint, is_dynamic, specialise
 from ..capture.layouts import laid_out
 from ..capture.saving import RESULTS, partition
@@ -169,7 +170,8 @@ class Dispatcher:
         )
         try:
             with phase("trace"):
-                compiled: Callable[..., Any] = compiler(gm, inputs)
+                chosen = attention_chosen(gm, self.policy.numerics)
+                compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
             return compiled
         except _Whole as whole:

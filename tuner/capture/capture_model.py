@@ -15,6 +15,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...planner.capture.attention_calls import attention_chosen
 from ...planner.capture.capture import (
     Captured,
     Stage,
@@ -237,7 +238,8 @@ class _Collector:
             partition_fn=partition,
             decompositions=decompositions(),
         )
-        compiled: Callable[..., Any] = compiler(gm, inputs)
+        chosen = attention_chosen(gm, self._numerics)
+        compiled: Callable[..., Any] = compiler(chosen, inputs)
         return compiled
 
     def result(self) -> CapturedModel:

@@ -74,13 +74,13 @@ def _table() -> Decompositions:
     table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
     table.update(get_decompositions(_OPENED))
     table.update(_OWN)
-    return {op: _inside(function) for op, function in table.items()}
+    return {op: inside(function) for op, function in table.items()}
 
 
 _depth = threading.local()
 
 
-def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+def inside(function: Callable[..., Any]) -> Callable[..., Any]:
     """A decomposition that knows whether it runs inside of another one."""
 
     @functools.wraps(function)

@@ -1,0 +1,315 @@
+"""Calls of attention in a graph from Dynamo, before AOTAutograd opens them.
+
+Torch decides how attention is computed while AOTAutograd traces the call, by the operands that it
+has then. A mask that is only spread over heads and queries has no fused kernel, so that the choice
+is a formula in float32, also where the mask keeps every key. So a mask that follows from positions
+and numbers is taken away before. Where torch would still choose the formula, numbers of 16 bits
+get one whose products are of 16 bits, with sums and softmax in float32, as in fused kernels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..graph.graph import Numerics
+from .decompositions.decompose import decompositions, inside
+from .masks.derived_values import known
+from .masks.masks import Band, band
+
+__all__ = ["attention", "attention_chosen"]
+
+log = logging.getLogger(__name__)
+
+_CALLS = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+MOST_NODES = 400
+"""Operations behind one mask; that of a model is made of some fifty, and every one is traced."""
+
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+def attention_chosen(gm: fx.GraphModule, numerics: Numerics) -> fx.GraphModule:
+    """The Dynamo graph with such calls, or `gm` itself where there is none. `gm` is left as it
+    is. With the numerics of eager only masks are taken away."""
+    calls = [n for n in gm.graph.nodes if n.op == "call_function" and n.target in _CALLS]
+    if not calls:
+        return gm
+    try:
+        return _rewritten(gm, _seen(gm, calls), numerics)
+    except Exception:  # whatever the user's operations raise, the model must run
+        log.debug("attention stays as it is", exc_info=True)
+        return gm
+
+
+def _rewritten(gm: fx.GraphModule, seen: dict[fx.Node, Band], numerics: Numerics) -> fx.GraphModule:
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    output = graph.graph_copy(gm.graph, copies)
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(output).meta = dict(last.meta)
+    changed = False
+    for node, copy in copies.items():
+        if node.op != "call_function" or node.target not in _CALLS:
+            continue
+        if node in seen and _takes(node, seen[node]):
+            new = {"attn_mask": None, "is_causal": not seen[node].is_all}
+            copy.args, copy.kwargs = (), {**_arguments(copy), **new}
+            changed = True
+        if numerics == "fast" and _may_be_opened(node):
+            copy.target = attention
+            changed = True
+    if not changed:
+        return gm
+    found = fx.GraphModule(gm, graph)
+    # AOTAutograd reads more of a module than its graph, as the names of its parameters.
+    for name, value in vars(gm).items():
+        vars(found).setdefault(name, value)
+    found.meta = dict(gm.meta)
+    return found
+
+
+def _arguments(call: fx.Node) -> dict[str, Any]:
+    return {**dict(zip(_NAMES, call.args, strict=False)), **call.kwargs}
+
+
+# --- masks ---
+
+
+def _takes(call: fx.Node, seen: Band) -> bool:
+    """Whether the call without its mask, perhaps causal, keeps the same keys."""
+    given = _arguments(call)
+    sizes = [_value(given[name]).shape[-2] for name in ("query", "key")]
+    if given.get("is_causal", False) is not False or not seen.is_seen_by_all(*sizes):
+        return False
+    return seen.is_all or seen.is_causal(*sizes)
+
+
+def _seen(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> dict[fx.Node, Band]:
+    """By call, which keys its mask keeps, where that is known."""
+    masks = {call: _arguments(call).get("attn_mask") for call in calls}
+    bands: dict[fx.Node, Band | None] = {}
+    for mask in dict.fromkeys(m for m in masks.values() if isinstance(m, fx.Node)):
+        try:
+            bands[mask] = _band(gm, mask)
+        except Exception:  # as above: with its mask the graph still has its calls
+            log.debug("the mask %s is not derived", mask, exc_info=True)
+    each = ((call, bands.get(mask)) for call, mask in masks.items() if isinstance(mask, fx.Node))
+    return {call: found for call, found in each if found is not None}
+
+
+def _band(gm: fx.GraphModule, mask: fx.Node) -> Band | None:
+    """The keys that a mask keeps, where that follows from positions and numbers."""
+    needed = _needed(gm.graph, mask)
+    if len(needed) > MOST_NODES:
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [_on_cpu(_value(n)) for n in needed if n.op == "placeholder"]
+            run = fx.Interpreter(_behind(gm, mask, needed)).run
+            traced = make_fx(run, decomposition_table=decompositions())(*fakes)
+        (end,) = traced.graph.output_node().all_input_nodes
+        value = known(traced.graph).get(end)
+        return None if value is None else band(value, end.meta["val"].dtype)
+
+
+def _behind(gm: fx.GraphModule, mask: fx.Node, needed: Sequence[fx.Node]) -> fx.GraphModule:
+    """What computes a mask, on a CPU: what is derived is the same on any device."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in needed:
+        copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+        copy.args = map_aggregate(copy.args, _without_device)
+        copy.kwargs = map_aggregate(copy.kwargs, _without_device)
+    graph.output(copies[mask])
+    return fx.GraphModule(gm, graph)
+
+
+def _needed(graph: fx.Graph, mask: fx.Node) -> Sequence[fx.Node]:
+    """A mask and all that it is computed from, in order. Raises ValueError where an operation
+    writes into one of these: which value a reader finds is for AOTAutograd to say."""
+    needed, pending = set[fx.Node](), [mask]
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending += node.all_input_nodes
+    for node in graph.nodes:
+        if any(_source(written) in needed for written in _written(node)):
+            raise ValueError(f"{node} writes into what a mask is computed from")
+    return [node for node in graph.nodes if node in needed]
+
+
+def _source(view: fx.Node) -> fx.Node:
+    """The value of which this may be a view, and that of which that may be one, and so on: the
+    first that no operation made of a first argument."""
+    while view.op in ("call_function", "call_method") and view.all_input_nodes:
+        view = view.all_input_nodes[0]
+    return view
+
+
+def _written(node: fx.Node) -> Sequence[fx.Node]:
+    """The operands that an operation may write into."""
+    target, read = node.target, node.all_input_nodes
+    if node.op == "call_method":
+        return read[:1] if _names_write(str(target)) else ()
+    if node.op != "call_function":
+        return ()
+    if isinstance(target, torch._ops.OpOverload):
+        return read if target._schema.is_mutable else ()
+    if _names_write(getattr(target, "__name__", "")) or "out" in node.kwargs:
+        return read
+    return read if _is_in_place(node) else ()
+
+
+def _names_write(name: str) -> bool:
+    if name.strip("_") in _IN_PLACE:
+        return True
+    return name.endswith("_") and not name.endswith("__") and name not in _KEYWORDS
+
+
+_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+
+_IN_PLACE = frozenset(["setitem", *(f"i{name}" for name in _ARITHMETIC.split(" "))])
+"""Operators that write, by the name of their function."""
+
+_KEYWORDS = ("and_", "or_", "not_", "is_")
+"""Functions of `operator` that are named so for they cannot have the name of a keyword."""
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    try:
+        given = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False  # one of C, which says by its name that it writes
+    return given.arguments.get("inplace") is True
+
+
+def _without_device(argument: Any) -> Any:
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+
+def _on_cpu(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+
+
+def _value(node: Any) -> torch.Tensor:
+    """A tensor's metadata. Raises ValueError where it has none, or sizes that vary."""
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or type(value) not in (FakeTensor, nn.Parameter):
+        raise ValueError(f"{node} is no plain tensor")
+    if any(isinstance(n, torch.SymInt) for n in value.shape):
+        raise ValueError(f"{node} has sizes that vary")
+    return value
+
+
+# --- the formula ---
+
+
+def _may_be_opened(call: fx.Node) -> bool:
+    """Whether the formula may be ours: on CUDA, of 16-bit numbers, without dropout."""
+    given = _arguments(call)
+    query = given["query"].meta.get("example_value")
+    if not isinstance(query, torch.Tensor) or given.get("dropout_p", 0.0) != 0.0:
+        return False
+    return query.device.type == "cuda" and query.layout is torch.strided
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` by a kernel of a library where torch has one, else opened."""
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    if _is_for_torch(query, key, value) or _has_kernel(*given, enable_gqa):
+        found: torch.Tensor = F.scaled_dot_product_attention(
+            *given, scale=scale, enable_gqa=enable_gqa
+        )
+        return found
+    if enable_gqa:
+        shared = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(shared, -3) for x in (key, value))
+    if is_causal:
+        attn_mask = _causal(query, key)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    opened: torch.Tensor = _formula(query, key, value, attn_mask, scale, is_causal)
+    return opened
+
+
+def _is_for_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether torch's own formula is as good: of wide or no numbers, or where it takes part in
+    what else is under way."""
+    return (
+        query.dtype not in _NARROW
+        or not query.dtype == key.dtype == value.dtype
+        or key.shape[-2] == 0
+        or torch.is_autocast_enabled(query.device.type)
+        or torch._C._get_math_sdp_allow_fp16_bf16_reduction()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _has_kernel(*given: Any) -> bool:
+    """Whether torch computes attention by a fused kernel. Without a GPU it does not."""
+    backends = torch.backends.cuda
+    params = backends.SDPAParams(*given)
+    return (
+        backends.can_use_flash_attention(params)
+        or backends.can_use_efficient_attention(params)
+        or backends.can_use_cudnn_attention(params)
+    )
+
+
+def _causal(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    queries = torch.arange(query.shape[-2], device=query.device)
+    keys = torch.arange(key.shape[-2], device=query.device)
+    return queries.unsqueeze(1) >= keys
+
+
+@inside
+def _formula(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> torch.Tensor:
+    """softmax(scale * q @ k^T + mask) @ v. Products of 16-bit numbers that are only spread to
+    float32 are those of the 16-bit numbers, on tensor cores; the weights are rounded as in flash
+    attention."""
+    scores = torch.matmul(query.float(), key.float().transpose(-2, -1)) * scale
+    if mask is None:
+        weights = torch.softmax(scores, -1)
+    else:
+        if mask.dtype == torch.bool:
+            mask = torch.where(mask, scores.new_zeros(()), scores.new_full((), -math.inf))
+        scores = scores + mask
+        weights = torch.softmax(scores, -1) if is_causal else _safe_softmax(scores)
+    return torch.matmul(weights.to(value.dtype), value)
+
+
+def _safe_softmax(scores: torch.Tensor) -> torch.Tensor:
+    """The softmax, and 0 in rows that are -inf throughout. Its gradient needs none through the
+    maximum, on which the result does not depend."""
+    largest = scores.detach().amax(-1, keepdim=True)
+    weights = torch.exp(scores - torch.where(largest == -math.inf, 0.0, largest))
+    total = weights.sum(-1, keepdim=True)
+    return weights / torch.where(total == 0, 1.0, total)
