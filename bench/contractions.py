@@ -177,6 +177,32 @@ def attn_naive_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor
     return _normal(device, *[_heads(4, scale)] * 3)
 
 
+class DecodeAttention(nn.Module):
+    """The attention of one query to the keys and values of a cache, which several of its heads
+    share."""
+
+    def __init__(self, scale: int = 1) -> None:
+        super().__init__()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (self.repeated(x, q.shape[1]) for x in (k, v))
+        scores = (q @ k.transpose(-1, -2)).float() * (q.shape[-1] ** -0.5)
+        return torch.softmax(scores, -1).to(v.dtype) @ v
+
+    @staticmethod
+    def repeated(x: torch.Tensor, heads: int) -> torch.Tensor:
+        """Keys or values once for every head of the query."""
+        batch, own, length, width = x.shape
+        whole = x[:, :, None].expand(batch, own, heads // own, length, width)
+        return whole.reshape(batch, heads, length, width)
+
+
+def decode_attention_inputs(device: str = "cuda", scale: int = 1) -> list[torch.Tensor]:
+    """q [64, 32, 1, 128], k and v [64, 8, 4096, 128], bfloat16."""
+    batch, length = _part(64, scale), _part(4096, scale)
+    return _normal(device, (batch, 32, 1, 128), *[(batch, 8, length, 128)] * 2)
+
+
 class AttentionOutput(nn.Module):
     """The end of a block of attention: the weighted sum, the residual and the norm."""
 

@@ -305,6 +305,16 @@ CONTRACTIONS = (
         peak_extra=2 * 4 * _HEAD + 4 * 4 * 32 * 4096 + _SLACK,
         rewritten="AttentionFlex",
     ),
+    # Beside the result, what the parts of the keys come to.
+    _contraction(
+        "decode_attention",
+        "attention of one query, 64 sequences of 4096 keys, 32 heads that share 8, D128 bf16",
+        "DecodeAttention",
+        least_bytes=2 * (2 * 64 * 8 * 4096 * 128 + 2 * 64 * 32 * 128),
+        flops=2 * 2 * 64 * 32 * 4096 * 128,
+        reach_ms=0.34,
+        peak_extra=2 * 64 * 32 * 128 + 16 * MIB,
+    ),
     _contraction(
         "attn_out_residual_ln",
         "layer_norm(weights @ v + residual), [64, 1024, 1024] x [64, 1024, 128] bf16",

@@ -12,6 +12,7 @@ from ..nests.group_nests import Schedule, schedule_group
 from ..nests.linear_forms import Role
 from ..nests.nest import Nest
 from ..stream.split_reduction import SMALLEST
+from ..tiles.blocks import LEAST_MMA
 from .points import dot_sides, least_blocks
 
 LARGEST_TILE = 1 << 16
@@ -47,10 +48,11 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         return found
     nest = plain.kernels[0].nest
     sides = dot_sides(nest)
-    rows, length = 1, 1
+    rows, length, longest = 1, 1, 1
     for number, axis in enumerate(nest.axes):
         if axis.role is not Role.GRID:
             length *= axis.extent
+            longest = max(longest, axis.extent)
         elif sides.get(number):
             rows *= -(-axis.extent // 128)
         else:
@@ -60,6 +62,8 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         least, most = busy * device.sm_count, 16 * device.sm_count
         powers = (1 << e for e in range(1, 13))
         wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
+        if sides:  # A part of what is cut is at least as long as an mma.
+            wanted = [p for p in wanted if longest // p >= LEAST_MMA]
         for parts in wanted:
             found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
             found += [Layout("natural", "nested", parts)] if sides else []

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from ..graph.dtypes import NARROW
 from ..nests.linear_forms import Role, TileAxis
 from ..nests.nest import Nest
-from ..tiles.blocks import power_of_two
-from ..tiles.instructions import LEAST_MMA
+from ..tiles.blocks import LEAST_MMA, largest_block, power_of_two
 
 WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
@@ -18,6 +18,8 @@ _RESULT = (128, 64, 256, 32, 16)
 _SUMMED = (64, 128, 32, 16)
 _USUAL = 160  # Between 128 x 128 and 128 x 256.
 _DOT_WARPS = (8, 4)
+_LEAST_ROWS = 2  # Rows from which a product is padded to an mma; those of one warp each are
+_FEW_WARPS = (4, 1, 2, 8)  # run by fewer warps, which would all do the same.
 
 
 def loose(nest: Nest) -> list[TileAxis]:
@@ -62,24 +64,35 @@ def _tile_axes(nest: Nest) -> Iterator[frozenset[int]]:
 
 def dot_sides(nest: Nest) -> dict[int, str]:
     """The axes of which matrix products of tiles take more than one element at a time: "result"
-    and "summed". Empty where no contraction can be such a product."""
+    and "summed". Empty where no contraction can be such a product. One side may be shorter than an
+    mma, which pads it: so a few rows share one read of what they are multiplied by."""
     found: dict[int, str] = {}
     for value in nest.contractions:
         fold = nest.fold(value)
         assert fold.times is not None
         left, right = nest.live[fold.source], nest.live[fold.times]
         summed = set(nest.reduced(fold))
-        sides = [_longest(left - right - summed, nest), _longest(right - left - summed, nest)]
-        if None not in sides and all(nest.axes[a].extent >= LEAST_MMA for a in summed):
-            found |= {a: "result" for a in sides if a is not None}
+        # Of float32 in full precision the padding would be arithmetic for nothing.
+        least = _LEAST_ROWS if fold.operand in NARROW else LEAST_MMA
+        sides = [_longest(axes - summed, nest, least) for axes in (left - right, right - left)]
+        both = [a for a in sides if a is not None]
+        extents = [max((nest.axes[a].extent for a in both), default=0)]
+        extents += [nest.axes[a].extent for a in summed]
+        if len(both) == 2 and min(extents) >= LEAST_MMA:
+            found |= dict.fromkeys(both, "result")
             for axis in summed:
                 found.setdefault(axis, "summed")
     return found
 
 
-def _longest(axes: frozenset[int], nest: Nest) -> int | None:
-    """The innermost of the axes that is long enough for one side of a product."""
-    long = [a for a in sorted(axes) if nest.axes[a].extent >= LEAST_MMA]
+def _longest(axes: frozenset[int], nest: Nest, least: int) -> int | None:
+    """The innermost of the axes that is long enough for one side of a product, the short ones
+    padded where a tile can be."""
+    long = [
+        a
+        for a in sorted(axes)
+        if nest.axes[a].extent >= least and largest_block(nest.axes[a]) >= LEAST_MMA
+    ]
     return max(long, key=lambda a: (min(nest.axes[a].extent, 128), a), default=None)
 
 
@@ -93,13 +106,14 @@ def _dot_points(nest: Nest, sides: dict[int, str]) -> Iterator[tuple[int, dict[s
 
     for blocks in sorted(itertools.product(*choices), key=unusual):
         chosen = {nest.axes[a].name: size for a, size in zip(free, blocks, strict=True)}
-        for warps in _DOT_WARPS:
+        few = any(blocks[place] == LEAST_MMA for place in result)
+        for warps in _FEW_WARPS if few else _DOT_WARPS:
             yield warps, chosen
 
 
 def block_sizes(axis: TileAxis, side: str) -> Sequence[int]:
     """Block sizes of an axis beside matrix products, the usual ones first (see `dot_sides`)."""
-    most = power_of_two(axis.extent)
+    most = largest_block(axis) if side else power_of_two(axis.extent)
     usual = {"result": _RESULT, "summed": _SUMMED, "": (1,)}[side]
     return [size for size in usual if size <= most] or [most]
 

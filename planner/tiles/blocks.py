@@ -19,6 +19,9 @@ INT32_LIMIT = 2**31 - 1
 MOST_LANES = 2**20
 """Elements of a tile; Triton takes no more."""
 
+LEAST_MMA = 16
+"""The least size of each side of an mma."""
+
 Dims = tuple[int, ...]
 """The tile axes that are dimensions of a value, in order."""
 
@@ -34,12 +37,19 @@ Sizes = tuple[tuple[str, int], ...]
 
 def block_size(axis: TileAxis, named: Mapping[str, int]) -> int:
     """Elements of an axis in one tile: all of a held axis, else the named size, never more than
-    cover it. Raises Refused when the axis is not among those named."""
+    cover it, or than an mma needs. Raises Refused when the axis is not among those named."""
     if axis.role is Role.HELD:
         return power_of_two(axis.extent)
     if axis.name not in named:
         raise Refused("config", f"no block size for axis {axis.name}")
-    return min(named[axis.name], power_of_two(axis.extent))
+    return min(named[axis.name], largest_block(axis))
+
+
+def largest_block(axis: TileAxis) -> int:
+    """The largest block of a grid axis or of a loop: what covers it. A few rows are padded to
+    those of an mma."""
+    most = power_of_two(axis.extent)
+    return max(most, LEAST_MMA) if axis.role is Role.GRID and axis.extent > 1 else most
 
 
 @dataclass(frozen=True, slots=True)

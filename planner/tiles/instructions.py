@@ -14,11 +14,8 @@ from typing import Literal
 from ..graph.op import Accuracy
 from ..nests.linear_forms import Access
 from ..stream.online import Correction
-from .blocks import Blocks
+from .blocks import LEAST_MMA, Blocks
 from .descriptors import Described
-
-LEAST_MMA = 16
-"""The least size of each side of an mma."""
 
 ONES = LEAST_MMA
 """Columns of ones with which rows are multiplied to sum them."""

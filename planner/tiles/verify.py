@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..values.values import Fold
+from .blocks import LEAST_MMA
 from .instructions import (
-    LEAST_MMA,
     REDUCTIONS,
     Body,
     Evaluation,

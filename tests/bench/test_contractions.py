@@ -17,6 +17,7 @@ FLOORS_MS = {
     "linear_cross_entropy": 5.5671,
     "attn_naive_softcap_alibi_causal": 0.3479,
     "attn_naive": 1.3918,
+    "decode_attention": 0.2500,
     "attn_out_residual_ln": 0.0429,
     "swiglu_mlp": 2.8053,
 }
@@ -69,6 +70,11 @@ def attention(model, q, k, v):
     return scores.exp() / scores.exp().sum(-1, keepdim=True) @ v.double()
 
 
+def decode(model, q, k, v):
+    heads = [h // (q.shape[1] // k.shape[1]) for h in range(q.shape[1])]
+    return attention(model, q, k[:, heads], v[:, heads])
+
+
 def attention_output(model, weights, v, residual):
     total = weights.double() @ v.double() + residual.double()
     spread = total.var(-1, correction=0, keepdim=True) + model.norm.eps
@@ -109,6 +115,7 @@ FORMULAS = {
     "linear_cross_entropy": cross_entropy,
     "attn_naive_softcap_alibi_causal": softcap,
     "attn_naive": attention,
+    "decode_attention": decode,
     "attn_out_residual_ln": attention_output,
     "swiglu_mlp": swiglu,
     "colbert_maxsim": maxsim,

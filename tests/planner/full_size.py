@@ -27,6 +27,7 @@ MODELS: dict[str, type[torch.nn.Module]] = {
     "linear_cross_entropy": contractions.LinearCrossEntropy,
     "attn_naive_softcap_alibi_causal": contractions.AttentionSoftcap,
     "attn_naive": contractions.Attention,
+    "decode_attention": contractions.DecodeAttention,
     "attn_out_residual_ln": contractions.AttentionOutput,
     "swiglu_mlp": contractions.SwiGLU,
     "colbert_maxsim": contractions.ColBERTMaxSim,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...graph.dtypes import MATMUL_DTYPES
 from ...nests.nest import Nest
-from ..blocks import Blocks
-from ..instructions import LEAST_MMA, Instruction, Loops, Mma, Reduce
+from ..blocks import LEAST_MMA, Blocks
+from ..instructions import Instruction, Loops, Mma, Reduce
 from ..program import TileProgram
 
 _Axes = tuple[int, int, int]

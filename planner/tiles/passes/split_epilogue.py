@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ...errors import Refused
 from ...nests.nest import Nest
+from ..blocks import LEAST_MMA
 from ..instructions import (
-    LEAST_MMA,
     Body,
     Instruction,
     Loop,

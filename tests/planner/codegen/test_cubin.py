@@ -20,6 +20,7 @@ NAMES = (
     "splade_head",
     "linear_cross_entropy",
     "attn_naive_softcap_alibi_causal",
+    "decode_attention",
     "attn_out_residual_ln",
 )
 MOST_REGISTERS = 255
@@ -75,6 +76,12 @@ def test_products_run_on_tensor_cores(kernels: list[Cubin], name: str) -> None:
 
 def test_attention_is_one_kernel_of_two_products(kernels: list[Cubin]) -> None:
     assert [k.products for k in of(kernels, "attn_naive_softcap_alibi_causal")] == [2]
+
+
+def test_heads_that_share_keys_are_rows_of_one_product(kernels: list[Cubin]) -> None:
+    (kernel,) = of(kernels, "decode_attention")
+    assert (kernel.products, kernel.spill_bytes) == (2, 0)
+    assert kernel.registers <= 168, table([kernel])
 
 
 def test_embeddings_and_their_layer_norm_fit_in_registers(kernels: list[Cubin]) -> None:

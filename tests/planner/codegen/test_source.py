@@ -26,6 +26,7 @@ from corpus import (
     rotary,
     tensor,
 )
+from fusionplan.bench.contractions import DecodeAttention
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
@@ -113,6 +114,11 @@ KERNELS: dict[str, tuple[Function, list[torch.Tensor], Config]] = {
         attention,
         [tensor(2, 8, 1024, 64, dtype=HALF, device="cpu") for _ in range(3)],
         Config(blocks(x0=1, x1=128, r0=64), num_warps=4, num_stages=2, reduction="loop", group=8),
+    ),
+    "decode_attention": (
+        DecodeAttention(),
+        [tensor(*shape, dtype=HALF) for shape in ((2, 12, 1, 64), *[(2, 4, 1000, 64)] * 2)],
+        Config(blocks(x0=1, x1=16, r0=64), num_warps=4, num_stages=3, reduction="loop", group=8),
     ),
 }
 
