@@ -3,7 +3,8 @@
 These are products in float32 of which a difference is taken, one side of it made of a fold, or a
 sum, both sides of it made of folds, as in the gradients of norms and softmax. They vanish where a
 row has one element, or equal ones: joined to one instruction, product and difference would leave
-the product's rounding error.
+the product's rounding error. So does the difference of a product and itself (x * c - x * c), which
+is 0.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def _cancelled(nest: Nest) -> frozenset[int]:
         op = kind.op if isinstance(kind, values.Compute) else None
         if (op is Op.SUB and made) or (op is Op.ADD and len(made) == len(value.reads) == 2):
             sides = [_behind(nest, v) for v in value.reads]
-            found.update(v.id for v in sides if _is_product(v))
+            found.update(v.id for v in sides if _is_product(v) and _reads_only(v))
+        elif op is Op.SUB and len(value.reads) in (1, 2):
+            sides = [_behind(nest, v) for v in value.reads]
+            if all(map(_is_product, sides)) and len({v.kind for v in sides}) == 1:
+                found.update(v.id for v in sides)
     return frozenset(found)
 
 
@@ -63,6 +68,10 @@ def _behind(nest: Nest, number: int) -> values.Value:
 
 def _is_product(value: values.Value) -> bool:
     kind = value.kind
-    if not isinstance(kind, values.Compute) or kind.op is not Op.MUL or kind.working != "float32":
-        return False
-    return all(isinstance(operand, Ref) for _, operand in kind.operands)
+    return isinstance(kind, values.Compute) and (kind.op, kind.working) == (Op.MUL, "float32")
+
+
+def _reads_only(value: values.Value) -> bool:
+    """Whether no operand is a number."""
+    assert isinstance(value.kind, values.Compute)
+    return all(isinstance(operand, Ref) for _, operand in value.kind.operands)
