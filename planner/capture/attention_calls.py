@@ -62,6 +62,8 @@ def _rewritten(gm: fx.GraphModule, seen: dict[fx.Node, Band], numerics: Numerics
     graph.output(output).meta = dict(last.meta)
     changed = False
     for node, copy in copies.items():
+        if hasattr(node, "_dynamo_source"):  # by which AOTAutograd knows an input; not in `meta`
+            copy._dynamo_source = node._dynamo_source
         if node.op != "call_function" or node.target not in _CALLS:
             continue
         if node in seen and _takes(node, seen[node]):

@@ -34,6 +34,11 @@ def masks_of(function: Callable[..., Any], *inputs: torch.Tensor) -> list[tuple[
         before = str(gm.graph)
         chosen = attention_chosen(gm, "fast")
         assert str(gm.graph) == before
+        for node, copy in zip(
+            gm.graph.find_nodes(op="placeholder"), chosen.graph.nodes, strict=False
+        ):
+            # torch 2.11's AOTAutograd wants it of every input.
+            assert getattr(copy, "_dynamo_source", None) == getattr(node, "_dynamo_source", None)
         for node in chosen.graph.nodes:
             if node.target is F.scaled_dot_product_attention:
                 given = attention_calls._arguments(node)
