@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .losses import scalar, to
+from .losses import accumulator, scalar, to
 
 aten = torch.ops.aten
 
@@ -20,6 +20,29 @@ aten = torch.ops.aten
 def _kept_whole(x: torch.Tensor) -> Any:
     """floor, ceil and trunc of an integer."""
     return NotImplemented if x.dtype.is_floating_point else aten.clone.default(x)
+
+
+def _power(x: torch.Tensor, exponent: Any) -> Any:
+    """x to the power of 1 is x, which a GPU's general function gives but for the last place."""
+    one = isinstance(exponent, (int, float)) and exponent == 1
+    return aten.clone.default(x) if one and x.dtype.is_floating_point else NotImplemented
+
+
+def _frac(x: torch.Tensor) -> Any:
+    """0.0 for -0.0, as eager; torch's own formula for it depends on its version."""
+    return aten.sub.Tensor(x, aten.trunc.default(x))
+
+
+def _hardsigmoid(x: torch.Tensor) -> Any:
+    """On GPUs by a float32 factor, for float64 too, as eager there."""
+    inside = aten.clamp.default(aten.add.Tensor(to(x, accumulator(x.dtype)), 3), 0, 6)
+    if x.device.type == "cpu":
+        return to(aten.div.Tensor(inside, 6), x.dtype)
+    return to(aten.mul.Tensor(inside, _SIXTH), x.dtype)
+
+
+_SIXTH = 0.16666667163372040
+"""1 / 6 in float32."""
 
 
 def _round_decimals(x: torch.Tensor, *, decimals: int) -> Any:
@@ -294,6 +317,9 @@ def _eye(
 OPENED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.floor.default, aten.ceil.default, aten.trunc.default), _kept_whole),
     aten.round.default: _kept_whole,
+    aten.pow.Tensor_Scalar: _power,
+    aten.frac.default: _frac,
+    aten.hardsigmoid.default: _hardsigmoid,
     aten.round.decimals: _round_decimals,
     **{
         op: _logical(op)
