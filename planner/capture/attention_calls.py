@@ -45,6 +45,8 @@ _NARROW = (torch.bfloat16, torch.float16)
 def attention_chosen(gm: fx.GraphModule, numerics: Numerics) -> fx.GraphModule:
     """The Dynamo graph with such calls, or `gm` itself where there is none. `gm` is left as it
     is. With the numerics of eager only masks are taken away."""
+    if not isinstance(gm, fx.GraphModule):  # AOTAutograd takes any module
+        return gm
     calls = [n for n in gm.graph.nodes if n.op == "call_function" and n.target in _CALLS]
     if not calls:
         return gm
