@@ -36,8 +36,8 @@ def mmas(program: TileProgram) -> list[tuple[Mma, float]]:
 class Products:
     """The matrix products of one launch. flops: operations, padding included; tensor: those of the
     tensor cores at the rate of 16 bits; ieee: those in float32, without tensor cores; slower: the
-    sum of those weights below that the config alone decides; ahead: turns of a loop that are under
-    way at once; chain: of more than one product, None of a single one; full: results take
+    sum of those weights below that the config alone decides; ahead: turns of a loop whose loads are
+    under way at once; chain: of more than one product, None of a single one; full: results take
     most of the registers, and nothing but products is summed."""
 
     flops: float
@@ -80,8 +80,7 @@ def products_of(program: TileProgram, config: Config, programs: int) -> Products
     flops, tensor = flops + ones, tensor + ones
     slower = _slower([mma for mma, _ in found], program.blocks, config) + _slower_loops(program)
     slower += _ROWS_ANYWHERE * _reads_anywhere(program)
-    waits = config.layout.holds or any(_is_awaited(program, mma) for mma, _ in found)
-    ahead = 1 if waits else max(1, config.num_stages - 1)
+    ahead = 1 if config.layout.holds else max(1, config.num_stages - 1)
     chain = _chain(program, config, found) if len(found) > 1 else None
     full = _is_full(program, config)
     return Products(flops, tensor, ieee, slower, ahead, chain, full)
@@ -92,12 +91,6 @@ def _reads_anywhere(program: TileProgram) -> bool:
     """Whether rows of an operand start where no copy to shared memory can: on 2 bytes."""
     loads = program.nest.loads
     return any(alignment(loads[v].type) < _COPIED for v in program.operands & loads.keys())
-
-
-def _is_awaited(program: TileProgram, mma: Mma) -> bool:
-    """Whether each turn waits for its product: a warpgroup reads an operand that is computed from
-    registers, which the next turn overwrites."""
-    return mma.suits_warpgroup and not {mma.source, mma.times} <= program.nest.loads.keys()
 
 
 def _is_full(program: TileProgram, config: Config) -> bool:
