@@ -30,7 +30,9 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
         for number, (kernel, around) in enumerate(_with_around(found)):
             own = f"{name}_{number}" if several else name
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
-            source = replace(source, contracts=group.numerics == "fast")
+            fast = group.numerics == "fast"
+            plain = source.plain and replace(source.plain, contracts=fast, flushes=fast)
+            source = replace(source, contracts=fast, flushes=fast, plain=plain)
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 from ..config import Config
-from ..graph.op import Accuracy
 from ..nests.nest import Nest
 from ..tiles.instructions import Load, Store
 from ..tiles.tile import ALONE, Around, tile
@@ -16,9 +15,6 @@ from .intrinsics import GPU, STAND_INS
 from .scope import Scope
 from .source import Buffer, KernelSource
 from .triton import TritonPrinter
-
-_KEEPING = Accuracy.EXACT, Accuracy.ROUNDED
-"""Forms that keep what eager keeps below the least normal number."""
 
 _HEADER = "import triton\nimport triton.language as tl\n"
 _LIBDEVICE = "from triton.language.extra import libdevice\n"
@@ -50,16 +46,7 @@ def emit(
         plain,
         tuple(scalars.values()),
         dependent=around.later and not interpreted,
-        flushes=_flushes(nest),
     )
-
-
-def _flushes(nest: Nest) -> bool:
-    """Whether the kernel has a function of less than full accuracy. The compiler's switch is for
-    all of a kernel, and those functions are taken for their speed: with numbers below 2**-126 a
-    softmax of bfloat16 is 27% more instructions, attention 23%."""
-    found = (v.kind for v in nest.values)
-    return any(isinstance(k, values.Compute) and k.accuracy not in _KEEPING for k in found)
 
 
 def _buffers(scope: Scope) -> dict[str, Buffer]:
