@@ -17,7 +17,7 @@ from sqlalchemy import (
     update,
 )
 
-from .models import Claim
+from .models import ClaimRow
 
 LEASE_S = 20.0
 """Seconds that a claim holds unless it is renewed: so long others wait for a dead tuner."""
@@ -28,7 +28,7 @@ LONGEST_S = 3600.0
 def is_free(connection: Connection, key: str, holder: str) -> bool:
     """Whether the holder could take the claim. It only reads, so that those who are too late do not
     keep the others from writing."""
-    anothers = select(Claim.key).where(Claim.key == key, ~_is_open(connection, holder))
+    anothers = select(ClaimRow.key).where(ClaimRow.key == key, ~_is_open(connection, holder))
     return connection.execute(anothers).first() is None
 
 
@@ -36,33 +36,37 @@ def take(connection: Connection, key: str, holder: str, lease_s: float) -> bool:
     """Whether the claim is the holder's now."""
     ends = clock(connection) + min(lease_s, LONGEST_S)
     is_open = _is_open(connection, holder)
-    taken = update(Claim).where(Claim.key == key, is_open).values(holder=holder, expires_at=ends)
+    taken = (
+        update(ClaimRow).where(ClaimRow.key == key, is_open).values(holder=holder, expires_at=ends)
+    )
     if connection.execute(taken).rowcount:
         return True
-    if connection.execute(select(func.count()).where(Claim.key == key)).scalar_one():
+    if connection.execute(select(func.count()).where(ClaimRow.key == key)).scalar_one():
         return False
-    connection.execute(insert(Claim).values(key=key, holder=holder, expires_at=ends))
+    connection.execute(insert(ClaimRow).values(key=key, holder=holder, expires_at=ends))
     return True
 
 
 def renew(connection: Connection, holder: str, lease_s: float) -> None:
     ends = clock(connection) + min(lease_s, LONGEST_S)
-    connection.execute(update(Claim).where(Claim.holder == holder).values(expires_at=ends))
+    connection.execute(update(ClaimRow).where(ClaimRow.holder == holder).values(expires_at=ends))
 
 
 def end(connection: Connection, key: str) -> None:
     """Nobody's any more, because it is done."""
-    connection.execute(delete(Claim).where(Claim.key == key))
+    connection.execute(delete(ClaimRow).where(ClaimRow.key == key))
 
 
 def release(connection: Connection, holder: str) -> None:
-    connection.execute(delete(Claim).where(Claim.holder == holder))
+    connection.execute(delete(ClaimRow).where(ClaimRow.holder == holder))
 
 
 def _is_open(connection: Connection, holder: str) -> ColumnElement[bool]:
     """Whether a claim is the holder's own, or nobody's any more."""
     now = clock(connection)
-    return or_(Claim.holder == holder, Claim.expires_at <= now, Claim.expires_at > now + LONGEST_S)
+    return or_(
+        ClaimRow.holder == holder, ClaimRow.expires_at <= now, ClaimRow.expires_at > now + LONGEST_S
+    )
 
 
 def clock(connection: Connection) -> ColumnElement[float]:

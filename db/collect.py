@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, select, union
 
-from .models import Graph, Kernel, Plan, Trial
+from .models import GraphRow, KernelRow, PlanRow, TrialRow
 from .payload import canonical, digest
 
 
@@ -33,10 +33,10 @@ def collect(connection: Connection, doomed: Doomed, dry_run: bool) -> Collected:
     """Take them out, and what only they named. dry_run: count, and leave all as it was."""
     savepoint = connection.begin_nested()
     gone = Collected(
-        connection.execute(delete(Plan).where(*_conditions(Plan, doomed))).rowcount,
-        connection.execute(delete(Trial).where(*_conditions(Trial, doomed))).rowcount,
-        connection.execute(delete(Kernel).where(*_unnamed_kernel())).rowcount,
-        connection.execute(delete(Graph).where(*_unnamed_graph())).rowcount,
+        connection.execute(delete(PlanRow).where(*_conditions(PlanRow, doomed))).rowcount,
+        connection.execute(delete(TrialRow).where(*_conditions(TrialRow, doomed))).rowcount,
+        connection.execute(delete(KernelRow).where(*_unnamed_kernel())).rowcount,
+        connection.execute(delete(GraphRow).where(*_unnamed_graph())).rowcount,
     )
     if dry_run:
         savepoint.rollback()
@@ -47,14 +47,14 @@ def collect(connection: Connection, doomed: Doomed, dry_run: bool) -> Collected:
 
 def versions(connection: Connection) -> list[str]:
     """All that plans and trials were made with, each once, as JSON text."""
-    known = union(select(Plan.versions), select(Trial.versions))
+    known = union(select(PlanRow.versions), select(TrialRow.versions))
     return list(connection.execute(known).scalars())
 
 
-def _conditions(model: type[Plan] | type[Trial], doomed: Doomed) -> list[ColumnElement[bool]]:
+def _conditions(model: type[PlanRow] | type[TrialRow], doomed: Doomed) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if doomed.before is not None:
-        when = model.updated_at if model is Plan else model.created_at
+        when = model.updated_at if model is PlanRow else model.created_at
         found.append(when < doomed.before)
     if doomed.device_key is not None:
         found.append(model.device_key == doomed.device_key)
@@ -65,13 +65,17 @@ def _conditions(model: type[Plan] | type[Trial], doomed: Doomed) -> list[ColumnE
 
 def _unnamed_kernel() -> list[ColumnElement[bool]]:
     """A plan names its kernels in its payload, which only it can read: they stay with it."""
-    tried = exists(select(Trial.id).where(Trial.level == "kernel", Trial.subject == Kernel.key))
-    planned = exists(select(Plan.key).where(Plan.graph_key == Kernel.graph_key))
+    tried = exists(
+        select(TrialRow.id).where(TrialRow.level == "kernel", TrialRow.subject == KernelRow.key)
+    )
+    planned = exists(select(PlanRow.key).where(PlanRow.graph_key == KernelRow.graph_key))
     return [~tried, ~planned]
 
 
 def _unnamed_graph() -> list[ColumnElement[bool]]:
-    tried = exists(select(Trial.id).where(Trial.level == "partition", Trial.subject == Graph.key))
-    planned = exists(select(Plan.key).where(Plan.graph_key == Graph.key))
-    holds = exists(select(Kernel.key).where(Kernel.graph_key == Graph.key))
+    tried = exists(
+        select(TrialRow.id).where(TrialRow.level == "partition", TrialRow.subject == GraphRow.key)
+    )
+    planned = exists(select(PlanRow.key).where(PlanRow.graph_key == GraphRow.key))
+    holds = exists(select(KernelRow.key).where(KernelRow.graph_key == GraphRow.key))
     return [~tried, ~planned, ~holds]

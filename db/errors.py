@@ -27,6 +27,10 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened, created or reached just now."""
 
 
+class StoreMissing(StoreUnavailable):
+    """Nothing is there yet, and only reading was wanted: the first tune makes the store."""
+
+
 class StoreLost(StoreUnavailable):
     """The server let go of us, or is being started again: the same may work in a moment."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
 
 from .errors import StoreCorrupt
-from .models import Base, Device, Graph, Kernel, Plan, Trial
+from .models import Base, DeviceRow, GraphRow, KernelRow, PlanRow, TrialRow
 from .records import (
     Counts,
     DeviceRecord,
@@ -40,7 +40,7 @@ def snapshot(
         for chunk in _chunks(sorted(set(keys))):
             yield from read(kind, column.in_(chunk))
 
-    sure = ~Trial.transient
+    sure = ~TrialRow.transient
     if plans is None:
         return Snapshot(
             tuple(read(DeviceRecord)),
@@ -49,21 +49,21 @@ def snapshot(
             tuple(read(TrialRecord, sure)),
             tuple(read(PlanRecord)),
         )
-    chosen = list(chunked(PlanRecord, Plan.key, plans))
+    chosen = list(chunked(PlanRecord, PlanRow.key, plans))
     graph_keys = {plan.graph_key for plan in chosen}
-    own = {k.key: k for k in chunked(KernelRecord, Kernel.graph_key, graph_keys)}
-    own |= {k.key: k for k in chunked(KernelRecord, Kernel.key, kernels)}
+    own = {k.key: k for k in chunked(KernelRecord, KernelRow.graph_key, graph_keys)}
+    own |= {k.key: k for k in chunked(KernelRecord, KernelRow.key, kernels)}
     graph_keys |= {kernel.graph_key for kernel in own.values()}
     devices = {plan.device_key for plan in chosen}
     trials = [
         trial
         for chunk in _chunks(sorted({*own, *graph_keys}))
-        for trial in read(TrialRecord, sure, Trial.subject.in_(chunk))
+        for trial in read(TrialRecord, sure, TrialRow.subject.in_(chunk))
         if trial.device_key in devices
     ]
     return Snapshot(
-        tuple(chunked(DeviceRecord, Device.key, devices)),
-        tuple(chunked(GraphRecord, Graph.key, graph_keys)),
+        tuple(chunked(DeviceRecord, DeviceRow.key, devices)),
+        tuple(chunked(GraphRecord, GraphRow.key, graph_keys)),
         tuple(own.values()),
         tuple(trials),
         tuple(chosen),
@@ -93,9 +93,9 @@ def merge(
     made here counts unless it is transient, and a plan gives way only where `if_better` says so.
     Raises StoreError."""
     return Merged(
-        _add_by_key(connection, Device, given.devices),
-        _add_by_key(connection, Graph, given.graphs),
-        _add_by_key(connection, Kernel, given.kernels),
+        _add_by_key(connection, DeviceRow, given.devices),
+        _add_by_key(connection, GraphRow, given.graphs),
+        _add_by_key(connection, KernelRow, given.kernels),
         _add_trials(connection, given.trials),
         _add_plans(connection, given.plans, shown, if_better),
     )
@@ -103,7 +103,7 @@ def merge(
 
 def _add_by_key(
     connection: Connection,
-    model: type[Device] | type[Graph] | type[Kernel],
+    model: type[DeviceRow] | type[GraphRow] | type[KernelRow],
     records: Sequence[DeviceRecord] | Sequence[GraphRecord] | Sequence[KernelRecord],
 ) -> Counts:
     there: set[str] = set()
@@ -116,9 +116,11 @@ def _add_by_key(
 
 def _add_trials(connection: Connection, records: Sequence[TrialRecord]) -> Counts:
     there: dict[tuple[Any, ...], RowMapping] = {}
-    identity = [Trial.__table__.c[name] for name in LAYOUTS[TrialRecord].identity]
+    identity = [TrialRow.__table__.c[name] for name in LAYOUTS[TrialRecord].identity]
     for chunk in _chunks(sorted({each.subject for each in records})):
-        query = select(Trial.id, Trial.transient, *identity).where(Trial.subject.in_(chunk))
+        query = select(TrialRow.id, TrialRow.transient, *identity).where(
+            TrialRow.subject.in_(chunk)
+        )
         for found in connection.execute(query).mappings():
             there[_identity(found)] = found
     new: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -130,9 +132,9 @@ def _add_trials(connection: Connection, records: Sequence[TrialRecord]) -> Count
         if known is None:
             new.setdefault(_identity(row), row)
         elif known["transient"]:
-            connection.execute(update(Trial).where(Trial.id == known["id"]).values(row))
+            connection.execute(update(TrialRow).where(TrialRow.id == known["id"]).values(row))
             replaced += 1
-    _insert(connection, Trial, list(new.values()))
+    _insert(connection, TrialRow, list(new.values()))
     return Counts(len(new), replaced, len(records) - len(new) - replaced)
 
 
@@ -145,16 +147,16 @@ def _add_plans(
     added = replaced = 0
     for each in records:
         row = columns(each)
-        same = [Plan.__table__.c[name] == row[name] for name in LAYOUTS[PlanRecord].identity]
-        query = select(Plan.__table__).where(*same).with_for_update()
+        same = [PlanRow.__table__.c[name] == row[name] for name in LAYOUTS[PlanRecord].identity]
+        query = select(PlanRow.__table__).where(*same).with_for_update()
         there = connection.execute(query).mappings().first()
         if there is None:
-            _insert(connection, Plan, [row])
+            _insert(connection, PlanRow, [row])
             added += 1
         elif _gives_way(there, each, shown, if_better):
             stays = kept_of_first(each)
             changed = {name: value for name, value in row.items() if name not in stays}
-            connection.execute(update(Plan).where(*same).values(changed))
+            connection.execute(update(PlanRow).where(*same).values(changed))
             replaced += 1
     return Counts(added, replaced, len(records) - added - replaced)
 

@@ -57,7 +57,7 @@ def corrupt(shown: str, what: str) -> StoreCorrupt:
 def read_only(shown: str) -> StoreReadOnly:
     return StoreReadOnly(
         f"{shown} cannot be written: make the file and its folder writable, "
-        "open the store read-only, or name another store with $PLANNER_STORE."
+        "open the store read-only, or name another store with --store or PLANNER_STORE."
     )
 
 
@@ -123,5 +123,5 @@ def _refused(detail: str, shown: str) -> StoreRefused:
 def _unavailable(detail: str, shown: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{shown} cannot be used ({detail}): check the path or URL, or name another store with "
-        "$PLANNER_STORE."
+        "--store or PLANNER_STORE."
     )

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
 
 from .claims import LONGEST_S, clock
-from .models import Claim, Job
+from .models import ClaimRow, JobRow
 from .records import JobRecord
 from .rows import columns, record
 
@@ -46,10 +46,10 @@ class Jobs:
 
         def work(connection: Connection) -> None:
             now = clock(connection)
-            connection.execute(delete(Job).where(~_is_open(now)))
-            connection.execute(delete(Claim).where(Claim.expires_at <= now))
+            connection.execute(delete(JobRow).where(~_is_open(now)))
+            connection.execute(delete(ClaimRow).where(ClaimRow.expires_at <= now))
             ends: dict[str, Any] = {"expires_at": now + lease_s, "deadline_at": now + seconds}
-            connection.execute(insert(Job).values(columns(job) | ends))
+            connection.execute(insert(JobRow).values(columns(job) | ends))
 
         self.write(work)
 
@@ -58,24 +58,24 @@ class Jobs:
 
         def work(connection: Connection) -> None:
             ends = clock(connection) + lease_s
-            connection.execute(update(Job).where(Job.tune == tune).values(expires_at=ends))
+            connection.execute(update(JobRow).where(JobRow.tune == tune).values(expires_at=ends))
 
         self.write(work)
 
     def end(self, *, key: str | None = None, tune: str | None = None) -> None:
         """The job of this key, or all of a tune, are over."""
-        which = Job.key == key if key is not None else Job.tune == tune
-        self.write(lambda connection: connection.execute(delete(Job).where(which)))
+        which = JobRow.key == key if key is not None else JobRow.tune == tune
+        self.write(lambda connection: connection.execute(delete(JobRow).where(which)))
 
     def open(self, tune: str | None = None) -> list[OpenJob]:
         """The jobs that are open, of one tune or of all, in the order they were offered."""
 
         def work(connection: Connection) -> list[OpenJob]:
             now = clock(connection)
-            query = select(Job.__table__, (Job.deadline_at - now).label("left_s"))
-            query = query.where(_is_open(now)).order_by(Job.created_at, Job.key)
+            query = select(JobRow.__table__, (JobRow.deadline_at - now).label("left_s"))
+            query = query.where(_is_open(now)).order_by(JobRow.created_at, JobRow.key)
             if tune is not None:
-                query = query.where(Job.tune == tune)
+                query = query.where(JobRow.tune == tune)
             rows = connection.execute(query).mappings()
             return [OpenJob(record(JobRecord, row, self.shown), row["left_s"]) for row in rows]
 
@@ -85,7 +85,7 @@ class Jobs:
         """Whether the job is open still."""
 
         def work(connection: Connection) -> bool:
-            found = select(Job.key).where(Job.key == key, _is_open(clock(connection)))
+            found = select(JobRow.key).where(JobRow.key == key, _is_open(clock(connection)))
             return connection.execute(found).first() is not None
 
         return self.read(work)
@@ -93,4 +93,6 @@ class Jobs:
 
 def _is_open(now: ColumnElement[float]) -> ColumnElement[bool]:
     """A lease that ends far away was made before the clock was set back."""
-    return and_(Job.expires_at > now, Job.expires_at <= now + LONGEST_S, Job.deadline_at > now)
+    return and_(
+        JobRow.expires_at > now, JobRow.expires_at <= now + LONGEST_S, JobRow.deadline_at > now
+    )

@@ -71,7 +71,7 @@ def default_path() -> Path:
     found = own or older
     if found is None:
         raise StoreUnavailable(
-            "There is no home folder to keep a store in: name one with $PLANNER_STORE."
+            "There is no home folder to keep a store in: name one with --store or PLANNER_STORE."
         )
     return found
 

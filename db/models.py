@@ -60,7 +60,7 @@ class Base(DeclarativeBase):
     )
 
 
-class Device(Base):
+class DeviceRow(Base):
     __tablename__ = "device"
 
     key: Mapped[str] = mapped_column(KEY, primary_key=True)
@@ -72,7 +72,7 @@ class Device(Base):
     profile_sha256: Mapped[str] = mapped_column(SHA256)
 
 
-class Graph(Base):
+class GraphRow(Base):
     __tablename__ = "graph"
 
     key: Mapped[str] = mapped_column(KEY, primary_key=True)
@@ -82,18 +82,18 @@ class Graph(Base):
     payload_sha256: Mapped[str] = mapped_column(SHA256)
 
 
-class Kernel(Base):
+class KernelRow(Base):
     __tablename__ = "kernel"
 
     key: Mapped[str] = mapped_column(KEY, primary_key=True)
-    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(Graph.key), index=True)
+    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(GraphRow.key), index=True)
     family: Mapped[str] = mapped_column(String(64))
     form: Mapped[str | None] = mapped_column(SHA256, index=True)
     payload: Mapped[str] = mapped_column(Text)
     payload_sha256: Mapped[str] = mapped_column(SHA256)
 
 
-class Trial(Base):
+class TrialRow(Base):
     __tablename__ = "trial"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -101,7 +101,7 @@ class Trial(Base):
     level: Mapped[str] = mapped_column(String(16))
     # A kernel's or a graph's key, by level: no foreign key can say that.
     subject: Mapped[str] = mapped_column(KEY, index=True)
-    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key))
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(DeviceRow.key))
     versions: Mapped[str] = mapped_column(Text)
     versions_sha256: Mapped[str] = mapped_column(SHA256)
     config: Mapped[str] = mapped_column(Text)
@@ -154,7 +154,7 @@ class Trial(Base):
     )
 
 
-class Claim(Base):
+class ClaimRow(Base):
     """Who is at a trial. key: a digest of the trial's identity; expires_at: seconds since 1970 by
     the clock of the database."""
 
@@ -165,7 +165,7 @@ class Claim(Base):
     expires_at: Mapped[float] = mapped_column(Double)
 
 
-class Job(Base):
+class JobRow(Base):
     """A search that a tune shares. tune: whose it is; expires_at, deadline_at: seconds since 1970
     by the clock of the database."""
 
@@ -175,7 +175,7 @@ class Job(Base):
     tune: Mapped[str] = mapped_column(String(64), index=True)
     name: Mapped[str] = mapped_column(NAME)
     graph_key: Mapped[str] = mapped_column(KEY)
-    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key))
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(DeviceRow.key))
     versions: Mapped[str] = mapped_column(Text)
     versions_sha256: Mapped[str] = mapped_column(SHA256)
     payload: Mapped[str] = mapped_column(Text)
@@ -185,11 +185,11 @@ class Job(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class Calibration(Base):
+class CalibrationRow(Base):
     __tablename__ = "calibration"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(DeviceRow.key), index=True)
     source: Mapped[str] = mapped_column(String(16))
     profile: Mapped[str] = mapped_column(Text)
     profile_sha256: Mapped[str] = mapped_column(SHA256)
@@ -204,12 +204,12 @@ class Calibration(Base):
     )
 
 
-class Plan(Base):
+class PlanRow(Base):
     __tablename__ = "plan"
 
     key: Mapped[str] = mapped_column(KEY, primary_key=True)
-    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(Graph.key))
-    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(Device.key), index=True)
+    graph_key: Mapped[str] = mapped_column(KEY, ForeignKey(GraphRow.key))
+    device_key: Mapped[str] = mapped_column(KEY, ForeignKey(DeviceRow.key), index=True)
     versions: Mapped[str] = mapped_column(Text)
     versions_sha256: Mapped[str] = mapped_column(SHA256)
     name: Mapped[str] = mapped_column(NAME, index=True)

@@ -6,7 +6,7 @@ from sqlalchemy import Engine, inspect
 
 from . import schema, sqlite_file
 from .engine import Mode, server_engine, sqlite_engine
-from .errors import StoreNewer, StoreUnavailable
+from .errors import StoreMissing, StoreNewer, StoreUnavailable
 from .faults import corrupt
 from .location import StorePlace
 from .models import TABLES
@@ -86,14 +86,14 @@ def _judge(
             raise corrupt(shown, f"table {missing[0]} is missing")
     elif read_only:
         raise StoreUnavailable(
-            f"{shown} has the older schema revision {revision}: open it once for writing, "
-            "which migrates it."
+            f"{shown} has the older schema revision {revision}: the first command that writes to "
+            "it, such as `planner tune`, migrates it."
         )
 
 
 def _may_create(shown: str, *, create: bool, read_only: bool) -> None:
     if read_only or not create:
-        raise StoreUnavailable(
+        raise StoreMissing(
             f"There is no store at {shown}: tune something first, or name another store with "
-            "$PLANNER_STORE."
+            "--store or PLANNER_STORE."
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from .errors import StoreCorrupt
-from .models import Base, Calibration, Device, Graph, Job, Kernel, Plan, Trial
+from .models import Base, CalibrationRow, DeviceRow, GraphRow, JobRow, KernelRow, PlanRow, TrialRow
 from .payload import canonical, digest
 from .records import (
     CalibrationRecord,
@@ -54,19 +54,19 @@ class TableLayout:
 
 
 LAYOUTS: dict[type[Record], TableLayout] = {
-    DeviceRecord: TableLayout(Device, "key", ("key",), ("profile",)),
-    GraphRecord: TableLayout(Graph, "key", ("key",), ("payload",)),
-    KernelRecord: TableLayout(Kernel, "key", ("key",), ("payload",)),
+    DeviceRecord: TableLayout(DeviceRow, "key", ("key",), ("profile",)),
+    GraphRecord: TableLayout(GraphRow, "key", ("key",), ("payload",)),
+    KernelRecord: TableLayout(KernelRow, "key", ("key",), ("payload",)),
     TrialRecord: TableLayout(
-        Trial,
+        TrialRow,
         "id",
         ("level", "subject", "device_key", "versions_sha256", "config_sha256", "timing"),
         ("versions", "config"),
     ),
-    CalibrationRecord: TableLayout(Calibration, "id", ("id",), ("profile", "evidence")),
-    JobRecord: TableLayout(Job, "key", ("key",), ("versions", "payload")),
+    CalibrationRecord: TableLayout(CalibrationRow, "id", ("id",), ("profile", "evidence")),
+    JobRecord: TableLayout(JobRow, "key", ("key",), ("versions", "payload")),
     PlanRecord: TableLayout(
-        Plan, "key", ("graph_key", "device_key", "versions_sha256"), ("versions", "payload")
+        PlanRow, "key", ("graph_key", "device_key", "versions_sha256"), ("versions", "payload")
     ),
 }
 

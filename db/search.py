@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, String, and_, func, or_, selec
 from sqlalchemy.orm import InstrumentedAttribute
 
 from .errors import PlanNotFound
-from .models import Kernel, Plan, Trial
+from .models import KernelRow, PlanRow, TrialRow
 
 SHOWN_KEY = 12  # characters of a key that a message shows
 SHOWN_PLANS = 5
@@ -25,14 +25,14 @@ class About:
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         if self.study:
-            yield _starts(Trial.study, self.study)
+            yield _starts(TrialRow.study, self.study)
         if self.kernel is not None:
-            yield and_(Trial.level == "kernel", _starts(Trial.subject, self.kernel))
+            yield and_(TrialRow.level == "kernel", _starts(TrialRow.subject, self.kernel))
         if self.graph is not None:
-            kernels = select(Kernel.key).where(_starts(Kernel.graph_key, self.graph))
+            kernels = select(KernelRow.key).where(_starts(KernelRow.graph_key, self.graph))
             yield or_(
-                and_(Trial.level == "partition", _starts(Trial.subject, self.graph)),
-                and_(Trial.level == "kernel", Trial.subject.in_(kernels)),
+                and_(TrialRow.level == "partition", _starts(TrialRow.subject, self.graph)),
+                and_(TrialRow.level == "kernel", TrialRow.subject.in_(kernels)),
             )
 
 
@@ -49,7 +49,7 @@ def chosen_plan(connection: Connection, prefix: str, shown: str) -> str:
     plans = [
         (key, name)
         for key, name in connection.execute(
-            select(Plan.key, Plan.name).order_by(Plan.updated_at.desc(), Plan.key)
+            select(PlanRow.key, PlanRow.name).order_by(PlanRow.updated_at.desc(), PlanRow.key)
         )
     ]
     readings = (

@@ -18,7 +18,7 @@ HEADER_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class FileContents:
     """The tables of a sound database, our schema revision, and the mode that could read it."""
 
     mode: Mode
@@ -83,7 +83,7 @@ def require_writable(path: Path) -> None:
             raise read_only(str(path))
 
 
-def inspect(path: Path, version_table: str, *, write: bool) -> Contents:
+def inspect(path: Path, version_table: str, *, write: bool) -> FileContents:
     """Read the file's tables without writing a byte to it. A writer has SQLite check all of it,
     which takes as long as the file is large: a reader is told by digests of what is damaged.
 
@@ -157,7 +157,7 @@ def _has_log(path: Path) -> bool:
     return any(log.exists() and log.stat().st_size > 0 for log in logs)
 
 
-def _read(path: Path, version_table: str, mode: Mode, *, check: bool) -> Contents:
+def _read(path: Path, version_table: str, mode: Mode, *, check: bool) -> FileContents:
     with closing(connect(path, mode)) as connection:
         fault = sound(connection) if check else None
         if fault is not None:
@@ -168,10 +168,12 @@ def _read(path: Path, version_table: str, mode: Mode, *, check: bool) -> Content
         if version_table in tables:
             found = connection.execute(f'SELECT version_num FROM "{version_table}"').fetchall()
             revision = "+".join(sorted(number for (number,) in found)) or None
-        return Contents(mode, tables, revision)
+        return FileContents(mode, tables, revision)
 
 
-def _read_immutable(path: Path, version_table: str, error: sqlite3.OperationalError) -> Contents:
+def _read_immutable(
+    path: Path, version_table: str, error: sqlite3.OperationalError
+) -> FileContents:
     if _has_log(path):
         raise StoreUnavailable(
             f"{path} has unfinished work in the log beside it, which only a writer can take in: "

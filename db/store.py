@@ -12,38 +12,30 @@ or replaced is an error.
 """
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
-    RowMapping,
-    Select,
     func,
     insert,
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
 from . import claims, health, schema
 from .collect import Collected, Doomed, collect
 from .collect import versions as collect_versions
-from .engine import writing
-from .errors import StoreCorrupt, StoreError, StoreLost, StoreUnavailable
+from .errors import StoreError
 from .exchange import kept_of_first, merge, snapshot
 from .faults import corrupt, translated
-from .faults import read_only as read_only_error
 from .jobs import Jobs
-from .location import StorePlace, resolve
-from .models import Base, Calibration, Device, Graph, Kernel, Plan, Trial
+from .location import resolve
+from .models import CalibrationRow, DeviceRow, GraphRow, KernelRow, PlanRow, TrialRow
 from .opening import opened
 from .payload import canonical, digest
 from .records import (
@@ -60,17 +52,13 @@ from .records import (
     StudySummary,
     TrialRecord,
 )
-from .rows import LAYOUTS, R, Record, columns, record
+from .rows import LAYOUTS, columns, record
 from .search import About, chosen_plan
-from .sqlite_file import identity
 from .summary import best_so_far, count_studies, improving, relatives, summaries
+from .transactions import OpenDatabase, is_conflict, matching, same_identity
 
-T = TypeVar("T")
 Better = Callable[[PlanRecord, PlanRecord], bool]
 """Whether the second plan is to take the place of the first, which the store has."""
-
-SERVER_BACK_S = 60.0
-"""Seconds that a writer waits for a server that let go of it."""
 
 
 def has_no_less_evidence(stored: PlanRecord, plan: PlanRecord) -> bool:
@@ -78,15 +66,8 @@ def has_no_less_evidence(stored: PlanRecord, plan: PlanRecord) -> bool:
     return EVIDENCE.index(plan.evidence) >= EVIDENCE.index(stored.evidence)
 
 
-class Store:
+class Store(OpenDatabase):
     """A store that is open. Make one with `Store.open`."""
-
-    def __init__(self, engine: Engine, place: StorePlace, *, read_only: bool) -> None:
-        self._engine = engine
-        self._place = place
-        self._read_only = read_only
-        self._closed = False
-        self._identity = None if place.path is None else identity(place.path)
 
     @classmethod
     def open(
@@ -101,11 +82,6 @@ class Store:
         with translated(place.shown, place.secrets):
             engine = opened(place, create=create, read_only=read_only)
         return cls(engine, place, read_only=read_only)
-
-    def close(self) -> None:
-        """Let go of the database; closing twice is fine, any other use afterwards is an error."""
-        self._closed = True
-        self._engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -122,18 +98,9 @@ class Store:
         return f"Store({self.location!r})"
 
     @property
-    def location(self) -> str:
-        """For people: the path, or the URL without its password."""
-        return self._place.shown
-
-    @property
     def url(self) -> str:
         """For other programs, such as Optuna's RDBStorage: the whole URL, with any password."""
         return self._place.url.render_as_string(hide_password=False)
-
-    @property
-    def read_only(self) -> bool:
-        return self._read_only
 
     # Devices, graphs, kernels
 
@@ -150,17 +117,19 @@ class Store:
         self._put(kernel)
 
     def device(self, key: str) -> DeviceRecord | None:
-        return self._one(DeviceRecord, Device.key == key)
+        return self._one(DeviceRecord, DeviceRow.key == key)
 
     def graph(self, key: str) -> GraphRecord | None:
-        return self._one(GraphRecord, Graph.key == key)
+        return self._one(GraphRecord, GraphRow.key == key)
 
     def kernel(self, key: str) -> KernelRecord | None:
-        return self._one(KernelRecord, Kernel.key == key)
+        return self._one(KernelRecord, KernelRow.key == key)
 
     def devices(self) -> list[DeviceRecord]:
         """All devices, by name."""
-        return self._many(DeviceRecord, select(Device.__table__).order_by(Device.name, Device.key))
+        return self._many(
+            DeviceRecord, select(DeviceRow.__table__).order_by(DeviceRow.name, DeviceRow.key)
+        )
 
     # Calibrations
 
@@ -171,7 +140,7 @@ class Store:
         del row["id"]
 
         def add(connection: Connection) -> int:
-            added = connection.execute(insert(Calibration).values(row)).inserted_primary_key
+            added = connection.execute(insert(CalibrationRow).values(row)).inserted_primary_key
             assert added is not None  # None is for inserts of many rows
             return int(added[0])
 
@@ -179,9 +148,9 @@ class Store:
 
     def calibrations(self, device_key: str) -> list[CalibrationRecord]:
         """All of a device, the newest first, those that were undone too."""
-        table = Calibration.__table__
-        query = select(table).where(Calibration.device_key == device_key)
-        return self._many(CalibrationRecord, query.order_by(Calibration.id.desc()))
+        table = CalibrationRow.__table__
+        query = select(table).where(CalibrationRow.device_key == device_key)
+        return self._many(CalibrationRecord, query.order_by(CalibrationRow.id.desc()))
 
     def calibration(self, device_key: str) -> CalibrationRecord | None:
         """What the device's profile is by now; None where nothing was calibrated, or all undone."""
@@ -193,7 +162,7 @@ class Store:
         the one let go of, None where there is none."""
         present = self.calibration(device_key)
         if present is not None:
-            chosen = update(Calibration).where(Calibration.id == present.id)
+            chosen = update(CalibrationRow).where(CalibrationRow.id == present.id)
             undone = chosen.values(undone_at=datetime.now(UTC))
             self._write(lambda connection: connection.execute(undone))
         return present
@@ -208,21 +177,21 @@ class Store:
         """
         row = columns(trial)
         del row["id"]
-        same = _identity(trial, row)
+        same = same_identity(trial, row)
 
         def add(connection: Connection) -> int | None:
             claims.end(connection, _claim(row))
-            doubted = update(Trial).where(*same, Trial.transient).values(row)
+            doubted = update(TrialRow).where(*same, TrialRow.transient).values(row)
             if connection.execute(doubted).rowcount:
                 return None
-            added = connection.execute(insert(Trial).values(row)).inserted_primary_key
+            added = connection.execute(insert(TrialRow).values(row)).inserted_primary_key
             assert added is not None  # None is for inserts of many rows
             return int(added[0])
 
         try:
             found = self._write(add)
         except StoreError as error:
-            if not _is_conflict(error) or (found := self._id_of(same)) is None:
+            if not is_conflict(error) or (found := self._id_of(same)) is None:
                 raise  # not the identity: a device that was never put
         return found if found is not None else self._known_id(same)
 
@@ -233,7 +202,7 @@ class Store:
 
     def _id_of(self, same: list[ColumnElement[bool]]) -> int | None:
         with self._reading() as connection:
-            return connection.execute(select(Trial.id).where(*same)).scalar_one_or_none()
+            return connection.execute(select(TrialRow.id).where(*same)).scalar_one_or_none()
 
     def trials(
         self,
@@ -260,15 +229,15 @@ class Store:
             "study": study,
             "outcome": outcome,
         }
-        conditions = [*_matches(Trial, wanted), *(about.conditions() if about else ())]
+        conditions = [*matching(TrialRow, wanted), *(about.conditions() if about else ())]
         if after:
-            conditions.append(Trial.id > after)
+            conditions.append(TrialRow.id > after)
         if best:
-            conditions.append(Trial.id.in_(improving(conditions)))
+            conditions.append(TrialRow.id.in_(improving(conditions)))
         query = (
-            select(Trial.__table__)
+            select(TrialRow.__table__)
             .where(*conditions)
-            .order_by(Trial.id.desc() if newest_first else Trial.id)
+            .order_by(TrialRow.id.desc() if newest_first else TrialRow.id)
             .limit(limit)
         )
         return self._many(TrialRecord, query)
@@ -288,7 +257,7 @@ class Store:
     ) -> int:
         """How many trials match all that is given."""
         wanted = {"level": level, "device_key": device_key, "outcome": outcome}
-        query = select(func.count()).select_from(Trial).where(*_matches(Trial, wanted))
+        query = select(func.count()).select_from(TrialRow).where(*matching(TrialRow, wanted))
         with self._reading() as connection:
             return connection.execute(query).scalar_one()
 
@@ -316,7 +285,7 @@ class Store:
         """Whether nobody else is at the trial, nor has made it. It is then the holder's until it is
         added, released, or `lease_s` seconds have passed."""
         row = columns(trial)
-        made = select(Trial.id).where(*_identity(trial, row), ~Trial.transient)
+        made = select(TrialRow.id).where(*same_identity(trial, row), ~TrialRow.transient)
 
         def look(connection: Connection) -> bool:
             is_free = claims.is_free(connection, _claim(row), holder)
@@ -336,7 +305,7 @@ class Store:
         try:
             return self._write(take)
         except StoreError as error:
-            if _is_conflict(error):  # somebody else was first, a moment ago
+            if is_conflict(error):  # somebody else was first, a moment ago
                 return False
             raise
 
@@ -346,7 +315,7 @@ class Store:
         try:
             return self._write(lambda connection: claims.take(connection, key, holder, lease_s))
         except StoreError as error:
-            if _is_conflict(error):
+            if is_conflict(error):
                 return False
             raise
 
@@ -379,9 +348,9 @@ class Store:
         """The plan made for exactly this; StoreCorrupt when it is there but damaged."""
         found = self._one(
             PlanRecord,
-            Plan.graph_key == graph_key,
-            Plan.device_key == device_key,
-            Plan.versions_sha256 == digest(canonical(versions)),
+            PlanRow.graph_key == graph_key,
+            PlanRow.device_key == device_key,
+            PlanRow.versions_sha256 == digest(canonical(versions)),
         )
         # An index that is damaged leads to another row.
         same = found is None or (found.graph_key, found.device_key) == (graph_key, device_key)
@@ -408,9 +377,9 @@ class Store:
             "name": name,
         }
         query = (
-            select(Plan.__table__)
-            .where(*_matches(Plan, wanted))
-            .order_by(Plan.updated_at.desc(), Plan.key)
+            select(PlanRow.__table__)
+            .where(*matching(PlanRow, wanted))
+            .order_by(PlanRow.updated_at.desc(), PlanRow.key)
             .limit(limit)
         )
         return self._many(PlanRecord, query)
@@ -427,7 +396,11 @@ class Store:
         """
         with self._reading() as connection:
             key = chosen_plan(connection, prefix, self.location)
-            row = connection.execute(select(Plan.__table__).where(Plan.key == key)).mappings().one()
+            row = (
+                connection.execute(select(PlanRow.__table__).where(PlanRow.key == key))
+                .mappings()
+                .one()
+            )
             return record(PlanRecord, row, self.location)
 
     def collect(self, doomed: Doomed, *, dry_run: bool = False) -> Collected:
@@ -458,7 +431,7 @@ class Store:
         try:
             return self._write(add)
         except StoreError as error:
-            if not _is_conflict(error):
+            if not is_conflict(error):
                 raise
             return self._write(add)  # on a server somebody was faster with one of them
 
@@ -476,147 +449,7 @@ class Store:
                 found += health.of_file(connection)
             return found + health.of_payloads(connection)
 
-    # Transactions
-
-    def _live(self) -> Engine:
-        if self._closed:
-            raise StoreUnavailable(f"{self.location} was closed: open it again.")
-        return self._engine
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with (
-            translated(self.location, self._place.secrets),
-            self._live().connect() as connection,
-        ):
-            try:
-                yield connection
-            except (ValueError, TypeError) as error:
-                # SQLite gives back what is in the file: a date, say, need not be one any more.
-                raise corrupt(self.location, f"a value cannot be read: {error}") from error
-
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        """What the work gives, done in one transaction that changes nothing."""
-
-        def attempt() -> T:
-            with self._reading() as connection:
-                return work(connection)
-
-        return self._patiently(attempt)
-
-    def _write(self, work: Callable[[Connection], T]) -> T:
-        """What the work gives, done in one transaction, and again where a server let go of it."""
-        if self._read_only:
-            raise read_only_error(self.location)
-
-        def attempt() -> T:
-            self._require_same_file()
-            with (
-                translated(self.location, self._place.secrets),
-                writing(self._live()) as connection,
-            ):
-                result = work(connection)
-            self._require_same_file()
-            return result
-
-        return self._patiently(attempt)
-
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        until = time.monotonic() + (0.0 if self._read_only else SERVER_BACK_S)
-        pause = 0.1
-        while True:
-            try:
-                return attempt()
-            except StoreLost:
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 2.0)
-
-    def _require_same_file(self) -> None:
-        """SQLite writes on into a file that has lost its name, where nobody will find it."""
-        path = self._place.path
-        if path is not None and identity(path) != self._identity:
-            raise StoreUnavailable(
-                f"{path} was deleted, moved or replaced while it was in use: what is written to it "
-                "is lost; leave the file in its place, and run this again."
-            )
-
-    def _one(self, kind: type[R], *where: ColumnElement[bool]) -> R | None:
-        query = select(LAYOUTS[kind].model.__table__).where(*where)
-        return next(iter(self._many(kind, query)), None)
-
-    def _many(self, kind: type[R], query: Select[Any]) -> list[R]:
-        def read(connection: Connection) -> list[R]:
-            rows = connection.execute(query).mappings()
-            return [record(kind, row, self.location) for row in rows]
-
-        return self._read(read)
-
-    def _put(
-        self,
-        kept: R,
-        keep: frozenset[str] = frozenset(),
-        if_better: Callable[[R, R], bool] | None = None,
-    ) -> bool:
-        """Insert or replace by identity; the columns in `keep` stay as they were first. Whether it
-        was done: what is there may be better."""
-
-        def replace(connection: Connection) -> bool:
-            return self._replace(connection, kept, keep, if_better)
-
-        try:
-            return self._write(replace)
-        except StoreError as error:
-            # On a server another process may insert between our look and our insert: once more.
-            if not _is_conflict(error):
-                raise
-            return self._write(replace)
-
-    def _replace(
-        self,
-        connection: Connection,
-        kept: R,
-        keep: frozenset[str],
-        if_better: Callable[[R, R], bool] | None,
-    ) -> bool:
-        row, model = columns(kept), LAYOUTS[type(kept)].model
-        same = _identity(kept, row)
-        # Locked, on a server, until the transaction ends; SQLite has one writer at a time.
-        query = select(model.__table__).where(*same).with_for_update()
-        there = connection.execute(query).mappings().first()
-        if there is None:
-            connection.execute(insert(model).values(row))
-            return True
-        if if_better is not None and not self._gives_way(there, kept, if_better):
-            return False
-        changed = {name: value for name, value in row.items() if name not in keep}
-        connection.execute(update(model).where(*same).values(changed))
-        return True
-
-    def _gives_way(self, there: RowMapping, kept: R, if_better: Callable[[R, R], bool]) -> bool:
-        """Whether what is there is to be replaced; what is damaged is, whatever it was."""
-        try:
-            return if_better(record(type(kept), there, self.location), kept)
-        except StoreCorrupt:
-            return True
-
-
-def _matches(model: type[Base], wanted: dict[str, Any]) -> list[ColumnElement[bool]]:
-    """The conditions for what is wanted; None means that anything will do."""
-    table = model.__table__
-    return [table.c[name] == value for name, value in wanted.items() if value is not None]
-
-
-def _identity(kept: Record, row: dict[str, Any]) -> list[ColumnElement[bool]]:
-    layout = LAYOUTS[type(kept)]
-    return _matches(layout.model, {name: row[name] for name in layout.identity})
-
 
 def _claim(row: dict[str, Any]) -> str:
     """What a trial is claimed by: a digest of its identity."""
     return digest(canonical({name: row[name] for name in LAYOUTS[TrialRecord].identity}))
-
-
-def _is_conflict(error: StoreError) -> bool:
-    return isinstance(error.__cause__, IntegrityError)

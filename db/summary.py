@@ -6,13 +6,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Executable, Select, and_, case, func, select
 from sqlalchemy.orm import aliased
 
-from .models import Kernel, Trial
+from .models import KernelRow, TrialRow
 from .records import StudySummary, TrialRecord
 from .rows import record
 from .search import About
 
 TIMED = "timed"
-STUDY = (Trial.study, Trial.level, Trial.subject, Trial.device_key)
+STUDY = (TrialRow.study, TrialRow.level, TrialRow.subject, TrialRow.device_key)
 
 Study = tuple[str, str, str, str]
 
@@ -42,14 +42,14 @@ _FEW = 200
 
 
 def _counts(about: About | None, limit: int | None) -> Executable:
-    failed = func.sum(case((Trial.outcome == TIMED, 0), else_=1))
-    finished = func.max(Trial.created_at)
+    failed = func.sum(case((TrialRow.outcome == TIMED, 0), else_=1))
+    finished = func.max(TrialRow.created_at)
     return (
         select(
             *STUDY,
             func.count().label("trials"),
             failed.label("failures"),
-            func.min(Trial.created_at).label("started"),
+            func.min(TrialRow.created_at).label("started"),
             finished.label("finished"),
         )
         .where(*(about.conditions() if about else ()))
@@ -69,21 +69,21 @@ def _best(
     connection: Connection, shown: str, about: About | None, studies: Sequence[str] | None
 ) -> dict[Study, TrialRecord]:
     """The fastest trial of each study; of equals the first, so that the answer repeats."""
-    conditions = [Trial.outcome == TIMED, Trial.measured_s.is_not(None)]
+    conditions = [TrialRow.outcome == TIMED, TrialRow.measured_s.is_not(None)]
     conditions += about.conditions() if about else ()
     if studies is not None:
-        conditions.append(Trial.study.in_(set(studies)))
+        conditions.append(TrialRow.study.in_(set(studies)))
     least = (
-        select(*STUDY, func.min(Trial.measured_s).label("least"))
+        select(*STUDY, func.min(TrialRow.measured_s).label("least"))
         .where(*conditions)
         .group_by(*STUDY)
         .subquery()
     )
     same = [column == least.c[column.key] for column in STUDY]
     query = (
-        select(Trial.__table__)
-        .join(least, and_(*same, Trial.outcome == TIMED, Trial.measured_s == least.c.least))
-        .order_by(Trial.id.desc())
+        select(TrialRow.__table__)
+        .join(least, and_(*same, TrialRow.outcome == TIMED, TrialRow.measured_s == least.c.least))
+        .order_by(TrialRow.id.desc())
     )
     found = (record(TrialRecord, row, shown) for row in connection.execute(query).mappings())
     return {(t.study, t.level, t.subject, t.device_key): t for t in found}
@@ -91,14 +91,14 @@ def _best(
 
 def improving(conditions: Sequence[ColumnElement[bool]]) -> Select[tuple[int]]:
     """The ids of trials faster than all before them of the same subject on the same device."""
-    before = func.min(Trial.measured_s).over(
-        partition_by=(Trial.subject, Trial.device_key, Trial.timing),
-        order_by=Trial.id,
+    before = func.min(TrialRow.measured_s).over(
+        partition_by=(TrialRow.subject, TrialRow.device_key, TrialRow.timing),
+        order_by=TrialRow.id,
         rows=(None, -1),
     )
     timed = (
-        select(Trial.id, Trial.measured_s, before.label("before"))
-        .where(*conditions, Trial.outcome == TIMED, Trial.measured_s.is_not(None))
+        select(TrialRow.id, TrialRow.measured_s, before.label("before"))
+        .where(*conditions, TrialRow.outcome == TIMED, TrialRow.measured_s.is_not(None))
         .subquery()
     )
     better = timed.c.before.is_(None) | (timed.c.measured_s < timed.c.before)
@@ -107,21 +107,21 @@ def improving(conditions: Sequence[ColumnElement[bool]]) -> Select[tuple[int]]:
 
 def best_so_far(connection: Connection, ids: Sequence[int]) -> dict[int, float | None]:
     """By the id of a trial: the least seconds of its subject, up to and with it."""
-    earlier = aliased(Trial)
+    earlier = aliased(TrialRow)
     least = (
         select(func.min(earlier.measured_s))
         .where(
-            earlier.subject == Trial.subject,
-            earlier.device_key == Trial.device_key,
-            earlier.timing == Trial.timing,
+            earlier.subject == TrialRow.subject,
+            earlier.device_key == TrialRow.device_key,
+            earlier.timing == TrialRow.timing,
             earlier.outcome == TIMED,
-            earlier.id <= Trial.id,
+            earlier.id <= TrialRow.id,
         )
         .scalar_subquery()
     )
     found: dict[int, float | None] = {}
     for begin in range(0, len(ids), _FEW):
-        query = select(Trial.id, least).where(Trial.id.in_(ids[begin : begin + _FEW]))
+        query = select(TrialRow.id, least).where(TrialRow.id.in_(ids[begin : begin + _FEW]))
         for number, seconds in connection.execute(query):
             found[number] = seconds
     return found
@@ -130,18 +130,24 @@ def best_so_far(connection: Connection, ids: Sequence[int]) -> dict[int, float |
 def relatives(key: str, form: str, limit: int) -> Select[Any]:
     """The fastest trial of each other kernel of the form, on each device, newest first."""
     place = func.row_number().over(
-        partition_by=(Trial.subject, Trial.device_key), order_by=(Trial.measured_s, Trial.id)
+        partition_by=(TrialRow.subject, TrialRow.device_key),
+        order_by=(TrialRow.measured_s, TrialRow.id),
     )
     ranked = (
-        select(Trial.id, place.label("place"))
-        .join(Kernel, and_(Kernel.key == Trial.subject, Kernel.form == form, Kernel.key != key))
-        .where(Trial.level == "kernel", Trial.outcome == TIMED, Trial.measured_s.is_not(None))
+        select(TrialRow.id, place.label("place"))
+        .join(
+            KernelRow,
+            and_(KernelRow.key == TrialRow.subject, KernelRow.form == form, KernelRow.key != key),
+        )
+        .where(
+            TrialRow.level == "kernel", TrialRow.outcome == TIMED, TrialRow.measured_s.is_not(None)
+        )
         .subquery()
     )
     return (
-        select(Trial.__table__)
-        .join(ranked, ranked.c.id == Trial.id)
+        select(TrialRow.__table__)
+        .join(ranked, ranked.c.id == TrialRow.id)
         .where(ranked.c.place == 1)
-        .order_by(Trial.id.desc())
+        .order_by(TrialRow.id.desc())
         .limit(limit)
     )
