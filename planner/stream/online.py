@@ -9,7 +9,7 @@ the same pass where one of these rules holds, else it is refused with the step t
 - exponent: the source is u * exp(E), E linear in running extrema x, so that what was summed with
   the old x follows the new one by H(t, x, x') = t * exp(c * (x' - x));
 - rising: max(f(u)) = f(max(u)) for an f that does not fall;
-- spread: sum((u - mean(u))**2) follows the sum that gives the mean (`welford.py`);
+- welford: sum((u - mean(u))**2) follows the sum that gives the mean (`welford.py`);
 - pick: sum(where(j == i, f(u), 0)) = f(sum(where(j == i, u, 0))) for any f, and 0 without a hit.
 
 H distributes over the sum and H(H(t, x, x'), x', x'') = H(t, x, x''), so that the order and the
@@ -28,7 +28,7 @@ from ..values.values import Fold, Value, Values
 from .move_behind_reduce import lift, pick
 from .products import Base, Factor, combined, product
 from .rewriting import Rewriting, unless_zero
-from .welford import spread
+from .welford import follow_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _join(
         return []
     if kind.monoid.name != "sum":
         raise Refused("online", f"no rule corrects a {kind.monoid.name} under way")
-    near = _proved(work, fold, "spread", spread(work, fold, kind))
+    near = _proved(work, fold, "welford", follow_mean(work, fold, kind))
     picked = near or _proved(work, fold, "pick", pick(work, fold, kind))
     return picked or _separate(work, fold, kind, corrections)
 

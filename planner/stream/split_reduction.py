@@ -29,6 +29,7 @@ from ..values.values import (
     Load,
     LoadDim,
     Output,
+    Scan,
     Value,
     ValueKind,
     Values,
@@ -68,6 +69,10 @@ class Parts:
 def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
     """The values with their longest reduction in `parts`. early: outputs that need no such fold are
     written by the first kernel. Raises Refused where it cannot be cut."""
+    if any(output.part is not None for output in values.outputs):
+        raise Refused("split", "a result is stored in parts")
+    if any(isinstance(value.kind, Scan) for value in values.values):
+        raise Refused("split", "a scan is not cut into parts")
     over = _longest(values)
     if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
         raise Refused("split", "no reduction is large enough to be cut")
@@ -176,10 +181,13 @@ class _Builder:
             o for o in self.values.outputs if folds.isdisjoint({o.value, *ancestors[o.value]})
         )
 
-    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of a temporary with a part in its first dimension. What is reduced along memory has one
-        result in a program, and the parts of a result lie side by side for who puts them together;
-        what is reduced across memory has neighbouring results, which stay neighbours."""
+    def _strides(self, fold: Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a temporary with a fold's parts in its first dimension. What is reduced along memory
+        has one result in a program, and the parts of a result lie side by side for who puts them
+        together; what is reduced across memory has neighbouring results, as a product of matrices
+        has in a tile, and those stay neighbours."""
+        if self._is_product(fold):
+            return contiguous(shape)
         loads = [v.kind for v in self.values.values if isinstance(v.kind, Load)]
         most = max((self._elements(load) for load in loads), default=0)
         along = any(
@@ -192,6 +200,17 @@ class _Builder:
             return contiguous(shape)
         *rest, part = contiguous((*shape[1:], shape[0]))
         return (part, *rest)
+
+    def _is_product(self, fold: Value) -> bool:
+        """Whether it has rows and columns, each of one operand alone."""
+        assert isinstance(fold.kind, Fold)
+        if fold.kind.times is None:
+            return False
+        left, right = (
+            {f for f in self.values.values[v].axes if self.values.extents[f] != 1}
+            for v in (fold.kind.source, fold.kind.times)
+        )
+        return bool(left - right and right - left)
 
     def _elements(self, load: Load) -> int:
         return math.prod(nominal(self.values.size(d.factors)) for d in load.dims)
@@ -219,7 +238,7 @@ class _Builder:
             value = self.values.values[fold]
             dims = (self.parted, *(copy.factors(d) for d in value.dims))
             shape = (self.parts, *(self.values.size(d) for d in value.dims))
-            kind = TensorType(shape, self._strides(shape), value.dtype)
+            kind = TensorType(shape, self._strides(value, shape), value.dtype)
             outputs.append(Output(index, copy.value(fold), dims, kind))
         for index, fold in enumerate(folds):
             self.place[fold] = first + index

@@ -19,7 +19,7 @@ from ..values.values import Compute, Fold, Literal, Value
 from .rewriting import Rewriting
 
 
-def spread(work: Rewriting, fold: int, kind: Fold) -> str:
+def follow_mean(work: Rewriting, fold: int, kind: Fold) -> str:
     """Make a carried sum that is one of squared distances follow the sum under way that gives the
     mean (see `Fold.about`). The statement; "" where it is none."""
     distance = _squared(work, kind)

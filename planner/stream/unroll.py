@@ -1,0 +1,133 @@
+"""An axis unrolled in part: neighbours along it as values of their own, so that what several of
+them read is loaded once, and stays in registers.
+
+Under a filter each pixel is read for every tap. As values of one tile those are as many loads; of
+eight neighbours that are values each, seven taps read fourteen pixels instead of 56.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..errors import Refused
+from ..graph.graph import TensorType
+from ..values.axes import Factors
+from ..values.values import (
+    Choice,
+    Dims,
+    Fold,
+    Index,
+    Load,
+    LoadDim,
+    Output,
+    Value,
+    ValueKind,
+    Values,
+    mapped,
+    written,
+)
+
+
+def unrolled(values: Values, factor: int, parts: int) -> Values:
+    """The values with each run of `parts` neighbours along a factor, whose extent they divide, as
+    values and stores of their own. Raises Refused where the factor is summed over, or is not the
+    innermost of a dimension."""
+    return _Unroll(values, factor, parts).run()
+
+
+@dataclass(slots=True)
+class _Unroll:
+    given: Values
+    factor: int
+    parts: int
+    made: list[Value] = field(default_factory=list)
+    same: dict[object, int] = field(default_factory=dict)
+    """By content, the values made: what neighbours share is one."""
+
+    def run(self) -> Values:
+        given, depends = self.given, self.given.dependence()
+        place: list[tuple[int, ...]] = []
+        for value in given.values:
+            apart = self.factor in depends[value.id]
+            own = [self._part(value, number, place) for number in range(self.parts if apart else 1)]
+            place.append(tuple(own if apart else own * self.parts))
+        stores = [self._stores(output, place[output.value]) for output in given.outputs]
+        # The first of each result have the numbers of the results.
+        firsts, later = [own[0] for own in stores], [o for own in stores for o in own[1:]]
+        outputs = tuple(replace(o, index=i) for i, o in enumerate([*firsts, *later]))
+        rest = given.extents[self.factor] // self.parts
+        extents = {f: rest if f == self.factor else n for f, n in given.extents.items()}
+        if rest == 1:
+            del extents[self.factor]
+        return Values(tuple(self.made), outputs, extents)
+
+    def _part(self, value: Value, number: int, place: Sequence[tuple[int, ...]]) -> int:
+        """The value that stands for one neighbour, numbered within its run."""
+        kind = self._kind(mapped(value.kind, lambda v: place[v][number]), number)
+        dims = tuple(map(self._left, value.dims))
+        identity = (kind, written(kind), value.dtype, dims)
+        if identity not in self.same:
+            self.same[identity] = len(self.made)
+            self.made.append(replace(value, id=len(self.made), kind=kind, dims=dims))
+        return self.same[identity]
+
+    def _kind(self, kind: ValueKind, number: int) -> ValueKind:
+        match kind:
+            case Load(dims=dims):
+                return replace(kind, dims=tuple(self._load_dim(d, number) for d in dims))
+            case Index(factors=factors, start=start, step=step) if self._is_along(factors):
+                start, step = start + step * number, step * self.parts
+                return Index(self._left(factors), start, step)
+            case Choice(factors=factors, pieces=pieces) if self._is_along(factors):
+                ends = (
+                    (v, self._turn(low, number), self._turn(high, number))
+                    for v, low, high in pieces
+                )
+                return Choice(self._left(factors), tuple(p for p in ends if p[1] < p[2]))
+            case Fold(reduced=reduced) if self.factor in reduced:
+                raise Refused("loop", "an unrolled axis is summed over")
+        return kind
+
+    def _load_dim(self, dim: LoadDim, number: int) -> LoadDim:
+        if not self._is_along(dim.factors):
+            return dim
+        start, step = dim.start + dim.step * number, dim.step * self.parts
+        last = start + step * (self.given.size(dim.factors) // self.parts - 1)
+        limit = dim.limit
+        if limit is not None and min(start, last) >= 0 and max(start, last) < limit:
+            limit = None  # A neighbour may see no padding where others do.
+        return LoadDim(self._left(dim.factors), dim.stride, start, step, limit)
+
+    def _turn(self, index: int, number: int) -> int:
+        """The first run whose neighbour of this number is at an index, or behind it."""
+        return -(-(index - number) // self.parts)
+
+    def _is_along(self, factors: Factors) -> bool:
+        """Whether neighbours along the factor are neighbours along these."""
+        if self.factor in factors[:-1]:
+            raise Refused("factor", "an unrolled axis lies inside of a dimension")
+        return self.factor in factors
+
+    def _left(self, factors: Factors) -> Factors:
+        """These factors over runs."""
+        if self.given.extents[self.factor] > self.parts:
+            return factors
+        return tuple(f for f in factors if f != self.factor)
+
+    def _stores(self, output: Output, place: Sequence[int]) -> list[Output]:
+        """The stores of one result, one for each neighbour where it has several."""
+        along = [i for i, dim in enumerate(output.dims) if self._is_along(dim)]
+        if not along:
+            return [replace(output, value=place[0])]
+        (dim,) = along
+        kind = output.type
+        step = kind.stride[dim]
+        shape, stride = list(kind.shape), list(kind.stride)
+        shape[dim], stride[dim] = shape[dim] // self.parts, step * self.parts
+        part = TensorType(tuple(shape), tuple(stride), kind.dtype)
+        dims: Dims = tuple(map(self._left, output.dims))
+        return [
+            replace(output, value=own, dims=dims, type=part, part=output.index, start=step * number)
+            for number, own in enumerate(place)
+        ]

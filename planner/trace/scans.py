@@ -1,0 +1,73 @@
+"""From a scan's node to its value: the view that turns it round, and the dtype it works in."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..errors import Refused
+from ..graph.dtypes import NARROW, is_float, register_dtype
+from ..graph.graph import Node, Ref, TensorType
+from ..graph.ops import Scan as Row
+from ..graph.ops import bound
+from ..values.values import Dims, Scan, Value, ValueKind, Window, Windows, conversion
+from .views import Found, Reading
+
+
+class Reader(Protocol):
+    """What reads the nodes of a group, as `trace.Tracer` does; in_order: see `views.Reader`."""
+
+    in_order: bool
+    values: list[Value]
+
+    def type(self, node_id: int) -> TensorType: ...
+
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found: ...
+
+    def rounded(self, value: int, node: Node) -> int: ...
+
+
+def scan(reader: Reader, node: Node, row: Row, windows: Windows) -> Reading:
+    """A scan, read whole, from its end, or only its beginning."""
+    if reader.in_order:
+        raise Refused("scan", f"{node.name} needs all that comes before each element")
+    named, assumed = bound(node), node.type
+    source, dim = named["self"], named["dim"]
+    assert assumed is not None
+    assert isinstance(source, Ref)
+    assert isinstance(dim, int)
+    dim %= max(1, len(assumed.shape))
+    reverse = False
+    if assumed.shape:
+        reverse = _is_reversed(node, windows[dim], assumed.shape[dim])
+    value, dims = yield source.node, windows
+    value = _converted(reader, value, source.node, node)
+    along = dims[dim] if dims else ()
+    if not along:
+        return value, dims  # Of one element.
+    kind = Scan(row.monoid, value, along, reverse)
+    return reader.add(kind, dims, assumed.dtype, node)
+
+
+def _is_reversed(node: Node, window: Window | None, size: int) -> bool:
+    """Whether a window onto the scanned dimension turns it round: the source is read through the
+    same window then, and scanned from its end."""
+    if window is None or (window.start == 0 and window.step == 1 and window.size <= size):
+        return False
+    if (window.start, window.step, window.size) == (size - 1, -1, size):
+        return True
+    raise Refused("window", f"{node.name} is a scan read from its middle")
+
+
+def _converted(reader: Reader, value: int, source_node: int, node: Node) -> int:
+    """What is scanned in the dtype of the result, as eager converts it before."""
+    assert node.type is not None
+    source, target = reader.values[value].dtype, node.type.dtype
+    if is_float(source) and not is_float(target):
+        raise Refused("dtype", f"no kernel scans {source} as {target}")
+    register = register_dtype(target)
+    if source != register:
+        kind = conversion(reader.values[value], register)
+        value, _ = reader.add(kind, reader.values[value].dims, register, node)
+    if target in NARROW and reader.type(source_node).dtype != target:
+        value = reader.rounded(value, node)
+    return value

@@ -1,0 +1,63 @@
+"""Compiles the kernels of gated scans at full size, held and in loops, by the model's best configs,
+for an H200. No GPU is needed. Prints JSON: what the compiler made of each.
+
+    TRITON_INTERPRET=0 python tests/planner/codegen/scan_cubins.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from corpus import graph_of
+from fusionplan.planner.config import LOOP, NATURAL
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.lower import lower
+from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.space.space import space_of
+
+CASES = {
+    "rows": ((8192, 4096), lambda x, g: x.cumsum(-1) * torch.sigmoid(g)),
+    "columns": ((64, 4096, 64), lambda x, g: x.cumsum(1) * g),
+    "turned": ((8192, 4096), lambda x, g: (x * g).flip(-1).cumsum(-1).flip(-1) * 2),
+    "products": ((8192, 4096), lambda x, g: x.cumprod(-1) * g),
+}
+
+
+def main() -> None:
+    found = []
+    for name, (shape, function) in CASES.items():
+        for dtype in (torch.bfloat16, torch.float32):
+            inputs = [torch.empty(shape, dtype=dtype) for _ in range(2)]
+            group = graph_of(function, inputs)
+            space = space_of(group, H200)
+            best = {}
+            for config, cost in space.seeds(60):
+                best.setdefault(config.layout, (config, cost))
+            for layout in (NATURAL, LOOP):
+                if layout not in best:
+                    continue
+                config, cost = best[layout]
+                (kernel,) = lower(group, config).kernels
+                used = resources(compile_kernel(kernel, Target()))
+                found.append(
+                    {
+                        "case": f"{name} {dtype}",
+                        "layout": layout.name,
+                        "config": str(config),
+                        "modelled_us": round(cost.seconds * 1e6, 1),
+                        "registers": used.registers,
+                        "spill_bytes": used.spill_bytes,
+                        "shared_bytes": used.shared_bytes,
+                    }
+                )
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
