@@ -63,6 +63,19 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class AlignedRows:
+    """Rows that begin anywhere, of which a tile holds whole vectors of 16 bytes: its blocks along
+    the rows' axis are counted from the last start of a vector before each row, so that the first
+    lanes of the first block lie before the row."""
+
+    axis: int
+    vector: int
+    """Elements; those of the smallest dtype among the tensors that are accessed so."""
+    start: Affine
+    """Where the row of a program begins in them, but for a multiple of a vector."""
+
+
+@dataclass(frozen=True, slots=True)
 class Blocks:
     """The block size of every tile axis of a nest.
 
@@ -77,6 +90,8 @@ class Blocks:
     """Elements from one block to the next; more than its size where an epilogue is in parts."""
     wide: bool
     """Whether some offset or index of the nest does not fit 32 bits."""
+    aligned: AlignedRows | None = None
+    """The rows that are accessed as whole vectors though they begin anywhere."""
 
     @staticmethod
     def of(nest: Nest, named: Sizes) -> Blocks:
@@ -106,7 +121,11 @@ class Blocks:
 
     def count(self, axis: int) -> int:
         """Blocks along an axis."""
-        return -(-self.nest.axes[axis].extent // self.steps[axis])
+        before = self.aligned.vector - 1 if self._is_aligned(axis) and self.aligned else 0
+        return -(-(self.nest.axes[axis].extent + before) // self.steps[axis])
+
+    def _is_aligned(self, axis: int) -> bool:
+        return self.aligned is not None and self.aligned.axis == axis
 
     def turns(self, axis: int) -> float:
         """Blocks along a looped axis that masks leave on average."""
@@ -117,7 +136,9 @@ class Blocks:
         return _blocks_left(tuple(found), extents, self.sizes[axis], self.count(axis))
 
     def is_ragged(self, axis: int) -> bool:
-        """Whether tiles may reach past the end; along an axis that varies they may."""
+        """Whether tiles may reach past an end; along an axis that varies they may."""
+        if self._is_aligned(axis):
+            return True
         extent, step = self.nest.axes[axis].extent, self.steps[axis]
         return step > 1 if varies(extent) else extent % step != 0
 

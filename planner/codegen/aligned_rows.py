@@ -1,0 +1,122 @@
+"""Rows that begin anywhere as Triton: blocks of lanes that begin at the last start of a vector
+before the row, so that loads and stores move whole vectors (see `tiles/passes/align_rows.py`).
+
+Triton joins what a thread accesses to one instruction where it can tell that the addresses are
+multiples of 16 bytes and that masks are the same for all of a vector. Starts are rounded down, and
+compared with lanes are only numbers that are rounded, too.
+"""
+
+from __future__ import annotations
+
+from ..nests.linear_forms import Access, Role
+from ..tiles.alignment import row_end, row_start, vector
+from ..tiles.blocks import AlignedRows
+from ..tiles.instructions import Load, Store
+from .scope import Scope
+
+
+class AlignedText:
+    """Writes the lanes of aligned rows, and what is loaded and stored by them. With the axis r0:
+
+    r0_skip   lanes of the first block before the row
+    r0_lane   the number of each lane, from the start of the first block
+    r0, r0_in the index along the row, and whether it lies in the row
+    r0_from   the address of the first lane, by tensors whose rows begin at the same place
+    r0_head   the first lane of the first vector that lies in the row whole
+    r0_tail   the end of the last such vector
+    r0_past   the end of the vector in which the row ends
+    """
+
+    def __init__(self, scope: Scope, rows: AlignedRows) -> None:
+        self.scope = scope
+        self.axis = rows.axis
+        self.vector = rows.vector
+        self.start = scope.text.affine(rows.start, ())
+        self.name = scope.nest.axes[rows.axis].name
+        self.extent = scope.nest.axes[rows.axis].extent
+        self.block = "0"
+        """Where the block of lanes starts."""
+
+    def begin(self) -> None:
+        """What is the same for all blocks of a row, and for a held axis its lanes."""
+        scope, name = self.scope, self.name
+        # By `&`: of a remainder, which may be negative, the compiler knows no range.
+        scope.line(f"{name}_skip = ({self.start}) & {self.vector - 1}", "elements before the row")
+        steps = [*scope.program.head, *(each for each, _ in scope.program.walk())]
+        moved = (each for each in steps if isinstance(each, (Load, Store)))
+        aligned = [each for each in moved if each.rows == "aligned"]
+        self.starts = {self._start(e.access): "" for e in aligned}
+        for number, start in enumerate(self.starts):
+            self.starts[start] = f"{name}_from{number}" if number else f"{name}_from"
+            text = f"{self.starts[start]} = ({start}) // {self.vector} * {self.vector}"
+            scope.line(text, "a multiple of 16 bytes")
+        for size in sorted({vector(e.access) for e in aligned if isinstance(e, Load)}):
+            text = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
+            scope.line(f"{name}_past{size} = {text}")
+        for size in sorted({vector(e.access) for e in aligned if isinstance(e, Store)}):
+            scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
+            text = f"({name}_skip + {self.extent}) // {size} * {size}"
+            scope.line(f"{name}_tail{size} = {text}")
+        if self.axis in scope.nest.with_role(Role.HELD):
+            self.lanes(f"tl.arange(0, {scope.blocks.sizes[self.axis]})")
+
+    def lanes(self, text: str, start: str = "0") -> None:
+        """The lanes of a block that starts there, the index along the row, and which lie in it."""
+        self.block = start
+        line, name = self.scope.line, self.name
+        role = self.scope.nest.axes[self.axis].role.value
+        line(f"{name}_lane = {text}")
+        line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
+        line(f"{name}_in = ({name} >= 0) & ({name} < {self.extent})")
+
+    def load(self, each: Load, value: str, origin: str) -> str:
+        """A tile by whole vectors; where the tensor's end lies within one, the last elements one by
+        one."""
+        size, name, end = vector(each.access), self.name, row_end(each.access)
+        start = self.starts[self._start(each.access)]
+        pointer, past = f"in{each.input} + {start} + {name}_lane", f"{name}_past{size}"
+        options = f', other=0, eviction_policy="evict_{each.hint}"' if each.hint else ", other=0"
+        if end % size == 0:
+            return f"tl.load({pointer}, mask={name}_lane < {past}{options})"
+        line = self.scope.line
+        least = f"tl.minimum({past}, {end // size * size} - {start})"
+        line(f"{value}_past = {least} // {size} * {size}", "a multiple, as Triton then sees")
+        whole, rest = f"{name}_lane < {value}_past", f"{name}_lane >= {value}_past"
+        line(f"{value}_whole = tl.load({pointer}, mask={whole}{options})", origin)
+        line(f"if {value}_past < {past}:", "the tensor ends within this vector")
+        with self.scope.indented():
+            single = f"tl.load({pointer}, mask=({rest}) & {name}_in, other=0)"
+            line(f"{value}_whole = tl.where({whole}, {value}_whole, {single})")
+        return f"{value}_whole"
+
+    def store(self, each: Store, out: str, value: str, masks: list[str], options: str) -> None:
+        """The vectors that lie in the row whole, then the elements at its ends one by one. masks:
+        what both ask besides."""
+        size, name = vector(each.access), self.name
+        pointer = f"{out} + {self.starts[self._start(each.access)]} + {name}_lane"
+        others = "".join(f" & {mask}" for mask in masks if mask != f"{name}_in")
+        line, inner = self.scope.line, f"({name}_lane >= {name}_head{size})"
+        inner += f" & ({name}_lane < {name}_tail{size})"
+        line(f"tl.store({pointer}, {value}, mask={inner}{others}{options})")
+        tail = f"({name}_lane >= {name}_tail{size})"
+        # A number lets the compiler leave out the stores of most of a tile.
+        known = f"({name}_lane >= {self.extent // size * size}) & {tail}"
+        is_whole = self.scope.nest.axes[self.axis].role is Role.HELD
+        ends = f"({name}_lane < {name}_head{size}) | ({known if is_whole else tail})"
+        narrow = f"tl.store({pointer}, {value}, mask={name}_in & ({ends}){others}{options})"
+        if is_whole:
+            line(narrow)
+            return
+        end = f"{self.block} + {self.scope.blocks.sizes[self.axis]}"
+        line(f"if ({self.block} < {name}_head{size}) | ({end} > {name}_tail{size}):", "an end")
+        with self.scope.indented():
+            line(narrow)
+
+    def apart(self, each: Load) -> str:
+        """The addresses of a row that begins elsewhere: one, and lanes from there."""
+        return (
+            f"in{each.input} + ({self._start(each.access)} - {self.name}_skip) + {self.name}_lane"
+        )
+
+    def _start(self, access: Access) -> str:
+        return self.scope.text.affine(row_start(access, self.axis), ())

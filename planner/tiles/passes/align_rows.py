@@ -1,0 +1,32 @@
+"""Read and write rows that begin anywhere as whole vectors of 16 bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..alignment import aligned_rows, is_aligned, is_apart
+from ..blocks import Blocks
+from ..instructions import Instruction, Load, Loops, Store
+from ..program import TileProgram
+
+
+def align_rows(program: TileProgram) -> TileProgram:
+    """Where most of what a kernel accesses is rows whose starts are no multiples of 16 bytes, its
+    blocks begin at the last multiple before, whether a program holds a row, walks it, or has one
+    block of it. Lanes outside the row hold elements of its neighbours, or none: like all lanes past
+    an end, they are left out of reductions and stores."""
+    rows = aligned_rows(program.blocks)
+    if rows is None:
+        return program
+    blocks = replace(program.blocks, aligned=rows)
+
+    def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if not isinstance(each, (Load, Store)):
+            return each
+        if is_aligned(each.access, rows, blocks):
+            return replace(each, rows="aligned")
+        if isinstance(each, Load) and is_apart(each.access, rows.axis, blocks):
+            return replace(each, rows="apart")
+        return each
+
+    return replace(program, blocks=blocks).deciding(rows, change)
