@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import Config
 from ..nests.nest import Nest
-from ..tiles.instructions import Load, Store
+from ..tiles.instructions import Prefetch, Store, loads_of
 from ..tiles.tile import ALONE, Around, tile
 from ..values import values
 from .interpreter import InterpreterPrinter
@@ -55,11 +55,16 @@ def _buffers(scope: Scope) -> dict[str, Buffer]:
     loads = [v.kind for v in nest.values if isinstance(v.kind, values.Load)]
     inputs = sorted({load.input: load.dtype for load in loads}.items())
     found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs}
-    found |= {f"out{o.index}": Buffer("out", o.index, o.type.dtype) for o in nest.outputs}
+    found |= {f"out{o.result}": Buffer("out", o.result, o.type.dtype) for o in nest.outputs}
     if scope.descriptors:
-        every = [each for each, _ in scope.program.walk()]
-        pointers = {f"in{i.input}" for i in every if isinstance(i, Load) and i.via is None}
-        pointers |= {f"out{i.output}" for i in every if isinstance(i, Store) and i.via is None}
+        every = [*scope.program.head, *(each for each, _ in scope.program.walk())]
+        pointers = {f"in{load.input}" for i in every for load in loads_of(i) if load.via is None}
+        pointers |= {f"in{i.input}" for i in every if isinstance(i, Prefetch)}
+        pointers |= {
+            f"out{nest.outputs[i.output].result}"
+            for i in every
+            if isinstance(i, Store) and i.via is None
+        }
         found = {name: buffer for name, buffer in found.items() if name in pointers}
     return found | {name: buffer for buffer, name in scope.descriptors.items()}
 

@@ -92,6 +92,19 @@ def fast_sigmoid(x):
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
     )
 ''',
+    "prefetch": '''
+@triton.jit
+def prefetch(pointers):
+    """Bring the lines of these addresses into the L2 cache; the result stands for nothing."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+''',
     "fast_tanh": '''
 @triton.jit
 def fast_tanh(x):

@@ -11,7 +11,7 @@ from ..graph.texts import text_of
 from ..stream.online import Correction
 from ..tiles.blocks import Dims
 from ..tiles.instructions import ONES, REDUCTIONS, Loop, Mma, OnesMma, Reduce, Reduction, Welford
-from ..values.values import Fold, Load, Value
+from ..values.values import Choice, Fold, Load, Value
 from . import welford
 from .body import convert, identity, literal
 from .scope import Scope
@@ -110,7 +110,8 @@ class Carried:
                 scope.line(f"{state} = {_by_ones(scope, each, state)}", value.origin)
             case Welford():
                 assert self.loop.by_lane, "a mean under way is one of every lane"
-                welford.take(scope, value, kind, self._dims(value.id), self.counter)
+                late = welford.late(scope, self.loop.axis, self._dims(value.id))
+                welford.take(scope, value, kind, self._dims(value.id), self.counter + late)
             case Reduce():
                 self._reduce(each, value, kind)
 
@@ -255,10 +256,16 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
 def _factor(scope: Scope, fold: Fold, value: int, dims: Dims, working: str) -> str:
     """A factor of a product that is summed in registers: at the precision of its operands."""
     text = convert(scope.at(value, dims), scope.dtypes[value], working)
+    rounded = fold.operand in NARROW and not _is_exact(scope, fold, value)
+    return f"as_{fold.operand}({text})" if rounded else text
+
+
+def _is_exact(scope: Scope, fold: Fold, value: int) -> bool:
+    """Whether a factor has that precision as it was loaded, from whichever of several tensors."""
     kind = scope.nest.values[value].kind
-    is_exact = isinstance(kind, Load) and kind.dtype == fold.operand
-    narrow = fold.operand in NARROW
-    return f"as_{fold.operand}({text})" if narrow and not is_exact else text
+    if isinstance(kind, Choice):
+        return all(_is_exact(scope, fold, piece) for piece, _, _ in kind.pieces)
+    return isinstance(kind, Load) and kind.dtype == fold.operand
 
 
 def _without(dims: Dims, scope: Scope, fold: Fold) -> Dims:

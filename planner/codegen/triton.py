@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import ClassVar
@@ -16,10 +17,14 @@ from ..tiles.instructions import (
     Body,
     Compute,
     Grid,
+    Head,
     LaunchNext,
     Load,
     Loop,
     Parts,
+    Prefetch,
+    Scan,
+    SelectedLoad,
     Store,
     TilePlace,
     Wait,
@@ -27,7 +32,8 @@ from ..tiles.instructions import (
 from ..tiles.program import TileProgram
 from ..tiles.tile import Pass
 from ..values import values
-from . import mma_and_reductions
+from . import mma_and_reductions, scans
+from .aligned_rows import AlignedText
 from .body import convert, expression, literal
 from .scope import Scope
 from .source import AWAIT_LAST, BEGIN_NEXT
@@ -45,17 +51,23 @@ class TritonPrinter(Scope):
         self.grid: Grid = program.grid
         self.loops = 0
         """How many loops the text has begun."""
+        self.rows: AlignedText | None = None
 
     def kernel(self) -> list[str]:
         """The lines of the kernel's body."""
-        grid = self.grid
-        self._head()
+        grid, head = self.grid, self.program.head
         in_parts = any(isinstance(each, Parts) for each in self.program.body)
+        first = next(
+            (i for i, each in enumerate(head) if isinstance(each, (Load, Prefetch))), len(head)
+        )
+        self._head(head[:first])
         if not in_parts:
             self._held()
         if not grid.persistent:
             self.line(f"pid = {self._wide('tl.program_id(0)')}")
-            self._tile(in_parts)
+            self._place(in_parts)
+            self._head(head[first:])
+            self._body(self.program.body, None)
             return self.lines
         more = f", num_stages={grid.stages}" if grid.stages > 1 else ""
         turns = (
@@ -64,27 +76,43 @@ class TritonPrinter(Scope):
         self.line(f"for turn in tl.range({turns}):")
         with self.indented():
             self.line(f"pid = {self._wide('turn')}")
-            self._tile(in_parts)
+            self._place(in_parts)
+            self._body(self.program.body, None)
         return self.lines
 
-    def _head(self) -> None:
-        for each in self.program.head:
+    def _head(self, head: Head) -> None:
+        for each in head:
             match each:
+                case Load():
+                    self._load(each)
+                case SelectedLoad():
+                    self._selected_load(each)
+                case Prefetch():
+                    self._prefetch(each)
                 case LaunchNext():
                     self.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
                 case Wait():
                     self.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
 
-    def _tile(self, in_parts: bool) -> None:
+    def _place(self, in_parts: bool) -> None:
+        """The indices of a tile."""
         if in_parts:
             # Again in every turn of a persistent grid: parts have indices of their own.
             self._held()
         self._grid()
-        self._body(self.program.body, None)
+        rows = self.blocks.aligned
+        if rows is not None:
+            self.rows = AlignedText(self, rows)
+            self.rows.begin()
+            if self.nest.axes[rows.axis].role is Role.GRID:
+                # After the indices of the others, which tell where the row begins.
+                self._index(rows.axis, f"{self.nest.axes[rows.axis].name}_block")
 
     def _held(self) -> None:
+        rows = self.blocks.aligned
         for axis in self.nest.with_role(Role.HELD):
-            self._index(axis, "")
+            if rows is None or axis != rows.axis:
+                self._index(axis, "")
 
     def _in_parts(self, parts: Parts) -> None:
         """What follows the mmas, over one part of the tile's columns after another."""
@@ -107,8 +135,12 @@ class TritonPrinter(Scope):
                     self._in_parts(each)
                 case Load():
                     self._load(each)
+                case SelectedLoad():
+                    self._selected_load(each)
                 case Compute():
                     self._compute(each)
+                case Scan():
+                    scans.step(self, each)
                 case Store():
                     self._store(each)
                 case _ if each.carried:
@@ -140,7 +172,8 @@ class TritonPrinter(Scope):
             name = f"{self.nest.axes[axis].name}_block"
             if blocks[axis] != name:
                 self.line(f"{name} = {blocks[axis]}")
-            self._index(axis, name)
+            if self.blocks.aligned is None or self.blocks.aligned.axis != axis:
+                self._index(axis, name)
 
     def _grouped(self, outer: int, inner: int) -> str:
         """Block indices of two axes: a stripe of blocks of the outer, then all of the inner."""
@@ -179,6 +212,9 @@ class TritonPrinter(Scope):
         whole = tile.role is Role.GRID and self.blocks.count(axis) == 1
         if text != "0" and (whole or tile.role is Role.HELD):
             text = self._wide(text)
+        if self.rows is not None and self.rows.axis == axis:
+            self.rows.lanes(text, start)
+            return
         self.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.blocks.is_ragged(axis):
             self.line(f"{tile.name}_in = {tile.name} < {self.numbers.text(tile.extent)}")
@@ -234,7 +270,13 @@ class TritonPrinter(Scope):
         value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
         load = value.kind
         assert isinstance(load, values.Load)
-        name, text = f"v{value.id}", self._loaded(each, load, dims)
+        name = f"v{value.id}"
+        if each.rows == "aligned":
+            assert self.rows is not None, "the pass says what rows are aligned"
+            text = self.rows.load(each, name, value.origin)
+            self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
+            return
+        text = self._loaded(each, load, dims)
         match each.place:
             case TilePlace.SHARED:
                 self.raw[value.id] = name
@@ -253,6 +295,35 @@ class TritonPrinter(Scope):
                 text = again if each.twice else name
         self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
 
+    def _selected_load(self, each: SelectedLoad) -> None:
+        """What the index of the choice says of addresses it also says of masks: only the ends of
+        axes are left to look at."""
+        value, index = self.nest.values[each.value], self.nest.forms[each.value]
+        assert isinstance(value.kind, values.Choice)
+        axes = index.axes.union(*(piece.access.axes for piece in each.pieces))
+        dims = self.blocks.dims(axes)
+        place, address = self.text.affine(index, dims), ""
+        for piece, (_, _, high) in reversed([*zip(each.pieces, value.kind.pieces, strict=True)]):
+            own = self.text.pointer(f"in{piece.input}", piece.access, dims)
+            chosen = f"tl.where({place} < {self.numbers.text(high)}, {own}, {address})"
+            address = chosen if address else own
+        ends = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
+        options = f", mask={_all(ends)}, other=0" if ends else ""
+        hints = {piece.hint for piece in each.pieces}
+        if hints in ({"first"}, {"last"}):
+            options += f', eviction_policy="evict_{hints.pop()}"'
+        dtype = each.pieces[0].access.type.dtype
+        text = self.loaded(f"tl.load({address}{options})", dtype, value.dtype)
+        self.bind(value.id, text, dims)
+
+    def _prefetch(self, each: Prefetch) -> None:
+        """One address of every line; the index along the loop has a name of its own."""
+        name, dims = self.nest.axes[each.axis].name, self.blocks.dims(each.access.axes)
+        self.line(f"{name}_lines = tl.arange(0, {each.count}) * {each.line}", "one in each line")
+        pointer = self.text.pointer(f"in{each.input}", each.access, dims)
+        pointer = re.sub(rf"\b{name}\b", f"{name}_lines", pointer)
+        self.line(f"prefetch({pointer})", "into L2")
+
     def _loaded(self, each: Load, load: values.Load, dims: Dims, again: str = "") -> str:
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
@@ -267,6 +338,11 @@ class TritonPrinter(Scope):
             options += f', eviction_policy="evict_{each.hint}"'
         pointer = self.text.pointer(f"in{each.input}", each.access, dims, terms)
         text = f"tl.load({pointer}{options})"
+        if each.rows == "apart" and self.rows is not None:
+            pointer = pointer if each.access.at else self.rows.apart(each)
+            # As a tile of another shape it gets lanes of its own, whatever others are read by.
+            mask = f"mask=({_all([*masks, *inside])})[None, :], other=0"
+            text = f"tl.reshape(tl.load(({pointer})[None, :], {mask}), {self.text.shape(dims)})"
         if lost and multiplied:
             outside = _all([*masks, f"(({_all(inside)}) == 0)"])
             return f'tl.where({outside}, float("nan"), {text})'
@@ -290,6 +366,9 @@ class TritonPrinter(Scope):
         counter = f"{axis.name}_block{self.loops}"
         carried = mma_and_reductions.Carried(self, loop, counter)
         carried.begin()
+        for each in loop.body:
+            if isinstance(each, Scan) and each.carried:
+                scans.begin(self, each)
         self.loops += 1
         options = f", num_stages={loop.stages}" if loop.stages > 1 else ""
         options += ", flatten=True" if loop.flatten else ""
@@ -334,17 +413,21 @@ class TritonPrinter(Scope):
         out, access = self.nest.outputs[each.output], each.access
         dims = self.blocks.dims([*access.axes, *self.dims[out.value]])
         text = self.stored(self.at(out.value, dims), self.dtypes[out.value], out.type.dtype)
-        pointer = self.text.pointer(f"out{each.output}", access, dims)
+        pointer = self.text.pointer(f"out{out.result}", access, dims)
         if each.via is not None:
-            block = self.described("out", each.output, access, each.via)
+            block = self.described("out", out.result, access, each.via)
             text = f"tl.trans({text})" if each.via.is_turned else text
             self.line(block.format("store", f", {text}"))
             return
         masks = self.text.masks(access, dims)
         # Blocks along an axis that the output lacks all hold the same; one writes it.
         masks += [f"({self.nest.axes[a].name}_block == 0)" for a in self.blocks.repeated(access)]
-        options = f", mask={_all(masks)}" if masks else ""
-        options += f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        options = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        if each.rows == "aligned":
+            assert self.rows is not None, "the pass says what rows are aligned"
+            self.rows.store(each, f"out{out.result}", text, masks, options)
+            return
+        options = (f", mask={_all(masks)}" if masks else "") + options
         self.line(f"tl.store({pointer}, {text}{options})")
 
 

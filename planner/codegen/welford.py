@@ -45,8 +45,9 @@ def begin(scope: Scope, value: Value, dims: Dims) -> None:
 
 
 def take(scope: Scope, value: Value, fold: Fold, dims: Dims, counter: str) -> None:
-    """A turn, in which every lane sees one element. With d its distance from the mean of n
-    elements, itself included, t grows by d**2 * n / (n - 1); the first one is that mean."""
+    """A turn, in which every lane sees one element. counter: how many it has seen before. With d
+    its distance from the mean of n elements, itself included, t grows by d**2 * n / (n - 1); the
+    first one is that mean."""
     name = f"v{value.id}"
     item = scope.full(fold.source, dims, value.dtype)
     scope.line(f"{name}_first = tl.where({counter} == 0, {item}, {name}_first)")
@@ -89,5 +90,19 @@ def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
         return literal(scope.blocks.count(axis), value.dtype, scope.numbers)
     reach = scope.numbers.text(extent + block - 1)
     text = f"({reach} - tl.arange(0, {block})) // {block}"
+    if missed := late(scope, axis, (axis,)):
+        skip = f"{scope.nest.axes[axis].name}_skip"
+        text = f"({reach} + {skip} - tl.arange(0, {block})) // {block}{missed}"
     scope.line(f"v{value.id}_seen = ({text}).to({TRITON_DTYPE[value.dtype]})")
     return scope.text.broadcast(f"v{value.id}_seen", (axis,), dims)
+
+
+def late(scope: Scope, axis: int, dims: Dims) -> str:
+    """What is taken off the number of a turn along an axis: 1 in the lanes whose first element
+    comes in the second turn, because the blocks of aligned rows begin before the row."""
+    rows = scope.blocks.aligned
+    if rows is None or rows.axis != axis:
+        return ""
+    lanes = f"tl.arange(0, {scope.blocks.sizes[axis]})"
+    text = f"({lanes} < {scope.nest.axes[axis].name}_skip).to(tl.int32)"
+    return f" - {scope.text.broadcast(text, (axis,), dims)}"

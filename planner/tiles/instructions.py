@@ -23,6 +23,10 @@ ONES = LEAST_MMA
 WARPGROUP = 4
 """Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
 
+Rows = Literal["", "aligned", "apart"]
+"""Of accesses along the axis of `Blocks.aligned`: "aligned" ones move whole vectors; rows that
+begin elsewhere are read "apart", neighbouring elements by neighbouring threads."""
+
 Hint = Literal["", "first", "last"]
 """What the cache evicts first, or last; "" says nothing."""
 
@@ -58,10 +62,6 @@ class Wait:
     """Wait until all that the kernel before has written can be seen."""
 
 
-Head = tuple[LaunchNext | Wait, ...]
-"""What stands before anything is read or written."""
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """Read the tile of a loaded value."""
@@ -76,6 +76,33 @@ class Load:
     twice: bool = False
     """Loaded once for mma operands and once more for other readers."""
     hint: Hint = ""
+    rows: Rows = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedLoad:
+    """Read the tile of a choice: each element from the tensor of the piece that has it."""
+
+    value: int
+    pieces: tuple[Load, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring into the L2 cache what the first turns of a loop will load."""
+
+    input: int
+    access: Access
+    axis: int
+    """That of the loop, along which the elements lie side by side."""
+    count: int
+    """How many lines along it, for each element of the tile's other axis."""
+    line: int
+    """Elements of a line."""
+
+
+Head = tuple[LaunchNext | Load | SelectedLoad | Prefetch | Wait, ...]
+"""What stands before all else: the wait, and what is loaded or prefetched before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +202,18 @@ class Welford:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Combine each element of a tile with all before it along an axis."""
+
+    value: int
+    axis: int
+    carried: bool
+    """Also with those of the turns before of the loop around."""
+    reverse: bool
+    """With all after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """Write the tile of an output."""
 
@@ -182,6 +221,7 @@ class Store:
     access: Access
     via: Described | None = None
     hint: Hint = ""
+    rows: Rows = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +258,22 @@ class Parts:
     blocks: Blocks
 
 
-Instruction = Load | Compute | Mma | OnesMma | Reduce | Welford | Store | Loop | Parts
-Evaluation = Load | Compute | Mma | OnesMma | Reduce | Welford
+Evaluation = Load | SelectedLoad | Compute | Mma | OnesMma | Reduce | Welford | Scan
 """An instruction that gives a value."""
+Instruction = Evaluation | Store | Loop | Parts
 Reduction = Mma | OnesMma | Reduce | Welford
 REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 Body = tuple[Instruction, ...]
 Loops = tuple[Loop, ...]
 Change = Callable[[Instruction, Loops, Blocks], Instruction]
 """From an instruction, the loops around it and the blocks there to what takes its place."""
+
+
+def loads_of(each: Instruction | LaunchNext | Prefetch | Wait) -> tuple[Load, ...]:
+    """The loads that an instruction is: itself, one for each tensor that it may read, or none."""
+    if isinstance(each, SelectedLoad):
+        return each.pieces
+    return (each,) if isinstance(each, Load) else ()
 
 
 @dataclass(frozen=True, slots=True)

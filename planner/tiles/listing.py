@@ -20,7 +20,10 @@ from .instructions import (
     Mma,
     OnesMma,
     Parts,
+    Prefetch,
     Reduce,
+    Scan,
+    SelectedLoad,
     Store,
     TilePlace,
     Welford,
@@ -32,9 +35,19 @@ def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | Non
     the shape of a tile; a value without one is a scalar."""
     axes = zip(nest.axes, blocks.sizes, strict=True)
     lines = [f"axis {a.name}: {a.extent} {a.role.value}, blocks of {size}" for a, size in axes]
+    if blocks.aligned is not None:
+        lines[blocks.aligned.axis] += f", from vectors of {blocks.aligned.vector}"
     lines += [] if grid is None else [_grid(grid)]
-    lines += ["launch next" if isinstance(each, LaunchNext) else "wait" for each in head]
-    return "\n".join([*lines, *_Listing(nest, blocks).lines(body, "")])
+    told = _Listing(nest, blocks)
+    for each in head:
+        if isinstance(each, (Load, SelectedLoad)):
+            lines += told.lines((each,), "")
+        elif isinstance(each, Prefetch):
+            name = nest.axes[each.axis].name
+            lines.append(f"prefetch in{each.input}, {each.count} lines along {name}")
+        else:
+            lines.append("launch next" if isinstance(each, LaunchNext) else "wait")
+    return "\n".join([*lines, *told.lines(body, "")])
 
 
 class _Listing:
@@ -90,6 +103,8 @@ class _Listing:
                 words = [f"load in{number}", *[f"at {at}"] * bool(at)]
                 words += [f"to {place.value}"] * (place is not TilePlace.REGISTERS)
                 return " ".join([*words, *["twice"] * twice]) + _access(each)
+            case SelectedLoad(pieces=pieces):
+                return f"load {' or '.join(f'in{piece.input}' for piece in pieces)}"
             case Compute(value=value, rounded=rounded):
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
@@ -110,6 +125,10 @@ class _Listing:
             case Welford(value=value):
                 fold = self.nest.fold(value)
                 return f"welford v{fold.source} about v{fold.about}"
+            case Scan(value=value):
+                words = [f"scan {_names(self.nest.values[value].reads)}"]
+                words += ["backwards"] * each.reverse + ["carried"] * each.carried
+                return ", ".join(words)
         raise TypeError(f"{each!r} gives no value")
 
 
@@ -123,7 +142,8 @@ def _grid(grid: Grid) -> str:
 
 
 def _access(each: Load | Store) -> str:
-    return _via(each.via) + (f", evict {each.hint}" if each.hint else "")
+    rows = {"aligned": ", whole vectors", "apart": ", apart"}.get(each.rows, "")
+    return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 
 
 def _via(via: Described | None) -> str:

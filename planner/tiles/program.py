@@ -38,7 +38,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One kernel. Values are numbered as in the nest, axes too."""
+    """One kernel. Values are numbered as in the nest, axes too. What the head loads the body does
+    not load."""
 
     nest: Nest
     blocks: Blocks
@@ -78,9 +79,13 @@ class TileProgram:
     def deciding(self, choice: Hashable, change: Change) -> TileProgram:
         """As `rewritten`, where `choice` tells all that the change depends on besides the body:
         programs that choose the same then share a body, and what was counted of it."""
+        return self.remembering(choice, lambda: rewritten(self, change).body)
+
+    def remembering(self, choice: Hashable, make: Callable[[], Body]) -> TileProgram:
+        """The program with the body that was made for the same choice, or is made now."""
         known = _decided(self.body)
         if choice not in known:
-            known[choice] = rewritten(self, change).body
+            known[choice] = make()
         return self.having(known[choice])
 
     def elements(self, value: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from ..config import Config
 from ..memo import by_identity
 from ..nests.nest import Nest
+from .passes.align_rows import align_rows
 from .passes.assign_programs import assign_programs
 from .passes.choose_access import choose_access
 from .passes.choose_correction_accuracy import choose_correction_accuracy
@@ -25,11 +26,14 @@ from .passes.duplicate_raced_loads import duplicate_raced_loads
 from .passes.hint_caches import hint_caches
 from .passes.join_reductions import join_reductions
 from .passes.keep_operands_shared import keep_operands_shared
+from .passes.load_before_meeting import load_before_meeting
+from .passes.load_before_wait import load_before_wait
 from .passes.overlap_kernels import overlap_kernels
 from .passes.pipeline_loops import pipeline_loops
 from .passes.place_blocks import place_blocks
 from .passes.reverse_second_sweep import reverse_second_sweep
 from .passes.round_cancelled_products import round_cancelled_products
+from .passes.select_addresses import select_addresses
 from .passes.select_mma import select_mma
 from .passes.select_ones_mma import select_ones_mma
 from .passes.split_epilogue import split_epilogue
@@ -42,6 +46,8 @@ PASSES: tuple[Pass, ...] = (
     place_blocks,
     select_mma,
     select_ones_mma,
+    align_rows,
+    select_addresses,
     keep_operands_shared,
     choose_mma_unit,
     pipeline_loops,
@@ -57,6 +63,8 @@ PASSES: tuple[Pass, ...] = (
     reverse_second_sweep,
     hint_caches,
     overlap_kernels,
+    load_before_wait,
+    load_before_meeting,
 )
 """Each is given what those before it have decided."""
 
@@ -69,12 +77,14 @@ class Around:
     """There is one before it."""
     again: frozenset[int] = frozenset()
     """Inputs that a later one reads."""
+    unwritten: frozenset[int] = frozenset()
+    """Inputs that no kernel writes that may still run when this one begins."""
 
 
 ALONE = Around()
 BY_NAME = {one.__name__: one for one in PASSES}
 _MOST = 1 << 12
-_AROUND = frozenset(("later", "again"))
+_AROUND = frozenset(("later", "again", "unwritten"))
 
 
 def _named(one: Pass) -> tuple[str, ...]:

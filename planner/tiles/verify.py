@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..values.values import Fold
+from .alignment import is_aligned
 from .blocks import LEAST_MMA
 from .instructions import (
     REDUCTIONS,
@@ -18,6 +19,7 @@ from .instructions import (
     OnesMma,
     Parts,
     Reduce,
+    SelectedLoad,
     Store,
     TilePlace,
 )
@@ -33,7 +35,10 @@ def verify(program: TileProgram) -> None:
 
 def _problems(program: TileProgram) -> Iterator[str]:
     checker = _Checker(program)
-    yield from checker.body(program.body, set(), set())
+    early = tuple(each for each in program.head if isinstance(each, (Load, SelectedLoad)))
+    done = set[int]()
+    yield from checker.body(early, done, set())
+    yield from checker.body(program.body, done, set())
     wanted = {out.index for out in program.nest.outputs}
     stored = set(checker.stored)
     if stored != wanted:
@@ -64,6 +69,7 @@ class _Checker:
                         yield from self.body(part, done, moving)
                 case Store(output=output):
                     self.stored[output] += 1
+                    yield from self._rows(each)
                     if self.nest.outputs[output].value not in done:
                         yield f"output {output} is stored before it is there"
                 case _:
@@ -83,6 +89,8 @@ class _Checker:
         done.update(loop.carries)
 
     def _evaluation(self, each: Evaluation, done: set[int], moving: set[int]) -> Iterator[str]:
+        if isinstance(each, SelectedLoad):
+            done.update(piece.value for piece in each.pieces)
         own = (each.value, *each.joined) if isinstance(each, Reduce) else (each.value,)
         for value in own:
             kind = self.nest.values[value].kind
@@ -95,6 +103,8 @@ class _Checker:
                 yield f"the mma v{each.value} has sides of {sizes}"
         if isinstance(each, OnesMma) and not self._is_operand(each.source):
             yield f"v{each.source} is summed by ones, but others read it in registers"
+        if isinstance(each, Load):
+            yield from self._rows(each)
         if isinstance(each, Load) and each.via is not None and each.place is not TilePlace.SHARED:
             yield f"v{each.value} is copied in bulk to {each.place.value}"
         if not isinstance(each, REDUCTIONS) or not each.carried:
@@ -104,6 +114,14 @@ class _Checker:
             yield f"v{each.value} is taken in outside the loop that carries it"
         if isinstance(each, Reduce) and each.followed:
             done.add(each.value)
+
+    def _rows(self, each: Load | Store) -> Iterator[str]:
+        blocks = self.program.blocks
+        rows = blocks.aligned
+        if each.rows == "aligned" and (rows is None or not is_aligned(each.access, rows, blocks)):
+            yield "whole vectors are accessed of rows that begin elsewhere"
+        if each.rows and each.via is not None:
+            yield "rows are accessed by lanes and copied in bulk"
 
     def _is_operand(self, value: int) -> bool:
         loads = (i for i, _ in self.program.walk() if isinstance(i, Load) and i.value == value)

@@ -11,7 +11,7 @@ from ...nests.linear_forms import Access, Role
 from ...nests.nest import Nest
 from ...values import values
 from ..blocks import Blocks
-from ..instructions import Hint, Instruction, Load, Loops, Store
+from ..instructions import Hint, Instruction, Load, Loops, SelectedLoad, Store, loads_of
 from ..program import TileProgram, rewritten, walk
 
 
@@ -21,6 +21,10 @@ def hint_caches(program: TileProgram, *, eviction: str, again: frozenset[int]) -
     reads = _Reads(program, again)
 
     def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
+        if isinstance(each, SelectedLoad):
+            pieces = tuple(replace(piece, hint=reads.hint(piece)) for piece in each.pieces)
+            asked = all(piece.hint and eviction in (piece.hint, "both") for piece in pieces)
+            return replace(each, pieces=pieces) if asked else each
         if isinstance(each, Load):
             hint = reads.hint(each)
         elif isinstance(each, Store):
@@ -41,7 +45,7 @@ class _Reads:
         self.nest, self.again = nest, again
         every = [v.kind for v in nest.values if isinstance(v.kind, values.Load)]
         self.readers = Counter(load.input for load in every)
-        steps = [each for each, _ in walk(program.body) if isinstance(each, Load)]
+        steps = [load for each, _ in walk(program.body) for load in loads_of(each)]
         self.left = Counter(each.input for each in steps)
         self.passes = len(list(nest.loops()))
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from ...memo import by_identity
 from ...nests import placement as place
+from ...nests.linear_forms import Role
 from ...nests.nest import Nest
 from ...stream.online import Correction
 from ...values import values
 from ..blocks import Blocks, Sizes
-from ..instructions import Body, Compute, Instruction, Load, Loop, Reduce, Store, Welford
+from ..instructions import Body, Compute, Instruction, Load, Loop, Reduce, Scan, Store, Welford
 from ..program import TileProgram
 
 
@@ -32,7 +33,9 @@ def _body(nest: Nest, body: place.Body, around: place.Loop | None) -> Body:
 def _instruction(nest: Nest, item: place.Item, around: place.Loop | None) -> Instruction:
     match item:
         case place.Loop(axis=axis, carries=carries, body=body, by_lane=by_lane):
-            return Loop(axis, carries, _body(nest, body, item), by_lane)
+            inner = _body(nest, body, item)
+            back = any(isinstance(each, Scan) and each.reverse for each in inner)
+            return Loop(axis, carries, inner, by_lane, reverse=back)
         case place.Store(output=output):
             return Store(output, nest.stores[output])
         case place.Carry(value=value):
@@ -50,6 +53,9 @@ def _instruction(nest: Nest, item: place.Item, around: place.Loop | None) -> Ins
             if isinstance(kind, values.Fold):
                 about = kind.about is not None
                 return Welford(value, carried=False) if about else Reduce(value, carried=False)
+            if isinstance(kind, values.Scan):
+                axis = nest.scanned(value)
+                return Scan(value, axis, nest.axes[axis].role is Role.LOOP, kind.reverse)
             return Compute(value)
 
 

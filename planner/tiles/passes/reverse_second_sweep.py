@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ...graph.sizes import varies
-from ..instructions import Body, Instruction, Loop, Welford
+from ..instructions import Body, Instruction, Loop, Scan, Welford
 from ..program import TileProgram
 
 
@@ -26,6 +26,8 @@ def _turned(each: Instruction, walked: Counter[int]) -> Instruction:
     if not isinstance(each, Loop):
         return each
     back = walked[each.axis] % 2 == 1 and not _counts_turns(each)
+    if any(isinstance(inner, Scan) and inner.carried for inner in each.body):
+        back = each.reverse  # A scan has its own direction.
     walked[each.axis] += 1
     body: Body = tuple(_turned(inner, walked) for inner in each.body)
     return replace(each, body=body, reverse=back)

@@ -20,6 +20,7 @@ from ..instructions import (
     OnesMma,
     Parts,
     Reduce,
+    Scan,
     Store,
     Welford,
 )
@@ -57,7 +58,7 @@ def refuse_without_mma(program: TileProgram, subtiles: int) -> None:
 
 
 def _is_reduction(each: Instruction) -> bool:
-    return isinstance(each, (Loop, Mma, OnesMma, Reduce, Welford))
+    return isinstance(each, (Loop, Mma, OnesMma, Reduce, Scan, Welford))
 
 
 def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:

@@ -13,11 +13,13 @@ from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref
 from fusionplan.planner.nests.nest import Nest, schedule
 from fusionplan.planner.tiles.instructions import (
+    LaunchNext,
     Load,
     Loop,
     Mma,
     OnesMma,
     Parts,
+    Prefetch,
     Reduce,
     Store,
     TilePlace,
@@ -28,7 +30,7 @@ from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_s
 from fusionplan.planner.tiles.program import TileProgram
 from fusionplan.planner.tiles.tile import PASSES, Around, passed, tile, tiled
 from fusionplan.planner.tiles.verify import verify
-from graphs import Builder
+from graphs import Builder, dense, product
 
 HALF = "bfloat16"
 
@@ -207,6 +209,77 @@ def test_what_kernels_around_change() -> None:
     assert alone.head[-1] == Wait()
     assert (alone.grid.reverse, later.grid.reverse) == (False, True)
     assert [only(p, Load).hint for p in (alone, later)] == ["", "last"]
+
+
+def scaled(at: bool = False) -> Graph:
+    """Rows times a row that is the sum of a table's, or the rows of a table by an index."""
+    b = Builder()
+    x, w = b.input(64, 1024), b.input(64, 1024)
+    if at:
+        index = b.node("input", (), dense(64, dtype="int64"))
+        w = b.op("index_select.default", w, 0, index)
+    return b.graph(b.op("sum.dim_IntList", b.op("mul.Tensor", x, w), (1,), shape=(64,)))
+
+
+EARLY = Config((("x0", 2),), num_warps=4, num_stages=1)
+
+
+def early_of(graph: Graph, config: Config, *unwritten: int) -> TileProgram:
+    program = tile(nest_of(graph, config.layout), config, Around(unwritten=frozenset(unwritten)))
+    verify(program)
+    return program
+
+
+def test_what_nobody_writes_is_loaded_before_the_wait() -> None:
+    program = early_of(scaled(), EARLY, 1)
+    assert [type(each) for each in program.head] == [LaunchNext, Load, Wait]
+    assert [each.input for each in program.head if isinstance(each, Load)] == [1]
+    assert [i.input for i, _ in program.walk() if isinstance(i, Load)] == [0]
+    lines = str(program).splitlines()
+    assert lines.index("wait") == lines.index("launch next") + 2
+
+
+def test_what_an_index_finds_is_loaded_after_the_wait() -> None:
+    """The index itself may be loaded early; where it leads is computed after that."""
+    program = early_of(scaled(at=True), EARLY, 1, 2)
+    assert [each.input for each in program.head if isinstance(each, Load)] == [2]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(EARLY, blocks=(("x0", 64),), num_warps=1),  # More than registers hold.
+        replace(EARLY, programs=16, num_stages=3),  # A program waits once and loads many tiles.
+        Config((("r0", 256), ("x0", 2)), num_stages=2, reduction="loop"),
+    ],
+)
+def test_what_is_not_loaded_at_once_waits(config: Config) -> None:
+    assert early_of(scaled(), config, 0, 1).head == (LaunchNext(), Wait())
+
+
+ROWS = config_of(warps=4, stages=4, reduction="loop", x0=64, x1=16, r0=128)
+
+
+def fetched(graph: Graph, config: Config = ROWS) -> list[Prefetch]:
+    return [each for each in early_of(graph, config, 1).head if isinstance(each, Prefetch)]
+
+
+@pytest.mark.parametrize("access", ["pointer", "descriptor"])
+def test_the_first_turns_of_a_stream_are_prefetched(access: str) -> None:
+    program = early_of(
+        product(8, 2048, 1024, turned=(False, True)), replace(ROWS, access=access), 1
+    )
+    assert [type(each) for each in program.head] == [LaunchNext, Prefetch, Wait]
+    (found,) = (each for each in program.head if isinstance(each, Prefetch))
+    assert (found.input, found.count, found.line) == (1, 8, 64)
+    assert "prefetch in1, 8 lines along r0" in str(program).splitlines()
+
+
+def test_what_several_programs_read_or_is_small_or_lies_across_is_not_prefetched() -> None:
+    assert fetched(product(8, 2048, 1024, turned=(False, True)))
+    assert not fetched(product(32, 2048, 1024, turned=(False, True)))
+    assert not fetched(product(8, 2048, 128, turned=(False, True)))
+    assert not fetched(product(8, 2048, 1024))
 
 
 def test_programs_that_agree_in_what_was_read_are_the_same_object() -> None:
