@@ -23,6 +23,7 @@ from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
 from .decompositions.decompose import decompositions
 from .duplicates import drop_duplicates
+from .writes_in_place import Update, written_in_place
 
 __all__ = [
     "Captured",
@@ -57,6 +58,9 @@ class Captured:
     graph: Graph
     device: torch.device
     fx_nodes: tuple[fx.Node, ...] = field(repr=False)
+    updates: tuple[Update, ...] = field(default=(), repr=False)
+    """What the graph leaves in its inputs: the last of the graph's outputs, one for each. They are
+    not the caller's."""
 
 
 def literal(value: Any) -> Any:
@@ -72,14 +76,24 @@ def capture(gm: fx.GraphModule, numerics: Numerics = "fast") -> Captured:
     """
     if is_dynamic(gm):
         raise PlanError("the graph has symbolic sizes; specialise it before it is captured")
-    tidy = tidied(gm)
+    tidy, updates = _with_updates(tidied(gm))
     fx_nodes = tuple(n for n in tidy.graph.nodes if n.op != "output")
     device = device_of(fx_nodes)
     number = {node: i for i, node in enumerate(fx_nodes)}
     refs: dict[fx.Node, Arg] = {node: Ref(i) for node, i in number.items()}
     nodes = tuple(node_of(tidy, i, n, refs, device) for n, i in number.items())
     outputs = tuple(None if o is None else number[o] for o in outputs_of(tidy.graph))
-    return Captured(tidy, Graph(nodes, outputs, numerics), device, fx_nodes)
+    return Captured(tidy, Graph(nodes, outputs, numerics), device, fx_nodes, updates)
+
+
+def _with_updates(tidy: fx.GraphModule) -> tuple[fx.GraphModule, tuple[Update, ...]]:
+    """The graph with what it leaves in its inputs as outputs."""
+    updates = written_in_place(tidy.graph)
+    if updates:
+        output = next(n for n in reversed(tidy.graph.nodes) if n.op == "output")
+        output.args = ((*outputs_of(tidy.graph), *(update.value for update in updates)),)
+        tidy.recompile()
+    return tidy, updates
 
 
 def is_dynamic(gm: fx.GraphModule) -> bool:

@@ -28,6 +28,7 @@ from .convolution_bias import split_biases
 from .lookups_first import lookups_first
 from .masks.simplify_masks import simplify_masks
 from .nest_reductions import nest_reductions
+from .stack_products import stack_products
 
 __all__ = ["channels_last", "laid_out"]
 
@@ -86,7 +87,7 @@ def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
     """The graph as it is to be captured: rewritten, and its images in their order. One of training
     is so before it is cut in two (see `saving.partition`), as what it saves must lie as the other
     expects it."""
-    return rewritten(gm) if stage == "inference" else gm
+    return stack_products(rewritten(gm)) if stage == "inference" else gm
 
 
 def rewritten(gm: fx.GraphModule) -> fx.GraphModule:

@@ -1,0 +1,141 @@
+"""Several products of one row, as one product with all of their weights.
+
+A row times a matrix is a stream of the matrix: nothing is computed that would take as long as the
+reading. The projections to queries, keys and values read the same row, and the smaller ones are too
+short to fill a device, or to be worth a launch. As one product over the columns of all of them they
+are one stream. The weights stay where they are: a kernel that multiplies by several matrices side
+by side reads each of its columns where it lies.
+
+The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row and weights that are the graph's
+inputs. Products of one shape whose results are combined element by element stay apart: of these one
+kernel computes both, and what combines them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .capture import is_dynamic
+from .reassociate import called
+
+__all__ = ["stack_products"]
+
+aten = torch.ops.aten
+log = logging.getLogger(__name__)
+
+_SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
+_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, *_SWAPS)
+_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+
+
+def stack_products(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional FX graph with such products stacked, or `gm` itself where there are none. `gm`
+    is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
+    if is_dynamic(gm) or not any(True for _ in _stacks(gm.graph)):
+        return gm
+    graph = fx.Graph()
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
+    try:
+        for products in list(_stacks(graph)):
+            _stack(graph, products)
+        graph.eliminate_dead_code()
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug("products stay apart", exc_info=True)
+        return gm
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    return found
+
+
+def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:
+    """The products that go together, in the order of the graph."""
+    by_row: dict[tuple[Any, ...], list[fx.Node]] = {}
+    for node in graph.nodes:
+        if _is_stream(node):
+            weight = _source(node.args[1])
+            key = _elements(node.args[0]), weight.meta["val"].dtype, node.args[1] is weight
+            by_row.setdefault(key, []).append(node)
+    for products in by_row.values():
+        stack, near = list[fx.Node](), set[fx.Node]()
+        for each in products:
+            own = _combined(each)
+            if not own & near:
+                stack.append(each)
+                near |= own
+        if len(stack) > 1:
+            yield stack
+
+
+def _is_stream(node: fx.Node) -> bool:
+    """Whether a node is the product of one row and a matrix that the graph is given."""
+    if node.target is not aten.mm.default:
+        return False
+    row, result = _value(node.args[0]), _value(node)
+    if row is None or result is None or row.shape[0] != 1 or row.device != result.device:
+        return False
+    if any(user.op == "output" for user in node.users):
+        return False  # an output is a tensor of its own
+    return _source(node.args[1]).op == "placeholder"
+
+
+def _source(matrix: Any) -> fx.Node:
+    """The matrix, or that of which it is the transpose."""
+    assert isinstance(matrix, fx.Node)
+    below = matrix.args[0] if matrix.target in _SWAPS else None
+    return below if isinstance(below, fx.Node) and below.op == "placeholder" else matrix
+
+
+def _elements(row: Any) -> fx.Node:
+    """The tensor of whose elements, in their order, a row is a view."""
+    while row.target in (aten.view.default, aten._unsafe_view.default):
+        row = row.args[0]
+    found: fx.Node = row
+    return found
+
+
+def _combined(product: fx.Node) -> set[fx.Node]:
+    """What is computed from a product element by element."""
+    found, left = set[fx.Node](), [product]
+    while left:
+        for user in left.pop().users:
+            if user not in found and _is_elementwise(user):
+                found.add(user)
+                left.append(user)
+    return found
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    target = node.target
+    if target in _CASTS or target in _VIEWS:
+        return True
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
+    first = products[0]
+    sources = [_source(each.args[1]) for each in products]
+    turned = first.args[1] is not sources[0]
+    with graph.inserting_before(first):
+        weights = called(first, aten.cat.default, (sources, 0 if turned else 1))
+        if turned:
+            weights = called(first, aten.permute.default, (weights, [1, 0]))
+        whole = called(first, aten.mm.default, (first.args[0], weights))
+    start = 0
+    for each in products:
+        end = start + _value(each).shape[1]
+        with graph.inserting_before(each):
+            part = called(each, aten.slice.Tensor, (whole, 1, start, end))
+        each.replace_all_uses_with(part)
+        start = end
+
+
+def _value(node: Any) -> Any:
+    """The fake tensor of a node; None of what is none."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
