@@ -18,6 +18,8 @@ def classes(nest: Nest) -> dict[int, int]:
     for access in (*nest.loads.values(), *nest.stores.values()):
         checked = sum(conditions(each, nest.axes).count(True) for each in access.guards)
         indexed = tuple(a.checked for a in access.at)
-        alike = (access.offset.terms, access.axes, access.along, access.type, indexed, checked)
+        limits = tuple(limit for _, limit in access.guards)
+        where = access.offset.terms, access.axes, access.along
+        alike = (*where, access.type, indexed, checked, limits)
         found[id(access)] = known.setdefault(alike, len(known))
     return found

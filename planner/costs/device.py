@@ -21,7 +21,8 @@ class DeviceProfile:
     """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
     the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
     tensor_flops: operations per second of the vendor's best matrix product in 16 bits; vendor:
-    the part of it that its large products usually reach; generated: times the seconds that the
+    the part of it that its large products usually reach; depthwise: taps of the vendor's
+    convolutions of single channels, per SM and clock cycle; generated: times the seconds that the
     model expects of generated products; estimated: the rates are scaled from another GPU's."""
 
     name: str
@@ -41,6 +42,7 @@ class DeviceProfile:
     tensor_flops: float = 800e12
     vendor: float = 0.86
     generated: float = 1.0
+    depthwise: float = field(default=33.0, repr=False)
     registers_per_sm: int = 65536
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
@@ -111,6 +113,7 @@ RATES = (
     "tensor_flops",
     "vendor",
     "generated",
+    "depthwise",
 )
 """The figures of a profile that are measured or fitted; the others are sizes."""
 

@@ -13,34 +13,36 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ..graph.dtypes import itemsize
-from ..nests.linear_forms import Access, Term
+from ..nests.linear_forms import Access
+from ..tiles.alignment import is_apart, is_dense
 from ..tiles.blocks import Blocks
 from ..tiles.program import TileProgram
 from .tile_cache import once
-from .traffic import Reading, is_dense, readings, turns
+from .traffic import Reading, readings, turns, widths
 
-LINE, _VECTOR, _LANES = 128, 16, 32  # Bytes, bytes, threads of a warp.
+LINE, _LANES = 128, 32  # Bytes, threads of a warp.
 
 
 @once
 def lines_touched(program: TileProgram, num_warps: int) -> float:
     """Lines that the loads and stores of one program touch, each instruction's counted alone."""
     blocks, every = program.blocks, readings(program)
-    wide = [_width(each.access, blocks) for each in every]
+    of_class = {each.number: _tile(each, blocks) for each in {e.number: e for e in every}.values()}
+    tiles = [of_class[each.number] for each in every]
+    most = dict[tuple[tuple[int, ...], int | None], int]()
+    for tile, (width, axis) in zip(tiles, widths(program), strict=True):
+        most[tile, axis] = max(width, most.get((tile, axis), 1))
     found, known = 0.0, dict[tuple[int, int], float]()
-    for each, (width, axis) in zip(every, wide, strict=True):
+    for each, tile, (width, axis) in zip(every, tiles, widths(program), strict=True):
         kind = each.number, id(each.loops)
         if kind not in known:
-            tile = _tile(each, blocks)
             # Triton's order where nothing lies side by side: the first axis of the tile.
             first = axis if axis is not None or not tile else tile[0]
-            alike = (
-                w
-                for other, (w, along) in zip(every, wide, strict=True)
-                if (first if along is None else along) == first and _tile(other, blocks) == tile
-            )
+            alike = max(most.get((tile, first), 1), most.get((tile, None), 1))
             a_thread = max(1, math.prod(blocks.sizes[a] for a in tile) // (_LANES * num_warps))
-            together = min(max(alike, default=width), a_thread)
+            together = min(alike, a_thread)
+            if axis is not None and is_apart(each.access, axis, blocks):
+                together = 1
             known[kind] = _lines(each.access, blocks, tile, first, width, together) * turns(
                 each.loops, blocks
             )
@@ -52,8 +54,7 @@ def lines_touched(program: TileProgram, num_warps: int) -> float:
 def widest(program: TileProgram) -> tuple[int, int | None]:
     """Of what one access moves at once for a thread, most elements; and the axis along which they
     lie, None where none lie side by side."""
-    found = [_width(each.access, program.blocks) for each in readings(program)]
-    return max(found, key=lambda each: each[0], default=(1, None))
+    return max(widths(program), key=lambda each: each[0], default=(1, None))
 
 
 def _tile(each: Reading, blocks: Blocks) -> tuple[int, ...]:
@@ -105,28 +106,3 @@ def _steps(access: Access, axis: int, own: int, lanes: int) -> Iterator[tuple[in
         if min(lanes, most) > 1:
             yield term.scale * max(1, own // term.div), min(lanes, most)
         own, lanes = max(own, term.div) * min(lanes, most), -(-lanes // most)
-
-
-def _width(access: Access, blocks: Blocks) -> tuple[int, int | None]:
-    """Elements that one instruction moves for a thread, and the axis along which they lie."""
-    size = itemsize(access.type.dtype)
-    dense = [t for t in access.offset.terms if is_dense(t, access) and blocks.sizes[t.axis] > 1]
-    if not dense:
-        return 1, None
-    term = dense[0]
-    extent = term.mod or blocks.nest.axes[term.axis].extent
-    numbers = [access.offset.base, extent]
-    numbers += [t.scale for t in access.offset.terms if t is not term]
-    numbers += _guarded(access, term)
-    width = min(_VECTOR // size, blocks.sizes[term.axis])
-    while width > 1 and any(n % width for n in numbers):
-        width //= 2
-    return max(1, width), term.axis
-
-
-def _guarded(access: Access, term: Term) -> Iterator[int]:
-    """Where masks along an axis change."""
-    for form, limit in access.guards:
-        if any(t.axis == term.axis for t in form.terms):
-            yield form.base
-            yield limit

@@ -18,13 +18,15 @@ from ..tiles.instructions import (
     Mma,
     OnesMma,
     Parts,
+    Scan,
+    SelectedLoad,
     Store,
     Unit,
     Welford,
 )
 from ..tiles.program import TileProgram, by_body, walk
 from ..values.values import Choice, Compute, Fold, Load
-from . import chains, staging
+from . import chains, staging, stencils
 from .alike import classes
 from .tile_cache import once
 
@@ -64,20 +66,30 @@ way, and where a little more is wanted it makes do."""
 
 @once
 def pressure(
-    program: TileProgram, num_warps: int, ahead: bool = False, persistent: bool = False
+    program: TileProgram,
+    num_warps: int,
+    ahead: bool = False,
+    persistent: bool = False,
+    described: bool = False,
 ) -> tuple[int, int]:
     """(registers, spill bytes) per thread, as the compiler would report them. ahead: loops load
-    ahead for mmas; persistent: programs walk over several tiles."""
+    ahead for mmas; persistent: programs walk over several tiles; described: operands of mmas are
+    copied by descriptors."""
     limit, nest = most(num_warps), program.nest
     if program.mmas:
         if len(program.mmas) > 1:
             wanted = chains.registers(program, num_warps, ahead, limit)
+            wanted += 0.0 if ahead or described else chains.passing(program, num_warps)
         else:
             wanted = _with_mma(program, 32 * num_warps)
             wanted = _by_warps(program, num_warps, ahead, wanted)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     if nest.largest_tile(program.blocks.sizes) == 1:
         return _OF_ONE, 0
+    counter = _Counter.of(program, 32 * num_warps, persistent)
+    many = stencils.registers(program, counter.words, counter.elements)
+    if many is not None:
+        return int(min(limit, many)), int(max(0.0, many - limit) * 4)
     stretches = features(program, num_warps, persistent)
     wanted = max(sum(w * f for w, f in zip(WEIGHTS, each, strict=True)) for each in stretches)
     wanted -= _LOADLESS * (not nest.loads)
@@ -277,7 +289,7 @@ def _needs(program: TileProgram) -> list[_Needs]:
 
 
 def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set[int]) -> _Needs:
-    nest, own = program.nest, stretch.values
+    nest, own, selected = program.nest, stretch.values, _selected(program)
     kinds = [(v, nest.values[v].kind) for v in own]
     folds = bool(stretch.carries) or any(isinstance(kind, Fold) for _, kind in kinds)
     costs = {v: kind.cost for v, kind in kinds if isinstance(kind, Compute)}
@@ -288,15 +300,26 @@ def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set
         alive=tuple(alive),
         kept=tuple(v for v in own if v in later),
         sources=tuple(s for c in stretch.carries for s in _states(program, c)),
-        loads=tuple(v for v, kind in kinds if isinstance(kind, Load) and v not in later),
+        loads=tuple(
+            selected.get(v, v)
+            for v, kind in kinds
+            if (isinstance(kind, Load) or v in selected) and v not in later
+        ),
         streams=folds and not stretch.outputs,
         computed=tuple(costs),
         sfu=tuple(v for v, cost in costs.items() if cost == "sfu"),
         slow=slow,
         again=tuple(r for v in slow for r in nest.values[v].reads if last[r] > v),
         outputs=stretch.outputs,
-        accesses=sum(v in nest.loads for v in own) + len(stretch.outputs),
+        accesses=sum(v in nest.loads or v in selected for v in own) + len(stretch.outputs),
     )
+
+
+@by_body
+def _selected(program: TileProgram) -> dict[int, int]:
+    """For every choice that is one load, a piece: its tile takes as many registers."""
+    steps = (each for each, _ in program.walk())
+    return {each.value: each.pieces[0].value for each in steps if isinstance(each, SelectedLoad)}
 
 
 def _read_from_before(nest: Nest, stretch: _Stretch) -> set[int]:
@@ -328,7 +351,7 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
                 found[-1].outputs += (output,)
             case _:
                 found[-1].values += _computed([each])
-                if isinstance(each, REDUCTIONS):
+                if isinstance(each, (*REDUCTIONS, Scan)):
                     found.append(_Stretch([]))
     return [each for each in found if each.values or each.outputs]
 

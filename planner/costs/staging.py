@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
-from ..tiles.instructions import ONES, Load, Loops, Mma, OnesMma, Store, Unit
+from ..memo import by_identity
+from ..nests.nest import Nest
+from ..tiles.instructions import ONES, Evaluation, Load, Loops, Mma, OnesMma, Store, Unit
 from ..tiles.passes.choose_access import describes_store
-from ..tiles.program import TileProgram
+from ..tiles.program import TileProgram, by_body
 from ..values import values
 from .tile_cache import once
 
@@ -31,13 +33,11 @@ def staged_bytes(program: TileProgram, run: Run) -> int:
     loop loads ahead has a place for every stage (one less where warps read operands into registers
     first); what is loaded before a loop lies there until it ends; what is not loaded ahead makes
     room for what comes after it."""
-    steps = program.evaluations()
-    within = {each.value: loops for each, loops in steps}
-    known = {(each.value, tuple(map(id, loops))): each for each, loops in steps}
+    within, known = _places(program)
     standing: dict[int, int] = {}
     ahead: dict[int, dict[int, int]] = defaultdict(dict)  # By loop, of each load.
     alone: dict[tuple[int, ...], int] = {}
-    for each, _ in steps:
+    for each in program.reductions.values():
         if isinstance(each, OnesMma):
             # The same ones for all such sums.
             standing[-1] = 2 * program.blocks.sizes[each.k] * ONES
@@ -69,6 +69,17 @@ def staged_bytes(program: TileProgram, run: Run) -> int:
     return sum(standing.values()) + max(most, stored, exchanged)
 
 
+@by_body
+def _places(
+    program: TileProgram,
+) -> tuple[dict[int, Loops], dict[tuple[int, tuple[int, ...]], Evaluation]]:
+    """The loops around each value, the last ones where several loops evaluate it; and each by value
+    and loops."""
+    steps = program.evaluations()
+    known = {(each.value, tuple(map(id, loops))): each for each, loops in steps}
+    return {each.value: loops for each, loops in steps}, known
+
+
 def _moved_within(program: TileProgram, run: Run) -> tuple[int, int]:
     """Bytes of the tiles that loops store by descriptors (those of one shape and type share a
     place), and the most through which threads exchange a tile, because memory is read and written
@@ -98,12 +109,13 @@ def _is_described(program: TileProgram, run: Run, moved: Load | Store) -> bool:
     return describes_store(program, moved, program.blocks) is not None
 
 
+@by_body
 def _beside_mmas(program: TileProgram) -> set[int]:
     """The values computed from results of mmas, and the loads that they are computed with."""
     found = set(program.mmas)
     for value in program.nest.values:
         if isinstance(value.kind, (values.Compute, values.Choice)) and found & {*value.reads}:
-            found |= {value.id} | _behind(program, value.id)
+            found |= {value.id} | _behind(program.nest, value.id)
     return found
 
 
@@ -140,7 +152,7 @@ def _loads(program: TileProgram, mma: Mma) -> dict[int, int]:
         if operand in nest.loads:
             found[operand] = whole * size
             continue
-        for load in _behind(program, operand):
+        for load in _behind(nest, operand):
             if program.elements(load) == whole:
                 found[load] = whole * itemsize(nest.loads[load].type.dtype)
     return found
@@ -163,17 +175,26 @@ def _copied(program: TileProgram, mma: Mma, within: Mapping[int, Loops]) -> int:
     return sum(map(program.elements, computed)) * itemsize(nest.fold(mma.value).operand)
 
 
-def _behind(program: TileProgram, value: int) -> set[int]:
+def _behind(nest: Nest, value: int) -> frozenset[int]:
     """The loads that a value is computed from, without sums between."""
-    found: set[int] = set()
-    left = [value]
-    while left:
-        this = program.nest.values[left.pop()]
-        if isinstance(this.kind, values.Load):
-            found.add(this.id)
-        elif isinstance(this.kind, (values.Compute, values.Choice)):
-            left.extend(this.reads)
-    return found
+    known = _known_behind(nest)
+    if value not in known:
+        found: set[int] = set()
+        left, seen = [value], {value}
+        while left:
+            this = nest.values[left.pop()]
+            if isinstance(this.kind, values.Load):
+                found.add(this.id)
+            elif isinstance(this.kind, (values.Compute, values.Choice)):
+                left += (each for each in this.reads if each not in seen)
+                seen.update(this.reads)
+        known[value] = frozenset(found)
+    return known[value]
+
+
+@by_identity(64)
+def _known_behind(nest: Nest) -> dict[int, frozenset[int]]:
+    return {}
 
 
 def of_warp(m: int, n: int, num_warps: int) -> tuple[float, float]:

@@ -7,22 +7,25 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config import Config
-from ..graph.dtypes import itemsize
+from ..graph.dtypes import NARROW, itemsize
 from ..graph.op import Accuracy, Op
 from ..nests.linear_forms import Access
 from ..nests.nest import Nest
+from ..tiles.alignment import is_apart, vector_width
 from ..tiles.instructions import (
     Compute,
     Grid,
-    Load,
     Loop,
     Loops,
     Mma,
     OnesMma,
     Reduce,
     Reduction,
+    Scan,
+    SelectedLoad,
     Store,
     Welford,
+    loads_of,
 )
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
@@ -35,7 +38,7 @@ from .device import DeviceProfile
 from .lanes import lines_touched, widest
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
-from .traffic import KEPT, awkwardness, in_flight, is_dense, passes, traffic_of, turns
+from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of, turns
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
 # in nothing else. They keep what a later pass reads again: in L2, or in L1 where L2 holds it all.
@@ -45,7 +48,9 @@ _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
+_APART = 5.0  # Of an element of a row that begins elsewhere: a load, and its mask (SASS for sm_90).
 _LANES_OF_A_ROW = 4  # A product's results lie with each row on so many lanes of a warp.
+_WARP_STEPS = 5.0  # Exchanges by which the lanes of a warp learn what comes before them.
 _LANES_OF_A_COLUMN = 8  # And with each column.
 
 
@@ -74,7 +79,8 @@ class Work:
 
     programs: blocks of work; started: programs that are started for them (fewer in a persistent
     grid); resident: those an SM holds; waves: blocks over what the device holds at once; busy: the
-    part of the SMs that have work. registers, spill_bytes: of a thread; shared_bytes: of a block.
+    part of the SMs that have work. prologue: of the arithmetic, what is computed of operands of
+    products in a loop. registers, spill_bytes: of a thread; shared_bytes: of a block.
     l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
     under way at once; awkward: times the seconds of a plain copy. turns, passes, folds: of one
     program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
@@ -96,6 +102,7 @@ class Work:
     in_flight: float
     awkward: float
     arithmetic: Arithmetic
+    prologue: Arithmetic
     turns: float
     passes: int
     folds: int
@@ -114,7 +121,9 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     programs, started = grid.tiles, grid.programs
     ahead = bool(nest.contractions) and config.num_stages > 1
     walks = config.programs > 0
-    registers, spills = pressure(multiplying, config.num_warps, ahead, walks)
+    registers, spills = pressure(
+        multiplying, config.num_warps, ahead, walks, config.access == "descriptor"
+    )
     shared = shared_bytes(nest, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
     if config.programs:
@@ -144,6 +153,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
         awkward=hint * awkwardness(program, config.num_warps),
         arithmetic=_arithmetic(program, config.num_warps),
+        prologue=_prologue(program),
         turns=sum(
             program.blocks.turns(each.axis) for each in program.body if isinstance(each, Loop)
         ),
@@ -168,14 +178,43 @@ def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
     for some in items.plain:
         elements = blocks.elements(some.axes) * _lanes_alike(program, some.axes, num_warps)
         found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
+    unrolled = any(output.part is not None for output in program.nest.outputs)
     for moved in items.moved:
         slots = moved.count * _access_slots(moved.access, program, num_warps)
+        if unrolled and moved.access.type.dtype in NARROW:
+            # There are few operations to a number, and to widen it is one of them.
+            slots += moved.count * blocks.elements(moved.access.axes)
         found = found.plus(Arithmetic(slots), turns(moved.loops, blocks) * programs)
     for each, loops in items.reductions:
         by_lane = bool(loops) and loops[-1].by_lane
         more = _of_reduction(program, num_warps, each, by_lane)
         found = found.plus(more, turns(loops, blocks) * programs)
+    for scan, loops in items.scans:
+        slots = _scan_slots(program, scan)
+        found = found.plus(Arithmetic(slots), turns(loops, blocks) * programs)
     return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
+
+
+@once
+def _prologue(program: TileProgram) -> Arithmetic:
+    """Of all programs, what is computed of operands of products in a loop."""
+    computed, found = _computed(program, program.operands), Arithmetic()
+    for each, loops in program.walk():
+        if loops and isinstance(each, Compute) and each.value in computed:
+            times = program.elements(each.value) * turns(loops, program.blocks)
+            found = found.plus(_of_element(program.nest.values[each.value].kind), times)
+    return Arithmetic().plus(found, tiles_in_all(program))
+
+
+def _computed(program: TileProgram, operands: frozenset[int]) -> set[int]:
+    """The values of which operands are computed, back to what is loaded or reduced."""
+    found, left = set[int](), [*operands]
+    while left:
+        this = program.nest.values[left.pop()]
+        if this.id not in found and isinstance(this.kind, (values.Compute, values.Choice)):
+            found.add(this.id)
+            left.extend(this.reads)
+    return found
 
 
 def _lanes_alike(program: TileProgram, axes: frozenset[int], num_warps: int) -> float:
@@ -214,6 +253,7 @@ class _Items(NamedTuple):
     plain: tuple[_Elements, ...]
     moved: tuple[_Moved, ...]
     reductions: tuple[tuple[Reduction, Loops], ...]
+    scans: tuple[tuple[Scan, Loops], ...]
 
 
 @by_body
@@ -223,19 +263,23 @@ def _sorted_out(program: TileProgram) -> _Items:
     plain: dict[tuple[frozenset[int], int], _Elements] = {}
     moved: dict[tuple[int, int], _Moved] = {}
     reductions: list[tuple[Reduction, Loops]] = []
+    scans: list[tuple[Scan, Loops]] = []
     number = classes(nest)
     for each, loops in program.walk():
+        accesses = [each] if isinstance(each, Store) else loads_of(each)
+        for access in (own.access for own in accesses):
+            known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
+            known.count += 1
         match each:
-            case Load(access=access) | Store(access=access):
-                known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
-                known.count += 1
-            case Compute(value=value):
+            case Compute(value=value) | SelectedLoad(value=value):
                 axes = nest.live[value]
                 found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
                 found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
             case Mma() | OnesMma() | Reduce() | Welford():
                 reductions.append((each, loops))
-    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions))
+            case Scan():
+                scans.append((each, loops))
+    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions), tuple(scans))
 
 
 def _of_element(kind: values.ValueKind) -> Arithmetic:
@@ -280,6 +324,14 @@ def _of_reduction(
     return Arithmetic(whole + 2.0 * threads * steps * _kept_by_thread(program, each, threads))
 
 
+def _scan_slots(program: TileProgram, each: Scan) -> float:
+    """Issue slots of one tile: every element is combined in its thread and again with what comes
+    before the thread; each thread's run of neighbours goes through the steps of a warp."""
+    whole, (width, axis) = float(program.elements(each.value)), widest(program)
+    run = width if axis == each.axis else 1
+    return whole * (3.0 + 2.0 * _WARP_STEPS / max(1, run))
+
+
 def _kept_by_thread(program: TileProgram, each: Reduction, threads: int) -> float:
     """Results of which a thread has parts, each to be exchanged with the other threads: of rows
     side by side few, of columns as many as lie side by side in one thread."""
@@ -299,16 +351,15 @@ def _kept_by_thread(program: TileProgram, each: Reduction, threads: int) -> floa
 def _access_slots(access: Access, program: TileProgram, num_warps: int) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
-    elements, run, slots = _instructions(program)[classes(program.nest)[id(access)]]
+    elements, most, slots = _instructions(program)[classes(program.nest)[id(access)]]
     each = max(1.0, elements / (32 * num_warps))
-    width = max(1.0, min(each, run, 16 / itemsize(access.type.dtype)))
-    return elements / width * slots
+    return elements / max(1.0, min(each, most)) * slots
 
 
 @once
 def _instructions(program: TileProgram) -> dict[int, tuple[int, int, float]]:
-    """Of every class of accesses: elements of a tile, how many lie side by side, and the issue
-    slots of one instruction."""
+    """Of every class of accesses: elements of a tile, how many of them one instruction moves at
+    most, and the issue slots of one."""
     found: dict[int, tuple[int, int, float]] = {}
     nest, blocks = program.nest, program.blocks
     number = classes(nest)
@@ -316,13 +367,14 @@ def _instructions(program: TileProgram) -> dict[int, tuple[int, int, float]]:
         if number[id(access)] in found:
             continue
         terms = access.offset.terms
-        inner = [t for t in terms if is_dense(t, access)]
         divisions = sum(t.mod > 0 or t.div > 1 for t in terms)
         masks = len(blocks.bounds(access)) + 2 * sum(a.checked for a in access.at)
         slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
-        run = blocks.sizes[inner[0].axis] if inner else 1
-        elements = blocks.elements(access.axes)
-        found[number[id(access)]] = elements, run, slots
+        (most, axis), elements = vector_width(access, blocks), blocks.elements(access.axes)
+        if axis is not None and is_apart(access, axis, blocks):
+            # One address for all of a thread's elements, and none for those beyond the row.
+            elements, slots = min(elements, nest.axes[axis].extent), _APART
+        found[number[id(access)]] = elements, most, slots
     return found
 
 
@@ -342,8 +394,9 @@ def _resident_blocks(registers: int, threads: int, shared: int, device: DevicePr
 
 @by_body
 def _folds(program: TileProgram) -> int:
-    """Reductions that are no contractions."""
-    return sum(program.nest.fold(value).times is None for value in program.reductions)
+    """Scans, and reductions in which threads meet: all but products of tiles."""
+    scans = sum(isinstance(each, Scan) for each, _ in program.walk())
+    return scans + len(program.reductions)
 
 
 def shared_bytes(nest: Nest, config: Config) -> int:

@@ -53,6 +53,15 @@ def test_a_pointwise_kernel_reads_each_input_once_and_writes_each_output_once() 
     assert cost(part, Config(blocks(x0=1024))).hbm_bytes == 4 * MB + 2 * MB + 4 * MB + 4 * MB
 
 
+def test_matrices_side_by_side_are_each_read_by_the_programs_of_their_columns() -> None:
+    """Not by all: nor do those of one limit count for those of another."""
+    given = tensor(1024), tensor(2048, 1024), tensor(512, 1024), tensor(512, 1024)
+    part = group(lambda x, a, b, c: (torch.cat([a, b, c]) * x).sum(1), *given)
+    found = cost(part, Config(blocks(x0=8)))
+    assert found.hbm_bytes == 12 * MB + 4096 + 3072 * 4
+    assert found.l2_bytes == 12 * MB + 384 * 4096 + 3072 * 4
+
+
 def test_a_broadcast_operand_is_read_from_memory_once() -> None:
     part = group(lambda x, b: torch.relu(x + b), tensor(1024, 1024), tensor(1024))
     found = cost(part, Config(blocks(x0=1, x1=1024)))
@@ -325,6 +334,24 @@ def test_a_norm_of_channels_before_a_wide_product_is_a_kernel_of_its_own() -> No
     assert [sum("mm" in graph.nodes[n].op for n in g.nodes) for g in plan.groups] == [0, 1]
 
 
+def test_an_activation_between_wide_products_follows_the_first() -> None:
+    """Before the second it took 90 us in ConvNeXt-S and 87 in Swin-S on an H200: what a warp
+    multiplies is computed while it does not multiply, again for each block of columns. The second
+    is the vendor's: 24 us there with its bias, ours 38."""
+    dtype = torch.bfloat16
+    shapes = ((12544, 384), (1536, 384), (1536,), (384, 1536), (384,), (384,), (12544, 384))
+
+    def function(x, v, b, w, c, scale, y):
+        linear = torch.nn.functional.linear
+        return linear(torch.nn.functional.gelu(linear(x, v, b)), w, c) * scale + y
+
+    graph = graph_of(function, tuple(tensor(*shape, dtype=dtype) for shape in shapes))
+    plan = modelled_plan(graph, H200)
+    names = [[graph.nodes[n].op.split(".")[1] for n in g.nodes] for g in plan.groups]
+    assert ["erf" in each for each in names] == [True, False]
+    assert [each.count("addmm") for each in names] == [1, 0]
+
+
 def test_joining_two_kernels_over_the_same_tensor_is_cheaper() -> None:
     x = tensor(4096, 4096)
     config = Config(blocks(x0=1024))
@@ -469,3 +496,58 @@ def test_several_products_wait_for_the_loads_of_every_loop(stages: int, waits: f
     assert made.chain.waits == waits
     quick = replace(config, blocks=blocks(r0=256, x0=16))
     assert cost(part, quick).seconds < cost(part, config).seconds
+
+
+def test_a_quick_look_at_the_stream_of_a_matrix_sees_more_than_one_block() -> None:
+    """A row that every program computes again is read less often by blocks of several results."""
+
+    def gated(x, r, scale, gate, up):
+        h = (x + r).float()
+        y = scale * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)).bfloat16()
+        return torch.sigmoid(y @ gate.t()) * (y @ up.t())
+
+    half = {"dtype": torch.bfloat16}
+    row, weight = tensor(1, 2048), tensor(8192, 2048, **half)
+    found = space_of(group(gated, row, row, tensor(2048, **half), weight, weight), H200)
+    assert isinstance(found, Space)
+    assert found.quick().seconds <= 1.02 * found.ranked(1)[0][1].seconds
+
+
+def test_attention_of_one_query_copies_its_keys_by_descriptors() -> None:
+    """By pointers, not ahead, a tile of keys passes the registers: an SM then holds 3 programs, not
+    5, and the second wave leaves most of them idle. On an H200: 0.326 ms, 0.238 by descriptors."""
+
+    def attention(q, k, v):
+        k, v = (
+            x[:, :, None].expand(64, 8, 4, 4096, 128).reshape(64, 32, 4096, 128) for x in (k, v)
+        )
+        scores = (q @ k.transpose(-1, -2)).float() * 128**-0.5
+        return torch.softmax(scores, -1).to(q.dtype) @ v
+
+    half = {"dtype": torch.bfloat16}
+    keys, kept = (tensor(64, 8, 4096, 128, **half) for _ in range(2))
+    space = space_of(group(attention, tensor(64, 32, 1, 128, **half), keys, kept), H200)
+    assert isinstance(space, Space)
+    best, expected = space.ranked(1)[0]
+    assert best.access == "descriptor"
+    pointers = replace(best, access="pointer", num_stages=1)
+    described = replace(pointers, access="descriptor")
+    nest = space.schedules[best.layout].kernels[0].nest
+    by, not_by = (work_of(nest, each, H200).registers for each in (pointers, described))
+    tile = best.block("r0") * 128 * 2
+    assert by - not_by == pytest.approx(tile / 4 / (32 * best.num_warps), abs=1)
+    assert expected.seconds < 0.9 * space.judge(pointers).seconds
+
+
+@pytest.mark.parametrize("rows, ours", [(1, ["triton"]), (8, [])])
+def test_one_row_times_a_matrix_is_a_kernel_of_ours_even_alone(rows, ours) -> None:
+    """The vendor's takes a third longer than a copy of as many bytes; of more rows its products are
+    as good as any."""
+    half = {"dtype": torch.bfloat16}
+    given = tensor(rows, 2048, **half), tensor(8192, 2048, **half)
+    graph = graph_of(lambda x, w: x @ w.t(), given)
+    assert [g.lowering for g in modelled_plan(graph, H200).groups] == ours
+    product = next(n.id for n in graph.nodes if n.op == "aten.mm.default")
+    expected = matrix.vendor_s(graph, product, H200)
+    copied = H200.stream_s(sum(t.nbytes for t in given) + rows * 8192 * 2)
+    assert expected == pytest.approx(copied * (1.33 if rows == 1 else 1.0), rel=0.01)
