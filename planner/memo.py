@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from .errors import Refused
+from .errors import Refusal, Refused
 
 Self = TypeVar("Self", bound="Keeping")
 Of = TypeVar("Of")
@@ -42,7 +42,7 @@ def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], 
 
     def decorate(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
         # The object is kept as long as its result, so that no other has its id.
-        kept: OrderedDict[int, tuple[Of, Result | None, Refused | None]] = OrderedDict()
+        kept: OrderedDict[int, tuple[Of, Result | None, Refusal | None]] = OrderedDict()
 
         @wraps(function)
         def look_up(of: Of) -> Result:
@@ -50,15 +50,16 @@ def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], 
             if found is None:
                 try:
                     found = (of, function(of), None)
-                except Refused as refused:
-                    # Without the frames of its making, which hold all that was made.
-                    found = (of, None, refused.with_traceback(None))
+                except Refused as error:
+                    found = (of, None, error.refusal)
                 kept[id(of)] = found
                 if len(kept) > most:
                     kept.popitem(last=False)
-            _, result, refused_before = found
-            if refused_before is not None:
-                raise refused_before.with_traceback(None)
+            _, result, refusal = found
+            if refusal is not None:
+                # Anew each time: an exception holds all frames that it passed, and what they hold,
+                # such as the inputs of the user's call.
+                raise refusal.error()
             return result  # type: ignore[return-value]  # None only beside a refusal
 
         return look_up

@@ -25,7 +25,7 @@ def size(part: Part) -> int:
         return len(part.group.nodes)
 
 
-class Budget:
+class CoverBudget:
     """Of a look for the groups of so many operations."""
 
     def __init__(self, operations: int) -> None:

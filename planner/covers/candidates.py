@@ -23,7 +23,7 @@ from ..memo import Keeping, asked_once
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateGroup:
     """A group of compute nodes as a bitset. copies: members whose values it does not store,
     because nobody else reads them or somebody else stores them. reads, writes: values of compute
     nodes that it loads and stores. floor_s: seconds that no kernel of it can beat."""
@@ -164,7 +164,7 @@ class Ground(Keeping):
                 found |= 1 << node
         return found
 
-    def candidate(self, group: int, copies: int = 0) -> Candidate:
+    def candidate(self, group: int, copies: int = 0) -> CandidateGroup:
         """A closed group as a candidate; `copies` are among what it would otherwise store."""
         read = whole = 0
         product_s = 0.0
@@ -175,7 +175,7 @@ class Ground(Keeping):
         writes = self.stored(group) & ~copies
         moved = sum(self.nbytes[n] for n in bits((whole & ~group) | writes))
         floor_s = self.device.launch_s + max(moved / self.device.bandwidth, product_s)
-        return Candidate(group, copies, read & ~group & self.compute, writes, floor_s)
+        return CandidateGroup(group, copies, read & ~group & self.compute, writes, floor_s)
 
     @asked_once
     def is_possible(self, group: int) -> bool:
@@ -188,7 +188,7 @@ class Ground(Keeping):
         ends = (read & ~group).bit_count() + (group & self.kept).bit_count()
         return ends <= MOST_BUFFERS
 
-    def variants(self, group: int, most: int = 3) -> Iterator[Candidate]:
+    def variants(self, group: int, most: int = 3) -> Iterator[CandidateGroup]:
         """The group with every choice of cheap values that it computes for itself alone, others
         having computed them too; of more than `most` such values each, and all of them."""
         yield self.candidate(group)

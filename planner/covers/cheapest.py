@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..bitsets import bits
-from .budget import Budget
-from .candidates import Candidate, Ground, enumerated
-from .exact import SOLVER_NODES, Cycle, Program, Solution
+from .budget import CoverBudget
+from .candidates import CandidateGroup, Ground, enumerated
+from .exact import SOLVER_NODES, Cycle, IntegerProgram, Solution
 from .nearby import Changed, Nearby
 from .pricing import SPARED
 
-Price = Callable[[Candidate], float | None]
+Price = Callable[[CandidateGroup], float | None]
 _BATCH = 12
 _EQUAL = 1e-6
 
@@ -38,7 +38,7 @@ class Found:
     """Groups, their seconds and those of the start. least_s: what no cover of the region can beat,
     as far as that is known; proven: none is better."""
 
-    groups: tuple[Candidate, ...]
+    groups: tuple[CandidateGroup, ...]
     seconds: float
     start_s: float
     least_s: float
@@ -48,22 +48,22 @@ class Found:
 @dataclass(slots=True)
 class Search:
     """Looks for covers of a region, a bitset of compute nodes. price: the model's seconds of a
-    candidate, None where it has no kernel. cycle: see `exact.Program`. budget: that prices draw on,
-    None where nothing limits them but `effort`."""
+    candidate, None where it has no kernel. cycle: see `exact.IntegerProgram`. budget: that prices
+    draw on, None where nothing limits them but `effort`."""
 
     ground: Ground
     region: int
     price: Price
     cycle: Cycle
     effort: Effort = field(default_factory=Effort)
-    budget: Budget | None = None
+    budget: CoverBudget | None = None
     known: dict[tuple[int, int], float | None] = field(default_factory=dict)
-    all: dict[tuple[int, int], Candidate] = field(default_factory=dict)
+    all: dict[tuple[int, int], CandidateGroup] = field(default_factory=dict)
     _most: int = 0
     _near: Nearby | None = None
     _moves: dict[tuple[Changed, ...], _Move | None] = field(default_factory=dict)
 
-    def run(self, start: Sequence[Candidate]) -> Found:
+    def run(self, start: Sequence[CandidateGroup]) -> Found:
         """The best cover found; `start` is one. Raises ValueError where it has no seconds."""
         seconds = [self._priced(each) for each in start]
         start_s = sum(s for s in seconds if s is not None)
@@ -74,7 +74,7 @@ class Search:
             return Found(best.chosen, start_s, start_s, start_s, True)
         self._most = len(self.known) + self.effort.priced
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
-        program = Program(self.region, self._needed(), self.cycle, self.effort.tree)
+        program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
         best = self._improved(best, program)
         least_s = 0.0
         if complete:
@@ -90,7 +90,7 @@ class Search:
 
     def others(self, found: Found, count: int) -> list[Found]:
         """The next best covers of what has been priced."""
-        program = Program(self.region, self._needed(), self.cycle, self.effort.tree)
+        program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
         program.forbid(found.groups)
         more: list[Found] = []
         while len(more) < count:
@@ -115,20 +115,20 @@ class Search:
         spent = self.budget is not None and self.budget.is_spent
         return spent or len(self.known) >= self._most
 
-    def _priced(self, candidate: Candidate) -> float | None:
+    def _priced(self, candidate: CandidateGroup) -> float | None:
         name = (candidate.nodes, candidate.copies)
         if name not in self.known:
             self.all[name] = candidate
             self.known[name] = self.price(candidate)
         return self.known[name]
 
-    def _of_known(self, program: Program) -> Solution | None:
+    def _of_known(self, program: IntegerProgram) -> Solution | None:
         priced = [(self.all[name], s) for name, s in self.known.items() if s is not None]
         return program.solve([c for c, _ in priced], [s for _, s in priced])
 
     # --- a region of which every group is known ---
 
-    def _proven(self, best: Solution, program: Program) -> tuple[Solution, float]:
+    def _proven(self, best: Solution, program: IntegerProgram) -> tuple[Solution, float]:
         """The best cover of all, and what none can beat; the two meet unless the model would have
         to be asked too often."""
         least_s = 0.0
@@ -149,7 +149,7 @@ class Search:
             for candidate in fresh:
                 self._priced(candidate)
 
-    def _least_s(self, candidate: Candidate) -> float:
+    def _least_s(self, candidate: CandidateGroup) -> float:
         found = self.known.get((candidate.nodes, candidate.copies))
         return candidate.floor_s if found is None else found
 
@@ -158,7 +158,7 @@ class Search:
 
     # --- what is near a cover ---
 
-    def _improved(self, best: Solution, program: Program) -> Solution:
+    def _improved(self, best: Solution, program: IntegerProgram) -> Solution:
         """The best cover that steps from one to a better one lead to."""
         while not self._spent:
             before = len(self.known)
@@ -190,7 +190,7 @@ class Search:
             return 0.0
         return move.replaced_s - sum(least)
 
-    def _move(self, cover: Sequence[Candidate], changed: Changed) -> _Move | None:
+    def _move(self, cover: Sequence[CandidateGroup], changed: Changed) -> _Move | None:
         """The new group and what is left of those it takes from; None where a rest is no group, or
         the new one reaches into another region."""
         if changed[0] & ~self.region:
@@ -201,7 +201,7 @@ class Search:
             self._moves[asked] = self._made(touched, *changed)
         return self._moves[asked]
 
-    def _made(self, touched: Sequence[Candidate], nodes: int, copies: int) -> _Move | None:
+    def _made(self, touched: Sequence[CandidateGroup], nodes: int, copies: int) -> _Move | None:
         taken, replaced_s = nodes & ~copies, 0.0
         parts = [self._candidate(nodes, self.ground.stored(nodes) & copies)]
         for group in touched:
@@ -219,7 +219,7 @@ class Search:
             parts.append(self._candidate(rest, group.copies & rest | unread))
         return _Move(tuple(parts), replaced_s)
 
-    def _candidate(self, nodes: int, copies: int) -> Candidate:
+    def _candidate(self, nodes: int, copies: int) -> CandidateGroup:
         found = self.all.get((nodes, copies))
         if found is None:
             found = self.all[nodes, copies] = self.ground.candidate(nodes, copies)
@@ -230,7 +230,7 @@ class Search:
 class _Move:
     """Groups that take the place of others, which take `replaced_s` seconds."""
 
-    parts: tuple[Candidate, ...]
+    parts: tuple[CandidateGroup, ...]
     replaced_s: float
 
     def look(self, price: Price) -> None:

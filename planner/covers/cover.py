@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..bitsets import bits, bitset
+from ..collector import paused
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph, key
@@ -21,8 +22,8 @@ from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
 from ..versions import versions
 from . import pricing
-from .budget import Budget
-from .candidates import Candidate, Ground
+from .budget import CoverBudget
+from .candidates import CandidateGroup, Ground
 from .cheapest import Effort, Found, Search
 from .pieces import pieces, waiting
 from .pricing import SPARED
@@ -70,13 +71,13 @@ def covers(
     graph: Graph, device: DeviceProfile, count: int, effort: Effort | None = None
 ) -> tuple[Cover, ...]:
     """The best few covers by the model, the best first."""
-    found = _searched(Whole(key(graph), graph), device, effort or Effort(), ())
+    found = _searched(GraphContent(key(graph), graph), device, effort or Effort(), ())
     return (found.best, *found.others(count - 1))
 
 
 def learned(graph: Graph, device: DeviceProfile, known: Mapping[str, float]) -> Groups:
     """The cheapest groups where some have other seconds, by key, than the model's."""
-    whole = Whole(key(graph), graph)
+    whole = GraphContent(key(graph), graph)
     return _searched(whole, device, Effort(), tuple(sorted(known.items()))).best.groups
 
 
@@ -90,7 +91,7 @@ def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class GraphContent:
     """A graph by its content, names left out."""
 
     key: str
@@ -98,8 +99,9 @@ class Whole:
 
 
 @lru_cache(maxsize=64)
+@paused()
 def _searched(
-    whole: Whole, device: DeviceProfile, effort: Effort, known: tuple[tuple[str, float], ...]
+    whole: GraphContent, device: DeviceProfile, effort: Effort, known: tuple[tuple[str, float], ...]
 ) -> _Searched:
     graph = whole.graph
     ground = Ground(graph, device)
@@ -115,7 +117,7 @@ def _searched(
         settled |= piece
         later = [each for each in start if not each.nodes & settled]
         others = (*later, *chain.from_iterable(result.groups for _, result in found))
-        prices.budget = budget = Budget(piece.bit_count())
+        prices.budget = budget = CoverBudget(piece.bit_count())
         search = Search(ground, piece, prices.of, partial(waiting, ground, others), effort, budget)
         found.append((search, search.run(own)))
     return _Searched(ground, prices, start, found, cuts)
@@ -131,9 +133,9 @@ class _Prices:
 
     ground: Ground
     known: Mapping[str, float]
-    budget: Budget | None = None
+    budget: CoverBudget | None = None
 
-    def of(self, candidate: Candidate) -> float | None:
+    def of(self, candidate: CandidateGroup) -> float | None:
         graph = self.ground.graph
         nodes = with_free_nodes(graph, bits(candidate.nodes))
         part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
@@ -152,7 +154,7 @@ class _Searched:
         self,
         ground: Ground,
         prices: _Prices,
-        start: Sequence[Candidate],
+        start: Sequence[CandidateGroup],
         found: Sequence[tuple[Search, Found]],
         cuts: int,
     ) -> None:
@@ -188,7 +190,7 @@ class _Searched:
             made.append(self._cover(parts, replace(self.chosen, seconds=seconds, proven=False)))
         return [cover for cover in made if cover.groups != self.best.groups][: max(0, count)]
 
-    def _cover(self, pieces: Sequence[Sequence[Candidate]], chosen: Chosen) -> Cover:
+    def _cover(self, pieces: Sequence[Sequence[CandidateGroup]], chosen: Chosen) -> Cover:
         """The groups in the order of the graph, those that compute again what others store last.
         The start where the parts together cannot run, or would store more than they were priced
         with."""
@@ -203,10 +205,11 @@ class _Searched:
             return Cover(self._nodes(self.start), again)
         return Cover(found, chosen)
 
-    def _nodes(self, groups: Sequence[Candidate]) -> Groups:
+    def _nodes(self, groups: Sequence[CandidateGroup]) -> Groups:
         return tuple(with_free_nodes(self.ground.graph, bits(group.nodes)) for group in groups)
 
 
+@paused()
 def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
     """The model's plan of a graph: its best cover, each group with its best config; regions of
     several groups in another way where that spares a large value and costs little."""
@@ -247,7 +250,7 @@ def _group_plan(
     """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's
     products."""
     part = Part.of(graph, nodes, copies)
-    best = None if pricing.is_lone_product(part) else TRITON.modelled(part, device, cover_s)
+    best = None if pricing.is_left(part) else TRITON.modelled(part, device, cover_s)
     if best is None or pricing.is_vendors(part, best.seconds, device):
         calls = (each.modelled(part, device, cover_s) for each in CALLS)
         best = min((c for c in calls if c is not None), key=lambda call: call.seconds)
@@ -279,7 +282,7 @@ def cover_s(graph: Graph, device: DeviceProfile) -> float:
 
 def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
     """Groups that grow edge by edge where the model says so."""
-    return _grown(Whole(key(graph), graph), device).groups
+    return _grown(GraphContent(key(graph), graph), device).groups
 
 
 class _Grown(NamedTuple):
@@ -290,9 +293,9 @@ class _Grown(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _grown(whole: Whole, device: DeviceProfile) -> _Grown:
+def _grown(whole: GraphContent, device: DeviceProfile) -> _Grown:
     graph = whole.graph
-    budget = Budget(sum(map(is_compute, graph.nodes)))
+    budget = CoverBudget(sum(map(is_compute, graph.nodes)))
     parts: dict[int, Part] = {}
 
     def part(group: int) -> Part:
@@ -312,7 +315,7 @@ def _grow(
     graph: Graph,
     wanted: Callable[[Edge], bool],
     worth: Callable[[int, int], bool],
-    budget: Budget | None = None,
+    budget: CoverBudget | None = None,
 ) -> _Grown:
     """wanted: the edges to grow along; worth: whether two groups that may join should; budget: how
     much may be looked at."""

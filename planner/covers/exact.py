@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bitsets import bits
-from .candidates import Candidate
+from .candidates import CandidateGroup
 
 SOLVER_NODES = 2000
 """Nodes of the branch-and-bound trees of one region's integer programs, in all. Most programs take
 one; the clock must not decide, or a busy machine would have another plan."""
 _UNIT = 1e6  # The solver's tolerances are absolute: it counts microseconds.
 
-Cycle = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+Cycle = Callable[[Sequence[CandidateGroup]], Sequence[CandidateGroup]]
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
     """The chosen candidates, their seconds, and seconds that no choice can beat."""
 
-    chosen: tuple[Candidate, ...]
+    chosen: tuple[CandidateGroup, ...]
     seconds: float
     least_s: float
 
 
-class Program:
+class IntegerProgram:
     """Covers of `nodes` that store `needed`. cycle: those of a choice that wait for each other;
     none where it can run. tree: nodes of the solver's trees, in all."""
 
@@ -40,11 +40,13 @@ class Program:
         self.left = tree
         self.forbidden: list[frozenset[tuple[int, int]]] = []
 
-    def forbid(self, chosen: Sequence[Candidate]) -> None:
+    def forbid(self, chosen: Sequence[CandidateGroup]) -> None:
         """Never again all of these together."""
         self.forbidden.append(frozenset((c.nodes, c.copies) for c in chosen))
 
-    def solve(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> Solution | None:
+    def solve(
+        self, candidates: Sequence[CandidateGroup], seconds: Sequence[float]
+    ) -> Solution | None:
         """The cheapest cover of these candidates at these seconds; None where there is none, or
         none was found before the tree was spent."""
         while True:
@@ -56,7 +58,9 @@ class Program:
                 return found
             self.forbid(waiting)
 
-    def _solve(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> Solution | None:
+    def _solve(
+        self, candidates: Sequence[CandidateGroup], seconds: Sequence[float]
+    ) -> Solution | None:
         # Half a second to import: not for those who only load a plan.
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
@@ -84,7 +88,7 @@ class Program:
         return Solution(tuple(candidates[i] for i in picked), total, least_s)
 
     def _rows(
-        self, candidates: Sequence[Candidate]
+        self, candidates: Sequence[CandidateGroup]
     ) -> tuple[list[tuple[dict[int, float], float]], int]:
         """Constraints, coefficients by variable with their least sum, and how many variables: the
         candidates, then for each value that is read whether it is stored."""

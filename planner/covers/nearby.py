@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..bitsets import bits
-from .candidates import Candidate, Ground
+from .candidates import CandidateGroup, Ground
 
 Changed = tuple[int, int]
 """Nodes of a group, and those of them that stay in the group they are from as well."""
@@ -19,7 +19,7 @@ class Nearby:
         self.ground = ground
         self._known: dict[tuple[int, int], tuple[Changed, ...]] = {}
 
-    def groups(self, cover: Sequence[Candidate]) -> dict[Changed, None]:
+    def groups(self, cover: Sequence[CandidateGroup]) -> dict[Changed, None]:
         """Closed groups that one change to a cover gives, each once."""
         found: dict[Changed, None] = {}
         for group in cover:
@@ -41,12 +41,12 @@ class Nearby:
     def _is_possible(self, nodes: int) -> bool:
         return self.ground.is_possible(nodes) and self.ground.closed(nodes) == nodes
 
-    def _divided(self, group: Candidate) -> Iterator[Changed]:
+    def _divided(self, group: CandidateGroup) -> Iterator[Changed]:
         for part in _parts(self.ground, group.nodes):
             yield part, 0
             yield group.nodes & ~part, 0
 
-    def _joined(self, one: Candidate, other: Candidate) -> Iterator[Changed]:
+    def _joined(self, one: CandidateGroup, other: CandidateGroup) -> Iterator[Changed]:
         ground = self.ground
         yield ground.closed(one.nodes | other.nodes), 0
         for part in _parts(ground, other.nodes):
@@ -65,14 +65,16 @@ def _parts(ground: Ground, group: int) -> Iterator[int]:
             yield group & (ground.ahead[node] | 1 << node)
 
 
-def _pairs(ground: Ground, cover: Sequence[Candidate]) -> Iterator[tuple[Candidate, Candidate]]:
+def _pairs(
+    ground: Ground, cover: Sequence[CandidateGroup]
+) -> Iterator[tuple[CandidateGroup, CandidateGroup]]:
     """Neighbours, each pair both ways."""
     for one in cover:
         near = ground.around(one.nodes)
         yield from ((one, other) for other in cover if other is not one and near & other.nodes)
 
 
-def _copied(ground: Ground, one: Candidate, other: Candidate) -> Iterator[int]:
+def _copied(ground: Ground, one: CandidateGroup, other: CandidateGroup) -> Iterator[int]:
     """What `one` may compute again of `other` instead of reading it: a cheap value, with none,
     one or all of the cheap nodes before it."""
     for node in bits(one.reads & other.nodes & ground.cheap):

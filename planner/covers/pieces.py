@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..bitsets import bits
-from .candidates import Candidate, Ground
+from .candidates import CandidateGroup, Ground
 
 LARGEST = 200
 """Nodes of a piece."""
@@ -70,8 +70,8 @@ def _cut(ground: Ground, groups: list[int], largest: int) -> Iterator[int]:
 
 
 def waiting(
-    ground: Ground, others: Sequence[Candidate], chosen: Sequence[Candidate]
-) -> list[Candidate]:
+    ground: Ground, others: Sequence[CandidateGroup], chosen: Sequence[CandidateGroup]
+) -> list[CandidateGroup]:
     """Those of the chosen candidates that wait for each other, perhaps through other groups and
     operations; none where all can run."""
     units = [(c.nodes, c.writes) for c in (*chosen, *others)]

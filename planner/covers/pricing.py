@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..costs.depthwise import is_predicted
 from ..costs.device import DeviceProfile
+from ..costs.matrix import is_stream
 from ..errors import Refusal
 from ..graph.ops import is_compute
 from ..groups.group import Part
@@ -22,7 +24,10 @@ large intermediate."""
 
 @lru_cache(maxsize=4096)
 def quick_s(part: Part, device: DeviceProfile) -> float | None:
-    """Seconds of the best of a few usual configs; None where the group has none."""
+    """Seconds of the best of a few usual configs; None where the group has none, or the model does
+    not know how fast it is."""
+    if not is_predicted(part.group):
+        return None
     space = space_for(part, device)
     cost = None if isinstance(space, Refusal) else space.quick()
     return cost.seconds if cost else None
@@ -32,7 +37,7 @@ def modelled_s(part: Part, device: DeviceProfile) -> float | None:
     """Seconds of a group by the model's best config, or as the vendor's products; None where it
     has no kernel."""
     found = quick_s(part, device)
-    if found is None or not part.contracts:
+    if found is None or not (part.contracts or part.convolves):
         return found
     return min(found, called_s(part, device))
 
@@ -73,11 +78,18 @@ def spares(part: Part) -> bool:
 
 
 def is_lone_product(part: Part) -> bool:
-    """Whether the group is a product by itself, which is always left to the vendor."""
-    return part.contracts and sum(map(is_compute, part.group.nodes)) == 1
+    """Whether the group is a product by itself, which is always left to the vendor, but for one row
+    times a matrix: the vendor reads that no faster than kernels of ours."""
+    compute = [node.id for node in part.group.nodes if is_compute(node)]
+    return part.contracts and len(compute) == 1 and not is_stream(part.group, compute[0])
+
+
+def is_left(part: Part) -> bool:
+    """Whether a plan without measurements leaves a group to the vendor, whatever the model says."""
+    return is_lone_product(part) or not is_predicted(part.group)
 
 
 def is_vendors(part: Part, found_s: float, device: DeviceProfile) -> bool:
-    """Whether the vendor's products with ATen around them, or its padded call, are no slower than
-    these seconds."""
-    return part.contracts and called_s(part, device) <= found_s
+    """Whether the vendor's products or convolutions with ATen around them, or its padded call, are
+    no slower than these seconds."""
+    return (part.contracts or part.convolves) and called_s(part, device) <= found_s

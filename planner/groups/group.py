@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..bitsets import bits, bitset
 from ..graph.graph import INPUT, Graph, Node, content, kernel_key, map_refs, refs, sorted_kwargs
-from ..graph.ops import Cast, Contraction, Pointwise, View, is_free, is_input, row
+from ..graph.ops import Cast, Contraction, Depthwise, Pointwise, View, is_free, is_input, row
 from ..memo import by_identity
 from ..trace.precision import held
 
@@ -29,7 +29,7 @@ read: `arange[:, None] >= arange[None, :]` is cheaper to compare again than to l
 def is_copied(graph: Graph, node: int) -> bool:
     """Whether every group that reads a node has a copy of its own: views and constants cost
     nothing, a broadcast of a few inputs costs less than reading its result, and 16-bit numbers
-    spread to float32 are read in half the bytes."""
+    upcast to float32 are read in half the bytes."""
     return copied(graph)[node]
 
 
@@ -193,6 +193,10 @@ class Part:
     @property
     def contracts(self) -> bool:
         return any(isinstance(row(node), Contraction) for node in self.group.nodes)
+
+    @property
+    def convolves(self) -> bool:
+        return any(isinstance(row(node), Depthwise) for node in self.group.nodes)
 
 
 class _Contents:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..bitsets import bits, bitset
 from ..graph.graph import Graph, Node, refs
-from ..graph.ops import Lookup, bound, row
+from ..graph.ops import Depthwise, Lookup, bound, row
 from ..memo import by_identity
 from .group import is_copied
 
@@ -43,8 +43,14 @@ def inputs_read_whole(group: Graph) -> tuple[int, ...]:
 
 
 def _read(node: Node) -> tuple[int, ...]:
-    """The inputs of a node without what a lookup reads by index."""
+    """The inputs of a node without what a lookup reads by index, or a convolution in steps."""
     kind = row(node)
+    if isinstance(kind, Depthwise):
+        named = bound(node)
+        image, weight, bias = named["input"], named["weight"], named["bias"]
+        stride = named["stride"]
+        steps = isinstance(stride, tuple) and set(stride) != {1}
+        return tuple(refs((weight, bias) if steps else (image, weight, bias)))
     if not isinstance(kind, Lookup):
         return node.inputs
     return tuple(refs(bound(node)[kind.index]))

@@ -17,7 +17,7 @@ from ..graph.sizes import nominal
 from ..memo import by_identity
 from ..stream.online import Correction, Proof, derive
 from ..trace.trace import trace
-from ..values.values import Choice, Fold, Index, Load, Output, Value, Values
+from ..values.values import Choice, Fold, Index, Load, Output, Scan, Value, Values
 from .linear_forms import (
     Access,
     Affine,
@@ -30,6 +30,7 @@ from .linear_forms import (
 )
 from .mask_bounds import Limit, limits
 from .placement import Body, Carry, Item, Loop, Step, Store, place
+from .scans import refuse_scans, refuse_turns, scans_in
 from .tiling import tile_axes
 
 
@@ -75,6 +76,12 @@ class Nest:
         kind = self.values[value].kind
         assert isinstance(kind, Fold)
         return kind
+
+    def scanned(self, value: int) -> int:
+        """The tile axis along which a value that is a scan goes."""
+        kind = self.values[value].kind
+        assert isinstance(kind, Scan)
+        return next(i for i, axis in enumerate(self.axes) if axis.factors == kind.along)
 
     @property
     def contractions(self) -> tuple[int, ...]:
@@ -179,10 +186,11 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         elif isinstance(value.kind, (Index, Choice)):
             forms[value.id] = affine(linear(value.kind.factors, values), place_of)
     stores = {
-        out.index: Access(affine(store_form(out, values), place_of), (), out.type)
+        out.index: Access(affine(store_form(out, values), place_of, out.start), (), out.type)
         for out in values.outputs
     }
     live = _live_axes(values, axes, loads, forms)
+    refuse_scans(values, live, axes)
     behind = values.ancestors() if any(access.at for access in loads.values()) else ()
     for load, access in loads.items():
         if access.at:
@@ -194,6 +202,7 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}
     body = place(values, live, stored, carried, loops, corrections)
+    refuse_turns(values, _loops(body))
     _refuse_recomputed_folds(values, live, axes)
     nest = Nest(
         axes,
@@ -210,6 +219,7 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
             loop.axis: limits(values, loop, place_of)
             for loop in body
             if isinstance(loop, Loop)
+            and not scans_in(values, loop)
             and sum(other.axis == loop.axis for other in _loops(body)) == 1
         },
     )
@@ -243,7 +253,7 @@ def _derived(
         proofs += found.proofs
         refusals |= found.refusals
         values = found.values
-        if found.corrections or any(p.rule == "spread" for p in found.proofs):
+        if found.corrections or any(p.rule == "welford" for p in found.proofs):
             return values, found.corrections, Derivation(tuple(proofs), refusals)
     return values, {}, Derivation(tuple(proofs), refusals)
 
@@ -265,6 +275,9 @@ def _live_axes(
         elif value.id in forms:
             own = forms[value.id].axes
         own = own.union(*(live[source] for source in value.reads))
+        if isinstance(value.kind, Scan):
+            along = set(value.kind.along)
+            own |= {i for i, axis in enumerate(axes) if along.issuperset(axis.factors)}
         if isinstance(value.kind, Fold):
             reduced = set(value.kind.reduced)
             own = frozenset(a for a in own if not set(axes[a].factors) <= reduced)

@@ -118,7 +118,11 @@ class _Placer:
         self._settle(targets, here, open_, done, body)
         for output in outputs:
             if not streamed[output]:
-                self._settle([wanted[output]], here, open_, done, body)
+                # What fills one result is computed together: it shares what it is computed of.
+                result = self._output(output).result
+                beside = (o for o in outputs if not streamed[o])
+                together = [wanted[o] for o in beside if self._output(o).result == result]
+                self._settle(together, here, open_, done, body)
                 body.append(Store(output))
         return body
 

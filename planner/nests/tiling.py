@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import Layout
 from ..errors import Refused
 from ..graph.sizes import nominal
-from ..values.values import Fold, Index, Load, Output, Values
+from ..values.values import Fold, Index, Load, Output, Scan, Values
 from .linear_forms import LinearForm, Role, TileAxis, all_forms, load_form, store_form
 
 HELD_BESIDE_LOOP = 4096
@@ -133,9 +133,10 @@ def _roles(
 
 
 def _folded(values: Values) -> dict[int, frozenset[int]]:
-    """By factor, the folds that reduce it."""
-    folds = [(v.id, v.kind) for v in values.values if isinstance(v.kind, Fold)]
-    return {f: frozenset(v for v, kind in folds if f in kind.reduced) for f in values.extents}
+    """By factor, the folds that reduce it and the scans that go along it."""
+    over = {v.id: v.kind.reduced for v in values.values if isinstance(v.kind, Fold)}
+    over |= {v.id: v.kind.along for v in values.values if isinstance(v.kind, Scan)}
+    return {f: frozenset(v for v, own in over.items() if f in own) for f in values.extents}
 
 
 def _contracted(values: Values) -> frozenset[int]:

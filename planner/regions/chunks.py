@@ -25,6 +25,7 @@ from ..graph.ops import (
     Concat,
     Constant,
     Contraction,
+    Depthwise,
     Iota,
     Reduction,
     View,
@@ -36,7 +37,7 @@ from ..groups.group import is_copied
 from ..trace.survey import dims_of_nodes
 from ..values.values import Dims
 
-__all__ = ["Chunk", "Cut", "Given", "Result", "Walk", "walk"]
+__all__ = ["Chunk", "ChunkInput", "ChunkOutput", "Cut", "Walk", "walk"]
 
 ALIGNED = 128
 """A step over a long axis is a multiple of it: the kernels' tiles then divide it."""
@@ -54,7 +55,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ChunkInput:
     """What the body takes: the group's input `index`; or start, step of a counting (`iota`); or the
     sum so far of the result `index`. cuts: the dimensions of which a chunk takes a part."""
 
@@ -66,7 +67,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ChunkOutput:
     """An output of the group, and of its bodies. cuts: where a chunk's part goes. summed: several
     chunks add to it, in float32 where its own dtype is shorter."""
 
@@ -89,8 +90,8 @@ class Walk:
     """steps: (extent, step) of each walked axis. bodies: one graph, and one more where the last
     step is shorter. largest: bytes of the largest value within a chunk."""
 
-    given: tuple[Given, ...]
-    results: tuple[Result, ...]
+    given: tuple[ChunkInput, ...]
+    results: tuple[ChunkOutput, ...]
     steps: tuple[tuple[int, int], ...]
     bodies: tuple[Graph, ...]
     largest: int
@@ -145,12 +146,13 @@ class _Walker:
         bodies = tuple(self._body(each) for each in sizes)
         outputs = [self.group.nodes[o] for o in self.group.outputs if o is not None]
         results = tuple(
-            Result(_type(n), self._cuts(n.id, number), self._is_partial(n, steps)) for n in outputs
+            ChunkOutput(_type(n), self._cuts(n.id, number), self._is_partial(n, steps))
+            for n in outputs
         )
         sums = [(i, r) for i, r in enumerate(results) if r.summed]
         given = (
             *(self._given(n, number) for n in self._sources(steps)),
-            *(Given("sum", _wide(r.type), r.cuts, i) for i, r in sums),
+            *(ChunkInput("sum", _wide(r.type), r.cuts, i) for i, r in sums),
         )
         axes = tuple((self.extents[f], steps[f]) for f in order)
         largest = max(self._step_bytes(n, steps) for n in self.large)
@@ -230,6 +232,9 @@ class _Walker:
             dim = bound(node)["dim"]
             assert isinstance(dim, int)
             return factor not in self.dims[node.id][dim % len(self.dims[node.id])]
+        if isinstance(kind, Depthwise):
+            # It sees neighbours of a pixel, and is told how many channels there are.
+            return not any(sees)
         return True
 
     def _sums(self, node: Node) -> bool:
@@ -260,15 +265,15 @@ class _Walker:
     def _is_counted(self, node: Node, steps: Iterable[int]) -> bool:
         return isinstance(row(node), Iota) and any(self._has(node.id, f) for f in steps)
 
-    def _given(self, node: Node, number: Mapping[int, int]) -> Given:
+    def _given(self, node: Node, number: Mapping[int, int]) -> ChunkInput:
         cuts = self._cuts(node.id, number)
         if is_input(node):
-            return Given("input", _type(node), cuts, self.group.inputs.index(node.id))
+            return ChunkInput("input", _type(node), cuts, self.group.inputs.index(node.id))
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
         assert isinstance(start, int)  # else the trace has refused the group
         assert isinstance(step, int)
-        return Given("iota", _type(node), cuts, iota=(start, step))
+        return ChunkInput("iota", _type(node), cuts, iota=(start, step))
 
     def _cuts(self, node: int, number: Mapping[int, int]) -> tuple[Cut, ...]:
         found = []

@@ -14,7 +14,7 @@ from ..errors import Refusal
 from ..graph.graph import INPUT, Graph, Node, TensorType, map_refs
 from ..graph.ops import View, is_compute, row
 from ..groups.group import is_copied
-from .chunks import Given, Result, Walk
+from .chunks import ChunkInput, ChunkOutput, Walk
 
 
 def recomputed(group: Graph, large: int) -> Walk | Refusal:
@@ -30,8 +30,10 @@ def recomputed(group: Graph, large: int) -> Walk | Refusal:
     types = {n: group.nodes[n].type for n in (*group.inputs, *outputs)}
     if any(t is None for t in types.values()):
         return Refusal("opaque", "a group reads or gives what is no single tensor")
-    given = tuple(Given("input", t, (), i) for i, n in enumerate(group.inputs) if (t := types[n]))
-    results = tuple(Result(t, (), summed=False) for o in outputs if (t := types[o]))
+    given = tuple(
+        ChunkInput("input", t, (), i) for i, n in enumerate(group.inputs) if (t := types[n])
+    )
+    results = tuple(ChunkOutput(t, (), summed=False) for o in outputs if (t := types[o]))
     return Walk(given, results, (), (body,), 0)
 
 

@@ -44,6 +44,7 @@ MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
 _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
+_STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
 _RESIDENT = (1, 2)  # Programs of an SM that load ahead.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
 _VARIED = 3  # the best of them that are tried with the first kernel's
@@ -238,8 +239,12 @@ class Space:
     def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
         first, *later = self.schedules[layout].kernels
         by_dots = bool(dot_sides(first.nest))
+        # Streams of a matrix: their blocks differ more than their warps do.
+        streams = few and bool(first.nest.contractions) and not by_dots
         known: dict[int, list[dict[str, Value]]] = {}
         for number, (warps, chosen) in enumerate(points(first.nest)):
+            if streams and warps not in _STREAM_WARPS:
+                continue
             rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
             if warps not in known:
                 known[warps] = self._following([k.nest for k in later], warps, 1 if few else _TRIED)
@@ -404,13 +409,13 @@ def _largest_tile(program: TileProgram) -> int:
 
 
 def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
-    shared = shared_bytes(nest, config)
-    if shared > device.shared_per_sm - _RESERVED:
-        return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
     tile = _largest_tile(placed(nest, config))
     if tile > LARGEST_TILE:
         return Refusal("tile", f"a tile of {tile} elements is over {LARGEST_TILE}")
     each = tile / (32 * config.num_warps)
     if each > _MOST_PER_THREAD:
         return Refusal("tile", f"{each:.0f} elements a thread are over {_MOST_PER_THREAD}")
+    shared = shared_bytes(nest, config)
+    if shared > device.shared_per_sm - _RESERVED:
+        return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
     return None

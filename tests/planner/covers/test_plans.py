@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[list[str], list[str]]] = {
     "layer_norm_residual": ([f"add {NORM} mul add"], []),
     "group_norm_silu": ([f"{NORM} mul add sigmoid mul"], []),
     "batch_norm_relu": ([f"{NORM} mul add relu"], []),
-    "mlp": (["addmm mul mul erf add mul", "mm add"], []),
+    "mlp": (["addmm mul mul erf add mul"], ["permute", "mm", "add"]),
     "around_a_matmul": (["relu mul", "sigmoid add"], ["mm"]),
     "several_outputs": (["relu sum exp amax"], []),
     "siblings": (["exp sin mul sum div"], []),
@@ -46,7 +46,7 @@ EXPECTED: dict[str, tuple[list[str], list[str]]] = {
     "does_not_factor": (["exp", "exp"], ["view", "add"]),
     "slice_of_a_reduction": (["sum", "exp add"], []),
     "two_axes": (["exp sum", "exp sum"], []),
-    "opaque": (["embedding exp", "mul", "add"], ["cumsum", "sort", "getitem"]),
+    "opaque": (["embedding exp", "mul", "add"], ["logcumsumexp", "sort", "getitem"]),
     "rotary": (["mul neg cat mul add"], []),
     "examples/article_chain": (["add mul relu pow"], []),
     "examples/layernorm_residual": ([f"add {NORM} mul add"], []),
@@ -105,7 +105,7 @@ def test_every_group_of_a_plan_runs_as_the_plan_says(name: str) -> None:
 
 
 def test_every_example_and_every_function_has_an_expectation() -> None:
-    examples = {f"examples/{path.stem}" for path in EXAMPLES.glob("*.py")}
+    examples = {f"examples/{path.stem}" for path in EXAMPLES}
     assert examples <= set(EXPECTED)
     assert set(CORPUS) - set(EXPECTED) == {"attention"}
 
@@ -164,7 +164,7 @@ STREAMED: dict[str, tuple[list[int], int, int]] = {
     "attn_naive": ([2], 1, 0),
     "decode_attention": ([2], 1, 0),
     "attn_out_residual_ln": ([1], 1, 0),
-    "swiglu_mlp": ([1, 1], 2, 8192 * 11008 * 2),  # two kernels: the gate, and what it gates
+    "swiglu_mlp": ([], 1, 8192 * 11008 * 2),  # as its tune found: what stands between products
     "colbert_maxsim": ([1], 2, 8 * MB),  # the best match of each word
     "contrastive_loss": ([1, 1], 5, 16384 * 512 * 2),  # the normalised pairs
     "rbf_matvec": ([2], 2, 32768 * 4),  # the squares of one side
@@ -192,7 +192,7 @@ def test_what_stands_around_a_product_shares_its_kernel(name: str) -> None:
     assert found.kernels() == kernels
     whole = [n.id for n in found.graph.nodes if is_compute(n)]
     left = len(found.contractions(tuple(whole))) - sum(products)
-    assert left == (name == "swiglu_mlp")  # its last product stands alone
+    assert left == 3 * (name == "swiglu_mlp")  # The vendor's are a quarter faster there.
 
 
 @pytest.mark.parametrize("name", STREAMED)
@@ -256,7 +256,7 @@ def graphs(draw: st.DrawFn) -> Graph:
             add("aten.view.default", (Ref(pick(WIDE).id), FLAT), FLAT)
         elif kind == "scan":
             a = pick(WIDE, TURNED, FLAT)
-            add("aten.cumsum.default", (Ref(a.id), 0), a.type.shape)
+            add("aten.logcumsumexp.default", (Ref(a.id), 0), a.type.shape)
         elif kind == "full":
             add("aten.full.default", (WIDE, 0.5), WIDE)
     read = {i for n in nodes for i in n.inputs}

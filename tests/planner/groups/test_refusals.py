@@ -200,7 +200,7 @@ def large_product() -> Space:
 
 @case("shared", "bytes of shared memory are more than an SM has")
 def tiles_that_no_sm_holds() -> object:
-    blocks = (("r0", 128), ("x0", 256), ("x1", 256))
+    blocks = (("r0", 128), ("x0", 256), ("x1", 128))
     return large_product().judge(Config(blocks, 8, num_stages=5, reduction="loop"))
 
 
@@ -305,7 +305,7 @@ def a_hundred_operations() -> object:
 def around_an_opaque_operation() -> object:
     b = Builder()
     first = b.op("exp.default", b.input(8, 64))
-    scanned = b.op("cumsum.default", first, 1)
+    scanned = b.op("logcumsumexp.default", first, 1)
     last = b.op("add.Tensor", first, scanned)
     return joined(b.graph(last), {first.node}, {last.node})
 
@@ -315,7 +315,7 @@ def around_another_group() -> object:
     b = Builder()
     x = b.input(8, 64)
     first, other = b.op("exp.default", x), b.op("relu.default", x)
-    scanned = b.op("cumsum.default", other, 1)
+    scanned = b.op("logcumsumexp.default", other, 1)
     neighbour = b.op("add.Tensor", first, x)
     last = b.op("add.Tensor", first, scanned)
     # {other, neighbour} reads the group, and what it leads to is read by the group.

@@ -77,7 +77,7 @@ def heads(queries, keys, length=256, width=16):
 
 CASES = {
     "attention": (attention, lambda: heads(2, 2)),
-    "short_attention": (attention, lambda: heads(2, 2, length=128)),
+    "short_attention": (attention, lambda: heads(2, 2, length=192)),
     "grouped": (grouped, lambda: heads(4, 2)),
     "cross_entropy": (
         cross_entropy,

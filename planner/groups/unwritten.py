@@ -1,0 +1,64 @@
+"""Inputs of a graph that a kernel may read before it waits for the kernel before it.
+
+With programmatic dependent launch a kernel begins while the one before it runs, and that one may
+itself still wait. So what is read before the wait must be written by no kernel that can be under
+way then. The executor launches its first kernel plainly: it begins when all earlier work of the
+stream has ended and is seen. So only what a graph itself writes counts: an input that no operation
+of the graph writes may be read early, whoever has written it before the graph began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ..graph.graph import Graph, Node, Ref
+from ..graph.ops import View, is_input, is_item, row
+from ..memo import by_identity
+from ..trace.aten_calls import operator
+
+
+@by_identity(64)
+def unwritten(graph: Graph) -> frozenset[int]:
+    """The inputs of a graph that none of its operations writes, nor a view of them."""
+    left = [target for node in graph.nodes for target in _targets(node)]
+    written: set[int] = set()
+    while left:
+        target = left.pop()
+        if target not in written:
+            written.add(target)
+            left += _shared(graph.nodes[target])
+    return frozenset(i for i in graph.inputs if i not in written)
+
+
+def places(graph: Graph, inputs: Sequence[int]) -> frozenset[int]:
+    """The places of those among these nodes that are such inputs."""
+    found = unwritten(graph)
+    return frozenset(place for place, node in enumerate(inputs) if node in found)
+
+
+def _targets(node: Node) -> Iterator[int]:
+    """The values that an operation writes: of one that does not say, all that it reads."""
+    if is_input(node) or row(node) is not None:
+        return
+    try:
+        overload = operator(node.op)
+    except (AttributeError, ValueError, RuntimeError):
+        overload = None
+    if not isinstance(overload, torch._ops.OpOverload):
+        if not is_item(node):
+            yield from node.inputs
+        return
+    named = dict(node.kwargs)
+    for place, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[place] if place < len(node.args) else named.get(argument.name)
+            parts = given if isinstance(given, tuple) else (given,)
+            yield from (part.node for part in parts if isinstance(part, Ref))
+
+
+def _shared(node: Node) -> tuple[int, ...]:
+    """The values whose memory the result may be: a generated operation other than a view has a
+    place of its own, of others nothing is known."""
+    return node.inputs if row(node) is None or isinstance(row(node), View) else ()
