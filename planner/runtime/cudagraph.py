@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from ..capture.capture import Captured
 from ..cures import warn
 from ..errors import FusionplanError
+from ..groups.unwritten import unwritten
 from ..lowerings.base import Boxed
 from .executor import Executor
 
@@ -89,6 +91,8 @@ class GraphedExecutor:
         self._room, self._copies, self._patience = graphs, copies, patience
         self._missed, self._stale = 0, _STALE
         nodes = executor.captured.graph.nodes
+        self._stay = written(executor.captured)
+        """The inputs, by place, that the graph writes. It must write the caller's own, no copy."""
         self._all_tensors = all(nodes[i].type is not None for i in executor.captured.graph.inputs)
         self._again = max(1, patience)
         self._recorded: dict[Key, list[_Recorded]] = {}
@@ -195,7 +199,9 @@ class GraphedExecutor:
             self._copy_too(places, key)
 
     def _may_copy(self, args: Sequence[Any], places: tuple[int, ...]) -> bool:
-        """Whether to copy these inputs, too, costs little."""
+        """Whether to copy these inputs, too, costs little, and none of them is written."""
+        if not self._stay.isdisjoint(places):
+            return False
         return _may_move([args[i] for i in sorted({*self._moving, *places})], self._launches)
 
     def _copy_too(self, places: tuple[int, ...], key: Key) -> None:
@@ -265,6 +271,13 @@ class GraphedExecutor:
                     shared.append((storage, torch._C._storage_Use_Count(storage)))
         outputs, moved = tuple(outputs), tuple(moved)
         return _Recorded(replay, outputs, tuple(shared), tuple(hands), moved, tuple(given_by))
+
+
+def written(captured: Captured) -> frozenset[int]:
+    """The inputs, by place, that a graph writes in place or updates at its end."""
+    inputs, kept = captured.graph.inputs, unwritten(captured.graph)
+    own = {place for place, node in enumerate(inputs) if node not in kept}
+    return frozenset(own | {update.place for update in captured.updates})
 
 
 _address: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr

@@ -7,7 +7,7 @@ Local variables and literal launches make a call cost about what the launches th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from ..capture.capture import Captured
+from ..capture.writes_in_place import Update
 from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
@@ -28,6 +29,14 @@ class Kernels:
 
     program: Program
     launchers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Calls in place of a group, and what copies their result into the group's strides."""
+
+    calls: Graph
+    copy: Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +65,22 @@ class Emitter:
     def __post_init__(self) -> None:
         self._number = {node: i for i, node in enumerate(self.captured.fx_nodes)}
 
-    def call(self, units: Sequence[Unit], groups: Mapping[int, Kernels | Graph | str]) -> str:
-        """The module text. A group is kernels to launch, a graph of calls to make, or the name of a
-        callable."""
+    def call(
+        self,
+        units: Sequence[Unit],
+        groups: Mapping[int, Kernels | Graph | Ending | str],
+        updates: Sequence[Update] = (),
+    ) -> str:
+        """The module text. A group is kernels to launch, a graph of calls to make, that and kernels
+        behind it, or the name of a callable. updates: the last outputs, which go into inputs and
+        not to the caller."""
+        outputs, inputs = self.captured.graph.outputs, self.captured.graph.inputs
+        copied = {inputs[u.place]: self._number[u.value] for u in updates if u.is_copied}
         # A group counts on the captured strides of what it reads.
         self._strided = {i for u in units if u.group is not None for i in u.inputs}
-        dead = self._dead_after(units)
+        dead = self._dead_after(units, copied)
         self._inputs(dead[-1])
-        if self.how.pointers and any(isinstance(how, Kernels) for how in groups.values()):
+        if self.how.pointers and any(isinstance(how, (Kernels, Ending)) for how in groups.values()):
             self.lines.append("stream = current_stream(device_index)")
         for position, unit in enumerate(units):
             how = None if unit.group is None else groups[unit.group]
@@ -73,22 +90,39 @@ class Emitter:
                 self._callable(unit, how)
             elif isinstance(how, Graph):
                 self._calls(unit, how)
+            elif isinstance(how, Ending):
+                self._calls(unit, how.calls, how.copy)
             else:
-                self._launch(unit, how)
+                self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how)
             self._delete(dead[position])
-        values = ", ".join("None" if o is None else f"v{o}" for o in self.captured.graph.outputs)
+        self._update(copied)
+        results = outputs[: len(outputs) - len(updates)]
+        values = ", ".join("None" if o is None else f"v{o}" for o in results)
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
         profiled = "    if is_profiled():\n        return profiled(args)\n"
         return f"def call(args):\n{profiled}    count[0] += 1\n{body}\n"
 
-    def _dead_after(self, units: Sequence[Unit]) -> dict[int, list[int]]:
+    def _update(self, copied: Mapping[int, int]) -> None:
+        """One launch copies all the values of a type."""
+        nodes = self.captured.graph.nodes
+        by_type: dict[str, list[int]] = {}
+        for i in copied:
+            tensor = nodes[i].type
+            by_type.setdefault("" if tensor is None else tensor.dtype, []).append(i)
+        self.names["copy_all"] = torch._foreach_copy_
+        for some in by_type.values():
+            targets = "".join(f"v{i}, " for i in some)
+            values = "".join(f"v{copied[i]}, " for i in some)
+            self.lines.append(f"copy_all([{targets}], [{values}])")
+
+    def _dead_after(self, units: Sequence[Unit], kept: Collection[int]) -> dict[int, list[int]]:
         """By position of a unit, the values that it is the last to read (-1: inputs that nobody
-        reads). Outputs of the graph are never freed."""
+        reads). Outputs of the graph, and what is kept, are never freed."""
         last: dict[int, int] = dict.fromkeys(self.captured.graph.inputs, -1)
         for position, unit in enumerate(units):
             last.update(dict.fromkeys((*unit.outputs, *unit.inputs), position))
         dead: dict[int, list[int]] = {i: [] for i in range(-1, len(units))}
-        for node in sorted(last.keys() - set(self.captured.graph.outputs)):
+        for node in sorted(last.keys() - {*self.captured.graph.outputs, *kept}):
             dead[last[node]].append(node)
         return dead
 
@@ -152,9 +186,10 @@ class Emitter:
         for node in unit.outputs:
             self._match(node)
 
-    def _calls(self, unit: Unit, graph: Graph) -> None:
+    def _calls(self, unit: Unit, graph: Graph, copy: Kernels | None = None) -> None:
         """The calls of a graph that stands for the group. Which strides they give is the library's
-        choice: where they are not the captured ones the result is copied."""
+        choice: where they are not the captured ones the result is copied. copy: by these kernels,
+        where the strides are known to be others."""
         names = {n: f"v{i}" for n, i in zip(graph.inputs, unit.inputs, strict=True)}
         made = [n for n in graph.nodes if n.op != INPUT]
         for call in made:
@@ -168,6 +203,9 @@ class Emitter:
             tensor = self.captured.graph.nodes[node].type
             if source is None or tensor is None:
                 raise PlanError("a group gives a value that is no plain tensor")
+            if copy is not None:
+                self._launch([names[source]], [node], copy)
+                continue
             shape, stride = tensor.shape, tensor.stride
             self.lines.append(f"{self._result(node)} = match({names[source]}, {shape}, {stride})")
         if made:
@@ -190,14 +228,10 @@ class Emitter:
         self._defined.add(node)
         return f"v{node}"
 
-    def _launch(self, unit: Unit, how: Kernels) -> None:
+    def _launch(self, inputs: list[str], outputs: Sequence[int], how: Kernels) -> None:
         nodes = self.captured.graph.nodes
-        variables: dict[str, list[str]] = {
-            "in": [f"v{i}" for i in unit.inputs],
-            "out": [],
-            "tmp": [],
-        }
-        for node in unit.outputs:
+        variables: dict[str, list[str]] = {"in": inputs, "out": [], "tmp": []}
+        for node in outputs:
             name = self._result(node)
             self._allocate(name, nodes[node].type)
             variables["out"].append(name)

@@ -17,13 +17,14 @@ from ..config import Config
 from ..errors import PlanError, Refusal
 from ..graph.graph import Graph, kernel_key
 from ..groups.group import Subgraph, subgraph
+from ..groups.unwritten import places
 from ..lower import lower
-from ..lowerings.base import Boxed, Built, Call, GroupSite
+from ..lowerings.base import Boxed, Built, Call, Copied, GroupSite, program_of
 from ..lowerings.inductor import compile_group
 from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
 from .compile import interpreted
-from .emit import Emitter, How, Kernels
+from .emit import Emitter, Ending, How, Kernels
 from .launch import Launcher
 from .layout import match
 from .modules import captured_of
@@ -51,6 +52,10 @@ class Executor:
     ones (a backward graph's may); those that a kernel reads are then copied when they do.
     substitutes: finds what runs instead of a group that does not compile; `plan` is then the plan
     that runs. Without it such a group is an error: what is measured must be what was asked for.
+    within: it runs in the midst of another, whose kernels may write what its graph only reads.
+    updates: as in the user's code, what the graph computes for its inputs is copied into them, and
+    is no output. Without it the same inputs may be given again: what a graph writes in place is the
+    same the second time.
     Raises PlanError when the plan does not fit the graph, CompileFailed when a kernel does not
     compile.
     """
@@ -65,6 +70,8 @@ class Executor:
         lower: Lower = lower,
         load: Load = Launcher,
         substitutes: Substitutes | None = None,
+        within: bool = False,
+        updates: bool = False,
     ) -> None:
         self.captured, self.plan, self.device = captured, plan, device
         if device.type == "cuda" and device.index is None:
@@ -74,30 +81,36 @@ class Executor:
         self._owners: list[int] = []
         """The group of each launcher."""
         self._lower, self._load, self._substitutes = lower, load, substitutes
-        self._programs: dict[tuple[str, Config], Program | Refusal] = {}
+        self._programs: dict[tuple[str, Config, frozenset[int]], Program | Refusal] = {}
+        self._early = plan.overlaps and not within
         order, made = self._made()
+        if self._early:
+            made = self._beginning(order, made)
         names = self._names()
-        groups: dict[int, Kernels | Graph | str] = {}
+        groups: dict[int, Kernels | Graph | Ending | str] = {}
         launchers: list[Launcher] = []
-        within = 0
+        others = 0
         for i, (built, added) in sorted(made.items()):
+            own = _register(added, len(launchers), names)
+            self._owners += [i] * len(added)
+            launchers += added
             match built:
                 case Call() as call:
                     names[f"g{i}"] = call.run
                     groups[i] = f"g{i}"
-                    within += call.kernels
+                    others += call.kernels
                 case Program() as program:
-                    groups[i] = Kernels(program, _register(added, len(launchers), names))
-                    self._owners += [i] * len(added)
-                    launchers += added
+                    groups[i] = Kernels(program, own)
+                case Copied(calls=calls, copy=copy):
+                    groups[i] = Ending(calls, Kernels(copy, own))
                 case Graph() as calls:
                     groups[i] = calls
         self.launchers = tuple(launchers)
         pointers = bool(launchers) and not launchers[0].takes_tensors
         cuda = self.device.type == "cuda" and _fast_empty is not None
         emitter = Emitter(captured, How(pointers, cuda, guard), names)
-        self.text = emitter.call(order, groups)
-        self.kernels_per_call = emitter.kernels + within
+        self.text = emitter.call(order, groups, captured.updates if updates else ())
+        self.kernels_per_call = emitter.kernels + others
         names["is_profiled"], names["profiled"] = is_profiled, self._profiled
         self._module = _compiled(self.text, names)
         self._ranged: Boxed | None = None
@@ -161,13 +174,32 @@ class Executor:
             if all(i in made for i in used):
                 return order, {i: made[i] for i in used}
 
+    def _beginning(self, order: Sequence[Unit], made: Mapping[int, Made]) -> dict[int, Made]:
+        """The same with the first kernel of ours launched plainly: when it begins, whatever wrote
+        the inputs before has ended. So those after it may read them before they wait."""
+        found = dict(made)
+        for unit in order:
+            if unit.group is None:
+                continue
+            built, launchers = found[unit.group]
+            program = program_of(built)
+            if program is None:
+                continue
+            for place, kernel in enumerate(program.kernels):
+                if kernel.grid > 0:
+                    first = self._load(replace(kernel, dependent=False), self.device)
+                    found[unit.group] = built, [*launchers[:place], first, *launchers[place + 1 :]]
+                    return found
+        return found
+
     def _group(self, number: int, part: Subgraph) -> Made | None:
         """What runs a group; None where it is left to ATen after all."""
         group = self.plan.groups[number]
 
         def build(group: GroupPlan) -> Made:
             built = self._built(group, part)
-            kernels = built.kernels if isinstance(built, Program) else ()
+            program = program_of(built)
+            kernels = program.kernels if program else ()
             return built, [self._load(kernel, self.device) for kernel in kernels]
 
         if self._substitutes is None:
@@ -179,13 +211,19 @@ class Executor:
         return found
 
     def _built(self, group: GroupPlan, part: Subgraph) -> Built:
+        early = self._unwritten(part)
+
+        def lowered(graph: Graph, config: Config) -> Program | Refusal:
+            # Another graph reads what the calls before it have given.
+            return self._lowered(early if graph is part.graph else frozenset(), graph, config)
+
         site = GroupSite(
             part.graph,
             group.config,
             group.options,
             group.bodies,
             self.device,
-            self._lowered,
+            lowered,
             partial(compile_group, self.captured, group.nodes, part.outputs),
             self._body,
         )
@@ -194,12 +232,17 @@ class Executor:
             raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {built}")
         return built
 
-    def _lowered(self, part: Graph, config: Config) -> Program | Refusal:
+    def _unwritten(self, part: Subgraph) -> frozenset[int]:
+        """The inputs of a group, by place, that its kernels may read before they wait."""
+        return places(self.captured.graph, part.inputs) if self._early else frozenset()
+
+    def _lowered(self, early: frozenset[int], part: Graph, config: Config) -> Program | Refusal:
         """The kernels of a group. The layers of a model are equal, and are lowered once."""
-        same = kernel_key(part), config
+        same = kernel_key(part), config, early
         if same not in self._programs:
+            more = {"unwritten": early} if early else {}
             with phase("generate"):
-                program = self._lower(part, config, interpreted=interpreted())
+                program = self._lower(part, config, interpreted=interpreted(), **more)
             if self.plan.overlaps and isinstance(program, Program):
                 program = _overlapping(program)
             self._programs[same] = program
@@ -216,6 +259,7 @@ class Executor:
             lower=self._lower,
             load=self._load,
             substitutes=self._substitutes,
+            within=True,
         )
         self._bodies_of.append(body)
         return body

@@ -5,6 +5,11 @@ Dynamo traced may compute more (a mask that eager never makes), and is launched 
 Dynamo itself can only skip a code object for ever, for all models and all shapes that share it. So
 its guards stay, those that tell shapes apart, and behind them stands a stub in place of the code
 that Dynamo made: it calls the original code with Dynamo switched off.
+
+A frame of sizes that vary is compiled once for all of them, and only its graph, when it is called,
+tells by which plan these sizes run. Before such a graph nothing has happened in the frame, so that
+it may be left by an exception (`LeftAlone`), upon which the stub calls the original code. Calls of
+the same kind go there directly from then on.
 """
 
 from __future__ import annotations
@@ -12,20 +17,29 @@ from __future__ import annotations
 import inspect
 import threading
 import types
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import TracingContext
+
+from .calls import MOST, kind_of
 
 _left: dict[CodeType, str] = {}
 """Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
 
 
+_diverted: dict[CodeType, DivertedFrame] = {}
+"""Code whose frame is being compiled for sizes that vary."""
+
+
 class _Counts(threading.local):
-    """Of this thread: graphs that a back end of ours was given, and frames that were left alone."""
+    """Of this thread: graphs that a back end of ours was given and graphs that it ran, and how many
+    of these left their frame alone."""
 
     graphs = 0
     left = 0
@@ -47,6 +61,90 @@ def leave_frame_alone() -> bool:
     _keep_guards_of_inputs()
     COUNTS.left += 1
     return True
+
+
+class LeftAlone(Exception):
+    """Leaves the code that Dynamo made of a frame, for the user's own to run in its place."""
+
+    def __init__(self, frame: DivertedFrame) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+class DivertedFrame:
+    """A frame of sizes that vary, some of which the user's own code runs."""
+
+    def __init__(self, code: CodeType, scope: dict[str, Any]) -> None:
+        self._code, self._scope = code, scope
+        self._kinds: set[Any] = set()
+        """Of calls that the user's own code runs."""
+        self._made: CodeType = code
+        self.name = ""
+        """The global that runs the frame."""
+
+    def compiled(self, made: CodeType) -> CodeType:
+        """The stub in place of the code that Dynamo made, which is run as it is from now on."""
+        self._made = made
+        skip_code(made)
+        return _stub(self._code, self.name)
+
+    def runner(self) -> Callable[..., Any]:
+        """Runs a call: itself not compiled by Dynamo, but what the call leads to is."""
+        kinds, code, scope = self._kinds, self._code, self._scope
+        original = _original(code, scope)
+        off: Any = torch._dynamo.disable
+        is_known, remember = off(self._is_known), off(self._remember)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if kinds and is_known(args, kwargs):
+                return original(*args, **kwargs)
+            cells, given = (args[0], args[1:]) if code.co_freevars else (None, args)
+            made = types.FunctionType(self._made, scope, code.co_name, None, cells)
+            try:
+                return made(*given, **kwargs)
+            except LeftAlone as left:
+                if left.frame is not self:
+                    raise
+            remember(args, kwargs)
+            return original(*args, **kwargs)
+
+        skip_code(run.__code__)
+        return run
+
+    def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args[1:] if self._code.co_freevars else args
+        return kind_of(given), kind_of(kwargs)
+
+    def _is_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        try:
+            return self._kind(args, kwargs) in self._kinds
+        except TypeError:  # what cannot be told apart is looked up in every call
+            return False
+
+    def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        COUNTS.left += 1
+        try:
+            kind = self._kind(args, kwargs)
+            if len(self._kinds) < MOST:
+                self._kinds.add(kind)
+        except TypeError:
+            return
+
+
+def divert_frame() -> DivertedFrame | None:
+    """To be called by a back end while Dynamo compiles a frame for sizes that vary: its graph may
+    then raise LeftAlone. None where that cannot be, as for `leave_frame_alone`."""
+    try:
+        output: Any = InstructionTranslator.current_tx().output
+    except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
+        return None
+    code: CodeType = output.root_tx.f_code
+    if not _can_be_written(code):
+        return None
+    frame = DivertedFrame(code, output.root_tx.f_globals)
+    frame.name = output.install_global("__fusionplan_diverted", frame.runner())
+    _diverted[code] = frame
+    return frame
 
 
 def _original(code: CodeType, scope: dict[str, Any]) -> Any:
@@ -122,8 +220,10 @@ def _can_be_written(code: CodeType) -> bool:
 
 
 def _replaced(code: CodeType, new_code: CodeType) -> CodeType | None:
-    runner = _left.pop(code, None)
-    return None if runner is None else _stub(code, runner)
+    runner, diverted = _left.pop(code, None), _diverted.pop(code, None)
+    if runner is not None:
+        return _stub(code, runner)
+    return None if diverted is None else diverted.compiled(new_code)
 
 
 register_bytecode_hook(_replaced)

@@ -15,15 +15,10 @@ from typing import Any
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
+from .calls import MOST, kind_of
 from .frames import COUNTS
 
 _SEEN = "_fusionplan_seen"
-
-MOST = 256
-"""Kinds of calls that are remembered."""
-
-_SHOWN = (int, float, bool, str, type(None))
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
@@ -68,7 +63,7 @@ class _Short:
         kwargs: Mapping[str, Any],
     ) -> Any:
         try:
-            kind = _kind(args), _kind(kwargs), torch.is_grad_enabled(), _training(model)
+            kind = kind_of(args), kind_of(kwargs), torch.is_grad_enabled(), _training(model)
             known = kind in self._eager
         except TypeError:  # what cannot be told apart goes the long way
             return compiled(*args, **kwargs)
@@ -84,17 +79,3 @@ class _Short:
 
 def _training(model: Callable[..., Any]) -> bool:
     return isinstance(model, torch.nn.Module) and model.training
-
-
-def _kind(value: Any) -> Any:
-    """What decides which plan a call has: shapes and types of tensors, and plain values."""
-    kind = type(value)
-    if kind in _TENSORS:
-        return value.shape, value.dtype, value.requires_grad
-    if kind in _SHOWN:
-        return value
-    if kind is tuple or kind is list:
-        return tuple([_kind(item) for item in value])
-    if kind is dict:
-        return tuple([(name, _kind(item)) for name, item in value.items()])
-    return kind

@@ -116,6 +116,23 @@ def begins_ahead(stages):
     return "cp.async" in compile_kernel(source, Target()).kernel.asm["ptx"]
 
 
+def fetches():
+    """In the order of the machine's text, what a stream of a weight does before it waits and what
+    it waits with."""
+    product = whole_group(graph_of(lambda x, w: x @ w.t(), [half(8, 2048), half(1024, 2048)])).graph
+    weight = next(i for i, n in enumerate(product.inputs) if product.nodes[n].type.shape[0] == 1024)
+    config = Config((("r0", 128), ("x0", 16), ("x1", 64)), num_stages=4, reduction="loop")
+    (source,) = lower(product, config, unwritten=frozenset({weight})).kernels
+    ptx = compile_kernel(source, Target()).kernel.asm["ptx"]
+    return list(
+        dict.fromkeys(re.findall(r"prefetch\.global\.L2|griddepcontrol\.wait|cp\.async\.cg", ptx))
+    )
+
+
+def half(*shape):
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+
 def meets(capability):
     """Of the two kernels of a split sum: what begins or waits in the code of each, and whether it
     is launched before the last has ended."""
@@ -305,6 +322,7 @@ json.dump(
         "summed_beside": summed_beside(),
         "left_computed": left_computed(),
         "flushing": [flushing(numerics) for numerics in ("eager", "fast")],
+        "fetches": fetches(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),

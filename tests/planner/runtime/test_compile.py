@@ -201,6 +201,11 @@ def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
 
 
 @pytest.mark.process
+def test_a_weight_is_prefetched_before_the_wait(found):
+    assert found["fetches"] == ["prefetch.global.L2", "griddepcontrol.wait", "cp.async.cg"]
+
+
+@pytest.mark.process
 def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
     hopper, ampere = found["meets"]
     words = ["launch_dependents", "wait"]

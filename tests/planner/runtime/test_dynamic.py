@@ -17,9 +17,9 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.groups.group import with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime import dispatch
 from fusionplan.planner.runtime.compile import compilations
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.varying_sizes import VaryingSizes
 from oracle import DEVICE
 from torch import nn
 
@@ -160,7 +160,7 @@ def test_sizes_of_a_bucket_share_a_plan_and_a_kernel(name, sizes):
 
 
 def test_known_sizes_are_not_lowered_again(monkeypatch):
-    monkeypatch.setattr(dispatch._Dynamic, "LIMIT", 2)
+    monkeypatch.setattr(VaryingSizes, "LIMIT", 2)
     made = Made(HELD)
     dispatcher = backend(made)
     fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)

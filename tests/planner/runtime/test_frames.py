@@ -134,3 +134,125 @@ def test_an_exception_of_the_users_code_is_the_users():
     fast(torch.zeros(4))
     with pytest.raises(ValueError, match="too large"):
         fast(torch.full((4,), 9.0))
+
+
+# Sizes that vary
+
+
+def varying(fast, model, calls, by_user):
+    """Runs with so many rows each; the user's code has to run in those calls that are named."""
+    found = []
+    with torch.no_grad():
+        for rows in calls:
+            x = torch.randn(rows, 4)
+            before = model.calls
+            torch.testing.assert_close(fast(x), model(x))
+            found.append(model.calls - before - 1)
+    assert found == by_user
+
+
+def test_the_users_code_runs_at_all_sizes_that_eager_is_best_at():
+    """One dynamic graph: its first sizes, others by eager, others by a plan, and again."""
+    model = Outer()
+    fast = torch.compile(model, backend=eager_or(5, "inductor"), dynamic=True)
+    SEEN.clear()
+    varying(fast, model, [3, 7, 5, 9, 3, 5, 7], [1, 1, 0, 1, 1, 0, 1])
+    assert len(SEEN) == 4  # each size is looked up once, and nothing is compiled again
+
+
+def test_sizes_that_vary_after_a_plan_of_kernels():
+    model = Outer()
+    fast = torch.compile(model, backend=eager_or(5, "inductor"), dynamic=True)
+    varying(fast, model, [5, 3, 3, 5], [0, 1, 1, 0])
+
+
+def test_sizes_that_dynamo_finds_out_to_vary():
+    """Without a word Dynamo captures the first sizes as they are, and then for any sizes."""
+    model = Outer()
+    fast = torch.compile(model, backend=eager_or(5, "inductor"))
+    varying(fast, model, [3, 4, 6, 5, 3, 6], [1, 1, 1, 0, 1, 1])
+
+
+def test_a_loaded_model_of_varying_sizes_goes_the_short_way(monkeypatch):
+    from fusionplan.planner.runtime.loaded import loaded
+
+    model = Outer()
+    fast = loaded(torch.compile(model, backend=eager_or(5, "inductor"), dynamic=True), model)
+    varying(fast, model, [3, 7, 5], [1, 1, 0])
+    long = []
+    compiled = type(fast).__mro__[1].__call__
+    monkeypatch.setattr(
+        type(fast).__mro__[1], "__call__", lambda self, x: long.append(len(x)) or compiled(self, x)
+    )
+    varying(fast, model, [3, 7, 5, 7], [1, 1, 0, 1])
+    assert long == [5]
+
+
+def test_free_variables_and_arguments_of_varying_sizes():
+    factor = torch.full((4,), 2.0)
+
+    def scaled(x, /, *more, z=1.0, **rest):
+        nonlocal factor
+        if not torch.compiler.is_compiling():
+            seen.append(len(x))
+        inner = lambda: (x + sum(more)) * z  # noqa: E731
+        return inner() * factor + rest.get("bias", 0.0)
+
+    seen = []
+    fast = torch.compile(scaled, backend=eager_or(5, "inductor"), dynamic=True)
+    for rows in (3, 5, 7, 5, 3):
+        x = torch.ones(rows, 4)
+        assert float(fast(x, x, z=3.0, bias=1.0)[-1, 0]) == 13.0
+    factor = torch.full((4,), 1.0)
+    for rows in (3, 5):
+        x = torch.ones(rows, 4)
+        assert float(fast(x, x, z=3.0, bias=1.0)[-1, 0]) == 7.0
+    assert seen == [3, 7, 3, 3]
+
+
+def test_what_is_compiled_behind_a_break_still_is():
+    """The first part of a frame is left alone at some sizes; what follows has a graph of its own
+    in calls that are not."""
+
+    def broken(x):
+        if not torch.compiler.is_compiling():
+            seen.append(len(x))
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    seen = []
+    SEEN.clear()
+    fast = torch.compile(broken, backend=eager_or(5, "inductor"), dynamic=True)
+    for rows in (5, 3, 5, 3, 7):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(fast(x), x * 2 + 1)
+    assert seen == [3, 3, 7]
+    assert len(SEEN) == 4  # at 5 rows two graphs, at 3 and 7 the first one alone
+
+
+def test_gradients_at_varying_sizes_are_autograds_own():
+    model = Outer()
+    fast = torch.compile(model, backend=eager_or(5, "inductor"), dynamic=True)
+    for rows in (3, 7, 3):
+        x = torch.randn(rows, 4, requires_grad=True)
+        before = model.calls
+        found = torch.autograd.grad(fast(x).sum(), [x, *model.parameters()])
+        assert model.calls == before + 1
+        wanted = torch.autograd.grad(model(x).sum(), [x, *model.parameters()])
+        torch.testing.assert_close(found, wanted)
+
+
+def test_an_exception_at_varying_sizes_is_the_users():
+    def fails(x):
+        y = x + 1
+        if not torch.compiler.is_compiling() and float(x.sum()) > 10:
+            raise ValueError("too large")
+        return y
+
+    fast = torch.compile(fails, backend=eager_or(0, "inductor"), dynamic=True)
+    for rows in (3, 4, 3):
+        fast(torch.zeros(rows, 4))
+        with pytest.raises(ValueError, match="too large") as raised:
+            fast(torch.full((rows, 4), 9.0))
+        assert raised.value.__context__ is None

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from fusionplan.planner.graph.graph import key
-from fusionplan.planner.plan import Plan
+from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
 from fusionplan.planner.runtime.loaded import loaded
 from torch import nn
@@ -72,6 +72,44 @@ def test_calls_that_eager_runs_go_the_short_way(backend, asked, monkeypatch):
     torch.testing.assert_close(fast(three), model(three))
     assert count[0] == 5  # gradients are on
     assert len(asked) == 4
+
+
+class Parts(nn.Module):
+    """Two frames: one of sizes that vary, and one whose sizes stay."""
+
+    @torch._dynamo.disable(recursive=False)
+    def forward(self, x):
+        return self.last(self.first(x))
+
+    def first(self, x):
+        return x.sum(0) + torch.zeros(5, 4)
+
+    def last(self, x):
+        return torch.relu(x) * 2
+
+
+def test_a_call_with_one_frame_left_alone_of_two_goes_the_long_way(asked):
+    """Of a graph that was compiled before, too, it is known that it ran."""
+
+    def find(captured):
+        graph = captured.graph
+        asked.append(graph)
+        if (5, 4) not in [graph.nodes[i].type.shape for i in graph.inputs]:
+            return Plan(key(graph), "cpu", (), "measured", (), frame=True)
+        work = tuple(n.id for n in graph.nodes if n.op != "input")
+        return Plan(key(graph), "cpu", (), "measured", (GroupPlan(work[:1], "inductor", ""),))
+
+    torch._dynamo.reset()
+    dispatcher = Dispatcher(Policy(baseline="eager"), Sources(find))
+    model = Parts()
+    fast = loaded(torch.compile(model, backend=dispatcher, dynamic=True), model)
+    rows = [3, 7, 7, 9, 9, 3]
+    with torch.no_grad():
+        for count in rows:
+            x = torch.randn(count, 4)
+            torch.testing.assert_close(fast(x), model(x))
+    runners = [live.runner for live in dispatcher.live.values() if live.runner is not None]
+    assert sum(runner.calls for runner in runners) == len(rows)
 
 
 def test_hooks_and_attributes_are_those_of_the_module(backend):
