@@ -109,6 +109,10 @@ RULES: Mapping[str, Told] = {
         "its neighbours.",
         "Nothing: the shared value is stored once by a kernel of its own.",
     ),
+    "scan": Told(
+        "A scan goes along one axis in order, held whole or walked by one loop in one direction.",
+        "Nothing: it runs in a kernel of its own, or as ATen.",
+    ),
     "shared": Told("The tiles need more shared memory than a multiprocessor has.", _NOTHING),
     "size": Told(
         "The group has more than 96 operations, or its accesses need too many values.",

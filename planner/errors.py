@@ -15,6 +15,10 @@ class Refusal:
     def __str__(self) -> str:
         return f"{self.rule}: {self.reason}"
 
+    def error(self) -> Refused:
+        """A new exception that carries it."""
+        return Refused(self.rule, self.reason)
+
 
 class Refused(Exception):
     """Carries a `Refusal` out of a deep construction to the function that returns it."""

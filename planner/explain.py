@@ -16,19 +16,19 @@ from .covers.cover import cut_edges
 from .covers.pricing import called_s
 from .errors import PlanError, Refusal, Refused
 from .explanation import (
-    Alone,
     Axis,
-    Bound,
     Boundary,
     Denied,
     Explanation,
     GroupExplanation,
     Kernel,
+    MaskedAxis,
     Measured,
     Operation,
     Otherwise,
     Side,
     Tensor,
+    UngroupedNode,
 )
 from .graph.graph import Graph, kernel_key, key
 from .graph.ops import Contraction, is_compute, is_free, is_input, row
@@ -176,14 +176,14 @@ class _Work:
 
     # --- what is not generated ---
 
-    def alone(self, grouped: Collection[int]) -> tuple[Alone, ...]:
+    def alone(self, grouped: Collection[int]) -> tuple[UngroupedNode, ...]:
         """Nodes that no group has; of those that each reader has a copy of, none is left."""
         found = []
         for node in self.graph.nodes:
             idle = _is_idle(self.graph, node.id) or is_copied(self.graph, node.id)
             if node.id not in grouped and not idle:
                 otherwise = self._otherwise(self._part([node.id]), ())
-                found.append(Alone(self.operation(node.id), otherwise))
+                found.append(UngroupedNode(self.operation(node.id), otherwise))
         return tuple(found)
 
     def _otherwise(self, part: Graph, made: object) -> Otherwise:
@@ -250,9 +250,9 @@ class _Work:
             seconds = self._judge(part)
             if isinstance(seconds, Refusal):
                 return None
-            contracts = any(isinstance(row(node), Contraction) for node in part.nodes)
             called = Part(kernel_key(part), part)
-            found += min(seconds, called_s(called, self.device)) if contracts else seconds
+            vendors = called.contracts or called.convolves
+            found += min(seconds, called_s(called, self.device)) if vendors else seconds
         return found
 
     def _part(self, nodes: Collection[int], copies: tuple[int, ...] = ()) -> Graph:
@@ -342,10 +342,10 @@ def _axes(blocks: Blocks) -> tuple[Axis, ...]:
     return tuple(Axis(axis.name, axis.extent, axis.role.value, block) for axis, block in pairs)
 
 
-def _bounds(blocks: Blocks) -> tuple[Bound, ...]:
+def _bounds(blocks: Blocks) -> tuple[MaskedAxis, ...]:
     nest = blocks.nest
     return tuple(
-        Bound(
+        MaskedAxis(
             nest.axes[axis].name,
             tuple(condition(nest.axes, axis, limit) for limit in found),
             blocks.turns(axis),

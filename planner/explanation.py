@@ -72,7 +72,7 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MaskedAxis:
     """What masks leave of a looped axis: only where all conditions hold does a tile count; that
     is `turns` of its `whole` tiles on average."""
 
@@ -89,7 +89,7 @@ class Kernel:
     name: str
     nest: str
     axes: tuple[Axis, ...]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[MaskedAxis, ...]
     programs: int
     predicted: Cost
     text: str = ""
@@ -151,7 +151,7 @@ class GroupExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class UngroupedNode:
     """A node that is in no group and runs as ATen; `otherwise` says why."""
 
     operation: Operation
@@ -192,7 +192,7 @@ class Explanation:
     predicted_s: float | None
     measured_s: float | None
     groups: tuple[GroupExplanation, ...]
-    alone: tuple[Alone, ...]
+    alone: tuple[UngroupedNode, ...]
     boundaries: tuple[Boundary, ...]
     chosen: Chosen | None = None
     bucket: str = ""

@@ -18,8 +18,15 @@ from .tiles.tile import Around, Pass, passed
 from .values.values import Load
 
 
-def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program | Refusal:
-    """The program of a group, or why the group or the config has none."""
+def lower(
+    group: Graph,
+    config: Config,
+    *,
+    interpreted: bool = False,
+    unwritten: frozenset[int] = frozenset(),
+) -> Program | Refusal:
+    """The program of a group, or why the group or the config has none. unwritten: the inputs, by
+    place, that may be read before a kernel's wait (see `groups.unwritten`)."""
     found = schedule_group(group, config.layout)
     if isinstance(found, Refusal):
         return found
@@ -27,7 +34,7 @@ def lower(group: Graph, config: Config, *, interpreted: bool = False) -> Program
     several = len(found.kernels) > 1
     kernels = []
     try:
-        for number, (kernel, around) in enumerate(_with_around(found)):
+        for number, (kernel, around) in enumerate(_with_around(found, unwritten)):
             own = f"{name}_{number}" if several else name
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
             fast = group.numerics == "fast"
@@ -53,10 +60,15 @@ def tile_programs(group: Graph, config: Config, after: Pass) -> list[TileProgram
         return refused.refusal
 
 
-def _with_around(found: Schedule) -> Iterator[tuple[KernelNest, Around]]:
+def _with_around(
+    found: Schedule, unwritten: frozenset[int] = frozenset()
+) -> Iterator[tuple[KernelNest, Around]]:
     for number, kernel in enumerate(found.kernels):
         later = frozenset(i for k in found.kernels[number + 1 :] for i in _read(k))
-        yield kernel, Around(number > 0, later)
+        own = (
+            i for i, source in kernel.inputs if source.kind == "in" and source.index in unwritten
+        )
+        yield kernel, Around(number > 0, later, frozenset(own))
 
 
 def _read(kernel: KernelNest) -> set[int]:

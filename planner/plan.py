@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def speedup(self) -> float | None:
-        """Best peer's time over ours; None where it was not measured."""
+        """The fastest baseline's time over ours; None where it was not measured."""
         if not self.peers or not self.measured:
             return None
         return min(seconds for _, seconds in self.peers) / self.measured

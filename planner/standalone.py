@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from dataclasses import replace
+from textwrap import indent
 
+from .codegen import interpreted
 from .errors import PlanError
 from .graph.graph import INPUT, Arg, Graph, Ref, Symbol
+from .graph.ops import is_item
 from .groups.group import subgraph
 from .module import print_module
 from .plan import GroupPlan, Plan
 
 _OPERATOR = re.compile(r"(aten|prims)(\.[A-Za-z_]\w*){2}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
-_GETITEM = "operator.getitem"
 
 _OVERLAP = "tl.extra.cuda.gdc_"
 """Instructions for launches that overlap."""
@@ -25,7 +29,19 @@ import os
 
 # TRITON_INTERPRET=1 runs the kernel on the CPU, slowly.
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    raise SystemExit("there is no CUDA device: TRITON_INTERPRET=1 runs the kernel on the CPU")
 """
+
+_STAND_INS = """
+
+if DEVICE == "cpu":
+    import types
+
+    libdevice = types.SimpleNamespace(**stand_ins())
+    globals().update({{name: vars(libdevice)[name] for name in {names!r}}})
+"""
+"""What the interpreter has no code for, libdevice and inline assembly, is NumPy's there."""
 
 _MAIN = '''
 
@@ -97,7 +113,17 @@ def standalone(graph: Graph, plan: Plan, group: GroupPlan) -> str:
     # Alone, no kernel overlaps with another; and the interpreter has no such instruction.
     module = "\n".join(line for line in module.split("\n") if _OVERLAP not in line)
     head, rest = module.split("import torch\n", 1)
-    return f"{head}import torch\n{_PLACE}\n{rest}\n\n{_eager(part)}{_MAIN}"
+    return f"{head}import torch\n{_PLACE}\n{rest}{_stand_ins(rest)}\n\n{_eager(part)}{_MAIN}"
+
+
+def _stand_ins(module: str) -> str:
+    """Functions of NumPy in place of libdevice and of the module's functions around it."""
+    text = inspect.getsource(interpreted).replace("from __future__ import annotations\n", "", 1)
+    names = [name for name in _DEFINED.findall(module) if hasattr(interpreted, name)]
+    if not names and "libdevice." not in module:
+        return ""
+    body = indent(text.rstrip(), "    ")
+    return f"\n\ndef stand_ins():\n{body}\n    return locals()\n{_STAND_INS.format(names=names)}"
 
 
 def _eager(part: Graph) -> str:
@@ -108,7 +134,7 @@ def _eager(part: Graph) -> str:
         if node.op == INPUT:
             continue
         arguments = [*map(_text, node.args), *(f"{_word(k)}={_text(v)}" for k, v in node.kwargs)]
-        if node.op == _GETITEM:
+        if is_item(node):
             lines.append(f"    v{node.id} = {arguments[0]}[{arguments[1]}]")
             continue
         if not _OPERATOR.fullmatch(node.op):

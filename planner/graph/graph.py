@@ -21,6 +21,8 @@ from .dtypes import itemsize
 from .sizes import Amount, Size, plain
 
 INPUT = "input"
+ITEM = "operator.getitem"
+"""The call that takes one of the several results of another node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Op(Enum):
     SUB = "sub"  # self - other * alpha
     RSUB = "rsub"  # other - self * alpha
     MUL = "mul"
+    FMA = "fma"  # self * other + addend, rounded once where the device can
     DIV = "div"
     FLOOR_DIVIDE = "floor_divide"
     TRUNC_DIVIDE = "trunc_divide"

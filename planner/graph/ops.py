@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from . import library  # noqa: F401 - defines the operators of our own
-from .dtypes import BOUNDS, DTYPES, FLOATS, NARROW
-from .graph import INPUT, Arg, Node, Symbol
+from .dtypes import BOUNDS, DTYPES, FLOAT8, FLOATS, NARROW
+from .graph import INPUT, ITEM, Arg, Node, Ref, Symbol, TensorType
 from .op import Op
 from .pointwise import (
     BITWISE_NOT,
@@ -31,14 +31,17 @@ from .rows import (
     Concat,
     Constant,
     Contraction,
+    Depthwise,
     Iota,
     Lookup,
     Monoid,
     Pointwise,
     Reduction,
     Row,
+    Scan,
     View,
 )
+from .sizes import varies
 
 __all__ = [
     "ALL",
@@ -52,17 +55,21 @@ __all__ = [
     "Concat",
     "Constant",
     "Contraction",
+    "Depthwise",
     "Iota",
     "Lookup",
     "Monoid",
     "Pointwise",
     "Reduction",
     "Row",
+    "Scan",
     "View",
     "bound",
+    "copy_node",
     "is_compute",
     "is_free",
     "is_input",
+    "is_item",
     "op_of",
     "overload",
     "row",
@@ -74,8 +81,15 @@ SUM = Monoid(
     {"float": "0.0", "int": "0", "bool": "0"},
     "{a} + {b}",
     "tl.sum({x}, {axis})",
+    "tl.cumsum({x}, {axis}, reverse={reverse})",
 )
-PROD = Monoid("prod", {"float": "1.0", "int": "1", "bool": "1"}, "{a} * {b}", "prod({x}, {axis})")
+PROD = Monoid(
+    "prod",
+    {"float": "1.0", "int": "1", "bool": "1"},
+    "{a} * {b}",
+    "prod({x}, {axis})",
+    "tl.cumprod({x}, {axis}, reverse={reverse})",
+)
 MAX = Monoid(
     "max",
     {"float": 'float("-inf")', "int": "{lowest}", "bool": "0"},
@@ -133,6 +147,11 @@ _REDUCTIONS: dict[str, Reduction] = {
     "all.dims": Reduction(ALL),
 }
 
+_SCANS: dict[str, Scan] = {
+    "cumsum.default": Scan(SUM),
+    "cumprod.default": Scan(PROD),
+}
+
 _CONTRACTIONS: dict[str, Contraction] = {
     "mm.default": Contraction("self", "mat2"),
     "bmm.default": Contraction("self", "mat2"),
@@ -152,6 +171,7 @@ _EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default")
 
 _OTHERS: dict[str, Row] = {
     "cat.default": Concat(),
+    "convolution.default": Depthwise(),
     "_to_copy.default": Cast(by_user=True),
     "full.default": Constant("fill_value"),
     "full_like.default": Constant("fill_value"),
@@ -168,6 +188,7 @@ OPS: dict[str, Row] = {
     **{f"aten.{name}": row for name, row in POINTWISE.items()},
     **{f"aten.{name}": row for name, row in _VIEWS.items()},
     **{f"aten.{name}": row for name, row in _REDUCTIONS.items()},
+    **{f"aten.{name}": row for name, row in _SCANS.items()},
     **{f"aten.{name}": row for name, row in _CONTRACTIONS.items()},
     **{f"aten.{name}": row for name, row in _LOOKUPS.items()},
     **{f"aten.{name}": row for name, row in _OTHERS.items()},
@@ -179,6 +200,7 @@ OPS: dict[str, Row] = {
 }
 
 
+_COMPUTE = (Pointwise, Cast, Reduction, Scan, Contraction, Depthwise, Concat, Lookup)
 _SAME_DEVICE = Symbol("device", "graph")
 
 
@@ -197,6 +219,8 @@ def row(node: Node) -> Row | None:
         return LOGICAL_NOT
     if isinstance(found, (Constant, Pointwise)) and _is_beyond(node, found):
         return None  # which eager refuses
+    if isinstance(found, Scan) and node.type.dtype in FLOAT8 | {"bool"}:
+        return None
     if isinstance(found, Iota) and not _is_whole(node):
         return None
     if found is POW and node.type.dtype not in FLOATS:
@@ -211,7 +235,19 @@ def row(node: Node) -> Row | None:
         return None
     if isinstance(found, Contraction) and node.type.dtype not in FLOATS:
         return None
+    if isinstance(found, Depthwise) and not _is_depthwise(node):
+        return None
     return found
+
+
+def _is_depthwise(node: Node) -> bool:
+    """Whether a convolution gives one channel for each of its groups. That a group has one channel,
+    too, only the image tells (see `trace.convolutions`)."""
+    assert node.type is not None
+    named, (_, channels, *sizes) = bound(node), node.type.shape
+    if named["transposed"] or named["groups"] != channels or channels == 1:
+        return False
+    return node.type.dtype in FLOATS and not any(map(varies, (channels, *sizes)))
 
 
 def _is_beyond(node: Node, found: Constant | Pointwise) -> bool:
@@ -265,7 +301,7 @@ def is_free(node: Node) -> bool:
 
 def is_compute(node: Node) -> bool:
     """Nodes a generated kernel does work for; together with the free ones, all it can hold."""
-    return isinstance(row(node), (Pointwise, Cast, Reduction, Contraction, Concat, Lookup))
+    return isinstance(row(node), _COMPUTE)
 
 
 @functools.cache
@@ -292,3 +328,15 @@ def bound(node: Node) -> dict[str, Arg]:
 
 def is_input(node: Node) -> bool:
     return node.op == INPUT
+
+
+def copy_node(number: int, source: int, wanted: TensorType) -> Node:
+    """A node that copies the value of another into the strides of this type."""
+    order = Symbol("memory_format", "preserve_format")
+    kept = (("memory_format", order),)
+    return Node(number, "copy", "aten.clone.default", (Ref(source),), kept, wanted)
+
+
+def is_item(node: Node) -> bool:
+    """Whether a node takes one of the several results of another."""
+    return node.op == ITEM

@@ -47,13 +47,15 @@ class Monoid:
     """combine is an expression over {a} and {b}; reduce one over {x} and {axis}, dimensions kept.
 
     identity: by kind of dtype ("float", "int", "bool"), as Triton text; {lowest} and {highest}
-    stand for the dtype's own bounds.
+    stand for the dtype's own bounds. scan: an expression over {x}, {axis} and {reverse} that
+    combines each element with all before it; "" where no operation asks for it.
     """
 
     name: str
     identity: Mapping[str, str] = field(hash=False)
     combine: str
     reduce: str
+    scan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,13 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Each element combined with all before it along `dim`, in the node's own dtype."""
+
+    monoid: Monoid
+
+
+@dataclass(frozen=True, slots=True)
 class Contraction:
     """beta * bias + alpha * left @ right, the names being those of the schema's arguments; leading
     dimensions are batches."""
@@ -73,6 +82,12 @@ class Contraction:
     left: str
     right: str
     bias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """A convolution of every channel with a filter of its own, and perhaps a bias for each: by the
+    names of `aten.convolution`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +138,16 @@ class Lookup:
     along: bool = False
 
 
-Row = Pointwise | Cast | Reduction | Contraction | View | Concat | Constant | Iota | Lookup
+Row = (
+    Pointwise
+    | Cast
+    | Reduction
+    | Scan
+    | Contraction
+    | Depthwise
+    | View
+    | Concat
+    | Constant
+    | Iota
+    | Lookup
+)

@@ -89,6 +89,7 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
         Accuracy.EXACT: OpText("{self} * {other}", on_bool="{self} & {other}"),
         Accuracy.ROUNDED: OpText("libdevice.mul_rn({self}, {other})"),
     },
+    Op.FMA: _only("{self} * {other} + {addend}"),
     Op.DIV: _forms(
         "tl.div_rn({self}, {other})",
         "div",

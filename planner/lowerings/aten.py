@@ -8,22 +8,24 @@ from typing import Any
 from torch import fx
 
 from ..capture.capture import Captured
-from ..costs import matrix
+from ..costs import depthwise, matrix
 from ..costs.device import DeviceProfile
 from ..graph.graph import Graph
-from ..graph.ops import Contraction, is_compute, row
+from ..graph.ops import Contraction, Depthwise, is_compute, row
 from ..groups.group import Part
 from ..plan import LoweringName
 from .base import Boxed, CoverSeconds, GroupSite, Modelled, WholeLowering
 
 
 def aten_s(group: Graph, device: DeviceProfile) -> float:
-    """Seconds of a group as ATen runs it, one operation after the other: the vendor's products,
-    and every other operation at the speed of memory."""
+    """Seconds of a group as ATen runs it, one operation after the other: the vendor's products and
+    convolutions, and every other operation at the speed of memory."""
     total = 0.0
     for node in group.nodes:
         if isinstance(row(node), Contraction):
             total += matrix.vendor_s(group, node.id, device)
+        elif isinstance(row(node), Depthwise):
+            total += depthwise.vendor_s(group, node.id, device)
         elif is_compute(node):
             ends = [group.nodes[i].type for i in node.inputs] + [node.type]
             total += device.stream_s(sum(t.nbytes for t in ends if t))

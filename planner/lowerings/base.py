@@ -38,8 +38,24 @@ class Call:
     kernels: int = 0
 
 
-Built: TypeAlias = Program | Graph | Call
-"""What runs a group: kernels to launch, ATen calls to make in its place, or a function."""
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """ATen calls whose result lies in other strides than the group's, and what copies it there."""
+
+    calls: Graph
+    copy: Program
+
+
+Built: TypeAlias = Program | Graph | Copied | Call
+"""What runs a group: kernels to launch, ATen calls to make in its place, those with kernels after
+them, or a function."""
+
+
+def program_of(built: Built) -> Program | None:
+    """The kernels of ours that run a group, or end it."""
+    return (
+        built.copy if isinstance(built, Copied) else built if isinstance(built, Program) else None
+    )
 
 
 class Body(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..regions.chunks import Chunk, Cut, Given, Result, Walk
+from ..regions.chunks import Chunk, ChunkInput, ChunkOutput, Cut, Walk
 from .base import Boxed
 
 Parts = tuple[tuple[int, int, int], ...]
@@ -61,7 +61,7 @@ def run_chunks(walk: Walk, bodies: Sequence[Boxed], device: torch.device) -> Box
     return run
 
 
-def _counted(given: Given, device: torch.device) -> torch.Tensor:
+def _counted(given: ChunkInput, device: torch.device) -> torch.Tensor:
     start, step = given.iota
     stop = start + step * given.type.shape[0]
     return torch.arange(start, stop, step, dtype=getattr(torch, given.type.dtype), device=device)
@@ -84,7 +84,7 @@ def _part(tensor: Any, parts: Parts) -> Any:
     return tensor
 
 
-def _empty(result: Result, device: torch.device) -> torch.Tensor:
+def _empty(result: ChunkOutput, device: torch.device) -> torch.Tensor:
     """Sums are kept in float32 until the last chunk is done."""
     shape, stride = result.type.shape, result.type.stride
     dtype: torch.dtype = getattr(torch, result.type.dtype)
@@ -95,6 +95,6 @@ def _empty(result: Result, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
 
 
-def _rounded(tensor: torch.Tensor, result: Result) -> torch.Tensor:
+def _rounded(tensor: torch.Tensor, result: ChunkOutput) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, result.type.dtype)
     return tensor if tensor.dtype == dtype else tensor.to(dtype)

@@ -11,10 +11,22 @@ from ..graph.dtypes import FLOAT8, MATMUL_DTYPES, NARROW, register_dtype
 from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.numbers import stored
 from ..graph.op import Op
-from ..graph.ops import Cast, Contraction, Pointwise, Reduction, View, bound, op_of, row
+from ..graph.ops import (
+    Cast,
+    Contraction,
+    Depthwise,
+    Pointwise,
+    Reduction,
+    Scan,
+    View,
+    bound,
+    op_of,
+    row,
+)
 from ..graph.sizes import plain
 from ..graph.texts import operands_of
 
+_ROUNDED = (Pointwise, Cast, Reduction, Scan, Contraction)
 _KINDS = {
     "default": Kind.DEFAULT,
     "float": Kind.INT_TO_FLOAT,
@@ -69,7 +81,8 @@ def rounds(group: Graph, node: Node) -> bool:
         return isinstance(row(node), Cast)  # Triton's own conversion keeps the largest number.
     users = list(group.users(node.id))
     if group.numerics == "eager":
-        return bool(users) and isinstance(row(node), (Pointwise, Cast, Reduction, Contraction))
+        kinds = (Pointwise, Cast, Reduction, Scan, Contraction, Depthwise)
+        return bool(users) and isinstance(row(node), kinds)
     own = row(node)
     if not isinstance(own, Cast) or not own.by_user:
         return False
@@ -85,7 +98,7 @@ def rounds(group: Graph, node: Node) -> bool:
 def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str, str]:
     """The dtype in which a product takes its operands, and its precision where that is float32.
 
-    Operands that are 16-bit numbers, only spread to float32, give the same products as those. With
+    Operands that are 16-bit numbers, only upcast to float32, give the same products as those. With
     one such, tf32 has all that a result shows which is rounded to bfloat16 at once."""
     sides = [held(group, left), held(group, right)]
     own = dtype_of(group.nodes[left])

@@ -18,10 +18,12 @@ from ..graph.ops import (
     Concat,
     Constant,
     Contraction,
+    Depthwise,
     Iota,
     Lookup,
     Pointwise,
     Reduction,
+    Scan,
     View,
     bound,
     is_compute,
@@ -32,6 +34,7 @@ from ..graph.sizes import varies
 from ..graph.texts import operands_of
 from ..memo import by_identity
 from ..stream.one_hot_sums import read_by_index
+from ..stream.unroll import unrolled
 from ..values.axes import Factors, FactorSpace
 from ..values.values import (
     Choice,
@@ -52,10 +55,12 @@ from ..values.values import (
     mapped,
     written,
 )
+from .convolutions import combined, depthwise, runs
 from .exactness import Forms
 from .indexed_loads import lookup
 from .integer_ranges import narrowed
 from .precision import dtype_of, number_of, product_dtypes, rounds, working_dtype
+from .scans import scan
 from .views import Found, Reading, Request, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
@@ -133,6 +138,7 @@ class Tracer:
         self.values: list[Value] = []
         self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
         self.seen: dict[tuple[int, Windows], Found] = {}
+        self.convolved: list[tuple[Node, Dims]] = []
 
     def read(self, node_id: int, windows: Windows) -> Found:
         """The value of a node read through windows, and the dimensions it is read at."""
@@ -174,7 +180,7 @@ class Tracer:
     def _trace(self, node: Node, windows: Windows) -> Reading:
         value, dims = yield from self._evaluated(node, windows)
         if rounds(self.group, node) and not self._has(value, _type(node).dtype):
-            value = self._rounded(value, node)
+            value = self.rounded(value, node)
         return value, dims
 
     def _evaluated(self, node: Node, windows: Windows) -> Reading:
@@ -189,12 +195,18 @@ class Tracer:
                 return (yield from self._cast(node, windows))
             case Reduction() as reduction:
                 return (yield from self._fold(node, reduction, windows))
+            case Scan() as scanned:
+                return (yield from scan(self, node, scanned, windows))
             case Contraction() as contraction:
                 return (yield from self._contract(node, contraction, windows))
+            case Depthwise():
+                found = yield from depthwise(self, node, windows)
+                self.convolved.append((node, found[1]))
+                return found
             case View(kind=kind):
                 return (yield from view(self, node, kind, windows))
-            case Lookup() as found:
-                return (yield from self._lookup(node, found, windows))
+            case Lookup() as named:
+                return (yield from self._lookup(node, named, windows))
             case Concat():
                 return (yield from self._concat(node, windows))
             case Constant() as constant:
@@ -208,6 +220,9 @@ class Tracer:
 
     def shape(self, node_id: int) -> tuple[int, ...]:
         return _type(self.group.nodes[node_id]).shape
+
+    def type(self, node_id: int) -> TensorType:
+        return _type(self.group.nodes[node_id])
 
     def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
         if len(self.values) == self.most:
@@ -278,9 +293,9 @@ class Tracer:
         no longer equal the element it came of, or what was stored of it."""
         if _type(node).dtype not in NARROW or isinstance(self.values[value].kind, Load):
             return value
-        return self._rounded(value, node)
+        return self.rounded(value, node)
 
-    def _rounded(self, value: int, node: Node) -> int:
+    def rounded(self, value: int, node: Node) -> int:
         """A value at the precision of a node's 16-bit dtype."""
         dtype, kept = _type(node).dtype, self.values[value]
         op = ROUNDED_TO[dtype]
@@ -356,7 +371,7 @@ class Tracer:
         found = (value, kept)
         if rest:
             found = self.add(Fold(SUM, value, rest), kept, dtype, node)
-        return self._binary(Op.MUL, found, count, (), node)
+        return combined(self, Op.MUL, found, count, (), node)
 
     def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
@@ -386,24 +401,13 @@ class Tracer:
         assert isinstance(bias, Ref)
         alpha, beta = named.get("alpha", 1), named.get("beta", 1)
         if alpha != 1:
-            result = self._binary(Op.MUL, result, alpha, (), node)
+            result = combined(self, Op.MUL, result, alpha, (), node)
         if beta == 0:
             return result
         added = yield from self.operand(bias.node, shape, windows)
         if beta != 1:
-            added = self._binary(Op.MUL, added, beta, (), node)
-        return self._binary(Op.ADD, result, Ref(added[0]), added[1], node)
-
-    def _binary(self, op: Op, left: Found, right: Arg, right_dims: Dims, node: Node) -> Found:
-        """An operation that is part of a node, with a value or a number on its right."""
-        dims = list(left[1])
-        for position, factors in enumerate(right_dims):
-            if factors and dims[position]:
-                self.space.unify(dims[position], factors)
-            dims[position] = dims[position] or factors
-        dtype = register_dtype(_type(node).dtype)
-        kind = compute(op, dtype, self=Ref(left[0]), other=right)
-        return self.add(kind, tuple(dims), dtype, node)
+            added = combined(self, Op.MUL, added, beta, (), node)
+        return combined(self, Op.ADD, result, Ref(added[0]), added[1], node)
 
     def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
         return lookup(self, node, row, windows)
@@ -487,7 +491,22 @@ class Tracer:
         # A sum over a broadcast dimension counts it, though no value varies along it.
         factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
-        return narrowed(read_by_index(Values(tuple(kept), stores, extents)))
+        found = narrowed(read_by_index(Values(tuple(kept), stores, extents)))
+        return self._unrolled(found)
+
+    def _unrolled(self, values: Values) -> Values:
+        """With neighbouring pixels of a convolution apart. Raises Refused where they cannot be,
+        though the convolution alone has such: to be summed there, pixels are better stored."""
+        for node, dims in self.convolved[:1]:
+            refused: Refused | None = None
+            for factor, parts in runs(self, node, dims):
+                try:
+                    return unrolled(values, factor, parts)
+                except Refused as why:
+                    refused = refused or why
+            if refused is not None:
+                raise refused
+        return values
 
 
 def _read_again(group: Graph, shared: bool) -> frozenset[int]:
@@ -499,7 +518,9 @@ def _read_again(group: Graph, shared: bool) -> frozenset[int]:
         kind = row(node)
         if is_input(node):
             again.update(() if shared else (node.id,))
-        elif not isinstance(kind, (Reduction, Contraction)) and indices.issuperset(node.inputs):
+        elif not isinstance(kind, Reduction | Scan | Contraction) and indices.issuperset(
+            node.inputs
+        ):
             indices.add(node.id)
         elif isinstance(kind, View):
             again.add(node.id)

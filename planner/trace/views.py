@@ -10,7 +10,7 @@ from ..errors import Refused
 from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.ops import bound
 from ..values.axes import Factors, FactorSpace
-from ..values.values import Dims, Load, LoadDim, ValueKind, Window, Windows
+from ..values.values import Dims, Load, LoadDim, Value, ValueKind, Window, Windows
 from .strided_views import strided
 from .windows import before, dims_of, integer, order_of
 
@@ -30,6 +30,7 @@ class Reader(Protocol):
 
     group: Graph
     space: FactorSpace
+    values: list[Value]
     in_order: bool
 
     def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> Reading:

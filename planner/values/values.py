@@ -136,6 +136,17 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Each element of `source` combined with all before it along the factors, outer to inner;
+    with all after it when `reverse`."""
+
+    monoid: Monoid
+    source: int
+    along: Factors
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     """start + step * (index along factors)."""
 
@@ -157,7 +168,7 @@ class Choice:
     pieces: tuple[tuple[int, int, int], ...]
 
 
-ValueKind = Load | Compute | Fold | Index | Literal | Choice
+ValueKind = Load | Compute | Fold | Scan | Index | Literal | Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +211,8 @@ def _operands(kind: ValueKind) -> Iterable[int]:
             return (a.node for _, a in operands if isinstance(a, Ref))
         case Fold(source=source, times=times, about=about):
             return (v for v in (source, times, about) if v is not None)
+        case Scan(source=source):
+            return (source,)
         case Choice(pieces=pieces):
             return (piece for piece, _, _ in pieces)
         case Load(at=at):
@@ -231,6 +244,8 @@ def mapped(
                 times=None if times is None else value(times),
                 about=None if about is None else value(about),
             )
+        case Scan(source=source):
+            return replace(kind, source=value(source), along=factors(kind.along))
         case Index():
             return replace(kind, factors=factors(kind.factors))
         case Choice(pieces=pieces):
@@ -241,12 +256,20 @@ def mapped(
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A store: the value's element at `dims` goes to the output's own strides."""
+    """A store: the value's element at `dims` goes to the output's own strides. Several stores may
+    fill one result: `part` is then that result, and `start` the element at which its own begin."""
 
     index: int
     value: int
     dims: Dims
     type: TensorType
+    part: int | None = None
+    start: int = 0
+
+    @property
+    def result(self) -> int:
+        """The result that is written."""
+        return self.index if self.part is None else self.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +305,8 @@ def depends(
             own.update(f for dim in moving for f in dim.factors)
         case Index(factors=factors) | Choice(factors=factors):
             own.update(factors)
+        case Scan(along=along):
+            own.update(along)
     own.update(*(known[read] for read in value.reads))
     if isinstance(value.kind, Fold):
         own.difference_update(value.kind.reduced)

@@ -13,7 +13,12 @@ from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.parse import parse
 from torch._dynamo.backends.common import aot_autograd
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = sorted(
+    path
+    for path in (Path(__file__).resolve().parents[2] / "examples").glob("*.py")
+    if "def get_inputs" in path.read_text(encoding="utf-8")
+)
+"""The examples that are a model and its inputs; the others are programs."""
 Function = Callable[..., object]
 HALF = torch.bfloat16
 
@@ -54,7 +59,9 @@ def graph_of(function: Function, inputs: Sequence[torch.Tensor]) -> Graph:
 
 def example(name: str) -> tuple[Function, list[torch.Tensor]]:
     """The model of a file in examples/ and its inputs, without their data."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"example_{name}", EXAMPLES[0].with_name(f"{name}.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -169,7 +176,7 @@ CORPUS: dict[str, tuple[Function, list[torch.Tensor]]] = {
         [tensor(8192, 8192)],
     ),
     "opaque": (
-        lambda x, i, w: F.embedding(i, w).exp().cumsum(-1).mul(2).sort(-1).values + x,
+        lambda x, i, w: F.embedding(i, w).exp().logcumsumexp(-1).mul(2).sort(-1).values + x,
         [tensor(4096, 512), tensor(4096, dtype=torch.int64), tensor(30000, 512)],
     ),
     "rotary": (
@@ -187,7 +194,7 @@ GRAPHS = Path(__file__).resolve().parents[1] / "corpus"
 
 
 def corpus_names() -> list[str]:
-    return [*CORPUS, *(f"examples/{file.stem}" for file in sorted(EXAMPLES.glob("*.py")))]
+    return [*CORPUS, *(f"examples/{file.stem}" for file in EXAMPLES)]
 
 
 def corpus_file(name: str) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from fusionplan.bench.conformance import Job, Record
+from fusionplan.bench.conformance import OperationJob, Record
 
 LOST = "CUDA error: an illegal memory access was encountered"
 
 
-def fake(job: Job) -> Record:
+def fake(job: OperationJob) -> Record:
     """A job that ends as its name says; the kernels of its record name its process."""
     if job.name == "dies":
         os._exit(7)

@@ -12,8 +12,23 @@ import pytest
 import torch
 from fake_jobs import LOST, fake
 from fusionplan.bench import conformance
-from fusionplan.bench.conformance import DTYPES, Failure, Job, Record, Report, records, run
-from fusionplan.bench.samples import Call, Results, difference, judge, operations, samples
+from fusionplan.bench.conformance import (
+    DTYPES,
+    ConformanceReport,
+    Failure,
+    OperationJob,
+    Record,
+    records,
+    run,
+)
+from fusionplan.bench.samples import (
+    CallResults,
+    SampledCall,
+    difference,
+    judge,
+    operations,
+    samples,
+)
 from oracle import DEVICE
 
 pytestmark = pytest.mark.interpreter
@@ -89,7 +104,7 @@ def test_samples_of_an_operation(name: str, dtype: str, inside: bool) -> None:
         pytest.skip(f"eager has no {name} of {dtype}")
     told = []
     for sample in samples(operations()[name], DTYPES[dtype], DEVICE, 4):
-        outcome = judge(Call.of(operations()[name], sample, inside))
+        outcome = judge(SampledCall.of(operations()[name], sample, inside))
         told.append(outcome)
         assert outcome.status != "failed", outcome.message
         if outcome.status == "ours":
@@ -98,12 +113,12 @@ def test_samples_of_an_operation(name: str, dtype: str, inside: bool) -> None:
     pytest.fail(f"no kernel of ours in {told}")
 
 
-def first(name: str) -> Call:
+def first(name: str) -> SampledCall:
     info = operations()[name]
-    return Call.of(info, next(iter(samples(info, torch.float32, DEVICE, 1))))
+    return SampledCall.of(info, next(iter(samples(info, torch.float32, DEVICE, 1))))
 
 
-def changed(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+def changed(call: SampledCall, change: Callable[[torch.Tensor], torch.Tensor]) -> SampledCall:
     """The call, with other numbers where it is compiled: as a wrong kernel would give them."""
 
     class Wrong:
@@ -129,13 +144,13 @@ def test_a_wrong_number_is_a_failure() -> None:
 
 
 def test_what_no_kernel_of_ours_computes_is_no_pass() -> None:
-    outcome = judge(first("cumsum"))
+    outcome = judge(first("logcumsumexp"))
     assert (outcome.status, outcome.kernels) == ("not ours", 0)
 
 
 @pytest.mark.parametrize("name", ["pow", "__rpow__"])
 def test_powers_of_integers_are_exact(name: str) -> None:
-    record = run(Job(name, "int64", DEVICE, None, 60.0))
+    record = run(OperationJob(name, "int64", DEVICE, None, 60.0))
     assert not record.failures
     assert record.samples > 5
 
@@ -143,22 +158,22 @@ def test_powers_of_integers_are_exact(name: str) -> None:
 def test_nan_and_infinity_must_be_where_eager_has_them() -> None:
     inf, nan = float("inf"), float("nan")
 
-    def results(*numbers: float) -> Results:
-        return Results((torch.tensor(numbers),), (), ())
+    def results(*numbers: float) -> CallResults:
+        return CallResults((torch.tensor(numbers),), (), ())
 
     eager = results(1.0, inf, nan)
-    exact = Results((torch.tensor([1.0, inf, nan], dtype=torch.float64),), (), ())
+    exact = CallResults((torch.tensor([1.0, inf, nan], dtype=torch.float64),), (), ())
     assert not difference(results(1.0, inf, nan), eager, exact, 1)
     for wrong in ((nan, inf, nan), (1.0, 2.0, nan), (1.0, inf, 3.0), (inf, inf, nan)):
         assert difference(results(*wrong), eager, exact, 1)
 
 
 def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
-    good = run(Job("exp", "float32", DEVICE, 2, 60.0))
+    good = run(OperationJob("exp", "float32", DEVICE, 2, 60.0))
     assert good.counts.get("ours", 0) > 0
     assert good.kernels > 0
     bad = Record("sin", "bool", dict(Counter(failed=1)), 1, (Failure("bool", 0, "a|b"),), 0.1, {})
-    text = Report("scripts/conformance", "a device", [good, bad]).markdown()
+    text = ConformanceReport("scripts/conformance", "a device", [good, bad]).markdown()
     assert f"exp {good.counts['ours']}/{good.samples}" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| float32 |"))
     assert f"| {good.counts['ours']} | {good.kernels} | 0 |" in row
@@ -174,11 +189,11 @@ def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
     assert "old" not in text
 
 
-def raising(message: str, at: int) -> Callable[[Call], object]:
+def raising(message: str, at: int) -> Callable[[SampledCall], object]:
     """`judge`, but for the sample of this number."""
     count = iter(range(1000))
 
-    def judged(call: Call) -> object:
+    def judged(call: SampledCall) -> object:
         if next(count) == at:
             raise RuntimeError(message)
         return judge(call)
@@ -189,7 +204,7 @@ def raising(message: str, at: int) -> Callable[[Call], object]:
 def test_an_error_costs_one_sample_and_one_of_cuda_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = Job("exp", "float32", DEVICE, 3, 60.0)
+    job = OperationJob("exp", "float32", DEVICE, 3, 60.0)
     monkeypatch.setattr(conformance, "judge", raising("odd", 1))
     record = run(job)
     assert [(f.sample, f.message) for f in record.failures] == [(1, "RuntimeError: odd")]
@@ -213,7 +228,7 @@ def test_an_error_of_cuda_is_neither_left_out_nor_taken_for_a_wrong_number() -> 
 
 def test_a_process_that_breaks_or_dies_costs_its_own_job_alone() -> None:
     order = ["first", "second", "breaks", "third", "dies", "fourth", "raises", "fifth"]
-    jobs = [Job(name, "float32", "cuda", None, 60.0) for name in order]
+    jobs = [OperationJob(name, "float32", "cuda", None, 60.0) for name in order]
     found = {r.name: r for r in records(jobs, 1, fake)}
     assert found.keys() == set(order)
     failed = {n: r.failures[0].message for n, r in found.items() if r.failures}

@@ -40,6 +40,13 @@ def layouts(found: Space) -> list[Config]:
     return list(kinds.values())
 
 
+def by_ones(found: Space, reduction: str) -> Config:
+    """The model's best config of these whose sums are products with ones: not all tiles have them,
+    and the best need not."""
+    held = (config for config, _ in found.seeds(400) if config.reduction == reduction)
+    return next(config for config in held if "_ones" in text(found, config))
+
+
 SUMMED = {
     "left": (lambda x, y: (x.t() @ y, x.sum(0)), (96, 40), (96, 48)),
     "right": (lambda x, y: (x.t() @ y, y.sum(0, keepdim=True)), (96, 40), (96, 48)),
@@ -58,9 +65,11 @@ def test_sums_of_operands(name: str, dtype: torch.dtype) -> None:
     inputs = [data(*left, dtype=dtype), data(*right, dtype=dtype, seed=1)]
     found = space(function, inputs)
     chosen = layouts(found)
-    assert check(function, inputs, chosen) >= len(chosen)
-    by_ones = {c.reduction for c in chosen if "_ones" in text(found, c)}
-    assert by_ones >= {"held", "loop"} if dtype != F32 else not by_ones
+    if dtype == F32:
+        assert not any("_ones" in text(found, c) for c in chosen)
+    else:
+        chosen += [by_ones(found, reduction) for reduction in ("held", "loop")]
+    assert check(function, inputs, chosen) >= len(set(chosen))
 
 
 def test_infinities_and_nan_stay_in_their_sums() -> None:

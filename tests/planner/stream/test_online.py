@@ -96,7 +96,7 @@ def test_grouped_queries_and_a_bias_along_the_keys() -> None:
 def test_a_variance_follows_the_sum_that_gives_its_mean() -> None:
     derived = checked(lambda x: torch.var_mean(x, -1), [t(3, 24)], "sum_1")
     (proof,) = derived.proofs
-    assert (proof.fold, proof.rule) == ("sum_2", "spread")
+    assert (proof.fold, proof.rule) == ("sum_2", "welford")
     assert proof.formula.startswith("H(t, m, m') = t + n * (m - m')**2, m = mean(")
     assert not derived.refusals
 

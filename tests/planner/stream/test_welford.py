@@ -49,7 +49,7 @@ def test_a_variance_joins_the_pass_of_its_mean(name: str, size: int) -> None:
     first, *later = kernel.nest.loops()
     assert len(first.carries) == 2
     assert all(not loop.carries for loop in later)
-    assert [proof.rule for proof in kernel.nest.derived.proofs] == ["spread"]
+    assert [proof.rule for proof in kernel.nest.derived.proofs] == ["welford"]
     assert check(FUNCTIONS[name], [x], [config]) == 1
 
 
@@ -123,4 +123,4 @@ def test_what_is_no_variance_keeps_its_pass(function: Callable[..., object]) -> 
     found = schedule_group(group, LOOP)
     assert isinstance(found, Schedule), found
     for kernel in found.kernels:
-        assert all(proof.rule != "spread" for proof in kernel.nest.derived.proofs)
+        assert all(proof.rule != "welford" for proof in kernel.nest.derived.proofs)

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fusionplan.planner.config import NATURAL
+from fusionplan.planner.config import LOOP, NATURAL, NESTED, Layout
 from fusionplan.planner.graph.graph import INPUT, Ref, TensorType
+from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
+from fusionplan.planner.stream.unroll import unrolled
 from fusionplan.planner.trace.survey import dims_of_nodes
 from fusionplan.planner.trace.trace import _hits, trace
 from fusionplan.planner.values.axes import FactorSpace
-from fusionplan.planner.values.values import Window
+from fusionplan.planner.values.values import Fold, Window
 from graphs import Builder
 
 Produce = Callable[[], object]
@@ -59,10 +61,60 @@ def output_that_is_none() -> object:
     return trace(b.graph(b.op("exp.default", x), None))
 
 
-@case("opaque", "aten.cumsum.default has no row")
+@case("opaque", "aten.logcumsumexp.default has no row")
 def operation_without_a_row() -> object:
     b = Builder()
-    return schedule(b.graph(b.op("cumsum.default", b.input(4, 6), 0)), NATURAL)
+    return schedule(b.graph(b.op("logcumsumexp.default", b.input(4, 6), 0)), NATURAL)
+
+
+@case("window", "is a scan read from its middle")
+def scan_read_from_its_middle() -> object:
+    b = Builder()
+    scan = b.op("cumsum.default", b.input(4, 6), 1)
+    return trace(b.graph(b.op("exp.default", b.op("slice.Tensor", scan, 1, 2, 5, shape=(4, 3)))))
+
+
+@case("dtype", "no kernel scans float32 as int64")
+def scan_of_floats_as_integers() -> object:
+    b = Builder()
+    whole = TensorType((4, 6), (6, 1), "int64")
+    return trace(b.graph(b.node("aten.cumsum.default", (b.input(4, 6), 1), whole)))
+
+
+@case("scan", "one loop would have to go forwards and backwards")
+def scans_of_both_directions_in_one_loop() -> object:
+    b = Builder()
+    x = b.input(4, 6)
+    back = b.op("flip.default", b.op("cumsum.default", b.op("flip.default", x, (1,)), 1), (1,))
+    return schedule(b.graph(b.op("add.Tensor", b.op("cumsum.default", x, 1), back)), LOOP)
+
+
+@case("scan", "n3 goes along an axis that is divided")
+def scan_of_a_transposed_matrix_as_one_row() -> object:
+    b = Builder()
+    turned = b.op("permute.default", b.input(4, 6), (1, 0), shape=(6, 4))
+    row = b.op("reshape.default", turned, (24,), shape=(24,))
+    return schedule(b.graph(b.op("cumsum.default", row, 0)), NATURAL)
+
+
+@case("scan", "n1 is inside two loops")
+def scan_in_a_loop_with_another_loop() -> object:
+    b = Builder()
+    scan = b.op("cumsum.default", b.input(4, 6, 8), 1)
+    return schedule(b.graph(b.op("sum.dim_IntList", scan, (2,), shape=(4, 6))), NESTED)
+
+
+@case("scan", "n1 needs all that comes before each element")
+def scan_in_chunks() -> object:
+    b = Builder()
+    return dims_of_nodes(b.graph(b.op("cumsum.default", b.input(4, 6), 1)))
+
+
+@case("split", "a scan is not cut into parts")
+def split_of_a_scan() -> object:
+    b = Builder()
+    scan = b.op("cumsum.default", b.input(4, 1 << 14), 1)
+    return schedule_group(b.graph(scan), Layout("natural", "loop", 4))
 
 
 @case("opaque", "n1 is no single tensor")
@@ -234,3 +286,59 @@ def views_that_split_one_axis_in_two_ways() -> object:
     factors = FactorSpace()
     whole = factors.fresh(6)
     return factors.unify(whole, factors.fresh(3) + factors.fresh(4))
+
+
+# --- convolutions ---
+
+
+def convolution(b: Builder, channels: int, size: int, kernel: int, groups: int, **how: int) -> Ref:
+    """Of 8 channels of an image with so many rows and columns."""
+    x, w = b.input(1, channels, size, size), b.input(groups, channels // groups, kernel, kernel)
+    padding, dilation = how.get("padding", 0), how.get("dilation", 1)
+    result = size + 2 * padding - dilation * (kernel - 1)
+    twice = ((1, 1), (padding,) * 2, (dilation,) * 2)
+    arguments = (x, w, None, *twice, False, (0, 0), groups)
+    return b.op("convolution.default", *arguments, shape=(1, groups, result, result))
+
+
+@case("opaque", "n2 sums over several channels")
+def convolution_of_two_channels_each() -> object:
+    b = Builder()
+    return trace(b.graph(convolution(b, 8, 6, 3, groups=4)))
+
+
+@case("size", "n2 has more than 64 taps")
+def convolution_with_a_large_filter() -> object:
+    b = Builder()
+    return trace(b.graph(convolution(b, 4, 12, 9, groups=4)))
+
+
+@case("opaque", "n2 sees nothing but padding")
+def convolution_of_nothing_but_padding() -> object:
+    b = Builder()
+    return trace(b.graph(convolution(b, 4, 1, 2, groups=4, padding=1, dilation=2)))
+
+
+@case("split", "a result is stored in parts")
+def a_split_beside_an_unrolled_axis() -> object:
+    b = Builder()
+    found = convolution(b, 4096, 10, 3, groups=4096)
+    total = b.op("sum.dim_IntList", found, (1,), True, shape=(1, 1, 8, 8))
+    return schedule_group(b.graph(b.op("add.Tensor", found, total)), Layout("natural", "held", 4))
+
+
+@case("loop", "an unrolled axis is summed over")
+def an_unrolled_axis_that_is_summed_over() -> object:
+    b = Builder()
+    values = trace(b.graph(b.op("sum.dim_IntList", b.input(4, 8), (1,), shape=(4,))))
+    (fold,) = (v.kind for v in values.values if isinstance(v.kind, Fold))
+    return unrolled(values, fold.reduced[0], 2)
+
+
+@case("factor", "an unrolled axis lies inside of a dimension")
+def an_unrolled_axis_with_another_inside() -> object:
+    b = Builder()
+    whole = b.op("view.default", b.op("exp.default", b.input(4, 8)), (32,), shape=(32,))
+    values = trace(b.graph(whole))
+    (outer, _) = values.outputs[0].dims[0]
+    return unrolled(values, outer, 2)

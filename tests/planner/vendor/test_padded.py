@@ -6,16 +6,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from corpus import graph_of
+from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.matrix import alignment, vendor_s
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, Ref, TensorType, key
+from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.registry import calls
 from fusionplan.planner.lowerings.vendor import equals
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.modules import captured_of
 from fusionplan.tuner.gate.check import check, expected
 from fusionplan.tuner.trial.evaluate import evaluate
+from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.trial.running import load
 from graphs import product
 
 CPU = torch.device("cpu")
@@ -101,15 +107,63 @@ def test_a_product_that_reads_its_weights_once_is_not_padded() -> None:
     assert modelled_plan(graph, H200).groups == ()
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_padded_result_has_eagers_strides(bias: bool) -> None:
     graph = product(256, 4096, 1001, turned=(False, True), bias=bias)
     plan = modelled_plan(graph, H200)
     assert [group.options for group in plan.groups] == ["linear_padded"]
     tensors = inputs(graph)
-    (actual,) = Executor(captured_of(graph, CPU), plan, CPU).boxed([*tensors])
+    executor = Executor(captured_of(graph, CPU), plan, CPU)
+    (actual,) = executor.boxed([*tensors])
     assert actual.stride() == (1001, 1)
     assert check(expected(graph, tensors, CPU), [actual], "given") is None
+    assert executor.kernels_per_call == 1, "a kernel of ours copies the result"
+    assert "= match(" not in executor.text
+
+
+def head(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Logits of a batch: the padded product's dimensions are split in the result."""
+    return x @ w.t()
+
+
+@pytest.mark.dynamo
+@pytest.mark.interpreter
+@pytest.mark.parametrize("shape", [(2, 128, 4096), (2, 2, 64, 4096)])
+def test_a_padded_result_of_several_dimensions_is_copied_once(shape) -> None:
+    kinds = [torch.empty(s, dtype=torch.float16, device="meta") for s in (shape, (1001, 4096))]
+    graph = graph_of(head, kinds)
+    plan = modelled_plan(graph, H200)
+    assert [group.options for group in plan.groups] == ["linear_padded"]
+    executor, tensors = Executor(captured_of(graph, CPU), plan, CPU), inputs(graph)
+    (actual,) = executor.boxed([*tensors])
+    assert check(expected(graph, tensors, CPU), [actual], "given") is None
+    assert executor.kernels_per_call == 1
+
+
+@pytest.mark.interpreter
+def test_a_tune_measures_the_product_with_its_copy() -> None:
+    graph = product(15, 16, 29, turned=(False, True))
+    found = load(graph, Candidate("vendor", options="linear_padded"), CPU)
+    assert not isinstance(found, Refusal)
+    tensors = inputs(graph)
+    (actual,) = found.bind(tensors, [])()
+    assert actual.stride() == (29, 1)
+    assert check(expected(graph, tensors, CPU), [actual], "given") is None
+
+
+def test_the_copy_reads_nothing_before_its_wait() -> None:
+    """A group's kernels may read what no kernel writes early; what is copied is just written."""
+    early = []
+
+    def lowered(graph: Graph, config: Config, **named):
+        early.append(named.get("unwritten", frozenset()))
+        return lower(graph, config, **named)
+
+    graph = product(256, 4096, 1001, turned=(False, True))
+    plan = replace(modelled_plan(graph, H200), overlaps=True)
+    Executor(captured_of(graph, CPU), plan, CPU, lower=lowered)
+    assert early == [frozenset()]
 
 
 def test_a_plan_shared_by_sizes_of_which_some_need_no_padding_runs_them() -> None:
