@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,17 +15,16 @@ from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
 from .markup.panel import panels_html
-from .planner.costs.device import DeviceProfile, builtin, profile_of, shipped
+from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Numerics, short_names
 from .planner.lowerings.inductor import MODES
 from .planner.plan import Plan
-from .planner.runtime.compile import interpreted
 from .planner.versions import versions
 from .tuner.capture.capture_model import Call, CapturedModel, capture_model
 from .tuner.capture.rotating_inputs import Turns
 from .tuner.capture.same_on_cuda import difference_on_cuda
-from .tuner.decision.baselines import Baselines, model_baselines
+from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
 from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
@@ -37,16 +32,19 @@ from .tuner.fleet.ray_cluster import Cluster
 from .tuner.fleet.site import gpu_id, held
 from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring
+from .tuner.measure.wall import Wall
 from .tuner.model_fit.refit import calibrated, refitted_after_tune
 from .tuner.progress.live_panel import reporting
 from .tuner.progress.progress import Progress
 from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
-from .tuner.session.effort import Allowance, allowance
-from .tuner.session.session import Limits, Searched, Session
+from .tuner.session.effort import Allowance, allowance, check_limits
+from .tuner.session.interruption import interruption
+from .tuner.session.place import Place, place_of
+from .tuner.session.session import Limits, Searched, Session, TuneSite
+from .tuner.session.shares import shares
 from .tuner.session.undisturbed import undisturbed
-
-DEFAULT_TARGET = "h200"
+from .tuner.workers.shared_lab import SharedLab
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
 _NOT_SHARED = (
@@ -57,25 +55,14 @@ OFFERED = 4.0
 """Times the seconds of a tune that its jobs are open at most: its own search waits while the
 baselines are compiled. They are closed as soon as it ends."""
 
+DOORS = 2.0
+"""Times the seconds of the capture that the end of a tune takes: the model is captured again for
+the best plans, and for what is kept where that is a baseline."""
+
 _ESTIMATED = (
     "{name} has no built-in profile: its rates are estimated from its clocks and sizes; "
     "`planner calibrate` measures them"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the model runs, and for which device it is planned. measured: the plan's figures
-    come from that device; else from the cost model."""
-
-    device: torch.device
-    profile: DeviceProfile
-    measured: bool
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether plans are for a GPU, and the model runs on the CPU."""
-        return not self.measured and self.device.type == "cpu"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,7 +160,7 @@ def tune(
     effort: "quick" (16 trials, 60 s), "default" (64 trials, 180 s) or "thorough" (256 trials,
         900 s). A graph with many groups has at least 4, 10 or 24 trials for each group.
     trials, seconds: in place of the limits of `effort`: the number of kernels to try for each
-        graph, and the time for all graphs together.
+        graph, and the time of the whole tune, in which the modes of torch.compile are compiled too.
     store: path or database URL. None is $PLANNER_STORE, else a file in the user's data folder.
     device: None is the current CUDA device.
     target: plan for this GPU ("h200", "h100", "a100") with the cost model and measure nothing.
@@ -198,6 +185,7 @@ def tune(
     """
     check_limits(trials, seconds)
     allowed = allowance(effort, trials, seconds)
+    wall = Wall(allowed.seconds)
     chosen = None if gpus is None else local_gpus(str(gpus))
     place = place_of(device_among(chosen, device), target)
     if not place.measured and (chosen is not None or ray is not None):
@@ -216,33 +204,21 @@ def tune(
             told.note(_TAKEN.format(device=place.device))
         told.phase("capture", "running the model once")
         turns = Turns.of(call, _addresses(model))
-        captured = turns.watch(
-            lambda: capture_model(
-                model, turns.calls[0], training=training, dynamic=dynamic, numerics=numerics
-            )
-        )
-        turns.restore(0)
+        how = _Capturing(training, dynamic, numerics)
+        captured = how.captured(model, turns, wall)
         for note in captured.notes:
             told.note(note)
-        title = name or _name_of(model)
-        how = training, dynamic, numerics
-        helpers = Helpers(chosen, cluster, jobs)
-        job = _Job(opened, place, title, told, allowed, str(call), model, turns, *how, helpers)
+        title, helpers = name or _name_of(model), Helpers(chosen, cluster, jobs)
+        job = _Job(opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers)
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
-        if place.device.type == "cuda" and place.measured and not interrupted:
-            _refitted(opened, place.profile, told)
-    return Tuned(
-        tuple(Plan.from_json(record.payload) for record in found),
-        tuple(found),
-        captured,
-        place,
-        interrupted,
-        load(model, store=store, dynamic=dynamic or None, numerics=numerics)
-        if place.measured
-        else model,
-        unloadable,
-    )
+        if wall.left_s and not interrupted:
+            _refitted(opened, place, told)
+    run = model
+    if place.measured:
+        run = load(model, store=store, dynamic=dynamic or None, numerics=numerics)
+    plans = tuple(Plan.from_json(record.payload) for record in found)
+    return Tuned(plans, tuple(found), captured, place, interrupted, run, unloadable)
 
 
 def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:
@@ -274,58 +250,42 @@ def _unloadable(captured: CapturedModel) -> str | None:
     return next((text for text in differences if text is not None), None)
 
 
-def _refitted(store: Store, profile: DeviceProfile, told: Progress) -> None:
+def _refitted(store: Store, place: Place, told: Progress) -> None:
     """The profile fitted to the trials, where it is time and helps. The plans are in the store
     by now: that it cannot be fitted is told, not raised."""
+    if place.device.type != "cuda" or not place.measured:
+        return
     try:
-        said = refitted_after_tune(store, shipped(profile.to_json()))
+        said = refitted_after_tune(store, shipped(place.profile.to_json()))
     except (FusionplanError, StoreError, ValueError) as error:
         said = f"the cost model's profile was not fitted: {error}"
     if said is not None:
         told.note(said)
 
 
-def check_limits(trials: int | None, seconds: float | None) -> None:
-    """Raises FusionplanError for limits under which nothing could be tried."""
-    if trials is not None and trials < 1:
-        raise FusionplanError(f"trials = {trials}: give at least 1")
-    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise FusionplanError(f"seconds = {seconds}: give a positive number")
+@dataclass(frozen=True, slots=True)
+class _Capturing:
+    """How a model is captured; see `tune`."""
 
+    training: bool
+    dynamic: bool
+    numerics: Numerics
 
-def place_of(device: str | torch.device | None, target: str | None) -> Place:
-    """The device to run on and the profile to plan for. Raises DeviceError for an unknown or
-    absent device, or an unknown target."""
-    found = _device(device)
-    if target is not None:
-        return Place(found, builtin(target), False)
-    if found.type == "cuda":
-        return Place(found, profile_of(found), True)
-    if interpreted():  # Triton's interpreter runs kernels on the CPU: a rehearsal
-        return Place(found, profile_of(found), True)
-    return Place(found, builtin(DEFAULT_TARGET), False)
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise DeviceError(f"unknown device {device!r}: give cuda, cuda:N or cpu") from error
-    if found.type not in ("cuda", "cpu"):
-        raise DeviceError(f"device {found} cannot be planned for: give cuda, cuda:N or cpu")
-    if found.type == "cpu":
-        return found
-    if not torch.cuda.is_available():
-        raise DeviceError(
-            f"device {found}: torch {torch.__version__} finds no CUDA device; --device cpu or "
-            "--target h200 plans by the cost model"
+    def captured(self, model: Callable[..., Any], turns: Turns, wall: Wall) -> CapturedModel:
+        """What capturing takes, the end of the tune will take again."""
+        left_s = wall.left_s
+        captured = turns.watch(
+            lambda: capture_model(
+                model,
+                turns.calls[0],
+                training=self.training,
+                dynamic=self.dynamic,
+                numerics=self.numerics,
+            )
         )
-    count, index = torch.cuda.device_count(), found.index
-    if index is not None and index >= count:
-        raise DeviceError(f"there is no device {found}: give one of cuda:0 to cuda:{count - 1}")
-    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+        turns.restore(0)
+        wall.keep_for_the_end(DOORS * (left_s - wall.left_s))
+        return captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,13 +297,12 @@ class _Job:
     name: str
     progress: Progress
     allowed: Allowance
+    wall: Wall
     inputs: str
     """Types and shapes of the call, for people."""
     model: Callable[..., Any]
     turns: Turns
-    training: bool
-    dynamic: bool
-    numerics: Numerics
+    how: _Capturing
     helpers: Helpers
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
@@ -353,14 +312,12 @@ class _Job:
             return self._modelled(captured)
         baselines = self._baselines()
         found: list[tuple[Session, Searched]] = []
-        until = time.monotonic() + self.allowed.seconds
-        # What compiling the baselines took is not taken from the graphs.
-        least = self.allowed.seconds / max(1, len(captured.parts))
-        with _interruption() as interrupted:
-            with self._shared(captured) as jobs:
+        own = shares(captured.parts, self.place.profile)
+        with interruption() as interrupted:
+            with self._shared(captured) as jobs, ExitStack() as stack:
+                site = TuneSite(SharedLab(stack)) if len(captured.parts) > 1 else TuneSite()
                 for number, part in enumerate(captured.parts):
-                    left = max(least, (until - time.monotonic()) / (len(captured.parts) - number))
-                    session = self._session(captured, number, left, jobs[number])
+                    session = self._session(captured, number, own[number], jobs[number], site)
                     try:
                         with torch.set_grad_enabled(False):
                             searched = session.searched(self.place.profile, baselines, part.stage)
@@ -396,16 +353,24 @@ class _Job:
 
     def _baselines(self) -> Baselines:
         # The modes of torch.compile do not keep eager's roundings.
-        keeps = self.numerics == "fast" and self.place.device.type == "cuda"
+        keeps = self.how.numerics == "fast" and self.place.device.type == "cuda"
         modes = MODES if keeps else ()
-        given = model_baselines(self.model, self.turns, modes, self.training)
-        return Baselines(given, self.progress)
+        given = model_baselines(self.model, self.turns, modes, self.how.training)
+        made = Baselines(given, self.progress, wall=self.wall)
+        if self.place.device.type == "cuda":
+            made.left_out |= {mode: ROUNDS for mode in MODES if mode not in given}
+        return made
 
     def _session(
-        self, captured: CapturedModel, number: int, seconds: float, job: OfferedJob | None = None
+        self,
+        captured: CapturedModel,
+        number: int,
+        share: float,
+        job: OfferedJob | None = None,
+        site: TuneSite | None = None,
     ) -> Session:
         part = captured.parts[number]
-        limits = Limits(self.allowed.trials, seconds, each=self.allowed.each)
+        limits = Limits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
         title = self._title(captured, number)
         static = _addresses(self.model)
         about = {"stage": part.stage, "inputs": self.inputs}
@@ -413,8 +378,11 @@ class _Job:
             *(part.captured, part.inputs, self.store, limits, self.progress, title),
             compilers=self.helpers.compilers,
             static=static,
+            site=site or TuneSite(),
             about=about,
             job=job,
+            wall=self.wall,
+            share=share,
         )
 
     def _title(self, captured: CapturedModel, number: int) -> str:
@@ -443,8 +411,9 @@ class _Job:
             self._door,
             Ring(first.stopwatch(self.place.profile), self.turns, first.rules),
             self.progress,
-            self.training,
+            self.how.training,
             conditions=first.conditions,
+            wall=self.wall,
         )
         try:
             return decision.plans()
@@ -453,7 +422,7 @@ class _Job:
 
     def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
         run: Callable[..., Any] = pinned(
-            self.model, plans, dynamic=self.dynamic or None, numerics=self.numerics
+            self.model, plans, dynamic=self.how.dynamic or None, numerics=self.how.numerics
         )
         return run
 
@@ -473,11 +442,10 @@ class _Job:
     def _modelled(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The cost model's plans, as `run`; what was measured is not replaced by them."""
         records: list[PlanRecord] = []
-        share = self.allowed.seconds / max(1, len(captured.parts))
-        with _interruption() as interrupted:
+        with interruption() as interrupted:
             for number in range(len(captured.parts)):
                 try:
-                    self._session(captured, number, share).modelled(self.place.profile)
+                    self._session(captured, number, 1.0).modelled(self.place.profile)
                 except KeyboardInterrupt:
                     if not records:
                         raise
@@ -504,27 +472,6 @@ def _addresses(model: Callable[..., Any]) -> frozenset[int]:
     if not isinstance(model, torch.nn.Module):
         return frozenset()
     return frozenset(t.data_ptr() for t in (*model.parameters(), *model.buffers()))
-
-
-@contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Set once Ctrl-C was pressed. A search answers it by ending early with what it has, so the
-    exception alone does not tell those who wait for its result."""
-    pressed = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield pressed
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        pressed.set()
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _name_of(model: Callable[..., Any]) -> str:

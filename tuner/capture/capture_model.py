@@ -27,6 +27,7 @@ from ...planner.capture.capture import (
 from ...planner.capture.layouts import laid_out
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
+from ...planner.capture.writes_in_place import keeps_writes
 from ...planner.errors import ModelError, PlanError
 from ...planner.graph.graph import Numerics, key
 from ...planner.graph.ops import is_compute
@@ -237,6 +238,7 @@ class _Collector:
             inference_compiler=lambda g, _: self._compile(g, "inference", source),
             partition_fn=partition,
             decompositions=decompositions(),
+            keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
         chosen = attention_chosen(gm, self._numerics)
         compiled: Callable[..., Any] = compiler(chosen, inputs)

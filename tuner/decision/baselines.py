@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...planner.capture.capture import Captured
-from ...planner.graph.graph import INPUT, Graph
+from ...planner.capture.capture import Captured, Stage
+from ...planner.graph.graph import INPUT, Graph, key
 from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
+from ...planner.runtime.cudagraph import GraphedExecutor
+from ...planner.runtime.executor import Executor
 from ..capture.capture_model import Model, run_step
 from ..capture.rotating_inputs import Turns
 from ..measure.contest import TurnCall
+from ..measure.time_limit import OutOfTime, stopped_after
+from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..trial.inputs import DATA_SETS, make
@@ -29,47 +33,87 @@ from ..workers.assembler import as_in_workers
 
 EAGER = "eager"
 
+_TUNED = "max-autotune"
+TUNED_TIMES = 2.0
+"""Times the seconds of the quickest mode that one takes at least which tunes its products too: an
+estimate, by which it is not begun where it would only be cut off."""
+
+NO_TIME = "it was not begun, for the time of the tune was over"
+ROUNDS = 'it keeps none of eager\'s roundings, which numerics="eager" asks for'
+GIVES_INPUTS = "the graph gives one of its inputs as a result"
+ONE_OF_A_STEP = "its CUDA graphs are made for a whole training step"
+CUT_OFF = "the time of the tune was over before it was compiled"
+
 
 @dataclass(slots=True)
 class Baselines:
     """Calls by name, each ready once `warm` has run. One that fails is left out, with a note: that
     torch.compile cannot do the model is no fault of the plan. compiling: around their first calls;
-    for calls that run by a plan nothing is to be changed. kind: what they are, for the progress."""
+    for calls that run by a plan nothing is to be changed. kind: what they are, for the progress.
+    wall: the time that they are a part of. Eager is always run; a mode that would take longer than
+    their share of it is left out. None: there is no limit."""
 
     given: Mapping[str, TurnCall]
     progress: Progress
     compiling: Callable[[], AbstractContextManager[None]] = as_in_workers
     kind: str = "baselines"
+    wall: Wall | None = None
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
+    _took: dict[str, float] = field(default_factory=dict)
+    """Seconds of each mode."""
 
     def warm(self) -> None:
         """Run each twice, which compiles it. Only the first call does anything."""
         if self._warmed:
             return
         self._warmed = True
+        until = self.wall.baselines_until() if self.wall else float("inf")
         with self.compiling():
             for number, (name, call) in enumerate(self.given.items(), 1):
-                self.progress.phase(self.kind, f"compiling {name}, {number} of {len(self.given)}")
-                self._warm(name, call)
+                if self._has_time(name, until):
+                    text = f"compiling {name}, {number} of {len(self.given)}"
+                    self.progress.phase(self.kind, text)
+                    self._warm(name, call, until)
+                else:
+                    self._leave_out(name, NO_TIME)
         if torch.cuda.is_available():
             # What compiling and tuning them took, the process that measures candidates needs.
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _warm(self, name: str, call: TurnCall) -> None:
+    def _has_time(self, name: str, until: float) -> bool:
+        """Whether a mode may be compiled by then: none takes less than the quickest one so far."""
+        if self.wall is None or name == EAGER:
+            return True
+        quickest = min(self._took.values(), default=0.0)
+        times = TUNED_TIMES if name.startswith(_TUNED) else 1.0
+        return self.wall.clock() + times * quickest < until
+
+    def _warm(self, name: str, call: TurnCall, until: float) -> None:
+        wall = self.wall if name != EAGER else None
+        began = wall.clock() if wall else 0.0
         try:
-            call(0)
-            call(1)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            with stopped_after(until - began) if wall else nullcontext():
+                call(0)
+                call(1)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+        except OutOfTime:
+            self._leave_out(name, CUT_OFF)
         except Exception as error:  # noqa: BLE001 - the user's model under another compiler
             first = (str(error).strip().splitlines() or [""])[0]
             self.left_out[name] = f"{type(error).__name__}: {first}"
             self.progress.note(f"{name} does not run: {self.left_out[name]}")
         else:
             self.ready[name] = call
+        if wall:
+            self._took[name] = wall.clock() - began
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.left_out[name] = reason
+        self.progress.note(f"{name} is not compared: {reason}")
 
 
 def model_baselines(
@@ -97,29 +141,58 @@ def through(model: Model, turns: Turns, training: bool = False) -> TurnCall:
     return step if training else infer
 
 
-def graph_baselines(captured: Captured, turns: Turns) -> dict[str, TurnCall]:
+def graph_baselines(
+    captured: Captured, turns: Turns, stage: Stage = "inference"
+) -> dict[str, TurnCall]:
     """Baselines made from a captured graph, for a caller that has no model at hand: eager is then
-    the graph with its compositions opened, and Inductor compiles the whole of it."""
+    the graph with its compositions opened, and Inductor compiles the whole of it, in every mode
+    that `modes_left_out` does not name."""
     inputs = [call.args for call in turns.calls]
 
     def eager(turn: int) -> object:
         with torch.no_grad():
             return captured.gm(*inputs[turn % len(inputs)])
 
-    compiled: list[Callable[..., Any]] = []
+    def mode(name: str) -> TurnCall:
+        compiled: list[Callable[..., Any]] = []
 
-    def default(turn: int) -> object:
-        if not compiled:
-            compiled.append(INDUCTOR.captured(captured, MODES[0]))
-        with torch.no_grad():
-            return compiled[0](*inputs[turn % len(inputs)])
+        def call(turn: int) -> object:
+            if not compiled:
+                compiled.append(_compiled(captured, name))
+            with torch.no_grad():
+                return compiled[0](*inputs[turn % len(inputs)])
 
-    calls: dict[str, TurnCall] = {EAGER: eager}
+        return call
+
+    without = modes_left_out(captured, stage)
+    possible = [m for m in MODES if m not in without] if captured.device.type == "cuda" else []
+    return {EAGER: eager} | {name: mode(name) for name in possible}
+
+
+def modes_left_out(captured: Captured, stage: Stage) -> dict[str, str]:
+    """The modes of torch.compile that a captured graph by itself is not compared with, and why. On
+    the CPU there are none to compare with, and nothing is said."""
     graph = captured.graph
-    keeps = graph.numerics == "fast"  # Inductor keeps none of eager's roundings.
-    if keeps and captured.device.type == "cuda" and not {*graph.outputs} & {*graph.inputs}:
-        calls[MODES[0]] = default
-    return calls
+    if captured.device.type != "cuda":
+        return {}
+    if graph.numerics == "eager":
+        return dict.fromkeys(MODES, ROUNDS)
+    if {*graph.outputs} & {*graph.inputs}:
+        return dict.fromkeys(MODES, GIVES_INPUTS)
+    if stage != "inference":
+        # In a CUDA graph both graphs of a step have to agree on where the saved values lie.
+        return {name: ONE_OF_A_STEP for name in MODES if INDUCTOR.owns_cuda_graphs(name)}
+    return {}
+
+
+def _compiled(captured: Captured, mode: str) -> Callable[..., Any]:
+    """A captured graph by a mode of torch.compile. A mode with CUDA graphs has its kernels in one
+    of ours, as it is run where it is kept."""
+    if not INDUCTOR.owns_cuda_graphs(mode):
+        return INDUCTOR.captured(captured, mode)
+    identity = Identity(key(captured.graph), str(captured.device), {})
+    plan = replace(baseline_plan(mode, captured.graph, identity), cudagraph=True)
+    return GraphedExecutor(Executor(captured, plan, captured.device))
 
 
 def baseline_plan(name: str, graph: Graph, identity: Identity, frame: bool = False) -> Plan:

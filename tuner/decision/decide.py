@@ -21,12 +21,13 @@ from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.dispatch import whole_way
 from ...planner.runtime.executor import Executor
+from ...planner.runtime.whole_way import whole_way
 from ..capture.capture_model import Model, Part
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
+from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from .baselines import EAGER, Baselines, baseline_plan, through
@@ -66,7 +67,8 @@ class Entrant:
 class Decision:
     """One decision on all graphs of a model. ring: its turns hold copies of the user's call.
     ours_only: a baseline is kept only where there is nothing of ours. conditions: clocks and
-    temperature, asked for after the contest."""
+    temperature, asked for after the contest. wall: the time of the tune, of which each contest may
+    take half of what is left."""
 
     entrants: Sequence[Entrant]
     baselines: Baselines
@@ -76,6 +78,7 @@ class Decision:
     training: bool = False
     ours_only: bool = False
     conditions: Callable[[], Mapping[str, int]] = dict
+    wall: Wall | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
     def plans(self) -> list[Plan]:
@@ -87,13 +90,17 @@ class Decision:
         if not calls:
             return [entrant.identity.plan((), "searched") for entrant in self.entrants]
         self.progress.phase("contest", "timing the model by its plans, eager and torch.compile")
-        told = self._told(self.ring.contest(calls))
+        told = self._told(self._ring.contest(calls))
         ours = [name for name in own if name in calls]
         winner = _preferred(told, own, ours if self.ours_only else ())
         if winner in own:
             told = replace(told, winner=winner)
         kept, told = (own[winner], told) if winner in own else self._as_kept(winner, told, own)
         return self._measured(kept, told)
+
+    @property
+    def _ring(self) -> Ring:
+        return self.ring.within(self.wall.left_s / 2) if self.wall else self.ring
 
     def _own(self) -> dict[str, Plans]:
         """Ours by name, without those that are as another. None where no kernel of ours runs."""
@@ -150,7 +157,7 @@ class Decision:
         if best in own:
             calls |= self._runs({best: own[best]})
         calls[winner] = self.baselines.ready[winner]
-        again = self._told(self.ring.contest(calls))
+        again = self._told(self._ring.contest(calls))
         chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
         if chosen in own:
             self.progress.note(

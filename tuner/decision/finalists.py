@@ -21,8 +21,8 @@ from ...planner.graph.ops import is_compute
 from ...planner.lowerings.registry import REGIONAL, lowering_of
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.dispatch import whole_way
 from ...planner.runtime.executor import Executor
+from ...planner.runtime.whole_way import whole_way
 from ..gate.gate import Case, Failed, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE

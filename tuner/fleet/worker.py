@@ -21,8 +21,8 @@ from ..progress.progress import Progress
 from ..records.findings import Findings
 from ..records.jobs import Job
 from ..records.ledger import Ledger
-from ..search.config_search import Budget
 from ..search.graph_search import GraphSearch
+from ..search.group_trials import Budget
 from ..search.runoff import Bench
 from ..search.tuned_groups import Identity, Tasks
 from ..workers.lab import Lab

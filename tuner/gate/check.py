@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...planner.graph.graph import INPUT, Graph, Node
-from ...planner.graph.ops import Contraction, Reduction, row
+from ...planner.graph.ops import Contraction, Depthwise, Reduction, Scan, row
 from ..trial.evaluate import evaluate
 from .perturbed import Noise, disturbed, summed
 from .rounding_flips import Doubt
@@ -185,7 +185,7 @@ def _may_sum(node: Node) -> bool:
     """Whether it adds up elements, or is an operation of which nothing is known."""
     kind = row(node)
     opaque = kind is None and node.op != INPUT and node.type is not None
-    return opaque or isinstance(kind, (Reduction, Contraction))
+    return opaque or isinstance(kind, (Reduction, Scan, Contraction, Depthwise))
 
 
 def _is_narrow(graph: Graph) -> bool:

@@ -14,8 +14,19 @@ from typing import Any
 
 import torch
 
+from ...planner.costs.depthwise import taps_of
 from ...planner.graph.graph import Graph, Node, refs
-from ...planner.graph.ops import Cast, Contraction, Pointwise, Reduction, Row, bound, row
+from ...planner.graph.ops import (
+    Cast,
+    Contraction,
+    Depthwise,
+    Pointwise,
+    Reduction,
+    Row,
+    Scan,
+    bound,
+    row,
+)
 from ..trial.evaluate import Evaluator, seeded
 from .slices import CONDITION
 
@@ -71,11 +82,11 @@ class Disturbed(Evaluator):
         if isinstance(kind, (Pointwise, Cast)):
             return self._pointwise(dtype, function, args, named)
         summing = isinstance(kind, Reduction) and kind.monoid.name in _SUMMING
-        if isinstance(kind, Contraction) or summing:
+        if isinstance(kind, (Contraction, Depthwise)) or summing:
             result = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
             result = self._noisy(result, dtype, self._walk[node])
             return self._rounded(result, result, dtype)
-        if kind is None:
+        if kind is None or isinstance(kind, Scan):
             return self._opaque({-1: dtype}, function, args, named)
         return function(*args, **named)
 
@@ -179,6 +190,8 @@ def summed(node: Node, graph: Graph) -> int:
         left = next(iter(refs(bound(node)[kind.left])))
         operand = graph.nodes[left].type
         return operand.shape[-1] if operand else 0
+    if isinstance(kind, Depthwise):
+        return taps_of(graph, node.id)
     source = graph.nodes[node.inputs[0]].type if isinstance(kind, Reduction) else None
     if source is None or node.type is None or not node.type.numel:
         return 0

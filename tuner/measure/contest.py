@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...planner.plan import Contest, Contestant
@@ -89,6 +89,11 @@ class Ring:
     stopwatch: Stopwatch
     turns: Turns
     rules: Rules = field(default_factory=Rules)
+
+    def within(self, seconds: float) -> Ring:
+        """The same with runs of so many seconds at most, where that is less."""
+        budget_s = min(self.rules.budget_s, seconds)
+        return replace(self, rules=replace(self.rules, budget_s=budget_s))
 
     def contest(self, calls: Mapping[str, TurnCall]) -> Contest:
         """All of them in turn, in the order of preference among equals. At least one."""

@@ -62,7 +62,7 @@ class Broken(Exception):
 
 
 class Bench:
-    """Answers requests of the kinds "measure", "duel" and "check"."""
+    """Answers requests of the kinds "measure", "duel", "check" and "release"."""
 
     def __init__(
         self, device: torch.device, timer: Timer, memory_bytes: int, seed: int = 0
@@ -82,14 +82,21 @@ class Bench:
                     return self._check_only(request)
                 case "duel":
                     return self._duel(request)
+                case "release":
+                    self._release()
+                    return {}
         except torch.OutOfMemoryError as error:
-            self._prepared.clear()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self._release()
             return to_json(Rejected(f"out of device memory: {_first_line(error)}", transient=True))
         except Outside as error:
             return to_json(Rejected(f"no inputs could be made up: {_first_line(error)}"))
         raise TunerError(f"the measuring worker cannot do {request['do']!r}")
+
+    def _release(self) -> None:
+        """Let go of the inputs that are kept, and of the device's memory."""
+        self._prepared.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def prepare(self, data: Mapping[str, Any]) -> Prepared:
         """Inputs and references of a group; those of the last few are kept."""

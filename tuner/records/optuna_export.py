@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, get_args, get_type_hints
 
 import optuna
@@ -110,13 +111,18 @@ def _frozen(records: Sequence[TrialRecord]) -> Iterable[FrozenTrial]:
             "outcome": record.outcome,
             "reason": record.reason,
         }
-        yield create_trial(
+        made = create_trial(
             state=state,
             value=record.measured_s if state == TrialState.COMPLETE else None,
             params=chosen,
             distributions={name: distributions[name] for name in chosen},
             user_attrs={k: v for k, v in known.items() if v is not None},
         )
+        # Optuna's times are local ones without a zone, and by default those of the export. The
+        # store has of a trial when it ended and how long it compiled; it does not keep the rest.
+        made.datetime_complete = record.created_at.astimezone().replace(tzinfo=None)
+        made.datetime_start = made.datetime_complete - timedelta(seconds=record.compile_s or 0.0)
+        yield made
 
 
 def _params(config: Mapping[str, Any]) -> dict[str, Any]:

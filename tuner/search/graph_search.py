@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .config_search import Budget
+from dataclasses import replace
+
+from .group_trials import Budget
 from .partition_search import PartitionSearch
 from .region_search import RegionSearch
 from .runoff import Bench
@@ -21,6 +23,10 @@ class GraphSearch:
         self.budget = budget
         self.regional = RegionSearch(tasks, bench, identity)
         self.partitions = PartitionSearch(tasks, bench, budget)
+
+    def end_at(self, until: float) -> None:
+        """The search is over by then, on the clock of its budget."""
+        self.budget = self.partitions.budget = replace(self.budget, until=until)
 
     def run(self) -> None:
         """Search until the budget is spent, or there is nothing left that is worth it."""

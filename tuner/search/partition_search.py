@@ -25,7 +25,9 @@ from ..progress.progress import TrialDone
 from ..records.ledger import compute_count
 from ..trial.outcome import Candidate, Timed
 from ..workers.lab import Group
-from .config_search import SEEDS, Budget, new_study, tune_group
+from .config_search import tune_group
+from .config_study import SEEDS, new_study
+from .group_trials import Budget
 from .runoff import Bench, settle
 from .tuned_groups import Cuts, Groups, Partition, Task, Tasks, measured_s
 
@@ -261,7 +263,7 @@ class PartitionSearch:
             costliest.sort(key=lambda key: -weights[key])
         self._tune_longer(tasks, weights, before, trials, end)
         for key in costliest:
-            if self.bench.findings.of(key).settled is None:
+            if self.bench.findings.of(key).settled is None and not self.budget.is_spent:
                 settle(tasks[key].group, self.bench, self.bench.findings.of(key))
 
     def _tune_longer(

@@ -14,7 +14,7 @@ from ...planner.lowerings.registry import REGIONAL
 from ...planner.plan import GroupPlan, Plan
 from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
-from .config_search import Budget
+from .group_trials import Budget
 from .partition_search import PartitionSearch
 from .runoff import Bench
 from .tuned_groups import Identity, Tasks, plan_of

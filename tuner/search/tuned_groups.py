@@ -126,7 +126,7 @@ class Tasks:
             floor_s = space.floor_s()
         vendors = any(not each.one_by_one for each, _ in calls(part.group))
         made = Task(group, space, modelled, floor_s, vendors)
-        if modelled and not vendors and not part.contracts:
+        if modelled and not vendors and not (part.contracts or part.convolves):
             # One operation after the other, each at the speed of memory.
             framework_s = aten_s(part.group, self.profile)
             if framework_s > SURE * modelled.seconds:

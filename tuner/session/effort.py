@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,3 +39,11 @@ def allowance(effort: str, trials: int | None = None, seconds: float | None = No
         named.seconds if seconds is None else seconds,
         named.each if trials is None else 0,
     )
+
+
+def check_limits(trials: int | None, seconds: float | None) -> None:
+    """Raises FusionplanError for limits under which nothing could be tried."""
+    if trials is not None and trials < 1:
+        raise FusionplanError(f"trials = {trials}: give at least 1")
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise FusionplanError(f"seconds = {seconds}: give a positive number")

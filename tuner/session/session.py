@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,19 +27,20 @@ from ...planner.versions import versions
 from ..capture.capture_model import Call as ModelCall
 from ..capture.capture_model import Part
 from ..capture.rotating_inputs import TURNS, Turns
-from ..decision.baselines import Baselines, graph_baselines, real_inputs
+from ..decision.baselines import Baselines, graph_baselines, modes_left_out, real_inputs
 from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.timing import Stopwatch, conditions, stopwatch_for
+from ..measure.wall import Wall
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress, Silent
 from ..records.findings import Findings
 from ..records.jobs import OfferedJob
 from ..records.ledger import Ledger, device_record, graph_record
 from ..records.optuna_export import mirror
-from ..search.config_search import Budget
 from ..search.graph_search import GraphSearch
+from ..search.group_trials import Budget
 from ..search.runoff import Bench
 from ..search.tuned_groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
 from ..trial.outcome import Candidate, Outcome
@@ -50,14 +50,6 @@ from .effort import EFFORTS
 from .offline import plan_offline
 
 RUNNERS_UP, WITHIN = 3, 1.04
-FINAL_SHARE = 0.2
-"""Of the time, kept for the last measurement."""
-
-SEARCH_SHARE, EACH_S = 0.3, 0.5
-"""Of the time, what the search has at least once the peers are compiled; or seconds for each group,
-up to all of the time. What the peers took beyond the rest is added, for a tune that only compiled
-peers has found nothing."""
-
 ABOUT = "about"
 
 _LEAST_ON_CPU = 2
@@ -68,9 +60,8 @@ RULES_ON_CPU = Rules(least=1, most=1, budget_s=0.0, warm_up=1)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """trials: generated kernels tried in all. seconds: of the whole tune; the last measurement
-    takes place even when they are over, and the search has its share even when compiling the
-    peers took longer (see `SEARCH_SHARE`). seed: of everything random. each: see `Allowance`."""
+    """trials: generated kernels tried in all. seconds: of the whole tune, the baselines included
+    (see `Wall`). seed: of everything random. each: see `Allowance`."""
 
     trials: int = EFFORTS["default"].trials
     seconds: float = EFFORTS["default"].seconds
@@ -139,7 +130,8 @@ class Searched:
 @dataclass(slots=True)
 class Session:
     """One tune of one graph. static: addresses of inputs that stay in place from call to call,
-    such as weights."""
+    such as weights. wall: the time of the tune, None: a new one of `limits.seconds`; share: the
+    part of what is left before its end that is this graph's."""
 
     captured: Captured
     inputs: Sequence[Any]
@@ -153,7 +145,8 @@ class Session:
     about: Mapping[str, str] = field(default_factory=dict)
     job: OfferedJob | None = None
     """The search as others share it."""
-    started: float = field(default_factory=time.monotonic)
+    wall: Wall | None = None
+    share: float = 1.0
 
     def measured(
         self,
@@ -167,8 +160,10 @@ class Session:
         nothing of ours: what runs the forward graph runs the backward graph too."""
         self.inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
         turns = Turns.of(ModelCall(tuple(self.inputs)))
-        make = baselines or partial(graph_baselines, self.captured)
-        contestants = Baselines(make(turns), self.progress)
+        make = baselines or partial(graph_baselines, self.captured, stage=stage)
+        wall = self._begun()
+        contestants = Baselines(make(turns), self.progress, wall=wall)
+        contestants.left_out |= modes_left_out(self.captured, stage)
         found = self.searched(profile, contestants, stage)
         part = Part(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
         decision = Decision(
@@ -179,6 +174,7 @@ class Session:
             self.progress,
             conditions=self.conditions,
             ours_only=stage != "inference",
+            wall=wall,
         )
         try:
             (plan,) = decision.plans()
@@ -192,18 +188,19 @@ class Session:
     ) -> Searched:
         """Search on the device, and the best plans by themselves. The baselines are compiled while
         the first kernels are."""
+        wall = self._begun()
         identity = self._record(profile)
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
             tasks.begin(tasks.first, lab)
-            least_s = self._least_s(tasks)
-            gated = GatedLab(lab, baselines, self.progress, self._until, least_s)
+            gated = GatedLab(lab, baselines)
             bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
-            most = self.limits.trials_of(tasks.different)
-            budget = Budget(most, self._until, gated.clock)
+            # It is given an end when the baselines are compiled.
+            budget = Budget(self.limits.trials_of(tasks.different), clock=wall.clock)
             search = GraphSearch(tasks, bench, identity, budget)
             self._search(search, findings, gated)
+            gated.cancel()
         if self.job is not None:
             self.job.end()
         partitions = search.partitions.best()
@@ -217,7 +214,9 @@ class Session:
                 *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
             ]
         self._tell_what_was_not_tried(tasks, findings, partitions)
+        left_s = wall.left_s
         best = self._finalists(plans, profile, identity, stage)
+        wall.check_s = max(wall.check_s, left_s - wall.left_s)
         if best.best is not None:
             ledger.add_plan(best.best.plan, self.name)
         reason = mirror(self.store, ledger)
@@ -234,6 +233,7 @@ class Session:
         count = TURNS if stage != "backward" else 1
         turns = Turns.of(ModelCall(tuple(self.inputs)), self.static, count)
         ring = Ring(self.stopwatch(profile), turns, self.rules)
+        ring = ring.within(self.share * self._begun().before_end_s / 2)
         arena = Arena(self.captured, self.inputs, identity, ring, self.progress, stage)
         known = self._known(profile)
         try:
@@ -266,11 +266,6 @@ class Session:
     def conditions(self) -> dict[str, int]:
         return {} if self._on_cpu else conditions(self.captured.device.index or 0)
 
-    def _least_s(self, tasks: Tasks) -> float:
-        """Seconds of the search: one group that was not tried can make the plan a slow one."""
-        each = EACH_S * tasks.different
-        return max(SEARCH_SHARE * self.limits.seconds, min(self.limits.seconds, each))
-
     def _tell_what_was_not_tried(
         self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]
     ) -> None:
@@ -290,10 +285,11 @@ class Session:
                 "run them; allow more seconds"
             )
 
-    @property
-    def _until(self) -> float:
-        """When the search ends."""
-        return self.started + self.limits.seconds * (1 - FINAL_SHARE)
+    def _begun(self) -> Wall:
+        """The time of the tune, which runs from the first look at it where it is this graph's."""
+        if self.wall is None:
+            self.wall = Wall(self.limits.seconds)
+        return self.wall
 
     @property
     def _on_cpu(self) -> bool:
@@ -332,6 +328,7 @@ class Session:
             for group, config in search.partitions.ahead():
                 lab.begin(group, config)
             lab.warm()
+            search.end_at(self._begun().search_until(self.share))
             search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in findings.groups.values()):
@@ -395,21 +392,13 @@ def plan_record(
 class GatedLab:
     """A lab whose first measurement waits until the peers are compiled, which happens in this
     process while the compile workers do their first batch: torch.compile tunes on the same
-    device, and neither must run beside the other's measuring. until: when the search ends, on its
-    `clock`, which stands still until least_s of it are left."""
+    device, and neither must run beside the other's measuring."""
 
     lab: Lab
     baselines: Baselines
-    progress: Progress
-    until: float
-    least_s: float
     open: bool = False
-    beyond_s: float = 0.0
     ahead: dict[tuple[str, Config], Pending] = field(default_factory=dict)
     """What was begun before somebody asked for it."""
-
-    def clock(self) -> float:
-        return time.monotonic() - self.beyond_s
 
     @property
     def compilers(self) -> int:
@@ -419,6 +408,11 @@ class GatedLab:
         """Compile it before it is asked for: meanwhile the peers are."""
         if (group.key, config) not in self.ahead:
             self.ahead[group.key, config] = self.lab.compile(group, config)
+
+    def cancel(self) -> None:
+        """Let go of what nobody has asked for."""
+        while self.ahead:
+            self.ahead.popitem()[1].cancel()
 
     def compile(self, group: Group, config: Config) -> Pending:
         begun = self.ahead.pop((group.key, config), None)
@@ -449,7 +443,6 @@ class GatedLab:
         if not self.open:
             self.open = True
             self.baselines.warm()
-            self.beyond_s = max(0.0, self.least_s - (self.until - time.monotonic()))
 
 
 @contextmanager

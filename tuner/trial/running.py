@@ -13,7 +13,7 @@ from ...planner.codegen.source import Program
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph, TensorType
 from ...planner.lower import lower
-from ...planner.lowerings.base import Boxed, Call, GroupSite
+from ...planner.lowerings.base import Boxed, Call, Copied, GroupSite
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
@@ -102,6 +102,9 @@ def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | R
             evaluator = Evaluator(built, device)
             own = built is group
             return _calls(evaluator if own else _matched(evaluator, output_types(group)))
+        case Copied(calls=calls, copy=copy):
+            types = output_types(group)
+            return _calls(_copied(Evaluator(calls, device), Kernels(copy, device), types))
     kernels = Kernels(built, device)
     return Loaded(kernels.bind, kernels)
 
@@ -121,6 +124,17 @@ def _matched(
     def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         results = function(*inputs)
         return [match(r, t.shape, t.stride) for r, t in zip(results, types, strict=True)]
+
+    return run
+
+
+def _copied(
+    function: Callable[..., Sequence[torch.Tensor]], copy: Kernels, types: Sequence[TensorType]
+) -> Callable[..., Sequence[torch.Tensor]]:
+    """The function with its results copied by kernels of ours."""
+
+    def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return copy.bind(function(*inputs), [empty(kind, copy.device) for kind in types])()
 
     return run
 

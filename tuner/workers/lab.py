@@ -42,6 +42,8 @@ from .ranking import Begun, Ranking
 
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
+RELEASE_S = 5.0
+"""Most seconds of waiting for the measuring worker to let go of what it keeps."""
 DUEL_BUDGET_S = 0.4
 
 
@@ -192,6 +194,8 @@ class WorkerLab:
             ),
         }
         self.pool = Pool(roles)
+        self._asked = False
+        """Whether the measuring worker was asked for anything."""
         self._suspects: set[tuple[str, Candidate]] = set()
         """What failed for a cause that may lie outside of it: alone in a process next time."""
 
@@ -260,6 +264,12 @@ class WorkerLab:
             return str(answer["checked"])
         return _failed(_outcome(answer))
 
+    def release(self) -> None:
+        """Have the measuring worker let go of the device's memory. One that is still at a request,
+        as after Ctrl-C, is not waited for."""
+        if self._asked:
+            wait([self.pool.submit("measure", {"do": "release"})], timeout=RELEASE_S)
+
     def close(self) -> None:
         self.pool.close()
 
@@ -268,6 +278,7 @@ class WorkerLab:
     ) -> Future[Answer]:
         slow = any(lowering_of(c).slow for c in candidates)
         limit = 180.0 if slow else None
+        self._asked = True
         return self.pool.submit("measure", request, limit, alone=alone)
 
     def __enter__(self) -> WorkerLab:

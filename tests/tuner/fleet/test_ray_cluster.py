@@ -22,8 +22,8 @@ from fusionplan.tuner.progress.progress import Silent
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import Ledger, device_record
-from fusionplan.tuner.search.config_search import Budget
 from fusionplan.tuner.search.graph_search import GraphSearch
+from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.runoff import Bench
 from fusionplan.tuner.search.tuned_groups import Identity, Partition, Tasks
 from sqlalchemy import create_engine, make_url

@@ -15,7 +15,8 @@ from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.records import ledger as ledgers
 from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
-from fusionplan.tuner.search.config_search import Budget, tune_group
+from fusionplan.tuner.search.config_search import tune_group
+from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.runoff import Bench
 from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Failure, Resources, Timed
 from fusionplan.tuner.workers.lab import Group

@@ -1,9 +1,10 @@
 """The search for a group's config: on times from a formula, with a real store."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.records.machine_code import Compiled
 from fusionplan.tuner.records.optuna_export import mirror
-from fusionplan.tuner.search.config_search import AGAIN, Budget, tune_group
+from fusionplan.tuner.search.config_search import tune_group
+from fusionplan.tuner.search.config_study import AGAIN
+from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.runoff import Bench
 from fusionplan.tuner.trial.outcome import (
     ATEN,
@@ -32,7 +35,7 @@ from fusionplan.tuner.trial.outcome import (
     Wrong,
 )
 from fusionplan.tuner.workers.lab import Duel, Group
-from tuner_fakes import FakeLab
+from tuner_fakes import Done, FakeLab
 from tuner_graphs import attention, pointwise, softmax
 
 H200 = builtin("h200")
@@ -347,6 +350,15 @@ def test_trials_appear_in_optunas_tables(store: Store):
     assert states == {"COMPLETE", "FAIL"}
     assert len(study.trials) == 12
     assert store.problems() == []
+    # When each was tried and how long it took, by the store; not the moment of the export.
+    kept = {t.id: t for t in store.trials()}
+    for trial in study.trials:
+        record = kept[trial.user_attrs["trial"]]
+        took = timedelta(seconds=record.compile_s or 0.0)
+        assert abs(trial.duration - took) < timedelta(milliseconds=1)
+        assert trial.datetime_complete.timestamp() == pytest.approx(
+            record.created_at.timestamp(), abs=1e-3
+        )
     # A later tune may try what this one did not.
     (first, *_) = (r for r in ledger.written if r.config["lowering"] == "triton")
     config = {**first.config, "reduction": "nested", "programs": 264, "access": "descriptor"}
@@ -480,3 +492,28 @@ def test_known_outcomes_survive_the_store(store: Store):
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
     known = ledger.open(Group.of(GRAPH, "g"))
     assert [type(k.outcome) for k in known] == [Timed, *[Crashed] * 4]
+
+
+def test_a_kernel_that_compiles_for_long_is_not_waited_for_beyond_the_time(store: Store):
+    now, waited = [0.0], []
+
+    class Stuck(FakeLab):
+        """Its compiler never ends."""
+
+        def compile(self, group: Group, config: Config) -> Done:
+            pending = super().compile(group, config)
+            pending.done = lambda: False
+            return pending
+
+        def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
+            waited.append(timeout_s)
+            now[0] += timeout_s or 1e9
+
+    group = Group.of(GRAPH, "softmax")
+    store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
+    bench = Bench(lab := Stuck(warps), ledger, Findings(), Recording())
+    found = tune_group(group, space_of(GRAPH, H200), bench, Budget(8, 5.0, lambda: now[0]))
+    assert waited == [5.0]
+    assert [candidate for _, candidate in lab.measured] == [ATEN]
+    assert found.best is not None

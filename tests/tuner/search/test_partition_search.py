@@ -11,7 +11,7 @@ from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.records.ledger import Ledger, compute_count, device_record, graph_record
-from fusionplan.tuner.search.config_search import Budget
+from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.partition_search import COVERS, PartitionSearch
 from fusionplan.tuner.search.runoff import Bench
 from fusionplan.tuner.search.tuned_groups import Identity, Tasks, measured_s, plan_of
@@ -120,7 +120,7 @@ def layers(count: int) -> Graph:
         top = add("aten.amax.default", last, (1,), True, kind=r)
         exp = add("aten.exp.default", add("aten.sub.Tensor", last, top))
         total = add("aten.sum.dim_IntList", exp, (1,), True, kind=r)
-        last = add("aten.cumsum.default", add("aten.div.Tensor", exp, total), 0)
+        last = add("aten.logcumsumexp.default", add("aten.div.Tensor", exp, total), 0)
     return Graph(tuple(nodes), (last.node,))
 
 
@@ -179,7 +179,7 @@ def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
         for op in ["aten.sin.default"] * length:
             nodes.append(Node(len(nodes), f"n{len(nodes)}", op, (Ref(len(nodes) - 1),), type=t))
         scan = (Ref(len(nodes) - 1), 0)
-        nodes.append(Node(len(nodes), f"n{len(nodes)}", "aten.cumsum.default", scan, type=t))
+        nodes.append(Node(len(nodes), f"n{len(nodes)}", "aten.logcumsumexp.default", scan, type=t))
     graph = Graph(tuple(nodes), (len(nodes) - 1,))
     now = [0.0]
 
@@ -203,7 +203,7 @@ def test_a_group_that_disappoints_gets_the_time(store: Store):
     t = dense(1 << 12, 512)
     nodes, ops = [Node(0, "x", "input", type=t)], ("sin", "cos", "exp")
     for op in ops:
-        for name, more in ((op, ()), ("cumsum", (0,))):
+        for name, more in ((op, ()), ("logcumsumexp", (0,))):
             given = (Ref(len(nodes) - 1), *more)
             nodes.append(Node(len(nodes), f"n{len(nodes)}", f"aten.{name}.default", given, type=t))
     graph = Graph(tuple(nodes), (len(nodes) - 1,))
@@ -242,7 +242,7 @@ def test_a_graph_with_nothing_to_fuse(store: Store):
     graph = Graph(
         (
             Node(0, "x", "input", type=t),
-            Node(1, "cumsum", "aten.cumsum.default", (Ref(0), 0), type=t),
+            Node(1, "logcumsumexp", "aten.logcumsumexp.default", (Ref(0), 0), type=t),
         ),
         (1,),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,11 +11,12 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.dispatch import whole_way
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.whole_way import whole_way
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision
+from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import Recording
 from fusionplan.tuner.session import session as session_module
 from fusionplan.tuner.session.session import Limits, Session, TuneSite
@@ -175,8 +175,8 @@ def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
 
 
 @pytest.mark.parametrize("each_s", [0.0, 50.0])
-def test_peers_that_compile_for_long_leave_the_search_its_share(
-    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch, each_s: float
+def test_a_search_for_which_the_peers_left_no_time_tries_something(
+    store: Store, graph: Captured, each_s: float
 ):
     now = [0.0]
 
@@ -184,14 +184,32 @@ def test_peers_that_compile_for_long_leave_the_search_its_share(
         now[0] += each_s
         return 3.0
 
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    site = TuneSite(OpenLab(FakeLab(wide)), lambda device, l2: FakeStopwatch())
-    tuning = Session(
-        graph, (X, B), store, Limits(8, 40.0), Recording(), "m", site=site, started=0.0
-    )
+    tuning = session(store, graph, FakeLab(wide))
+    tuning.wall = Wall(40.0, lambda: now[0])
     plan = tuning.measured(H200, baselines(eager=slow))
     assert now[0] >= 2 * each_s
     assert [group.lowering for group in plan.groups] == ["triton"]
+
+
+@pytest.mark.parametrize("mode_s", [0.0, 30.0])
+def test_what_the_peers_take_is_missing_for_the_search(
+    store: Store, graph: Captured, mode_s: float
+):
+    compiled: list[object] = []
+
+    def mode() -> float:
+        compiled.append(mode)
+        return 3.0
+
+    def now() -> float:
+        return 4.0 * len(lab.measured) + mode_s * bool(compiled)
+
+    lab = FakeLab(wide)
+    tuning = session(store, graph, lab, trials=100)
+    tuning.wall = Wall(60.0, now)
+    tuning.measured(H200, baselines(eager=3.0, default=mode))
+    assert 4.0 * len(lab.measured) >= 0.5 * (60.0 - mode_s)
+    assert now() <= 60.0
 
 
 def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
@@ -206,7 +224,7 @@ def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
 
 def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
     """Two groups, which no kernel joins: both have work for the compilers before the first peer."""
-    given = captured(lambda x: torch.cumsum(torch.exp(x) + 1, 0).sin() * 2, X)
+    given = captured(lambda x: torch.logcumsumexp(torch.exp(x) + 1, 0).sin() * 2, X)
     counts: list[set[str]] = []
     lab = FakeLab(wide)
     begun: list[str] = []
@@ -247,7 +265,7 @@ def test_when_every_kernel_is_wrong_the_graph_runs_as_eager(store: Store, graph:
 
 
 def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
-    graph = captured(lambda x, b: x.cumsum(0), X, B)
+    graph = captured(lambda x, b: x.logcumsumexp(0), X, B)
     lab = FakeLab(wide)
     plan = session(store, graph, lab).measured(H200, baselines(eager=2.0, default=1.0))
     assert not lab.measured

@@ -1,0 +1,148 @@
+"""One budget for a whole tune: what is spent is missing, what is left goes on."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from fusionplan.planner.costs.device import builtin
+from fusionplan.tuner.capture.capture_model import Part
+from fusionplan.tuner.decision.baselines import CUT_OFF, NO_TIME, Baselines
+from fusionplan.tuner.measure.time_limit import OutOfTime, stopped_after
+from fusionplan.tuner.measure.wall import Wall
+from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.session.shares import shares
+from tuner_fakes import captured
+
+H200 = builtin("h200")
+
+
+def test_what_one_takes_is_missing_and_what_it_leaves_goes_on():
+    now = [100.0]
+    wall = Wall(100.0, lambda: now[0])
+    assert wall.before_end_s == pytest.approx(85.0)
+    assert wall.baselines_until() == pytest.approx(100.0 + 51.0)
+    now[0] += 25.0
+    assert wall.search_until(0.5) == pytest.approx(now[0] + 0.85 * 30.0)
+    now[0] += 10.0  # of the 30
+    assert wall.search_until(1.0) == pytest.approx(now[0] + 0.85 * 50.0)
+    wall.check_s = 20.0  # the plans of the first graph took so long
+    assert wall.search_until(1.0) == pytest.approx(now[0] + 30.0)
+    now[0] += 500.0
+    assert wall.left_s == wall.before_end_s == 0.0
+    assert wall.search_until(1.0) == pytest.approx(now[0] + 5.0)
+
+
+def test_a_model_that_takes_long_to_capture_has_more_kept_for_the_end():
+    wall = Wall(100.0, lambda: 0.0)
+    for seconds, kept in [(5.0, 15.0), (30.0, 30.0), (20.0, 30.0), (90.0, 40.0)]:
+        wall.keep_for_the_end(seconds)
+        assert wall.kept_s == pytest.approx(kept)
+
+
+def test_graphs_have_shares_by_their_time():
+    small = captured(lambda x: torch.relu(x) + 1, torch.randn(64, 64))
+    large = captured(lambda x: torch.softmax(x, -1), torch.empty(1 << 14, 1 << 12))
+    parts = [Part(str(i), graph, (), "inference") for i, graph in enumerate((small, large, small))]
+    first, second, third = shares(parts, H200)
+    assert third == 1.0  # all that is left
+    assert second > 0.9
+    assert 0.05 < first < 0.1  # its least: a fifth of a third
+    assert shares(parts[:1], H200) == [1.0]
+    assert shares([], H200) == []
+
+
+@contextmanager
+def as_it_is() -> Iterator[None]:
+    yield
+
+
+def warmed(seconds: float, calls: dict[str, Callable[[], object]], clock: Callable[[], float]):
+    told = Recording()
+    given = {name: lambda turn, call=call: call() for name, call in calls.items()}
+    found = Baselines(given, told, as_it_is, wall=Wall(seconds, clock))
+    found.warm()
+    assert all(any(name in note for note in told.of("note")) for name in found.left_out)
+    return found
+
+
+def test_a_mode_for_which_there_is_no_time_is_not_begun():
+    now, begun = [0.0], []
+
+    def takes(name: str, seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            now[0] += seconds * (name not in begun)
+            begun.append(name)
+
+        return call
+
+    modes = {"default": 20.0, "reduce-overhead": 15.0, "max-autotune": 5.0}
+    calls = {"eager": takes("eager", 1.0)} | {n: takes(n, s) for n, s in modes.items()}
+    found = warmed(100.0, calls, lambda: now[0])  # 51 s are the baselines'
+    assert [*found.ready] == ["eager", "default", "reduce-overhead"]
+    assert found.left_out == {"max-autotune": NO_TIME}  # it takes 30 s at least, 15 are left
+    assert "max-autotune" not in begun
+
+
+def test_a_mode_that_takes_longer_than_there_is_time_is_cut_off():
+    def swallows() -> None:
+        while True:
+            time.sleep(0.01)
+
+    began = time.monotonic()
+    calls = {"eager": lambda: None, "default": swallows, "reduce-overhead": lambda: None}
+    found = warmed(1.0, calls, time.monotonic)
+    assert time.monotonic() - began < 1.0
+    assert [*found.ready] == ["eager"]
+    assert found.left_out == {"default": CUT_OFF, "reduce-overhead": NO_TIME}
+
+
+def test_without_a_limit_every_mode_is_compiled():
+    found = Baselines({"eager": lambda turn: 0, "default": lambda turn: 1}, Recording(), as_it_is)
+    found.warm()
+    assert [*found.ready] == ["eager", "default"]
+
+
+def test_a_block_is_ended_even_in_code_that_swallows_exceptions(monkeypatch: pytest.MonkeyPatch):
+    from fusionplan.tuner.measure import time_limit
+
+    monkeypatch.setattr(time_limit, "AGAIN_S", 0.05)
+    before, began, swallowed = signal.getsignal(signal.SIGALRM), time.monotonic(), []
+
+    def swallows() -> None:
+        while True:
+            try:
+                time.sleep(5.0)
+            except BaseException:
+                if swallowed:
+                    raise
+                swallowed.append(True)
+
+    with pytest.raises(OutOfTime), stopped_after(0.05):
+        swallows()
+    assert time.monotonic() - began < 2.0
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_another_threads_block_and_another_users_timer_are_left_alone():
+    seen: list[str] = []
+
+    def block() -> None:
+        with stopped_after(0.01):
+            time.sleep(0.05)
+        seen.append("thread")
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join()
+    signal.setitimer(signal.ITIMER_REAL, 100.0)
+    try:
+        block()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 90
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert seen == ["thread"] * 2

@@ -1,0 +1,63 @@
+"""The seconds of a whole tune: one budget on the wall clock, which all of its work spends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+END_SHARE, MOST_END_SHARE = 0.15, 0.4
+"""Of all seconds, at least and at most, kept for the comparison of whole models at the end."""
+
+BASELINES_SHARE = 0.6
+"""Of what is left before the end, the most that compiling the baselines may take."""
+
+CHECK_SHARE = 0.15
+"""Of a graph's time, kept at least to check its best plans and to time them by themselves."""
+
+LEAST_SHARE = 0.05
+"""Of all seconds, what a search has at least, even where the baselines have left it none: its first
+kernels are compiled by then."""
+
+
+@dataclass(slots=True)
+class Wall:
+    """What is left of a tune's time. Whoever needs some asks what is left then, so that what one
+    takes is missing for those who come later, and what it leaves is theirs."""
+
+    seconds: float
+    """Of the whole tune, from now on."""
+    clock: Callable[[], float] = time.monotonic
+    kept_s: float = field(init=False)
+    """Seconds kept for the end."""
+    check_s: float = 0.0
+    """The longest that checking the best plans of a graph has taken so far."""
+    _until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._until = self.clock() + self.seconds
+        self.kept_s = END_SHARE * self.seconds
+
+    def keep_for_the_end(self, seconds: float) -> None:
+        """The end is known to take so long; more than it has been given is kept, to a limit."""
+        self.kept_s = min(MOST_END_SHARE * self.seconds, max(self.kept_s, seconds))
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until - self.clock())
+
+    @property
+    def before_end_s(self) -> float:
+        """What is left without what is kept for the end."""
+        return max(0.0, self.left_s - self.kept_s)
+
+    def baselines_until(self) -> float:
+        """When compiling the baselines, which begins now, has to be over."""
+        return self.clock() + BASELINES_SHARE * self.before_end_s
+
+    def search_until(self, share: float) -> float:
+        """When a search that begins now ends, of a graph that is given this part of what is left:
+        its plans are checked in that time, too."""
+        own_s = share * self.before_end_s
+        search_s = own_s - max(CHECK_SHARE * own_s, self.check_s)
+        return self.clock() + max(search_s, LEAST_SHARE * self.seconds)

@@ -1,0 +1,23 @@
+"""The share of a tune's time that each graph of a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...planner.costs.device import DeviceProfile
+from ...planner.covers.cover import cover_s
+from ..capture.capture_model import Part
+
+LEAST = 0.2
+"""Of an equal share, what a graph has at least: the model may be wrong about it."""
+
+
+def shares(parts: Sequence[Part], profile: DeviceProfile) -> list[float]:
+    """For each graph its part of what is left when its turn comes: as its time in a call of the
+    model, by a quick look of the cost model, is to that of the graphs that still come."""
+    if len(parts) < 2:
+        return [1.0] * len(parts)
+    seconds = [cover_s(part.captured.graph, profile) * part.times for part in parts]
+    least = LEAST * sum(seconds) / len(parts)
+    stakes = [max(each, least, 1e-9) for each in seconds]
+    return [stake / sum(stakes[number:]) for number, stake in enumerate(stakes)]
