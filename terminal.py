@@ -70,7 +70,11 @@ def data_console(file: IO[str], width: int | None = None) -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                own = segment.control is not None
-                yield segment if own else segment._replace(text=escaped(segment.text))
+                if segment.control is not None:
+                    yield segment
+                    continue
+                # rich drops colours alone for NO_COLOR, and leaves bold.
+                style = None if self.no_color else segment.style
+                yield segment._replace(text=escaped(segment.text), style=style)
 
     return DataConsole(file=file, width=width, highlight=False, markup=False, emoji=False)

@@ -14,7 +14,7 @@ from . import render
 
 if TYPE_CHECKING:
     from ..planner.plan import Contest, Contestant, Plan
-    from ..tuning import Place
+    from ..tuner.session.place import Place
 
 PLAN = "plan"
 
@@ -65,7 +65,7 @@ def beside(
 ) -> Beside:
     """Measure for so many seconds. Raises PlanError where a graph has no stored plan, ModelError,
     and DeviceError where there is nothing to measure on."""
-    from ..tuning import place_of
+    from ..tuner.session.place import place_of
     from .modelfile import load_model
 
     place = place_of(device, None)

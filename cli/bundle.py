@@ -69,7 +69,7 @@ def bundle(
     from ..bundles.signing import private_key, shown
     from ..planner.runtime.compile import Target
     from ..tuner.capture.capture_model import capture_model
-    from ..tuning import place_of
+    from ..tuner.session.place import place_of
     from .modelfile import load_model
 
     private = private_key()
@@ -93,21 +93,24 @@ def bundle(
     code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
     size = write(output, Contents(records, code, {"model": named.name}), private)
     others = from_others(plans)
+    signer = shown(private.public)
     if json:
-        about = {"file": str(output), "bytes": size, "signer": shown(private.public)}
+        about = {"file": str(output), "bytes": size, "signer": signer}
         made = {"machine_code": len(code.kernels), "host_modules": len(code.host)}
         render.print_json(about | made | {"plans": [r.key for r, _ in found], "inductor": others})
         return
-    render.out().print(f"{output}: {words(records)}", soft_wrap=True)
-    made_with = render.pairs(dict(code.maker))
-    render.out().print(
-        f"machine code of {len(code.kernels)} kernels for {place.profile.name}, made with "
-        f"{made_with}; {size:,} bytes",
-        soft_wrap=True,
-    )
-    if others:
-        render.out().print(f"{others} groups are torch.compile's, which compiles them at the start")
-    render.out().print(f"signed by {shown(private.public)}", soft_wrap=True)
+    made_with = f"{place.profile.name}, made with {render.pairs(dict(code.maker))}"
+    lines = [
+        f"{output}: {words(records)}",
+        f"machine code of {len(code.kernels)} kernels for {made_with}; {size:,} bytes",
+        *(
+            [f"{others} groups are torch.compile's, which compiles them at the start"]
+            * bool(others)
+        ),
+        f"signed by {signer}",
+    ]
+    for line in lines:
+        render.out().print(line, soft_wrap=True)
 
 
 def _plan(

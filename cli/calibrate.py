@@ -64,7 +64,7 @@ def _measured(device: str | None, seconds: float) -> Calibration:
     from ..planner.errors import DeviceError
     from ..tuner.measure.calibrate import DeviceMeter
     from ..tuner.measure.calibrate import calibrate as measure
-    from ..tuning import place_of
+    from ..tuner.session.place import place_of
 
     place = place_of(device, None)
     if place.device.type != "cuda":

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from ..planner.explanation import (
-        Alone,
         Boundary,
         Denied,
         Explanation,
@@ -46,11 +45,12 @@ if TYPE_CHECKING:
         Otherwise,
         Side,
         Tensor,
+        UngroupedNode,
     )
     from ..planner.graph.graph import Graph, Numerics
     from ..planner.plan import Chosen, GroupPlan, Plan
     from ..tuner.capture.capture_model import CapturedModel, Part
-    from ..tuning import Place
+    from ..tuner.session.place import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def captured_model(
     numerics: Numerics,
 ) -> tuple[str, CapturedModel, Place]:
     from ..tuner.capture.capture_model import capture_model
-    from ..tuning import place_of
+    from ..tuner.session.place import place_of
     from .modelfile import load_model
 
     place = place_of(device, target)
@@ -364,7 +364,7 @@ def _figures(group: GroupExplanation) -> Table:
     return made
 
 
-def _alone(alone: Alone) -> str:
+def _alone(alone: UngroupedNode) -> str:
     operation = alone.operation
     return f"%{operation.node} {operation.name}: {_otherwise(alone.otherwise)}"
 

@@ -28,9 +28,9 @@ def export(
 ) -> None:
     """Write plans with their graphs, kernels' keys and trials to one file, signed with your key.
 
-    No code is in it. `planner import` takes it into another store, and fusionplan.load(model,
-    bundle=FILE) runs by it as it is. The profiles of the plans' devices are in
-    it too: a store that has profiles of its own keeps them.
+    `planner import` takes it into another store, and fusionplan.load(model, bundle=FILE) runs by
+    the file itself. It has no machine code: that is what `planner bundle` adds. It also has the
+    profiles of the plans' devices; a store that has profiles of its own keeps those.
     """
     from ..bundles.contents import Contents, plan_kernels, write
     from ..bundles.signing import private_key, shown

@@ -6,9 +6,11 @@ A command's module is imported when the command runs, and heavy libraries when t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -58,10 +60,24 @@ _EPILOG = "\n\n".join(
 )
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python looks for garbage again and again while modules make objects, and finds none. That is
+    a sixth of the time in which `show` and `history` start."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
 def command(name: str) -> Any:
     """The command of this name, as typer makes it of the function in its module."""
     own = name.replace("-", "_") + "_" * iskeyword(name)
-    function = getattr(import_module(f".{own}", __package__), own)
+    with _no_collection():
+        function = getattr(import_module(f".{own}", __package__), own)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(name, short_help=COMMANDS[name])(function)
     return typer.main.get_command(app)

@@ -28,7 +28,8 @@ error is one line on stderr. With `--json` it is also a document on stdout: its 
 `code`, `name` and `message`.
 
 Tables fit the terminal. Sentences are wrapped; words and keys are not broken. If a table is too
-wide for that, each row is printed as a block of lines. `NO_COLOR=1` prints without colours."""
+wide for that, each row is printed as a block of lines. `NO_COLOR=1` prints plain
+text."""
 
 _SETTINGS = """\
 ## Settings
@@ -75,7 +76,7 @@ def _exit_codes() -> str:
 
 def _command(name: str) -> str:
     made = command(name)
-    rows = [f"| `{left}` | {_cell(right)} |" for left, right in _parameters(made)]
+    rows = [f"| `{_cell(left)}` | {_cell(right)} |" for left, right in _parameters(made)]
     about = inspect.cleandoc(made.help or "")
     usage = " ".join(["planner", name, *_arguments(made)])
     lines = [f"## planner {name}", "", f"`{usage}`", "", about, "", "| | |", "|---|---|", *rows]
@@ -85,7 +86,7 @@ def _command(name: str) -> str:
 def _arguments(made: Any) -> Iterator[str]:
     for p in made.params:
         if p.param_type_name == "argument":
-            yield p.metavar if p.required else f"[{p.metavar}]"
+            yield p.metavar if p.required or "[" in p.metavar else f"[{p.metavar}]"
 
 
 def _parameters(made: Any) -> Iterator[tuple[str, str]]:
@@ -95,7 +96,9 @@ def _parameters(made: Any) -> Iterator[tuple[str, str]]:
             continue
         names = ", ".join(p.opts)
         value = "" if p.is_flag else f" {p.metavar or 'VALUE'}"
-        default = "" if p.is_flag or p.default in (None, "default") else f" Default: {p.default}."
+        default = (
+            "" if p.is_flag or p.default in (None, "", "default") else f" Default: {p.default}."
+        )
         yield names + value, (p.help or "") + default
 
 

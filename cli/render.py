@@ -185,7 +185,13 @@ def _baselines(plan: Plan) -> list[RenderableType]:
     made.add_row("this plan", duration(plan.measured), ratio(1.0))
     for name, seconds in sorted(plan.peers, key=lambda baseline: baseline[1]):
         made.add_row(name, duration(seconds), ratio(seconds / plan.measured))
-    return [made]
+    return [made, *map(Text, not_compared(plan))]
+
+
+def not_compared(plan: Plan) -> list[str]:
+    """A line for each way to run the model that took no part in the plan's contest, and why."""
+    left_out = plan.contest.left_out if plan.contest else ()
+    return [f"not compared: {name} ({why})" for name, why in left_out]
 
 
 def pairs(data: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..report.collect import Subject
     from ..report.data import Report
     from ..tuner.capture.capture_model import CapturedModel, Part
-    from ..tuning import Place
+    from ..tuner.session.place import Place
 
 SubjectArgument = Annotated[
     str | None,

@@ -80,7 +80,7 @@ SETTINGS = {
             (int, float),
             "S",
             "180",
-            "The maximum time in seconds, for all graphs together.",
+            "The maximum time of the whole tune, in seconds.",
         ),
         Setting(
             "effort",

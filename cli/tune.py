@@ -63,6 +63,14 @@ class _Request:
     ray: str | None
     jobs: int | None
 
+    def check(self) -> None:
+        """Raises UsageError for limits that are none."""
+        seconds, efforts = self.seconds, SETTINGS["effort"].choices
+        if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+            raise UsageError(f"--seconds {seconds:g}: give a number above zero")
+        if self.effort not in efforts:
+            raise UsageError(f"--effort {self.effort}: give one of {', '.join(efforts)}")
+
 
 def tune(
     model: ModelArgument,
@@ -108,52 +116,41 @@ def tune(
     Without a CUDA device, or with --target, the plans come from the cost model and nothing is
     measured (evidence: modelled).
     """
-    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise UsageError(f"--seconds {seconds:g}: give a number above zero")
-    if effort not in SETTINGS["effort"].choices:
-        raise UsageError(f"--effort {effort}: give one of {', '.join(SETTINGS['effort'].choices)}")
-    allowed = share_of(fail_if_slower)
+    least = share_of(fail_if_slower)
+    how = training, dynamic, numerics_of(numerics)
+    shared = gpus, ray, jobs
+    request = _Request(model, inputs, trials, seconds, effort, store, device, target, *how, *shared)
+    request.check()
+    tuned, location = _run(request, json=json, quiet=quiet)
+    _print(tuned, location, json=json, quiet=quiet)
+    if tuned.interrupted:
+        print("planner: interrupted; the best so far is in the store", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    if least is not None:
+        _require(tuned.speedup, least)
+
+
+def _run(request: _Request, *, json: bool, quiet: bool) -> tuple[Tuned, str]:
+    """The result, and where its plans are. Ctrl-C before there is one ends the command."""
     began = datetime.now(UTC)
-    with Store.open(store) as opened:  # before torch is imported and the model is run
+    with Store.open(request.store) as opened:  # before torch is imported and the model is run
         location = opened.location
-    request = _Request(
-        model,
-        inputs,
-        trials,
-        seconds,
-        effort,
-        store,
-        device,
-        target,
-        training,
-        dynamic,
-        numerics_of(numerics),
-        gpus,
-        ray,
-        jobs,
-    )
-    limit = allowance(effort, trials, seconds).seconds
+    limit = allowance(request.effort, request.trials, request.seconds).seconds
     try:
         # What the model's own code prints is no result of ours.
         with (
             contextlib.redirect_stdout(sys.stderr),
             _progress(json or quiet, limit) as progress,
         ):
-            tuned = _searched(request, progress)
+            return _searched(request, progress), location
     except KeyboardInterrupt as error:
-        told = _interrupted(store, began)
+        told = _interrupted(request.store, began)
         render.err().print(f"planner: {told}", soft_wrap=True)
         if json:
             render.print_json(
                 {"error": {"code": INTERRUPTED, "name": "interrupted", "message": told}}
             )
         raise typer.Exit(INTERRUPTED) from error
-    _print(tuned, location, json=json, quiet=quiet)
-    if tuned.interrupted:
-        print("planner: interrupted; the best so far is in the store", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
-    if allowed is not None:
-        _require(tuned.speedup, allowed)
 
 
 def _interrupted(store: str | None, began: datetime) -> str:
@@ -183,7 +180,8 @@ def _require(speedup: float | None, allowed: float) -> None:
 
 def _searched(request: _Request, progress: Progress) -> Tuned:
     from ..tuner.fleet.local_gpus import local_gpus
-    from ..tuning import device_among, place_of
+    from ..tuner.session.place import place_of
+    from ..tuning import device_among
     from ..tuning import tune as search
     from .modelfile import load_model
 

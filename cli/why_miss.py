@@ -24,7 +24,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..planner.graph.graph import Graph, Node, TensorType
     from ..tuner.capture.capture_model import Part
-    from ..tuning import Place
+    from ..tuner.session.place import Place
 
 CURES = {
     "shape": "tune with these shapes, or once with --dynamic for all like them",
@@ -51,7 +51,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """For one graph of the model: the plan that runs it, or the nearest and what differs."""
+    """For one graph of the model: the plan that fits it, or the nearest and what differs. evidence:
+    of that plan. not_compared: of a plan that fits, the ways to run that it was not compared with,
+    each with the reason."""
 
     name: str
     stage: str
@@ -59,6 +61,8 @@ class Answer:
     key: str | None
     plan: str | None
     differences: tuple[Difference, ...]
+    evidence: str | None = None
+    not_compared: tuple[str, ...] = ()
 
 
 def why_miss(
@@ -77,7 +81,7 @@ def why_miss(
     A key is made of the graph (operations, shapes, strides, dtypes), the device and the versions.
     """
     from ..tuner.capture.capture_model import capture_model
-    from ..tuning import place_of
+    from ..tuner.session.place import place_of
     from .modelfile import load_model
 
     with Store.open(store, create=False, read_only=True) as opened:
@@ -123,7 +127,19 @@ def answer(name: str, part: Part, place: Place, shelf: _Shelf) -> Answer:
     if not found:
         return Answer(name, part.stage, False, None, None, ())
     record, differences = min(found, key=lambda each: _distance(each[0], each[1], part, shelf))
-    return Answer(name, part.stage, not differences, record.key, record.name, tuple(differences))
+    about = record.key, record.name, tuple(differences), record.evidence
+    if differences:
+        return Answer(name, part.stage, False, *about)
+    return Answer(name, part.stage, True, *about, _not_compared(record))
+
+
+def _not_compared(record: PlanRecord) -> tuple[str, ...]:
+    from ..planner.plan import Plan
+
+    try:
+        return tuple(render.not_compared(Plan.from_json(record.payload)))
+    except ValueError:  # a damaged plan is none that runs, which `load` says
+        return ()
 
 
 def _distance(
@@ -246,7 +262,13 @@ def _print(each: Answer, location: str) -> None:
         return
     about = f"{each.key[: render.KEY]} ({each.plan})"
     if each.hit:
-        out.print(f"{head}: plan {about} runs it", soft_wrap=True)
+        if each.evidence == "measured":
+            out.print(f"{head}: plan {about} runs it", soft_wrap=True)
+            for line in each.not_compared:
+                out.print(line, soft_wrap=True)
+        else:
+            only = f'it was not compared ({each.evidence}), so it runs only with evidence="any"'
+            out.print(f"{head}: plan {about} fits; {only}", soft_wrap=True)
         return
     out.print(f"{head}: no plan fits; the nearest is {about}", soft_wrap=True)
     made = render.table(

@@ -85,6 +85,7 @@ def test_show_the_contest(planner, filled):
         "sm_mhz 1980",
     ):
         assert word in out, out
+    assert "not compared: max-autotune (no memory)" in planner("show").out
 
 
 @pytest.mark.dynamo
@@ -101,6 +102,6 @@ def test_usage(planner, small, arguments):
 
 
 def test_no_device(planner, small, filled, monkeypatch):
-    monkeypatch.setattr("fusionplan.tuning.interpreted", lambda: False)
+    monkeypatch.setattr("fusionplan.tuner.session.place.interpreted", lambda: False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert planner("bench", small).code == 4

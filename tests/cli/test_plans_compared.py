@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fusionplan.cli import why_miss
 from fusionplan.db import Store
-from fusionplan.planner.plan import Plan
+from fusionplan.planner.plan import Contest, Contestant, Plan
 
 NET = """\
 import torch
@@ -125,6 +126,32 @@ def test_a_miss_in_words(planner, stored_net):
         assert word in result.out, result.out
 
 
+@pytest.mark.parametrize(
+    "evidence, told", [("measured", "runs it"), ("modelled", 'evidence="any"')]
+)
+def test_a_hit_that_does_not_run_by_itself(capsys, evidence, told):
+    """Without a GPU the cost model's plan fits; `load` leaves it alone unless it may take any."""
+    why_miss._print(
+        why_miss.Answer("net", "inference", True, "k" * 32, "net", (), evidence), "x.db"
+    )
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.dynamo
+def test_a_hit_says_what_it_was_not_compared_with(planner, stored_net, tmp_path):
+    with Store.open(tmp_path / "plans.db") as store:
+        (record,) = store.plans()
+        own = Contestant("plan", 1e-6, 1e-6, 1.0, 1.0, 1.0, 9)
+        held = Contest((own,), "plan", 8, left_out=(("max-autotune", "no time"),))
+        plan = replace(Plan.from_json(record.payload), contest=held)
+        store.save_plan(replace(record, payload=plan.to_json(), evidence="measured"))
+    found = missed(planner, stored_net, "same")
+    assert found["hit"]
+    assert found["not_compared"] == ["not compared: max-autotune (no time)"]
+    told = planner("why-miss", stored_net, "--inputs", f"{stored_net}:same").out
+    assert "not compared: max-autotune (no time)" in told
+
+
 # diff
 
 
@@ -184,6 +211,24 @@ def test_repro_runs_alone(planner, stored_net, tmp_path):
     assert text.count("tl.where(") == 1
     script.write_text(text.replace("tl.where(", "1.01 * tl.where("))
     assert run().returncode == 1
+
+
+@pytest.mark.dynamo
+def test_repro_runs_in_the_interpreter_what_that_has_no_code_for(planner, quick, write, tmp_path):
+    """libdevice, and functions of ours in PTX: NumPy's take their place."""
+    path = write("net.py", NET.replace("torch.log(torch.relu(x + b) + 1)", "torch.expm1(x + b)"))
+    assert planner("tune", path, "--inputs", f"{path}:same").code == 0
+    script = tmp_path / "alone.py"
+    assert planner("repro", "net", "-o", script).code == 0
+    assert "libdevice.expm1(" in script.read_text()
+    done = subprocess.run(
+        [sys.executable, "-I", script],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
 
 
 @pytest.mark.parametrize("arguments, code", [(["--group", "7"], 2), (["nothing"], 5)])

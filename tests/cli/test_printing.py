@@ -1,5 +1,6 @@
 """What is printed: tables in narrow terminals, data that is no markup, the list of plans."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -7,13 +8,12 @@ import pytest
 from fusionplan.cli import render
 from fusionplan.terminal import data_console, escaped
 from rich.console import Console
+from rich.text import Text
 
 EVIL = "a\x1b[2J\x1b]0;x\x07[red]b\u202ec"
 
 
 def lines_of(table, width):
-    import io
-
     console = data_console(io.StringIO(), width)
     console.print(table)
     return console.file.getvalue().splitlines()
@@ -124,3 +124,19 @@ def test_no_colour_and_no_terminal(planner, filled, monkeypatch):
     assert "\x1b" not in planner("show").out
     assert isinstance(render.out(), Console)
     assert render.out().width == render.PIPE_WIDTH
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_no_color_is_plain_in_a_terminal_too(monkeypatch, plain):
+    """rich itself leaves bold and underlined text to NO_COLOR."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    else:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    file = io.StringIO()
+    file.isatty = lambda: True
+    made = render.table("group", "time")
+    made.add_row("0", "1 us")
+    data_console(file, 80).print(Text("head", style="bold red"), made)
+    assert ("\x1b" in file.getvalue()) != plain

@@ -127,6 +127,30 @@ def test_doctor_without_a_store(planner):
     assert "not made yet" in result.out
 
 
+def test_doctor_with_an_empty_file(planner, tmp_path):
+    """As mktemp leaves it: a tune makes a store of it."""
+    (tmp_path / "plans.db").touch()
+    result = planner("doctor", "--quick")
+    assert result.code == 0, result
+    assert "planner tune makes the store" in result.out
+
+
+@pytest.mark.process
+def test_doctor_with_a_fresh_server(planner, postgresql):
+    """Somebody made the database, and nobody has tuned: nothing is broken."""
+    from sqlalchemy import create_engine, text
+
+    server = create_engine(postgresql(), isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text("create database fresh"))
+    fresh = server.url.set(database="fresh").render_as_string(hide_password=False)
+    server.dispose()
+    result = planner("doctor", "--quick", "--store", fresh)
+    assert result.code == 0, result
+    assert "planner tune makes the store" in result.out
+    assert planner("show", "--store", fresh).code == 6
+
+
 @pytest.mark.process
 def test_doctor_with_a_damaged_store(planner, tmp_path):
     path = tmp_path / "plans.db"

@@ -65,6 +65,20 @@ def test_every_command_has_its_module(planner):
         assert result.out.startswith(f"Usage: planner {name}")
 
 
+def test_no_garbage_is_collected_while_modules_are_imported(monkeypatch):
+    import gc
+
+    from fusionplan.cli import main
+
+    seen = []
+    real = main.import_module
+    monkeypatch.setattr(
+        main, "import_module", lambda *a: (seen.append(gc.isenabled()), real(*a))[1]
+    )
+    main.command("show")
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
 def test_a_slip_of_the_hand(planner):
     result = planner("histroy")
     assert result.code == 2

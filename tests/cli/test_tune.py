@@ -1,7 +1,6 @@
 """`planner tune`: naming a model, what is printed and stored, Ctrl-C."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -177,7 +176,7 @@ def test_graph_breaks(planner, quick, write):
 def test_nothing_to_fuse(planner, quick, write):
     file = write(
         "sums.py",
-        "import torch\n\ndef model(x):\n    return x.cumsum(0)\n\n"
+        "import torch\n\ndef model(x):\n    return x.logcumsumexp(0)\n\n"
         "example_inputs = [torch.ones(4, 4)]\n",
     )
     result = planner("tune", file, "--target", "h200")
@@ -194,11 +193,11 @@ def test_measured_plan_is_shown_with_its_peers(planner, quick, small):
 
 
 def test_modelled_plan_does_not_replace_a_measured_one(planner, quick, small, monkeypatch):
-    from fusionplan import tuning
     from fusionplan.planner.costs.device import CPU
+    from fusionplan.tuner.session import place
 
     assert planner("tune", small).code == 0
-    monkeypatch.setattr(tuning, "builtin", lambda name: CPU)
+    monkeypatch.setattr(place, "builtin", lambda name: CPU)
     result = planner("tune", small, "--target", "h200")
     assert result.code == 0, result
     assert "the store keeps its plan" in result.err
@@ -283,24 +282,28 @@ def test_a_share_of_nothing_measured(planner, quick, small):
     assert "nothing was measured" in result.err
 
 
-def test_time_that_one_graph_took_for_its_peers_is_not_taken_from_the_next(monkeypatch, tmp_path):
+def test_graphs_share_one_time_by_what_they_take(monkeypatch, quick, tmp_path):
+    """What the first took beyond its share, the next one lacks; the last has all that is left."""
     from fusionplan import tuning
+    from fusionplan.tuner.measure.wall import Wall
     from fusionplan.tuner.session.session import Session
 
-    now, allowed = [0.0], []
-    modelled = Session.modelled
+    now, shares, left = [0.0], [], []
+    searched = Session.searched
 
-    def slow(session, profile):
-        allowed.append(session.limits.seconds)
-        now[0] += 300.0
-        return modelled(session, profile)
+    def slow(session, profile, *rest):
+        shares.append(session.share)
+        left.append(session.wall.before_end_s)
+        now[0] += 20.0
+        return searched(session, profile, *rest)
 
-    monkeypatch.setattr(Session, "modelled", slow)
-    monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Session, "searched", slow)
+    monkeypatch.setattr(tuning, "Wall", lambda seconds: Wall(seconds, lambda: now[0]))
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-    given = {"seconds": 60.0, "training": True, "target": "h200", "store": tmp_path / "s.db"}
+    given = {"seconds": 60.0, "training": True, "store": tmp_path / "s.db"}
     assert len(tuning.tune(model, torch.randn(4, 8), **given).plans) == 2
-    assert allowed == [30.0, 30.0]
+    assert left == [51.0, 31.0]
+    assert shares[0] < 1.0 == shares[1]
 
 
 def test_effort(planner, quick, small, monkeypatch):
