@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError
 from . import run as running
-from .result import CHILD, HOST, PREDICTED, REPORT, Missing, Report
+from .result import CHILD, HOST, PREDICTED, REPORT, Missing, WorkloadReport
 from .table import markdown, write
 from .verdict import faults
 from .workloads import CONTRACTIONS, EXAMPLES, WORKLOADS, Workload
@@ -46,7 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     add("workloads", nargs="*", type=_workload, metavar="WORKLOAD", help="a workload's name")
     add("--all", action="store_true", help="every workload")
     add("--contractions", action="store_true", help="those around matrix products")
-    add("--store", help="path or database URL; by default $PLANNER_STORE or the user's cache")
+    add(
+        "--store",
+        help="path or database URL; by default PLANNER_STORE or a file in the user's data folder",
+    )
     add("--device", default="cuda", help="cuda or cuda:N")
     add(
         "--tune",
@@ -92,7 +95,7 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     earlier = [_read(path) for path in options.include]
     children = running.Children(options.store, options.device, options.budget, options.seconds)
 
-    def keep(report: Report) -> None:
+    def keep(report: WorkloadReport) -> None:
         if options.json:
             options.json.write_bytes(REPORT.dump_json(report, indent=1) + b"\n")
 
@@ -119,14 +122,14 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     return int(uncounted or bool(report.failed))
 
 
-def _judged(report: Report) -> int:
+def _judged(report: WorkloadReport) -> int:
     found = faults(report, WORKLOADS)
     for line in found:
         print(f"check: {line}", file=sys.stderr)
     return 1 if found else 0
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path) -> WorkloadReport:
     try:
         return REPORT.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -26,7 +26,7 @@ import torch
 
 from ..planner.versions import CODEGEN
 from .figures import Figures
-from .samples import Call, Outcome, is_fatal, judge, operations, samples, short
+from .samples import Outcome, SampledCall, is_fatal, judge, operations, samples, short
 
 DTYPES = {
     name: getattr(torch, name)
@@ -66,9 +66,9 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OperationJob:
     """limit: samples at most. seconds: after so many no further sample is begun. inside: see
-    `samples.Call`."""
+    `samples.SampledCall`."""
 
     name: str
     dtype: str
@@ -78,7 +78,7 @@ class Job:
     inside: bool = False
 
 
-def run(job: Job) -> Record:
+def run(job: OperationJob) -> Record:
     """All samples of one operation in one dtype."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -89,7 +89,7 @@ def run(job: Job) -> Record:
     for number, sample in enumerate(_drawn(info, job)):
         try:
             own = isinstance(sample, Outcome)
-            outcome = sample if own else judge(Call.of(info, sample, job.inside))
+            outcome = sample if own else judge(SampledCall.of(info, sample, job.inside))
         except Exception as error:  # noqa: BLE001 - the other operations are to be judged too
             outcome, broken = Outcome("failed", message=short(error)), is_fatal(error)
         counts[outcome.status] += 1
@@ -105,7 +105,7 @@ def run(job: Job) -> Record:
     return Record(job.name, job.dtype, *found)
 
 
-def _drawn(info: Any, job: Job) -> Iterator[Any]:
+def _drawn(info: Any, job: OperationJob) -> Iterator[Any]:
     """The samples; an outcome in place of those that cannot be made on this device."""
     try:
         yield from samples(info, DTYPES[job.dtype], job.device, job.limit)
@@ -117,7 +117,7 @@ def _drawn(info: Any, job: Job) -> Iterator[Any]:
 
 
 @dataclass(slots=True)
-class Report:
+class ConformanceReport:
     """By operation, over all dtypes."""
 
     command: str
@@ -210,12 +210,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"conformance: unknown operations or dtypes; known: {', '.join(DTYPES)}")
         return 2
     jobs = [
-        Job(n, d, options.device, options.limit, options.seconds, options.inside)
+        OperationJob(n, d, options.device, options.limit, options.seconds, options.inside)
         for n in names
         for d in dtypes
         if DTYPES[d] in known[n].supported_dtypes(options.device)
     ]
-    report = Report(" ".join(["scripts/conformance", *given]), _device(options.device))
+    report = ConformanceReport(" ".join(["scripts/conformance", *given]), _device(options.device))
     for record in records(jobs, options.jobs):
         report.records.append(record)
         _tell(record, len(report.records), len(jobs))
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def records(
-    jobs: Sequence[Job], processes: int, work: Callable[[Job], Record] = run
+    jobs: Sequence[OperationJob], processes: int, work: Callable[[OperationJob], Record] = run
 ) -> Iterator[Record]:
     """What `work` makes of the jobs, in the order in which they are done. A job that raises, or
     that ends its process, is a failure of its operation alone: the next one gets a new process."""
@@ -240,7 +240,7 @@ def records(
     for _ in range(max(1, processes)):
         idle.put(_worker())
 
-    def done(job: Job) -> Record:
+    def done(job: OperationJob) -> Record:
         worker = idle.get()
         try:
             record = worker.submit(work, job).result()

@@ -34,7 +34,7 @@ from ..tuner.trial.outcome import ATEN, Candidate, Resources, Timed
 from ..tuner.workers.lab import Group, Lab, WorkerLab
 from .economy_report import write
 from .measure import machine
-from .replay import Trial, curve, random_curve, searched
+from .replay import MeasuredConfig, curve, random_curve, searched
 from .run import commit
 from .workloads import ROOT, WORKLOADS, make
 
@@ -57,13 +57,13 @@ RANDOM = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class MeasuredSpace:
     """A space in which every config was measured. group: as JSON; aten_s: of the group by ATen."""
 
     name: str
     group: dict[str, Any]
     aten_s: float
-    trials: tuple[Trial, ...]
+    trials: tuple[MeasuredConfig, ...]
 
     @property
     def best_s(self) -> float:
@@ -71,16 +71,16 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class SpaceRecording:
     """What was measured, on which machine, planned for which device. made: when, and with what."""
 
     machine: str
     profile: DeviceProfile
-    spaces: tuple[Recorded, ...]
+    spaces: tuple[MeasuredSpace, ...]
     made: str = ""
 
 
-_RECORDING: TypeAdapter[Recording] = TypeAdapter(Recording)
+_RECORDING: TypeAdapter[SpaceRecording] = TypeAdapter(SpaceRecording)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +129,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 # --- measuring ---
 
 
-def _recorded(options: argparse.Namespace) -> Recording:
+def _recorded(options: argparse.Namespace) -> SpaceRecording:
     if not torch.cuda.is_available():
         raise FusionplanError("spaces are measured on a GPU; --replay FILE needs none")
     device = torch.device("cuda", torch.cuda.current_device())
     profile = profile_of(device)
-    made: list[Recorded] = []
+    made: list[MeasuredSpace] = []
     with WorkerLab(str(device), profile.capability) as lab:
         for name in options.spaces or SPACES:
             made.append(record(name, lab, profile, str(device), options.configs))
             here = machine(device)
             when = f"{datetime.now(UTC):%Y-%m-%d}, torch {here.torch}, triton {here.triton}"
-            found = Recording(here.device, profile, tuple(made), f"{when}, commit {commit()}")
+            found = SpaceRecording(here.device, profile, tuple(made), f"{when}, commit {commit()}")
             # After each, so that an interruption keeps what was measured.
             options.json.write_text(json.dumps(_RECORDING.dump_python(found, mode="json")))
             print(f"{name}: {len(made[-1].trials)} configs, {made[-1].best_s * 1e6:.1f} us")
@@ -149,7 +149,7 @@ def _recorded(options: argparse.Namespace) -> Recording:
 
 def record(
     name: str, lab: Lab, profile: DeviceProfile, device: str, configs: int = CONFIGS
-) -> Recorded:
+) -> MeasuredSpace:
     """Measure every config of a small space of a workload's largest group."""
     model, call = make(WORKLOADS[name], device)
     group = _largest(capture_model(model, call).parts[0].captured.graph, profile)
@@ -160,7 +160,7 @@ def record(
     trials = _measured(group, small(space, configs), lab)
     if not isinstance(aten, Timed) or all(trial.seconds is None for trial in trials):
         raise FusionplanError(f"{name}: nothing of it could be measured")
-    return Recorded(name, dict(to_json(group.graph)), aten.seconds, trials)
+    return MeasuredSpace(name, dict(to_json(group.graph)), aten.seconds, trials)
 
 
 def _largest(graph: Graph, profile: DeviceProfile) -> Group:
@@ -176,27 +176,27 @@ def small(space: Space, configs: int) -> list[Config]:
     return [whole[int(place * step)] for place in range(min(configs, len(whole)))]
 
 
-def _measured(group: Group, configs: Sequence[Config], lab: Lab) -> tuple[Trial, ...]:
+def _measured(group: Group, configs: Sequence[Config], lab: Lab) -> tuple[MeasuredConfig, ...]:
     """Each compiled, all at once, and then timed, alone on the device."""
     compiling = [lab.compile(group, config) for config in configs]
     found = []
     for config, pending in zip(configs, compiling, strict=True):
         compiled = pending.result()
         if not isinstance(compiled, Resources):
-            found.append(Trial(config, None, 0.0, 0.0, compiled.reason))
+            found.append(MeasuredConfig(config, None, 0.0, 0.0, compiled.reason))
             continue
         began = time.monotonic()
         outcome = lab.measure(group, Candidate.generated(config))
         measure_s = time.monotonic() - began
         if isinstance(outcome, Timed):
-            trial = Trial(config, outcome.seconds, compiled.compile_s, measure_s)
+            trial = MeasuredConfig(config, outcome.seconds, compiled.compile_s, measure_s)
         else:
-            trial = Trial(config, None, compiled.compile_s, measure_s, outcome.reason)
+            trial = MeasuredConfig(config, None, compiled.compile_s, measure_s, outcome.reason)
         found.append(trial)
     return tuple(found)
 
 
-def _read(path: Path) -> Recording:
+def _read(path: Path) -> SpaceRecording:
     try:
         return _RECORDING.validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -208,7 +208,7 @@ def _read(path: Path) -> Recording:
 # --- looking at it ---
 
 
-def economy(space: Recorded, profile: DeviceProfile, trials: int = BUDGET) -> Economy:
+def economy(space: MeasuredSpace, profile: DeviceProfile, trials: int = BUDGET) -> Economy:
     """The search and random searches among the measured configs of one space."""
     graph = from_json(space.group)
     taken = searched(Group.of(graph, space.name), profile, space.trials, space.aten_s, trials)

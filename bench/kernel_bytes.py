@@ -27,12 +27,12 @@ from ..planner.errors import FusionplanError, Refusal
 from ..planner.graph.graph import Graph, from_json
 from ..planner.nests.group_nests import schedule_group
 from ..tuner.model_fit.accuracy import FAMILIES, Sample, samples_of
+from ..tuner.session.place import place_of
 from ..tuner.trial.inputs import DATA_SETS, empty, make
 from ..tuner.trial.outcome import Candidate
 from ..tuner.trial.running import load, output_types
 from ..tuner.trial.wire import config_from_json, config_to_json
 from ..tuner.workers.lab import Group, WorkerLab
-from ..tuning import place_of
 from . import ncu
 
 LEAST = 10**6

@@ -18,7 +18,8 @@ from ..planner.graph.ops import is_free
 from ..planner.lowerings.inductor import MODES
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
-from ..planner.runtime.dispatch import NoPlan, OnMiss
+from ..planner.runtime.dispatch import OnMiss
+from ..planner.runtime.leaving import NoPlan
 from ..tuner.capture.capture_model import Call as Arguments
 from ..tuner.capture.rotating_inputs import Turns
 from ..tuner.decision.baselines import Baselines, model_baselines, through
@@ -29,10 +30,10 @@ from .result import (
     EAGER,
     OURS,
     REWRITTEN,
-    Accuracy,
     Against,
+    Errors,
     Machine,
-    Measured,
+    MeasuredWorkload,
     Missing,
     Timing,
 )
@@ -64,7 +65,7 @@ def measure(
     timer: Timer | None = None,
     on_miss: OnMiss = "error",
     **scale: int,
-) -> Measured | Missing:
+) -> MeasuredWorkload | Missing:
     """The workload by its stored plan, beside eager and the modes of torch.compile. budget_s:
     seconds of each of the two passes."""
     model, arguments = make(workload, str(device), **scale)
@@ -75,25 +76,25 @@ def measure(
     notes = Notes()
     with torch.no_grad():
         try:
-            first = extra_bytes(ours, device)  # before the peers, which take long to compile
+            first = extra_bytes(ours, device)  # before the baselines, which take long to compile
         except NoPlan as error:
             return Missing(str(error))
         live = plans(fast)
-        # Before the peers too: some hold on to memory that the model in float64 needs.
+        # Before the baselines too: some hold on to memory that the model in float64 needs.
         accuracy = accuracy_of(model, arguments, ours)
         _give_back(device)
         given = model_baselines(model, turns, MODES if device.type == "cuda" else ())
         if workload.rewritten and device.type == "cuda":
             given[REWRITTEN] = rewritten(workload, turns, device)
-        peers = ready_baselines(given, turns, model, arguments, notes)
+        baselines = ready_baselines(given, turns, model, arguments, notes)
         _give_back(device)
         # A graph holds its memory between calls; the first call runs without.
         graphed = any(plan.cudagraph for plan in live)
         extra = {OURS: first if graphed else extra_bytes(ours, device)}
-        if EAGER in peers:
-            extra[EAGER] = extra_bytes(peers[EAGER], device)
-        times, best = compare({OURS: ours, **peers}, timer or _timer(device), budget_s, notes)
-    return Measured(
+        if EAGER in baselines:
+            extra[EAGER] = extra_bytes(baselines[EAGER], device)
+        times, best = compare({OURS: ours, **baselines}, timer or _timer(device), budget_s, notes)
+    return MeasuredWorkload(
         workload.name,
         machine(device),
         times,
@@ -147,8 +148,8 @@ def compare(
     calls: Mapping[str, Call], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Against]:
     """Interleaved times of all, in two passes, and ours against the best of the others but for
-    what was rewritten by hand. A peer that fails is left out, with a note. Raises FusionplanError
-    when none is left."""
+    what was rewritten by hand. A baseline that fails is left out, with a note. Raises
+    FusionplanError when none is left."""
     times, whole = interleaved(calls, timer, budget_s, notes)
     best = against(times, whole)
     if best is None:
@@ -179,11 +180,11 @@ def interleaved(
 
 
 def against(times: Mapping[str, Timing], whole: Interleaved) -> Against | None:
-    """Ours beside the best peer; None where one of them is missing."""
-    peers = [name for name in times if name not in (OURS, REWRITTEN)]
-    if OURS not in times or not peers:
+    """Ours beside the best baseline; None where one of them is missing."""
+    baselines = [name for name in times if name not in (OURS, REWRITTEN)]
+    if OURS not in times or not baselines:
         return None
-    best = min(peers, key=lambda n: times[n].seconds)
+    best = min(baselines, key=lambda n: times[n].seconds)
     ratio = whole.ratio(OURS, best)
     return Against(best, ratio.median, ratio.low, ratio.high)
 
@@ -209,7 +210,7 @@ def _give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> Accuracy:
+def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> Errors:
     """Our error and eager's, against the model in float64. (A model that itself casts to float32
     is the reference only that far.)"""
     wide = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
@@ -217,8 +218,8 @@ def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> 
     ideals = _tensors(wide(*args, **kwargs))
     eager, got = _tensors(arguments.run(model)), _tensors(ours())
     if len(eager) != len(got):
-        return Accuracy(1.0, 0.0, f"{len(got)} results instead of {len(eager)}")
-    worst = Accuracy(0.0, 0.0)
+        return Errors(1.0, 0.0, f"{len(got)} results instead of {len(eager)}")
+    worst = Errors(0.0, 0.0)
     for index, (ideal, theirs, mine) in enumerate(zip(ideals, eager, got, strict=True)):
         found = _accuracy(ideal, theirs, mine, f"result {index}")
         if found.problem:
@@ -227,17 +228,17 @@ def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> 
     return worst
 
 
-def _accuracy(ideal: torch.Tensor, eager: torch.Tensor, mine: torch.Tensor, what: str) -> Accuracy:
+def _accuracy(ideal: torch.Tensor, eager: torch.Tensor, mine: torch.Tensor, what: str) -> Errors:
     if mine.shape != eager.shape or mine.dtype != eager.dtype:
-        return Accuracy(1.0, 0.0, f"{what} is {mine.dtype} {tuple(mine.shape)}")
+        return Errors(1.0, 0.0, f"{what} is {mine.dtype} {tuple(mine.shape)}")
     strange = int((~torch.isfinite(mine) & torch.isfinite(eager)).sum())
     strange += int((torch.isnan(mine) & ~torch.isnan(eager)).sum())
     if strange:
-        return Accuracy(1.0, 0.0, f"{what} has {strange} elements that are not finite")
+        return Errors(1.0, 0.0, f"{what} has {strange} elements that are not finite")
     mine_error, eager_error = (_error(t, ideal, eager) for t in (mine, eager))
     limit = 2 * eager_error + _allowance(eager.dtype)
     problem = f"{what}: error {mine_error:.3g}, eager's {eager_error:.3g}"
-    return Accuracy(mine_error, eager_error, "" if mine_error <= limit else problem)
+    return Errors(mine_error, eager_error, "" if mine_error <= limit else problem)
 
 
 def _error(got: torch.Tensor, ideal: torch.Tensor, eager: torch.Tensor) -> float:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from pydantic import ValidationError
 
 from ..planner.errors import DeviceError, FusionplanError
-from .result import PREDICTED, Missing, Predicted, Traffic
+from .result import PREDICTED, CountedTraffic, Missing, Predicted
 
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L2, TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
@@ -48,7 +48,7 @@ class Launch:
     counted: Mapping[str, float]
 
 
-def watch(program: Sequence[str]) -> Traffic | Missing:
+def watch(program: Sequence[str]) -> CountedTraffic | Missing:
     """Run a program of ours that turns the profiler on for one call and prints what the model
     expects. Raises DeviceError without ncu, NcuError when it fails."""
     said, told = under(program, METRICS)
@@ -87,13 +87,13 @@ def command(ncu: str, log: Path, program: Sequence[str], metrics: Sequence[str])
     return [ncu, *options, *program]
 
 
-def summed(text: str, predicted: Predicted) -> Traffic:
+def summed(text: str, predicted: Predicted) -> CountedTraffic:
     """The sums over the kernels in ncu's output. Raises NcuError where it has none, or where a
     metric was not counted."""
     kernels = launches(text, METRICS)
     sums = {m: sum(one.counted[m] for one in kernels) for m in METRICS}
     read, written, l2 = (round(sums[m]) for m in (READ, WRITTEN, L2))
-    return Traffic(read, written, l2, sums[TIME], len(kernels), predicted)
+    return CountedTraffic(read, written, l2, sums[TIME], len(kernels), predicted)
 
 
 def launches(text: str, metrics: Sequence[str]) -> list[Launch]:

@@ -17,7 +17,8 @@ from ..planner.space.space import space_of
 from ..tuner.progress.progress import Silent
 from ..tuner.records.findings import Findings
 from ..tuner.records.ledger import Ledger
-from ..tuner.search.config_search import Budget, tune_group
+from ..tuner.search.config_search import tune_group
+from ..tuner.search.group_trials import Budget
 from ..tuner.search.runoff import Bench
 from ..tuner.trial.outcome import (
     Candidate,
@@ -33,7 +34,7 @@ from ..tuner.workers.ranking import Ordered, SpaceLike
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MeasuredConfig:
     """A measured config. seconds: None where it failed, then reason says why. compile_s,
     measure_s: what it took to compile, and to check and time."""
 
@@ -87,9 +88,9 @@ class ReplayLab:
     """Answers from what was measured, and remembers what was asked. It compiles one config at a
     time, so that a trial takes its own compilation and measurement."""
 
-    known: Mapping[Config, Trial]
+    known: Mapping[Config, MeasuredConfig]
     aten_s: float
-    taken: list[Trial] = field(default_factory=list)
+    taken: list[MeasuredConfig] = field(default_factory=list)
     compilers: int = 1
 
     def compile(self, group: Group, config: Config) -> Pending:
@@ -161,8 +162,8 @@ class _Nowhere:
 
 
 def searched(
-    group: Group, profile: DeviceProfile, trials: Sequence[Trial], aten_s: float, most: int
-) -> list[Trial]:
+    group: Group, profile: DeviceProfile, trials: Sequence[MeasuredConfig], aten_s: float, most: int
+) -> list[MeasuredConfig]:
     """What the tuner's search of configs tries, in its order, at most so many. Raises
     FusionplanError when the group has no kernel today."""
     space = space_of(group.graph, profile)
@@ -176,7 +177,9 @@ def searched(
     return lab.taken[:most]
 
 
-def curve(taken: Sequence[Trial], most: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def curve(
+    taken: Sequence[MeasuredConfig], most: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """After 1, 2, ... `most` trials the best seconds so far (infinite before the first that runs)
     and the seconds that they took in all; a search that ended early stays where it was."""
     best, spent = float("inf"), 0.0
@@ -190,7 +193,7 @@ def curve(taken: Sequence[Trial], most: int) -> tuple[tuple[float, ...], tuple[f
 
 
 def random_curve(
-    trials: Sequence[Trial], most: int, times: int, source: random.Random
+    trials: Sequence[MeasuredConfig], most: int, times: int, source: random.Random
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The median of random searches, each of which tries no config twice."""
     count = min(most, len(trials))

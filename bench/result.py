@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 OURS = "planner"
 EAGER = "eager"
 REWRITTEN = "flex"
-"""The workload rewritten by hand with FlexAttention: shown, but no peer."""
+"""The workload rewritten by hand with FlexAttention: shown, but no baseline."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -44,16 +44,16 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """Our time over a peer's: the median over the rounds, and its 95% confidence interval."""
+    """Our time over a baseline's: the median over the rounds, and its 95% confidence interval."""
 
-    peer: str
+    baseline: str
     median: float
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class Errors:
     """Errors against float64, as root mean squares relative to the elements. problem: why the
     numbers are not acceptable; "" where they are."""
 
@@ -88,7 +88,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class CountedTraffic:
     """What ncu counted over the kernels of one call, each begun with an empty cache: bytes read
     from and written to the memory, bytes through the L2 cache, seconds."""
 
@@ -105,7 +105,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredWorkload:
     """One workload. kernels: generated kernels of a call. lowerings: how the parts of the plan
     run, "aten" included where some operation is in no group. plan: its configs, for people.
     extra_bytes: most memory that a call takes besides its inputs, its result included. traffic:
@@ -115,7 +115,7 @@ class Measured:
     machine: Machine
     times: dict[str, Timing]
     best: Against
-    accuracy: Accuracy
+    accuracy: Errors
     kernels: int
     lowerings: tuple[str, ...]
     plan: str
@@ -124,11 +124,11 @@ class Measured:
     conditions: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tune_s: float | None = None
-    traffic: Traffic | Missing | None = None
+    traffic: CountedTraffic | Missing | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requirement:
     """What a call may take at most: seconds, and bytes besides its inputs. None: not asked."""
 
     reach_s: float | None = None
@@ -150,18 +150,18 @@ class HostCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkloadReport:
     """One run of the benchmark. failed: why, by the workload's name. floors_s, asked: by workload,
     asked only of those of which something is."""
 
     date: str
     commit: str
     command: str
-    workloads: tuple[Measured, ...]
+    workloads: tuple[MeasuredWorkload, ...]
     failed: dict[str, str]
     floors_s: dict[str, float]
     host: HostCosts | None = None
-    asked: dict[str, Asked] = field(default_factory=dict)
+    asked: dict[str, Requirement] = field(default_factory=dict)
     format: int = 1
 
     @property
@@ -171,7 +171,7 @@ class Report:
         return found[0] if found else None
 
 
-CHILD: TypeAdapter[Measured | Missing] = TypeAdapter(Measured | Missing)
+CHILD: TypeAdapter[MeasuredWorkload | Missing] = TypeAdapter(MeasuredWorkload | Missing)
 PREDICTED: TypeAdapter[Predicted | Missing] = TypeAdapter(Predicted | Missing)
 HOST: TypeAdapter[HostCosts] = TypeAdapter(HostCosts)
-REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+REPORT: TypeAdapter[WorkloadReport] = TypeAdapter(WorkloadReport)

@@ -16,7 +16,16 @@ from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError
 from . import ncu
-from .result import CHILD, HOST, Asked, HostCosts, Measured, Missing, Report, Traffic
+from .result import (
+    CHILD,
+    HOST,
+    CountedTraffic,
+    HostCosts,
+    MeasuredWorkload,
+    Missing,
+    Requirement,
+    WorkloadReport,
+)
 from .workloads import ROOT, Workload
 
 Say = Callable[[str], None]
@@ -29,12 +38,12 @@ class BenchError(FusionplanError):
 class Processes(Protocol):
     """What runs in processes of its own; raises BenchError when one fails."""
 
-    def measure(self, workload: Workload) -> Measured | Missing: ...
+    def measure(self, workload: Workload) -> MeasuredWorkload | Missing: ...
 
     def tune(self, workload: Workload) -> float:
         """Seconds on the wall, from the start of the process to its end."""
 
-    def watch(self, workload: Workload) -> Traffic | Missing:
+    def watch(self, workload: Workload) -> CountedTraffic | Missing:
         """The bytes of one call, by ncu. Raises FusionplanError when they cannot be had."""
 
     def host(self) -> HostCosts: ...
@@ -50,7 +59,7 @@ class Children:
     budget_s: float
     tune_s: float | None = None
 
-    def measure(self, workload: Workload) -> Measured | Missing:
+    def measure(self, workload: Workload) -> MeasuredWorkload | Missing:
         budget = ["--budget", str(self.budget_s)]
         answer = _answer([*self._bench, "--measure", workload.name, *budget, *self._stored])
         try:
@@ -65,7 +74,7 @@ class Children:
         _answer([*command, "--quiet", "--device", self.device, *limit, *self._stored])
         return time.monotonic() - start
 
-    def watch(self, workload: Workload) -> Traffic | Missing:
+    def watch(self, workload: Workload) -> CountedTraffic | Missing:
         return ncu.watch([*self._bench, "--watch", workload.name, *self._stored])
 
     def host(self) -> HostCosts:
@@ -93,15 +102,15 @@ def run(
     say: Say,
     arguments: Sequence[str],
     count: bool = False,
-    keep: Callable[[Report], object] = lambda report: None,
-) -> Report:
+    keep: Callable[[WorkloadReport], object] = lambda report: None,
+) -> WorkloadReport:
     """Measure them all; count: their bytes too. A workload that fails is in the report with the
     reason. keep: takes the report so far after each, for a run that may be ended."""
-    measured: list[Measured] = []
+    measured: list[MeasuredWorkload] = []
     failed: dict[str, str] = {}
 
-    def report(costs: HostCosts | None = None) -> Report:
-        return Report(
+    def report(costs: HostCosts | None = None) -> WorkloadReport:
+        return WorkloadReport(
             datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             commit(),
             shlex.join(["scripts/bench", *arguments]),
@@ -112,7 +121,7 @@ def run(
             {
                 w.name: asked
                 for w in workloads
-                if (asked := Asked(w.reach, w.peak_extra)) != Asked()
+                if (asked := Requirement(w.reach, w.peak_extra)) != Requirement()
             },
         )
 
@@ -136,7 +145,7 @@ def run(
     return report(costs)
 
 
-def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) -> Measured:
+def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) -> MeasuredWorkload:
     say(f"{workload.name}: measuring")
     found = processes.measure(workload)
     tuning_s = None
@@ -152,7 +161,9 @@ def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) ->
     return replace(found, tune_s=tuning_s)
 
 
-def _counted(found: Measured, workload: Workload, processes: Processes, say: Say) -> Measured:
+def _counted(
+    found: MeasuredWorkload, workload: Workload, processes: Processes, say: Say
+) -> MeasuredWorkload:
     """With the bytes of a call, or why they could not be counted: the times stay good."""
     say(f"{workload.name}: counting bytes")
     try:
@@ -164,7 +175,7 @@ def _counted(found: Measured, workload: Workload, processes: Processes, say: Say
     return replace(found, traffic=traffic)
 
 
-def joined(earlier: Report, later: Report) -> Report:
+def joined(earlier: WorkloadReport, later: WorkloadReport) -> WorkloadReport:
     """The later report with what only the earlier one has. Raises BenchError when they are of
     different machines."""
     if earlier.machine and later.machine and earlier.machine != later.machine:

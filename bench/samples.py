@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CallResults:
     """What one way of running gave: outputs, gradients (None: there is none), and the inputs
     afterwards, which the operation may have written to."""
 
@@ -75,7 +75,7 @@ def samples(info: Any, dtype: torch.dtype, device: str, limit: int | None) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SampledCall:
     """An operation applied to a sample, as a function of the sample's tensors alone.
 
     inside: every float that it takes, and all that it gives, is negated twice, which changes no
@@ -89,10 +89,10 @@ class Call:
     inside: bool = False
 
     @staticmethod
-    def of(info: Any, sample: Any, inside: bool = False) -> Call:
+    def of(info: Any, sample: Any, inside: bool = False) -> SampledCall:
         leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
         tensors = tuple(x for x in leaves if isinstance(x, torch.Tensor))
-        return Call(info, sample, tensors, tuple(leaves), spec, inside)
+        return SampledCall(info, sample, tensors, tuple(leaves), spec, inside)
 
     def __call__(self, *tensors: torch.Tensor, wide: bool = False) -> tuple[torch.Tensor, ...]:
         given = iter(map(_twice_negated, tensors) if self.inside else tensors)
@@ -125,7 +125,7 @@ def is_fatal(error: BaseException) -> bool:
     )
 
 
-def judge(call: Call) -> Outcome:
+def judge(call: SampledCall) -> Outcome:
     """Runs a sample in all ways and compares. Raises what is fatal."""
     if call.odd:
         return Outcome("left out", message=call.odd)
@@ -180,7 +180,7 @@ _NO_STORE = "/nonexistent/fusionplan/none.db"
 class _Compiled:
     """The call by our backend: compiled for the tensors of the first call."""
 
-    def __init__(self, call: Call, dispatcher: Dispatcher) -> None:
+    def __init__(self, call: SampledCall, dispatcher: Dispatcher) -> None:
         self._call, self._dispatcher = call, dispatcher
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -222,7 +222,7 @@ def _twice_negated(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.neg().neg() if tensor.is_floating_point() else tensor
 
 
-def _is_traceable(call: Call) -> bool:
+def _is_traceable(call: SampledCall) -> bool:
     """Whether torch's own tracing takes the sample, with nothing of ours but decompositions."""
 
     def nothing(gm: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ def _run(
     *,
     wide: bool = False,
     seed: int = 1,
-) -> Results:
+) -> CallResults:
     """One run on copies of the tensors; gradients of the outputs weighted by fixed numbers."""
     inputs = _copies(tensors, wide)
     torch.manual_seed(seed)
@@ -254,7 +254,7 @@ def _run(
         weights = [_weights(o, i) for i, o in enumerate(reached)]
         found = torch.autograd.grad(reached, wanted, weights, allow_unused=True)
     after = tuple(x.detach() for x in inputs)
-    return Results(tuple(o.detach() for o in outputs), tuple(found), after)
+    return CallResults(tuple(o.detach() for o in outputs), tuple(found), after)
 
 
 def _copies(tensors: Tensors, wide: bool) -> list[torch.Tensor]:
@@ -283,7 +283,7 @@ def _wide(value: Any) -> Any:
     return value
 
 
-def _alike(left: Results, right: Results) -> bool:
+def _alike(left: CallResults, right: CallResults) -> bool:
     pairs = zip((*left.outputs, *left.gradients), (*right.outputs, *right.gradients), strict=True)
     return all(
         (a is None) == (b is None)
@@ -298,7 +298,7 @@ FACTOR = 2.0
 _UNITS = {torch.float64: 8.0, torch.float32: 16.0}
 
 
-def difference(mine: Results, eager: Results, exact: Results, depth: int) -> str:
+def difference(mine: CallResults, eager: CallResults, exact: CallResults, depth: int) -> str:
     """What is wrong, or "": the first output, gradient or changed input that is not as accurate
     as eager's. depth: elements that at most go into one sum."""
     for kind in ("outputs", "gradients", "inputs"):

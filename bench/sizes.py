@@ -32,7 +32,7 @@ SIZES = (4096, 3072, 2064, 4001, 3001)
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SizeTimes:
     """first_s: of the first call with the size; compiled: kernels that it compiled. varying_s,
     static_s: of a call after that, by each kind of kernel."""
 
@@ -72,7 +72,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int], list[tuple[int, .
 have it."""
 
 
-def costs(name: str, sizes: Sequence[int], device: torch.device, rounds: int) -> Iterator[Cost]:
+def costs(
+    name: str, sizes: Sequence[int], device: torch.device, rounds: int
+) -> Iterator[SizeTimes]:
     """Of one function at each size. Raises FusionplanError where its result is not eager's."""
     function, shapes, dim = FUNCTIONS[name]
     stopwatch = stopwatch_for(device, profile_of(device).l2_bytes)
@@ -100,7 +102,7 @@ def costs(name: str, sizes: Sequence[int], device: torch.device, rounds: int) ->
             pair = [lambda: varying(*inputs), lambda: static(*plain)]  # noqa: B023 - called here
             laps = [stopwatch.laps(pair) for _ in range(rounds)]
             mine, other = (statistics.median(each) for each in zip(*laps, strict=True))
-            yield Cost(name, size, first, compiled, mine, other)
+            yield SizeTimes(name, size, first, compiled, mine, other)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -94,7 +94,7 @@ FUNCTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedConfig:
     """One config of a function; expected, measured: seconds."""
 
     function: str
@@ -139,7 +139,7 @@ def _lowered(graph: Graph, config: Config) -> Program:
     return program
 
 
-def compiled(name: str, profile: DeviceProfile, count: int) -> list[Timed]:
+def compiled(name: str, profile: DeviceProfile, count: int) -> list[TimedConfig]:
     """The configs of a function that compile, in Triton's cache after this."""
     torch.set_num_threads(1)
     graph, found = graph_of(FUNCTIONS[name]), []
@@ -150,11 +150,11 @@ def compiled(name: str, profile: DeviceProfile, count: int) -> list[Timed]:
         except CompileFailed as error:
             print(f"{name}, {config}: {error}", file=sys.stderr)
         else:
-            found.append(Timed(name, config, seconds))
+            found.append(TimedConfig(name, config, seconds))
     return found
 
 
-def timed(configs: Sequence[Timed], device: torch.device) -> Iterator[Timed]:
+def timed(configs: Sequence[TimedConfig], device: torch.device) -> Iterator[TimedConfig]:
     """The same, measured: the median of some rounds of calls one after the other."""
     graph = graph_of(FUNCTIONS[configs[0].function])
     inputs = make(graph, "random", device, 0)
@@ -171,10 +171,10 @@ def timed(configs: Sequence[Timed], device: torch.device) -> Iterator[Timed]:
             end.record()
             end.synchronize()
             rounds.append(begin.elapsed_time(end) / 1e3 / CALLS)
-        yield Timed(each.function, each.config, each.expected, statistics.median(rounds))
+        yield TimedConfig(each.function, each.config, each.expected, statistics.median(rounds))
 
 
-def row(found: Sequence[Timed]) -> str:
+def row(found: Sequence[TimedConfig]) -> str:
     """The best of a function, the model's choice, and how well it orders them."""
     best = min(found, key=lambda each: each.measured)
     pick = min(found, key=lambda each: each.expected)
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device("cuda", torch.cuda.current_device())
     profile = profile_of(device)
     names = [n for n in FUNCTIONS if not options.names or any(p in n for p in options.names)]
-    prepare: Callable[[str], list[Timed]] = partial(
+    prepare: Callable[[str], list[TimedConfig]] = partial(
         compiled, profile=profile, count=options.configs
     )
     lines: list[dict[str, Any]] = []

@@ -11,27 +11,27 @@ from .result import (
     EAGER,
     OURS,
     REWRITTEN,
-    Asked,
+    CountedTraffic,
     HostCosts,
-    Measured,
+    MeasuredWorkload,
     Missing,
     Predicted,
-    Report,
-    Traffic,
+    Requirement,
+    WorkloadReport,
 )
 
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
 
-PEERS = (EAGER, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+BASELINES = (EAGER, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
-def markdown(report: Report) -> str:
+def markdown(report: WorkloadReport) -> str:
     """Where and when, the tables, what failed."""
     parts = [_where(report)]
     if report.workloads:
         parts += [_times(report), _plans(report)]
-    if any(isinstance(m.traffic, Traffic) for m in report.workloads):
+    if any(isinstance(m.traffic, CountedTraffic) for m in report.workloads):
         parts.append(_bytes(report))
     if report.host:
         parts.append(_host(report.host))
@@ -61,7 +61,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _where(report: Report) -> str:
+def _where(report: WorkloadReport) -> str:
     machine = report.machine
     lines = [f"{report.date}, commit {report.commit}"]
     if machine is not None:
@@ -73,24 +73,24 @@ def _where(report: Report) -> str:
     return "  \n".join([*lines, f"`{report.command}`"])
 
 
-def _times(report: Report) -> str:
+def _times(report: WorkloadReport) -> str:
     """Columns that no workload has anything for are left out."""
     rewritten = any(REWRITTEN in m.times for m in report.workloads)
     reach = any(_asked(report, m).reach_s is not None for m in report.workloads)
-    others = [*PEERS, *([REWRITTEN] if rewritten else [])]
+    others = [*BASELINES, *([REWRITTEN] if rewritten else [])]
     titles = [f"{n} (rewritten by hand)" if n == REWRITTEN else n for n in others]
     head = ["workload", *titles, *(["reach"] if reach else []), OURS]
-    head += ["± passes", "best peer / planner", "planner / floor"]
+    head += ["± passes", "best baseline / planner", "planner / floor"]
     rows = []
     for m in report.workloads:
-        peers = [_us(m.times[p].seconds) if p in m.times else "-" for p in others]
+        baselines = [_us(m.times[p].seconds) if p in m.times else "-" for p in others]
         wanted = _asked(report, m).reach_s
-        peers += ["-" if wanted is None else _us(wanted)] if reach else []
+        baselines += ["-" if wanted is None else _us(wanted)] if reach else []
         ours = m.times[OURS]
         share = f"{ours.seconds / report.floors_s[m.name]:.2f}"
         speed = f"{1 / m.best.median:.3f} ({1 / m.best.high:.3f}-{1 / m.best.low:.3f})"
         rows.append(
-            [m.name, *peers, f"**{_us(ours.seconds)}**", f"{ours.spread:.1%}", speed, share]
+            [m.name, *baselines, f"**{_us(ours.seconds)}**", f"{ours.spread:.1%}", speed, share]
         )
     speeds = geometric_mean([1 / m.best.median for m in report.workloads])
     floors = geometric_mean(
@@ -101,12 +101,12 @@ def _times(report: Report) -> str:
     return "Microseconds of a call.\n\n" + _table(head, rows)
 
 
-def _plans(report: Report) -> str:
+def _plans(report: WorkloadReport) -> str:
     head = ["workload", "kernels", "plan", "error / eager's", "memory MiB (eager)", "tuning s"]
     return _table(head, [_plan_row(m, _asked(report, m)) for m in report.workloads])
 
 
-def _plan_row(m: Measured, asked: Asked) -> list[str]:
+def _plan_row(m: MeasuredWorkload, asked: Requirement) -> list[str]:
     accuracy = f"{m.accuracy.ratio:.2f}" + (" **wrong**" if m.accuracy.problem else "")
     memory = [_mib(m.extra_bytes.get(name, 0)) for name in (OURS, EAGER)]
     if asked.peak_extra is not None:
@@ -116,7 +116,7 @@ def _plan_row(m: Measured, asked: Asked) -> list[str]:
     return [m.name, str(m.kernels), plan, accuracy, f"{memory[0]} ({memory[1]})", tuning]
 
 
-def _bytes(report: Report) -> str:
+def _bytes(report: WorkloadReport) -> str:
     """ncu's counts beside the model's."""
     head = [
         "workload",
@@ -128,12 +128,14 @@ def _bytes(report: Report) -> str:
         "kernels",
         "us",
     ]
-    counted = [(m.name, m.traffic) for m in report.workloads if isinstance(m.traffic, Traffic)]
+    counted = [
+        (m.name, m.traffic) for m in report.workloads if isinstance(m.traffic, CountedTraffic)
+    ]
     rows = [[name, *_byte_row(traffic)] for name, traffic in counted]
     return "MiB of a call, by ncu and by the cost model.\n\n" + _table(head, rows)
 
 
-def _byte_row(traffic: Traffic) -> list[str]:
+def _byte_row(traffic: CountedTraffic) -> list[str]:
     expected, share = _expected(traffic.predicted), "-"
     if traffic.predicted.hbm_bytes:
         share = f"{traffic.hbm_bytes / traffic.predicted.hbm_bytes:.2f}"
@@ -148,15 +150,15 @@ def _expected(predicted: Predicted) -> str:
     return ("" if predicted.whole else "at least ") + _mib(predicted.hbm_bytes)
 
 
-def _notes(m: Measured) -> list[str]:
+def _notes(m: MeasuredWorkload) -> list[str]:
     found = list(m.notes)
     if isinstance(m.traffic, Missing):
         found.append(f"bytes not counted: {m.traffic.why}")
     return found
 
 
-def _asked(report: Report, m: Measured) -> Asked:
-    return report.asked.get(m.name, Asked())
+def _asked(report: WorkloadReport, m: MeasuredWorkload) -> Requirement:
+    return report.asked.get(m.name, Requirement())
 
 
 def _mib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""`python -m fusionplan.bench.training`: whole training steps, by a stored plan and by the peers.
+"""`python -m fusionplan.bench.training`: training steps, by a stored plan and by the baselines.
 
 A step is the model's forward and backward pass on fixed inputs. Each way runs in turn in this
 process; a figure is the median of its runs, and the memory that a step takes at its peak beyond
@@ -41,7 +41,7 @@ STEPS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[str], list[torch
 
 
 @dataclass(slots=True)
-class Step:
+class StepTimes:
     """One workload. seconds, peak_bytes: by the way it runs; errors: of each gradient, relative to
     eager's, in the root mean square; kernels: of ours in a step."""
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.steps:
         if name not in STEPS:
             parser.error(f"{name!r} is no training step: give {', '.join(STEPS)}")
-    found: list[Step] = []
+    found: list[StepTimes] = []
     status = 0
     for name in options.steps or STEPS:
         try:
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def table(steps: Sequence[Step]) -> str:
+def table(steps: Sequence[StepTimes]) -> str:
     """Markdown: milliseconds and peak memory in MiB of every way."""
     ways = list(dict.fromkeys(way for step in steps for way in step.seconds))
-    rows = ["| step | " + " | ".join(ways) + " | peer / ours |", "|---" * (len(ways) + 2) + "|"]
+    rows = ["| step | " + " | ".join(ways) + " | baseline / ours |", "|---" * (len(ways) + 2) + "|"]
     for step in steps:
         cells = [
             f"{step.seconds[w] * 1e3:.2f} ms, {step.peak_bytes[w] >> 20} MiB"
@@ -89,20 +89,20 @@ def table(steps: Sequence[Step]) -> str:
             else "-"
             for w in ways
         ]
-        peers = [s for way, s in step.seconds.items() if way != "ours"]
-        ratio = min(peers) / step.seconds["ours"] if "ours" in step.seconds else 0.0
+        baselines = [s for way, s in step.seconds.items() if way != "ours"]
+        ratio = min(baselines) / step.seconds["ours"] if "ours" in step.seconds else 0.0
         rows.append(f"| {step.name} | {' | '.join(cells)} | {ratio:.2f} |")
     return "\n".join(rows)
 
 
-def _measured(name: str, store: str | None, seconds: float) -> Step:
+def _measured(name: str, store: str | None, seconds: float) -> StepTimes:
     make, make_inputs = STEPS[name]
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = make()
     inputs = [t.requires_grad_(t.is_floating_point()) for t in make_inputs("cuda")]
     gradient = torch.randn_like(model(*inputs))
-    step = Step(name)
+    step = StepTimes(name)
 
     def once(call: Callable[..., Any]) -> list[torch.Tensor]:
         leaves = [t for t in (*model.parameters(), *inputs) if t.requires_grad]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..planner.lowerings.registry import LOWERINGS
-from .result import OURS, Measured, Missing, Report
+from .result import OURS, MeasuredWorkload, Missing, WorkloadReport
 from .workloads import Workload
 
 MARGIN = 0.02
-"""How much slower than the best peer is still as fast."""
+"""How much slower than the best baseline is still as fast."""
 
 DEVICE = "H200"
 """In the name of the device that the times to reach are for."""
 
 
-def faults(report: Report, workloads: Mapping[str, Workload]) -> list[str]:
+def faults(report: WorkloadReport, workloads: Mapping[str, Workload]) -> list[str]:
     """One line for each requirement that a workload does not meet."""
     found = [f"{name}: {why}" for name, why in report.failed.items()]
     for measured in report.workloads:
@@ -24,14 +24,16 @@ def faults(report: Report, workloads: Mapping[str, Workload]) -> list[str]:
     return found
 
 
-def faults_of(measured: Measured, workload: Workload) -> list[str]:
+def faults_of(measured: MeasuredWorkload, workload: Workload) -> list[str]:
     found = []
     best = measured.best
     # The median alone: an interval that a noisy machine widens would excuse anything.
     if best.median > 1 + MARGIN:
-        found.append(f"{best.median - 1:.1%} slower than {best.peer}")
+        found.append(f"{best.median - 1:.1%} slower than {best.baseline}")
     elif workload.ahead and best.high >= 1:
-        found.append(f"not ahead of {best.peer} (ratio {best.median:.3f}, up to {best.high:.3f})")
+        found.append(
+            f"not ahead of {best.baseline} (ratio {best.median:.3f}, up to {best.high:.3f})"
+        )
     generated = all(LOWERINGS[name].generated for name in measured.lowerings)
     if workload.kernels is not None and not (generated and measured.kernels <= workload.kernels):
         how = ", ".join(measured.lowerings)
@@ -41,7 +43,7 @@ def faults_of(measured: Measured, workload: Workload) -> list[str]:
     return found + _limits(measured, workload)
 
 
-def _limits(measured: Measured, workload: Workload) -> list[str]:
+def _limits(measured: MeasuredWorkload, workload: Workload) -> list[str]:
     """Faults against the time to reach and the memory allowed; and that bytes were not counted."""
     found = []
     seconds, extra = measured.times[OURS].seconds, measured.extra_bytes.get(OURS, 0)

@@ -29,27 +29,27 @@ from ..tuner.capture.capture_model import describe
 from .result import OURS, Machine
 from .run import commit
 from .whole_models import MODELS, Kind, Size
-from .whole_one import WAYS, Asked, Whole, measure
+from .whole_one import WAYS, MeasuredModel, ModelRequest, measure
 
 PATIENCE_S = 1200.0
 
 
 @dataclass(slots=True)
-class Report:
+class ModelReport:
     """One run."""
 
     date: str
     commit: str
     command: str
-    models: list[Whole] = field(default_factory=list)
+    models: list[MeasuredModel] = field(default_factory=list)
 
     @property
     def machine(self) -> Machine | None:
         return next((m.machine for m in self.models if m.machine), None)
 
 
-ONE: TypeAdapter[Whole] = TypeAdapter(Whole)
-REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+ONE: TypeAdapter[MeasuredModel] = TypeAdapter(MeasuredModel)
+REPORT: TypeAdapter[ModelReport] = TypeAdapter(ModelReport)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _child(_asked(options, options.models[0], options.kind), options.into)
         return 0
     command = shlex.join(["python", "-m", "fusionplan.bench.whole", *given])
-    report = Report(datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), commit(), command)
+    report = ModelReport(datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), commit(), command)
     kinds = get_args(Kind) if options.kind == "both" else (options.kind,)
     until = time.monotonic() + options.limit
     for name in options.models or MODELS:
         for kind in kinds:
             left = until - time.monotonic()
-            found = Whole(name, kind, ended=f"not begun: {options.limit:g} s are over")
+            found = MeasuredModel(name, kind, ended=f"not begun: {options.limit:g} s are over")
             if left > 0:
                 print(f"{name} {kind}: begun", file=sys.stderr, flush=True)
                 found = _apart(_asked(options, name, kind), options.patience)
@@ -110,8 +110,8 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _asked(options: argparse.Namespace, name: str, kind: Kind) -> Asked:
-    return Asked(
+def _asked(options: argparse.Namespace, name: str, kind: Kind) -> ModelRequest:
+    return ModelRequest(
         name,
         kind,
         tuple(way for way in WAYS if way in options.ways),
@@ -123,7 +123,7 @@ def _asked(options: argparse.Namespace, name: str, kind: Kind) -> Asked:
     )
 
 
-def _apart(asked: Asked, patience_s: float) -> Whole:
+def _apart(asked: ModelRequest, patience_s: float) -> MeasuredModel:
     """What a process of its own found, up to where it ended."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "one.json"
@@ -147,12 +147,12 @@ def _apart(asked: Asked, patience_s: float) -> Whole:
         try:
             found = ONE.validate_json(into.read_bytes())
         except (OSError, ValidationError):
-            found = Whole(asked.name, asked.kind)
+            found = MeasuredModel(asked.name, asked.kind)
     found.ended = found.ended or ended
     return found
 
 
-def _arguments(asked: Asked, into: Path) -> list[str]:
+def _arguments(asked: ModelRequest, into: Path) -> list[str]:
     numbers = ["--seconds", str(asked.seconds), "--budget", str(asked.budget_s)]
     given = [asked.name, "--kind", asked.kind, "--device", asked.device, *numbers]
     given += ["--into", str(into), "--ways", *asked.ways]
@@ -167,11 +167,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _child(asked: Asked, into: Path) -> None:
+def _child(asked: ModelRequest, into: Path) -> None:
     """The record goes to the file as it fills, so that a process that hangs leaves what it had."""
-    last = Whole(asked.name, asked.kind)
+    last = MeasuredModel(asked.name, asked.kind)
 
-    def save(record: Whole) -> None:
+    def save(record: MeasuredModel) -> None:
         nonlocal last
         last = record
         whole = into.with_suffix(".new")
@@ -185,28 +185,28 @@ def _child(asked: Asked, into: Path) -> None:
         save(last)
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ModelReport) -> str:
     """Where and when, and milliseconds of a call by every way."""
     known = report.machine
     on = f"{known.device}, torch {known.torch}, triton {known.triton}" if known else "no device"
     where = f"{report.date}, {on}, commit {report.commit}: `{report.command}`"
     ways = [way for way in WAYS if any(way in each.times for each in report.models)]
-    heads = ["model", "kind", *ways, "best peer / ours", "kernels", "error", "plan s", "tune s"]
+    heads = ["model", "kind", *ways, "best baseline / ours", "kernels", "error", "plan s", "tune s"]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     rows += [f"| {' | '.join(_cells(each, ways))} |" for each in report.models]
     notes = [f"- {each.name} {each.kind}: {text}" for each in report.models for text in _told(each)]
     return "\n".join([where, "", *rows, *([""] if notes else []), *notes])
 
 
-def _cells(each: Whole, ways: Sequence[str]) -> list[str]:
+def _cells(each: MeasuredModel, ways: Sequence[str]) -> list[str]:
     times = [f"{each.times[w].seconds * 1e3:.3f} ms" if w in each.times else "-" for w in ways]
-    ratio = f"{1 / each.best.median:.2f} ({each.best.peer})" if each.best else "-"
+    ratio = f"{1 / each.best.median:.2f} ({each.best.baseline})" if each.best else "-"
     error = f"{each.errors[OURS]:.1e}" if OURS in each.errors else "-"
     spent = [f"{s:.0f}" if s is not None else "-" for s in (each.plan_s, each.tune_s)]
     return [each.name, each.kind, *times, ratio, str(each.kernels), error, *spent]
 
 
-def _told(each: Whole) -> list[str]:
+def _told(each: MeasuredModel) -> list[str]:
     """What went wrong, and how our plan runs."""
     found = [f"{way} failed: {why}" for way, why in each.failed.items()]
     if each.problem and each.problem != each.failed.get(OURS):

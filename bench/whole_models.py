@@ -220,7 +220,7 @@ MODELS: dict[str, Callable[[Size], Case]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ModelCall:
     """A call of a model, or a training step, always on the same inputs. gradients: those of what
     the step goes back from, its loss or else its outputs."""
 
@@ -254,21 +254,23 @@ class Step:
         for parameter in self.module.parameters():
             parameter.grad = None
 
-    def in_float32(self) -> Step:
+    def in_float32(self) -> ModelCall:
         """The same with copies of everything."""
         module = copy.deepcopy(self.module).float()
         gradients = tuple(g.float() for g in self.gradients)
         inputs = {name: _placed(value, None, torch.float32) for name, value in self.inputs.items()}
-        return Step(module, inputs, self.kind, gradients)
+        return ModelCall(module, inputs, self.kind, gradients)
 
 
-def step_of(make: Callable[[Size], Case], kind: Kind, device: torch.device, size: Size) -> Step:
+def step_of(
+    make: Callable[[Size], Case], kind: Kind, device: torch.device, size: Size
+) -> ModelCall:
     """The model in bfloat16 on the device, with weights and inputs that are always the same."""
     torch.manual_seed(0)
     module, inputs = make(size)
     module = module.to(device, torch.bfloat16).train(kind == "training")
     placed = {name: _placed(value, device, torch.bfloat16) for name, value in inputs.items()}
-    step = Step(module, placed, kind)
+    step = ModelCall(module, placed, kind)
     if kind == "inference":
         return step
     ends = [t.detach() for t in _ends(module(**placed))]

@@ -28,7 +28,7 @@ from ..tuner.workers.assembler import as_in_workers
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
-from .whole_models import MODELS, Kind, Size, Step, distance, is_right, step_of
+from .whole_models import MODELS, Kind, ModelCall, Size, distance, is_right, step_of
 
 WAYS = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", OURS)
 """Eager, the modes of torch.compile, and ours."""
@@ -37,7 +37,7 @@ _ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """seconds: of the search; 0: none, and graphs without a stored plan run by the model's.
     budget_s: of each of two passes of measuring."""
 
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Whole:
+class MeasuredModel:
     """One model in one kind, as far as it came.
 
     capture_s: to run and capture it; plan_s: to plan its graphs by the cost model, in which are
@@ -99,7 +99,7 @@ class Whole:
         return self.ended or self.failed.get(OURS, "")
 
 
-Save = Callable[[Whole], None]
+Save = Callable[[MeasuredModel], None]
 
 
 def _tell(text: str) -> None:
@@ -145,10 +145,10 @@ class AloneStopwatch:
         return sum(self.laps(calls))
 
 
-def measure(asked: Asked, save: Save) -> Whole:
+def measure(asked: ModelRequest, save: Save) -> MeasuredModel:
     """The model by all the ways; `save` gets the record again and again as it fills."""
     device = torch.device(asked.device)
-    record = Whole(asked.name, asked.kind, machine(device))
+    record = MeasuredModel(asked.name, asked.kind, machine(device))
     step = step_of(MODELS[asked.name], asked.kind, device, asked.size)
     wanted = step.results(step.module)
     record.eager_error = _strays(step, wanted)
@@ -179,13 +179,15 @@ def measure(asked: Asked, save: Save) -> Whole:
     return record
 
 
-def _strays(step: Step, eager: Sequence[torch.Tensor]) -> float:
+def _strays(step: ModelCall, eager: Sequence[torch.Tensor]) -> float:
     """How far eager is from what float32 gives."""
     wide = step.in_float32()
     return distance(eager, wide.results(wide.module))
 
 
-def _planned(asked: Asked, step: Step, wanted: torch.Tensor, record: Whole) -> None:
+def _planned(
+    asked: ModelRequest, step: ModelCall, wanted: torch.Tensor, record: MeasuredModel
+) -> None:
     """How long planning takes, and then the search. wanted: on the device. Raises
     FusionplanError."""
     start = time.monotonic()
@@ -226,7 +228,7 @@ def _planned(asked: Asked, step: Step, wanted: torch.Tensor, record: Whole) -> N
     torch._dynamo.reset()
 
 
-def _made(way: str, asked: Asked, step: Step) -> Any:
+def _made(way: str, asked: ModelRequest, step: ModelCall) -> Any:
     """What runs the model that way; nothing is compiled before its first call."""
     if way == EAGER:
         return step.module
@@ -237,7 +239,9 @@ def _made(way: str, asked: Asked, step: Step) -> Any:
     return load(step.module, store=asked.store, on_miss="model", evidence="any", dynamic=False)
 
 
-def _begun(way: str, model: Any, step: Step, wanted: Sequence[torch.Tensor], record: Whole) -> Call:
+def _begun(
+    way: str, model: Any, step: ModelCall, wanted: Sequence[torch.Tensor], record: MeasuredModel
+) -> Call:
     """The call, compiled; its first time, memory and error are in the record."""
     device = wanted[0].device
     theirs = as_in_workers() if way not in (EAGER, OURS) else nullcontext()
@@ -255,14 +259,16 @@ def _begun(way: str, model: Any, step: Step, wanted: Sequence[torch.Tensor], rec
     return lambda: step.run(model)
 
 
-def _ran(model: Any, record: Whole) -> None:
+def _ran(model: Any, record: MeasuredModel) -> None:
     """What a call by our plans is made of."""
     record.kernels = sum(runner.kernels_per_call for runner in executors(model))
     record.lowerings = lowerings(model)
     record.cudagraph = any(plan.cudagraph for plan in plans(model))
 
 
-def _timed(asked: Asked, calls: Mapping[str, Call], device: torch.device, record: Whole) -> None:
+def _timed(
+    asked: ModelRequest, calls: Mapping[str, Call], device: torch.device, record: MeasuredModel
+) -> None:
     """The ways in turn."""
     if not calls:
         return

@@ -34,10 +34,10 @@ class Workload:
     file: in the repository. model, inputs: the functions in it that make them; where they are
     not named, the file says it in one of the forms that `planner tune` knows.
     kernels: generated kernels that a call may take at most; None: not asked. ahead: a tie with the
-    best peer is not enough. reach: seconds that a call may take on an H200; None: not asked.
+    best baseline is not enough. reach: seconds that a call may take on an H200; None: not asked.
     peak_extra: bytes that a call may take at most besides its inputs, its result included.
     rewritten: the function that makes a model which a person rewrote by hand for a special library;
-    it is measured too, but is no peer.
+    it is measured too, but is no baseline.
     """
 
     name: str

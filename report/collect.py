@@ -12,7 +12,7 @@ from ..planner.explain import explain
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
-from ..planner.runtime.dispatch import whole_way
+from ..planner.runtime.whole_way import whole_way
 from .data import GraphReport, Report, Roof, SearchReport, StepReport, TrafficReport
 from .gain import gain
 from .least import apart, least

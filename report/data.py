@@ -140,7 +140,7 @@ class SearchReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class HistoryEntry:
     """An entry of the history: a plan that was stored under this name (its key), or a whole plan of
     this graph that was timed in a search (no key)."""
 
@@ -200,7 +200,7 @@ class GraphReport:
     apart_s: float
     predicted_s: float
     searches: tuple[SearchReport, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[HistoryEntry, ...]
     has_sources: bool
     has_store: bool
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..markup.scale import LogScale, Tick
 from ..planner.lowerings.registry import LOWERINGS, REGIONAL
 from ..terminal import count, duration
-from .data import GraphReport, Roof, Run, SearchReport, StepReport, Stored
+from .data import GraphReport, HistoryEntry, Roof, SearchReport, StepReport, Stored
 
 LANE, LANES = 11, 14
 """Pixels from lane to lane, and most lanes. A tensor for which there is none has a label alone."""
@@ -163,7 +163,7 @@ def search_plot(search: SearchReport) -> Plot | None:
     return Plot(_WIDTH, _HEIGHT, x_ticks, scale.ticks(duration), dots, line, tuple(points))
 
 
-def history_plot(runs: Sequence[Run]) -> Plot | None:
+def history_plot(runs: Sequence[HistoryEntry]) -> Plot | None:
     """Seconds of whole plans that were measured, in the order of time. None for fewer than two."""
     timed = [run for run in runs if run.measured_s and run.same_graph]
     if len(timed) < 2:

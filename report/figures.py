@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..planner.explanation import GroupExplanation
 
 
-class Figure(NamedTuple):
+class FigureRow(NamedTuple):
     """A row for people. measured: None where it is not known."""
 
     name: str
@@ -18,7 +18,7 @@ class Figure(NamedTuple):
     measured: str | None = None
 
 
-def figures(group: GroupExplanation) -> tuple[Figure, ...]:
+def figures(group: GroupExplanation) -> tuple[FigureRow, ...]:
     """Of a group that has kernels; nothing of another."""
     cost, known = group.predicted, group.measured
     if cost is None:
@@ -31,21 +31,21 @@ def figures(group: GroupExplanation) -> tuple[Figure, ...]:
         return None if nbytes is None else size(nbytes)
 
     return (
-        Figure("memory traffic", size(cost.hbm_bytes)),
-        Figure("L2 traffic", size(cost.l2_bytes)),
-        Figure("matrix flops", count(cost.flops)),
-        Figure("fma operations", count(cost.fma)),
-        Figure("sfu operations", count(cost.sfu)),
-        Figure(
+        FigureRow("memory traffic", size(cost.hbm_bytes)),
+        FigureRow("L2 traffic", size(cost.l2_bytes)),
+        FigureRow("matrix flops", count(cost.flops)),
+        FigureRow("fma operations", count(cost.fma)),
+        FigureRow("sfu operations", count(cost.sfu)),
+        FigureRow(
             "registers a thread",
             str(cost.registers),
             None if known.registers is None else str(known.registers),
         ),
-        Figure("spilled a thread", size(cost.spill_bytes), bytes_of(known.spill_bytes)),
-        Figure("shared memory a block", size(cost.shared_bytes), bytes_of(known.shared_bytes)),
-        Figure("occupancy", f"{cost.occupancy:.0%}"),
-        Figure("waves", f"{cost.waves:.3g}"),
-        Figure("launches", str(cost.launches)),
-        Figure("bound by", cost.limit),
-        Figure("time", seconds, None if known.seconds is None else duration(known.seconds)),
+        FigureRow("spilled a thread", size(cost.spill_bytes), bytes_of(known.spill_bytes)),
+        FigureRow("shared memory a block", size(cost.shared_bytes), bytes_of(known.shared_bytes)),
+        FigureRow("occupancy", f"{cost.occupancy:.0%}"),
+        FigureRow("waves", f"{cost.waves:.3g}"),
+        FigureRow("launches", str(cost.launches)),
+        FigureRow("bound by", cost.limit),
+        FigureRow("time", seconds, None if known.seconds is None else duration(known.seconds)),
     )

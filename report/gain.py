@@ -48,7 +48,8 @@ def _timing(contest: Contest) -> str:
         own = next((way.seconds for way in ways if way.kind == "plan"), 0.0)
         best = min((way.seconds for way in ways if way.kind == "baseline"), default=0.0)
         gains[timing] = best / own if own else 0.0
-    return min(gains, key=lambda timing: gains[timing])
+    # Equal gains may differ by rounding: the first is taken then.
+    return min(gains, key=lambda timing: round(gains[timing], 9))
 
 
 def runs_as(graphs: Sequence[GraphReport]) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..planner.costs import depthwise
 from ..planner.costs.device import DeviceProfile
 from ..planner.costs.matrix import vendor_s, vendor_work
 from ..planner.graph.graph import Graph, Node
-from ..planner.graph.ops import Contraction, Lookup, is_compute, is_free, is_input, row
+from ..planner.graph.ops import Contraction, Depthwise, Lookup, is_compute, is_free, is_input, row
 from ..planner.groups.needs import inputs_read_whole
 from .data import Least
 
@@ -54,6 +55,8 @@ def apart(graph: Graph, device: DeviceProfile) -> tuple[int, float]:
         nbytes += own
         if isinstance(row(node), Contraction):
             seconds += vendor_s(graph, node.id, device)
+        elif isinstance(row(node), Depthwise):
+            seconds += depthwise.vendor_s(graph, node.id, device)
         elif is_compute(node):
             seconds += device.stream_s(own)
     return nbytes, seconds

@@ -14,7 +14,7 @@ from ..planner.lowerings.aten import aten_s
 from ..planner.lowerings.triton import space_for
 from ..planner.plan import GroupPlan, Plan
 from ..tuner.trial.outcome import ATEN, Candidate
-from .data import Alternative, Run, SearchReport, Tried
+from .data import Alternative, HistoryEntry, SearchReport, Tried
 
 MOST_TRIALS = 1000
 """Of one group; of more the newest."""
@@ -94,7 +94,7 @@ def _modelled(part: Part, chosen: Candidate, device: DeviceProfile) -> tuple[Alt
 # --- history ---
 
 
-def runs(store: Store, name: str, plan: Plan) -> tuple[Run, ...]:
+def runs(store: Store, name: str, plan: Plan) -> tuple[HistoryEntry, ...]:
     """The plans that were stored under this name, or of this graph on this device, and the whole
     plans of the graph that a search timed; oldest first."""
     same = store.plans(graph_key=plan.graph_key, device_key=plan.device)
@@ -113,9 +113,9 @@ def runs(store: Store, name: str, plan: Plan) -> tuple[Run, ...]:
     return tuple(sorted(found, key=lambda run: run.when)[-MOST_RUNS:])
 
 
-def _of_trial(trial: TrialRecord, devices: Mapping[str, str]) -> Run:
+def _of_trial(trial: TrialRecord, devices: Mapping[str, str]) -> HistoryEntry:
     groups = trial.config.get("groups")
-    return Run(
+    return HistoryEntry(
         when=trial.created_at.isoformat(timespec="seconds"),
         key=None,
         evidence=trial.outcome,
@@ -128,12 +128,12 @@ def _of_trial(trial: TrialRecord, devices: Mapping[str, str]) -> Run:
     )
 
 
-def _of_plan(record: PlanRecord, devices: Mapping[str, str], graph_key: str) -> Run:
+def _of_plan(record: PlanRecord, devices: Mapping[str, str], graph_key: str) -> HistoryEntry:
     try:
         plan = Plan.from_json(record.payload)
     except ValueError as error:
         raise StoreCorrupt(f"Plan {record.key} cannot be read ({error}): tune it again.") from error
-    return Run(
+    return HistoryEntry(
         when=record.updated_at.isoformat(timespec="seconds"),
         key=record.key,
         evidence=record.evidence,

@@ -23,7 +23,7 @@ from .draw import (
     rows,
     search_plot,
 )
-from .figures import Figure, figures
+from .figures import FigureRow, figures
 
 _DEAREST = 12
 """Borders that are listed for the whole graph."""
@@ -48,7 +48,7 @@ class Detail:
     name: str
     row: Row
     group: GroupExplanation | None
-    figures: tuple[Figure, ...]
+    figures: tuple[FigureRow, ...]
     same: str | None
 
     @property

@@ -7,15 +7,15 @@ import pytest
 from fusionplan.bench.result import (
     EAGER,
     OURS,
-    Accuracy,
     Against,
-    Asked,
+    Errors,
     HostCost,
     HostCosts,
     Machine,
-    Measured,
-    Report,
+    MeasuredWorkload,
+    Requirement,
     Timing,
+    WorkloadReport,
 )
 from fusionplan.bench.workloads import WORKLOADS
 
@@ -27,26 +27,30 @@ def timing(seconds: float) -> Timing:
 
 
 @pytest.fixture
-def measured() -> Callable[..., Measured]:
-    """A workload of 80 us beside a best peer of 100 us, changed as told."""
+def measured() -> Callable[..., MeasuredWorkload]:
+    """A workload of 80 us beside a best baseline of 100 us, changed as told."""
 
-    def make(name: str = "article_chain", **changes: object) -> Measured:
+    def make(name: str = "article_chain", **changes: object) -> MeasuredWorkload:
         times = {OURS: timing(80e-6), EAGER: timing(300e-6), "default": timing(100e-6)}
-        best, accuracy = Against("default", 0.8, 0.79, 0.81), Accuracy(1e-3, 1e-3)
-        whole = Measured(name, MACHINE, times, best, accuracy, 1, ("triton",), "triton x0=8")
+        best, accuracy = Against("default", 0.8, 0.79, 0.81), Errors(1e-3, 1e-3)
+        whole = MeasuredWorkload(
+            name, MACHINE, times, best, accuracy, 1, ("triton",), "triton x0=8"
+        )
         return replace(whole, **changes)
 
     return make
 
 
 @pytest.fixture
-def report() -> Callable[..., Report]:
-    def make(*workloads: Measured, host: bool = False, **failed: str) -> Report:
+def report() -> Callable[..., WorkloadReport]:
+    def make(*workloads: MeasuredWorkload, host: bool = False, **failed: str) -> WorkloadReport:
         costs = HostCosts(MACHINE, (HostCost(1024, {"executor": 7.5}),)) if host else None
         floors = {m.name: WORKLOADS[m.name].floor_s for m in workloads}
         found = {m.name: WORKLOADS[m.name] for m in workloads}
-        asked = {n: Asked(w.reach, w.peak_extra) for n, w in found.items() if w.peak_extra}
+        asked = {n: Requirement(w.reach, w.peak_extra) for n, w in found.items() if w.peak_extra}
         date = "2025-01-02 03:04 UTC"
-        return Report(date, "abc123", "scripts/bench", workloads, failed, floors, costs, asked)
+        return WorkloadReport(
+            date, "abc123", "scripts/bench", workloads, failed, floors, costs, asked
+        )
 
     return make

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from fusionplan.bench import economy as module
-from fusionplan.bench.economy import _RECORDING, Recorded, Recording, economy, main, small
+from fusionplan.bench.economy import _RECORDING, MeasuredSpace, SpaceRecording, economy, main, small
 from fusionplan.bench.economy_report import _table, reached
-from fusionplan.bench.replay import Trial, curve, random_curve, searched
+from fusionplan.bench.replay import MeasuredConfig, curve, random_curve, searched
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, to_json
@@ -30,7 +30,7 @@ GRAPH = Graph(
 
 
 @pytest.fixture(scope="module")
-def space() -> Recorded:
+def space() -> MeasuredSpace:
     """Times near the model's; a few configs fail, in the compiler or on the device."""
     whole = space_of(GRAPH, H200)
     assert isinstance(whole, Space)
@@ -39,13 +39,13 @@ def space() -> Recorded:
         cost = whole.judge(config)
         assert isinstance(cost, Cost)
         if number % 13 == 5:
-            trials.append(Trial(config, None, 2.0, 0.0, "ptxas gave up"))
+            trials.append(MeasuredConfig(config, None, 2.0, 0.0, "ptxas gave up"))
         elif number % 17 == 5:
-            trials.append(Trial(config, None, 1.0, 0.1, "out of device memory"))
+            trials.append(MeasuredConfig(config, None, 1.0, 0.1, "out of device memory"))
         else:
             seconds = cost.seconds * source.uniform(0.9, 1.4)
-            trials.append(Trial(config, seconds, 1.0, 0.1))
-    return Recorded("rows", dict(to_json(GRAPH)), 1e-3, tuple(trials))
+            trials.append(MeasuredConfig(config, seconds, 1.0, 0.1))
+    return MeasuredSpace("rows", dict(to_json(GRAPH)), 1e-3, tuple(trials))
 
 
 def test_a_small_space_has_configs_from_end_to_end():
@@ -57,7 +57,7 @@ def test_a_small_space_has_configs_from_end_to_end():
     assert len({config.num_warps for config in some}) > 2
 
 
-def test_a_search_tries_measured_configs_once_each(space: Recorded):
+def test_a_search_tries_measured_configs_once_each(space: MeasuredSpace):
     taken = searched(Group.of(GRAPH, "rows"), H200, space.trials, space.aten_s, 30)
     assert len(taken) == len({trial.config for trial in taken}) == 30
     assert set(taken) <= set(space.trials)
@@ -65,21 +65,21 @@ def test_a_search_tries_measured_configs_once_each(space: Recorded):
 
 
 def test_curves_fall_and_stay_where_a_search_ended():
-    one, two, three = (Trial(None, s, 1.0, 0.5) for s in (3e-6, None, 1e-6))  # type: ignore[arg-type]
+    one, two, three = (MeasuredConfig(None, s, 1.0, 0.5) for s in (3e-6, None, 1e-6))  # type: ignore[arg-type]
     assert curve([two, one, three], 5) == (
         (float("inf"), 3e-6, 1e-6, 1e-6, 1e-6),
         (1.5, 3.0, 4.5, 4.5, 4.5),
     )
 
 
-def test_random_searches_reach_the_best_when_they_try_everything(space: Recorded):
+def test_random_searches_reach_the_best_when_they_try_everything(space: MeasuredSpace):
     best, clock = random_curve(space.trials, len(space.trials), 9, random.Random(1))
     assert best[-1] == space.best_s
     assert list(best) == sorted(best, reverse=True)
     assert list(clock) == sorted(clock)
 
 
-def test_the_search_is_ahead_of_random_where_the_model_is_good(space: Recorded):
+def test_the_search_is_ahead_of_random_where_the_model_is_good(space: MeasuredSpace):
     found = economy(space, H200)
     assert found.best_s == space.best_s
     assert len(found.ours) == len(found.random) == len(found.ours_clock) == 30
@@ -91,9 +91,9 @@ def test_the_search_is_ahead_of_random_where_the_model_is_good(space: Recorded):
 
 
 @pytest.mark.process  # matplotlib looks for fonts when it is first used on a machine
-def test_a_recording_is_replayed_from_its_file(space: Recorded, tmp_path: Path):
+def test_a_recording_is_replayed_from_its_file(space: MeasuredSpace, tmp_path: Path):
     pytest.importorskip("matplotlib")
-    recording = Recording("a test", H200, (space,))
+    recording = SpaceRecording("a test", H200, (space,))
     data = _RECORDING.dump_json(recording)
     assert _RECORDING.validate_json(data) == recording
     (tmp_path / "e.json").write_bytes(data)
@@ -123,12 +123,12 @@ def test_what_cannot_be_done_is_told(
 
 
 def test_without_matplotlib_the_way_out_is_named(
-    space: Recorded,
+    space: MeasuredSpace,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    recording = Recording("a test", H200, (space,))
+    recording = SpaceRecording("a test", H200, (space,))
     (tmp_path / "e.json").write_bytes(_RECORDING.dump_json(recording))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["--replay", str(tmp_path / "e.json"), "--out", str(tmp_path)]) == 1

@@ -13,7 +13,7 @@ from fusionplan.bench.measure import (
     ready_baselines,
     rewritten,
 )
-from fusionplan.bench.result import EAGER, OURS, REWRITTEN, Measured, Missing
+from fusionplan.bench.result import EAGER, OURS, REWRITTEN, MeasuredWorkload, Missing
 from fusionplan.bench.workloads import WORKLOADS, make
 from fusionplan.planner.errors import FusionplanError
 from fusionplan.tuner.capture.capture_model import Call
@@ -47,7 +47,7 @@ def test_ours_is_compared_with_the_best_of_the_others():
     assert times[OURS].runs == 10
     assert times[OURS].passes_s == (2e-3, 2e-3)
     assert times[OURS].spread == 0.0
-    assert (best.peer, best.median) == ("default", pytest.approx(0.5))
+    assert (best.baseline, best.median) == ("default", pytest.approx(0.5))
 
 
 def test_passes_that_differ_are_told():
@@ -57,11 +57,11 @@ def test_passes_that_differ_are_told():
     assert times[OURS].spread == pytest.approx(1.0)
 
 
-def test_what_is_rewritten_by_hand_is_timed_but_is_no_peer():
+def test_what_is_rewritten_by_hand_is_timed_but_is_no_baseline():
     calls = {OURS: lambda: 2e-3, EAGER: lambda: 4e-3, REWRITTEN: lambda: 1e-3}
     times, best = compare(calls, TIMER, 1.0, Notes())
     assert times[REWRITTEN].seconds == 1e-3
-    assert (best.peer, best.median) == (EAGER, pytest.approx(0.5))
+    assert (best.baseline, best.median) == (EAGER, pytest.approx(0.5))
 
 
 def test_a_note_tells_that_what_is_rewritten_computes_something_else():
@@ -95,12 +95,12 @@ def test_a_peer_that_runs_out_of_memory_beside_the_others_is_left_out():
     calls = {OURS: lambda: 2e-3, "default": fails, EAGER: lambda: 4e-3}
     times, best = compare(calls, TIMER, 1.0, notes)
     assert set(times) == {OURS, EAGER}
-    assert best.peer == EAGER
+    assert best.baseline == EAGER
     told = "default fails beside the others: OutOfMemoryError: CUDA out of memory."
     assert notes.kept == [told]
 
 
-def test_our_own_failure_is_no_peers():
+def test_our_own_failure_is_no_baselines():
     with pytest.raises(torch.OutOfMemoryError):
         compare({OURS: fails, EAGER: lambda: 4e-3}, TIMER, 1.0, Notes())
 
@@ -136,7 +136,7 @@ def test_infinities_that_eager_has_too_are_right():
 def test_a_workload_is_measured_by_its_plan():
     workload = WORKLOADS["custom_loss_many_small_ops"]
     found = measure(workload, CPU, None, 1.0, timer=TIMER, on_miss="model", scale=64)
-    assert isinstance(found, Measured)
+    assert isinstance(found, MeasuredWorkload)
     assert set(found.times) == {OURS, EAGER}
     assert found.kernels >= 1
     assert "triton" in found.lowerings

@@ -9,13 +9,13 @@ from fusionplan.bench.result import (
     OURS,
     REPORT,
     REWRITTEN,
-    Accuracy,
     Against,
+    CountedTraffic,
+    Errors,
     Machine,
     Missing,
     Predicted,
     Timing,
-    Traffic,
 )
 from fusionplan.bench.run import BenchError, joined
 from fusionplan.bench.table import BEGIN, END, geometric_mean, markdown, write
@@ -30,7 +30,7 @@ def test_a_report_survives_json(measured, report):
 
 
 H200 = Machine("NVIDIA H200", "2.11.0", "3.6.0", "3.12.1", "555.0")
-TRAFFIC = Traffic(30 * 2**20, 10 * 2**20, 80 * 2**20, 25e-6, 2, Predicted(32 * 2**20))
+TRAFFIC = CountedTraffic(30 * 2**20, 10 * 2**20, 80 * 2**20, 25e-6, 2, Predicted(32 * 2**20))
 
 
 def cells_of(text, start, number=0):
@@ -178,7 +178,7 @@ def test_write_makes_a_file_but_spoils_none(tmp_path):
         ("article_chain", {"kernels": 0, "lowerings": ("inductor",)}, "0 generated kernels (ind"),
         ("article_chain", {"lowerings": ("aten", "triton")}, "1 generated kernels (aten, triton)"),
         ("batchnorm_train_relu", {"kernels": 2}, None),
-        ("article_chain", {"accuracy": Accuracy(1.0, 0.1, "result 0: error")}, "result 0: error"),
+        ("article_chain", {"accuracy": Errors(1.0, 0.1, "result 0: error")}, "result 0: error"),
         ("article_chain", {"traffic": TRAFFIC}, None),
         ("article_chain", {"traffic": Missing("no ncu")}, "bytes not counted: no ncu"),
         ("matmul_rowmax", {"extra_bytes": {OURS: 4 * 2**20}}, None),

@@ -8,7 +8,7 @@ import sys
 import pytest
 from fusionplan.bench import run as running
 from fusionplan.bench.__main__ import main
-from fusionplan.bench.result import Asked, HostCosts, Missing, Predicted, Traffic
+from fusionplan.bench.result import CountedTraffic, HostCosts, Missing, Predicted, Requirement
 from fusionplan.bench.run import BenchError, Children, run
 from fusionplan.bench.workloads import CONTRACTIONS, WORKLOADS
 from fusionplan.planner.errors import DeviceError
@@ -100,7 +100,7 @@ def test_one_failure_leaves_the_others(measured):
     assert [m.name for m in report.workloads] == ["article_chain"]
 
 
-TRAFFIC = Traffic(3, 2, 9, 1e-6, 1, Predicted(5))
+TRAFFIC = CountedTraffic(3, 2, 9, 1e-6, 1, Predicted(5))
 
 
 def test_bytes_are_counted_where_they_are_asked_for(measured):
@@ -124,7 +124,7 @@ def test_times_stay_where_bytes_cannot_be_counted(measured, traffic):
 def test_what_is_asked_is_in_the_report(measured):
     processes = FakeProcesses(measured, planned=["rotary", "splade_head"])
     report, _ = run_fake(processes, ROTARY, WORKLOADS["splade_head"])
-    assert report.asked == {"splade_head": Asked(1.3e-3, 16 * 2**20)}
+    assert report.asked == {"splade_head": Requirement(1.3e-3, 16 * 2**20)}
 
 
 def test_a_child_that_fails_or_prints_nonsense_is_told(monkeypatch):

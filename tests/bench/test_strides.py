@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.bench import strides
-from fusionplan.bench.strides import FUNCTIONS, HEAD, SLOWEST, Timed, chosen, graph_of, row
+from fusionplan.bench.strides import FUNCTIONS, HEAD, SLOWEST, TimedConfig, chosen, graph_of, row
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph
 
@@ -33,7 +33,7 @@ def test_the_models_first_configs_are_among_those_that_are_tried(columns: Graph)
 
 def test_a_row_says_what_the_models_choice_lost(columns: Graph) -> None:
     (first, _), (second, _) = chosen(columns, H200, 2)[:2]
-    times = [Timed("sum", first, 30e-6, 44e-6), Timed("sum", second, 35e-6, 40e-6)]
+    times = [TimedConfig("sum", first, 30e-6, 44e-6), TimedConfig("sum", second, 35e-6, 40e-6)]
     cells = dict(zip(HEAD[:-1], row(times).strip("| ").split(" | "), strict=False))
     assert cells["best us"] == "40.0"
     assert cells["choice us"] == "44.0"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fusionplan.api import load
 from fusionplan.bench import ncu, traffic
-from fusionplan.bench.result import Missing, Predicted, Traffic
+from fusionplan.bench.result import CountedTraffic, Missing, Predicted
 from fusionplan.bench.run import Children
 from fusionplan.bench.workloads import WORKLOADS
 from fusionplan.planner.costs.device import profile_of
@@ -74,7 +74,7 @@ def says(value):
 def test_the_kernels_of_a_call_are_added_up(false_ncu):
     given = false_ncu(printed(ONE, TWO))
     found = ncu.watch(says({"hbm_bytes": 3500, "whole": True}))
-    assert isinstance(found, Traffic)
+    assert isinstance(found, CountedTraffic)
     assert (found.read_bytes, found.written_bytes, found.l2_bytes) == (3500, 200, 5000010)
     assert found.kernels == 2
     assert found.seconds == pytest.approx(4e-6)

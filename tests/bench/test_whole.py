@@ -13,7 +13,7 @@ import torch
 from fusionplan.bench import whole
 from fusionplan.bench.result import EAGER, OURS, Against, Machine, Timing
 from fusionplan.bench.whole_models import MODELS, Case, Size, distance, step_of
-from fusionplan.bench.whole_one import Asked, Whole, measure
+from fusionplan.bench.whole_one import MeasuredModel, ModelRequest, measure
 from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.planner.covers.cover import modelled_plan
@@ -67,8 +67,10 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return stages
 
 
-def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> Asked:
-    return Asked("small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), "tiny")
+def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> ModelRequest:
+    return ModelRequest(
+        "small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), "tiny"
+    )
 
 
 @pytest.mark.dynamo
@@ -84,7 +86,7 @@ def test_ours_runs_by_the_tuned_plans_beside_eager(tmp_path, tuned, kind, stages
     assert "triton" in found.lowerings
     assert found.errors[EAGER] == 0.0
     assert set(found.times) == set(found.first_s) == {EAGER, OURS}
-    assert found.best.peer == EAGER
+    assert found.best.baseline == EAGER
     assert min(found.tune_s, found.plan_s, found.capture_s) > 0
     assert not any("plan" in note for note in found.notes)
     assert len(saved) > 2
@@ -139,7 +141,7 @@ def test_a_way_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.dynamo
-def test_a_search_that_fails_leaves_the_peers(tmp_path, monkeypatch):
+def test_a_search_that_fails_leaves_the_baselines(tmp_path, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no search here")
 
@@ -150,7 +152,7 @@ def test_a_search_that_fails_leaves_the_peers(tmp_path, monkeypatch):
 
 
 def test_a_wrong_result_is_a_problem():
-    found = Whole("m", "inference", errors={OURS: 0.03}, eager_error=0.005)
+    found = MeasuredModel("m", "inference", errors={OURS: 0.03}, eager_error=0.005)
     assert "error 0.03" in found.problem
     assert not replace(found, eager_error=0.02).problem
     assert not replace(found, errors={"default": 1.0}).problem
@@ -158,8 +160,8 @@ def test_a_wrong_result_is_a_problem():
 
 def test_a_result_that_is_not_finite_is_told_as_such():
     inf = float("inf")
-    found = Whole("m", "inference", errors={OURS: inf}, eager_error=inf)
-    report = whole.Report("2025-01-02", "abc", "python -m x", [found])
+    found = MeasuredModel("m", "inference", errors={OURS: inf}, eager_error=inf)
+    report = whole.ModelReport("2025-01-02", "abc", "python -m x", [found])
     again = whole.REPORT.validate_json(whole.REPORT.dump_json(report))
     assert again == report
     assert "error inf" in again.models[0].problem
@@ -194,7 +196,7 @@ def test_a_process_of_its_own(tmp_path, capsys):
 @pytest.mark.process
 def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
     code = "import sys, time; open(sys.argv[1], 'w').write(sys.argv[2]); time.sleep(600)"
-    part = whole.ONE.dump_json(Whole("small", "training", plan_s=3.0)).decode()
+    part = whole.ONE.dump_json(MeasuredModel("small", "training", plan_s=3.0)).decode()
 
     class Hangs(whole.subprocess.Popen):
         def __init__(self, command: list[str], **options: object) -> None:
@@ -203,7 +205,7 @@ def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
 
     monkeypatch.setattr(whole.subprocess, "Popen", Hangs)
     start = time.monotonic()
-    found = whole._apart(Asked("small", "training"), 3.0)
+    found = whole._apart(ModelRequest("small", "training"), 3.0)
     assert found.ended == "stopped after 3 s"
     assert found.plan_s == 3.0
     assert time.monotonic() - start < 60
@@ -212,7 +214,7 @@ def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
 @pytest.mark.process
 def test_a_process_that_dies_is_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
-    found = whole._apart(Asked("small", "inference"), 60.0)
+    found = whole._apart(ModelRequest("small", "inference"), 60.0)
     assert found.ended == "its process ended with status 1"
 
 
@@ -239,7 +241,7 @@ def test_no_model_is_begun_after_the_limit(capsys, tmp_path):
 
 
 def test_arguments_reach_the_process(tmp_path):
-    given = Asked("gpt2", "training", (EAGER, OURS), "cuda:1", 5.0, 0.5, "p.db", "tiny")
+    given = ModelRequest("gpt2", "training", (EAGER, OURS), "cuda:1", 5.0, 0.5, "p.db", "tiny")
     options = whole._parser().parse_args(whole._arguments(given, tmp_path))
     assert whole._asked(options, options.models[0], options.kind) == given
     assert options.into == tmp_path
@@ -257,7 +259,7 @@ def test_the_table():
     def timing(seconds: float) -> Timing:
         return Timing(seconds, (seconds,), 0.0, 10)
 
-    good = Whole(
+    good = MeasuredModel(
         "gpt2",
         "training",
         Machine("A GPU", "2.13", "3.7", "3.12"),
@@ -270,8 +272,8 @@ def test_the_table():
         lowerings=("aten", "triton"),
         best=Against("max-autotune", 0.8, 0.79, 0.81),
     )
-    bad = Whole("mamba", "inference", ended="stopped after 9 s")
-    text = whole.markdown(whole.Report("2025-01-02", "abc", "python -m x", [good, bad]))
+    bad = MeasuredModel("mamba", "inference", ended="stopped after 9 s")
+    text = whole.markdown(whole.ModelReport("2025-01-02", "abc", "python -m x", [good, bad]))
     assert "2025-01-02, A GPU, torch 2.13, triton 3.7, commit abc: `python -m x`" in text
     row = "| gpt2 | training | 4.000 ms | 2.000 ms | 1.600 ms | 1.25 (max-autotune) | 7 | 5.0e-03"
     assert row + " | 12 | 100 |" in text

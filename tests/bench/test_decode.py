@@ -1,0 +1,57 @@
+"""The step of generating text that is timed: it computes what attention without a cache does."""
+
+import torch
+import torch.nn.functional as F
+from fusionplan.bench import decode
+from fusionplan.bench.decode import Geometry, Step, given, made, turned
+
+SMALL = Geometry(layers=2, width=32, heads=4, key_heads=2, head=8, inner=64, words=50, cache=16)
+CPU = torch.device("cpu")
+
+
+def whole(model: Step, tokens: torch.Tensor) -> torch.Tensor:
+    """The logits of the last position from all tokens at once."""
+    of, (batch, length) = model.of, tokens.shape
+    x, cos, sin = model.words(tokens), model.cos[:length], model.sin[:length]
+    for layer in model.layers:
+        y = layer.before(x)
+        projected = [f(y).view(batch, length, -1, of.head) for f in (layer.q, layer.k, layer.v)]
+        q, k, v = (each.transpose(1, 2) for each in projected)
+        q, k = q * cos + turned(q) * sin, k * cos + turned(k) * sin
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + layer.o(y.transpose(1, 2).reshape(batch, length, -1))
+        y = layer.between(x)
+        x = x + layer.down(F.silu(layer.gate(y)) * layer.up(y))
+    return F.linear(model.after(x), model.words.weight)[:, -1:]
+
+
+@torch.no_grad()
+def test_steps_give_what_all_tokens_at_once_give() -> None:
+    model = made(SMALL, 3, CPU).float()
+    tokens = torch.randint(SMALL.words, (3, 5))
+    for place in range(5):
+        found = model(tokens[:, place], torch.tensor([place]))
+    torch.testing.assert_close(found, whole(model, tokens))
+
+
+def test_the_least_is_the_weights_and_what_the_caches_hold() -> None:
+    model = made(SMALL, 1, CPU)
+    weights = 2 * sum(p.numel() for p in model.parameters())
+    assert model.nbytes(7) == weights + 2 * 2 * 2 * 8 * 8 * 2
+
+
+def test_inputs_are_a_token_of_each_sequence_and_the_position() -> None:
+    tokens, position = given(SMALL, 3, 7, CPU)
+    assert tokens.shape == (3,)
+    assert position.tolist() == [7]
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert decode.main([]) == 1
+    assert "no GPU" in capsys.readouterr().err
+
+
+def test_the_names_of_the_ways_tell_them_apart() -> None:
+    names = [name for name, _ in decode.ways(made(SMALL, 1, CPU), (), ("default",))]
+    assert names == ["eager", "ours", "ours, overlapping", "torch.compile default"]
