@@ -229,7 +229,9 @@ constants("int_of_float", "i64[64]", lambda x: torch.full_like(x, 2.7) + x)
 constants("float_of_int", "f32[64]", lambda x: torch.full_like(x, 2**24 + 1) + x * 0)
 constants("bool_full", "bool[64]", lambda x: torch.full_like(x, 5) & x)
 constants(
-    "full_of_types", "f32[7]", lambda x: [torch.full((7,), 3, dtype=d) + x for d in DTYPES.values()]
+    "full_of_types",
+    "f32[7]",
+    lambda x: [torch.full((7,), 3, dtype=d, device=x.device) + x for d in DTYPES.values()],
 )
 constants("scalar_tensor_float64", "f32[64] f64[]", lambda x, y: x * y + x)
 constants("scalar_tensor_half", "f32[64] f16[]", lambda x, y: x * y)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from hostile import arithmetic, learning, lookups, memory, programs, special
+from hostile import (
+    arithmetic,
+    learning,
+    lookups,
+    losses,
+    memory,
+    programs,
+    special,
+    views,
+    writes,
+)
 from hostile.cases import Case
 from hostile.scenarios import SCENARIOS, Scenario
 
 FAMILIES = (
     *arithmetic.FAMILIES,
     *special.FAMILIES,
+    *views.FAMILIES,
+    *writes.FAMILIES,
     *memory.FAMILIES,
     *lookups.FAMILIES,
+    *losses.FAMILIES,
     *learning.FAMILIES,
     *programs.FAMILIES,
 )

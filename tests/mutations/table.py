@@ -99,9 +99,10 @@ change(
 of("db/store.py", "db/test_contract.py")
 change(
     "a plan of other versions",
-    "            Plan.versions_sha256 == digest(canonical(versions)),\n",
+    "            PlanRow.versions_sha256 == digest(canonical(versions)),\n",
     "",
 )
+of("db/transactions.py", "db/test_contract.py")
 change("a store opened to be read", "        if self._read_only:\n", "        if False:\n")
 of("db/rows.py", "db/test_contract.py")
 change("a payload's digest", 'digested(text) != row[f"{name}_sha256"]', "False")
@@ -228,7 +229,7 @@ change("other strides are copied", "if v{node}.stride() != {stride}:", "if False
 change("buffers that are not aligned", "& 15 else", "& 0 else")
 change(
     "results are not freed",
-    "sorted(last.keys() - set(self.captured.graph.outputs))",
+    "sorted(last.keys() - {*self.captured.graph.outputs, *kept})",
     "sorted(last.keys())",
 )
 of("planner/runtime/executor.py", "planner/runtime/test_executor.py")
