@@ -27,13 +27,13 @@ from .planner.runtime.compile import interpreted
 from .planner.runtime.dispatch import (
     Baseline,
     Dispatcher,
-    Given,
     OnMiss,
     Policy,
     Runner,
     Sources,
     Unreadable,
 )
+from .planner.runtime.given import Given
 from .planner.runtime.loaded import loaded
 from .planner.versions import differences, versions
 
@@ -50,9 +50,10 @@ class Options:
 
     on_miss: OnMiss | None = None
     """What to do with a graph that has no plan. "baseline" runs it as `baseline` says, with one
-    warning. "error" raises PlanError. "tune" searches now, on the inputs of the call; a backward
-    graph is tuned on random inputs. "model" uses the cost model's plan, which is not measured. None
-    means "baseline", or "model" in Triton's interpreter."""
+    warning. "error" raises PlanError. "tune" searches now, on the inputs of the call, beside eager
+    and the modes of torch.compile; a backward graph is tuned on random inputs. "model" uses the
+    cost model's plan, which is not measured. None means "baseline", or "model" in Triton's
+    interpreter."""
     store: str | Path | None = None
     """Path or SQLAlchemy URL of the store with the plans. None is the default store."""
     evidence: Accepted | None = None
@@ -246,7 +247,7 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     from .tuner.session.undisturbed import settings_kept
 
     def baselines(turns: Turns) -> Mapping[str, TurnCall]:
-        calls = graph_baselines(captured, turns)
+        calls = graph_baselines(captured, turns, given.stage)
         run = given.eager
         if run is not None:
             inputs = [call.args for call in turns.calls]

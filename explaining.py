@@ -12,7 +12,7 @@ from .planner.explain import explain as explained
 from .planner.explanation import Explanation
 from .planner.graph.graph import Numerics
 from .tuner.capture.capture_model import Call, capture_model
-from .tuning import place_of
+from .tuner.session.place import place_of
 
 
 def explain(

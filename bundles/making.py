@@ -9,6 +9,7 @@ from ..planner.codegen.source import KernelSource
 from ..planner.errors import PlanError, Refusal
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import subgraph
+from ..planner.groups.unwritten import places
 from ..planner.lower import lower
 from ..planner.lowerings.nested import groups_within
 from ..planner.lowerings.registry import lowering_of
@@ -53,7 +54,10 @@ def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
         group = each.group
         if group.config is None:
             continue
-        program = lower(subgraph(each.graph, group.nodes, group.copies).graph, group.config)
+        part = subgraph(each.graph, group.nodes, group.copies)
+        is_early = plan.overlaps and each.graph is graph
+        early = places(graph, part.inputs) if is_early else frozenset[int]()
+        program = lower(part.graph, group.config, unwritten=early)
         if isinstance(program, Refusal):
             raise PlanError(f"group {each.number} has no kernel ({program}); tune the model again")
         for source in program.kernels:

@@ -52,9 +52,10 @@ class Watch:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
         outcome = yield
         report = outcome.get_result()
-        if report.when != "teardown":
+        if report.when == "setup":
             return
-        seen, self.seen = self.seen, set()
+        # What the end of the last test does may be the session's, such as stopping a server.
+        seen, self.seen = self.seen if report.when == "call" else set(), set()
         is_marked = any(item.get_closest_marker(mark) for mark in (*MARKS, "slow"))
         if seen and not is_marked and report.passed:
             does = " and ".join(MARKS[mark] for mark in sorted(seen))

@@ -73,6 +73,7 @@ def test_causes_and_cures_are_sentences(table):
 # Pages made from the code
 
 
+@pytest.mark.process  # What describes the machine asks it when it is imported first.
 def test_public_names_are_all_in_the_reference():
     page = pages.api()
     for name in fusionplan.__all__:
