@@ -89,6 +89,14 @@ FUNCTIONS = {
     "roll": Function(lambda a: torch.roll(a, 7, 1) + a, ((8192, 8192),)),
     "sum of the middle": Function(lambda a: a.sum(1), ((256, 512, 512),)),
     "relu": Function(torch.relu, ((8192, 8192),)),
+    "sum of columns, short": Function(lambda a: a.sum(0), ((8192, 4096),)),
+    "standardised columns": Function(
+        lambda a: (a - a.mean(0)) / (a.std(0) + 1e-5), ((8192, 4096),)
+    ),
+    "upsample": Function(lambda a: F.interpolate(a, scale_factor=2.0), ((16, 64, 64, 64),)),
+    "gather": Function(
+        lambda a, b: a.gather(1, (b.abs() * 1000).long() % 4096), ((8192, 4096), (8192, 64))
+    ),
     "outer product": Function(lambda a, b: a[:, None] * b, ((8192,), (8192,))),
 }
 
@@ -114,8 +122,8 @@ def graph_of(function: Function) -> Graph:
 
 
 def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Config, float]]:
-    """The model's first four configs and, at random, others: of each layout and blocks one, and a
-    third as many that differ in the rest; with the seconds that the model expects."""
+    """The model's choice, its first four configs and, at random, others: of each layout and blocks
+    one, and a third as many that differ in the rest; with the seconds that the model expects."""
     space = space_of(graph, profile)
     assert isinstance(space, Space), space
     every = space.ranked(2000)
@@ -127,7 +135,7 @@ def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Confi
         (rest if kind in seen else first).append((config, cost))
         seen.add(kind)
     some = random.Random(0)
-    found = every[:4]
+    found = [judged for judged in [space.top()] if judged] + every[:4]
     found += some.sample(first, min(count, len(first)))
     found += some.sample(rest, min(count // 3, len(rest)))
     return list({config: cost.seconds for config, cost in found}.items())

@@ -43,6 +43,7 @@ _MOST_PER_THREAD = 128
 MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
 _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
+_CLEARLY = 0.99  # A neighbour's share of the seconds from which it is taken.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
 _RESIDENT = (1, 2)  # Programs of an SM that load ahead.
@@ -197,8 +198,31 @@ class Space:
         return _ranked(self)[:limit]
 
     def top(self) -> _Judged | None:
-        """The model's best config among the most usual."""
-        return next(iter(_sorted(self, self.enumerate(_LOOKED_AT))), None)
+        """The model's best config among the most usual, and from there on downhill: of many axes
+        the usual ones are few of all."""
+        found = next(iter(_sorted(self, self.enumerate(_LOOKED_AT))), None)
+        return found if found is None or found[1].flops else self._downhill(found)
+
+    def _downhill(self, found: _Judged) -> _Judged:
+        """The best config next to another, as long as it is clearly better."""
+        while True:
+            near = _sorted(self, self._neighbours(found[0]))
+            if not near or near[0][1].seconds > _CLEARLY * found[1].seconds:
+                return found
+            found = near[0]
+
+    def _neighbours(self, config: Config) -> Iterator[Config]:
+        """Those with one block or the warps twice or half as large."""
+        extents = {a.name: a.extent for a in _tiled(self.schedules[config.layout])}
+        for place, (name, size) in enumerate(config.blocks):
+            for other in (2 * size, size // 2):
+                if 1 <= other <= power_of_two(extents[name]):
+                    changed = ((name, other),)
+                    blocks = config.blocks[:place] + changed + config.blocks[place + 1 :]
+                    yield replace(config, blocks=blocks)
+        for warps in (2 * config.num_warps, config.num_warps // 2):
+            if warps in WARPS:
+                yield replace(config, num_warps=warps)
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs of every class, in turns: it ranks like configs well, but the
