@@ -15,7 +15,7 @@ from ..groups.group import Part
 from ..groups.legality import has_nest
 from ..lowerings.aten import aten_s
 from ..lowerings.triton import space_for
-from ..lowerings.vendor import best_padded
+from ..lowerings.vendor import best_aligned
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
@@ -51,9 +51,9 @@ def seconds(part: Part, device: DeviceProfile) -> float:
 def called_s(part: Part, device: DeviceProfile) -> float:
     """Seconds of a group by ATen or, where it has a product whose rows do not start aligned, by the
     vendor's call on padded operands."""
-    padded = best_padded(part, device) if part.contracts else None
+    aligned = best_aligned(part, device) if part.contracts else None
     usual_s = aten_s(part.group, device)
-    return usual_s if padded is None else min(padded.seconds, usual_s)
+    return usual_s if aligned is None else min(aligned.seconds, usual_s)
 
 
 def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:

@@ -17,7 +17,9 @@ from typing import TypeAlias
 from ..codegen.source import Program
 from ..costs import matrix
 from ..costs.device import DeviceProfile
+from ..costs.vendor_tiles import tiles_s
 from ..errors import Refusal, Refused
+from ..graph.dtypes import itemsize
 from ..graph.graph import Graph, TensorType
 from ..graph.ops import Contraction, View, is_input, row
 from ..groups.group import Part
@@ -26,12 +28,22 @@ from ..trace.trace import trace
 from ..values.values import Values
 from ..vendor.attention import attention
 from ..vendor.copies import copy_of
-from ..vendor.linear import linear_gelu, linear_padded, linear_relu, linear_sum
+from ..vendor.linear import (
+    linear_gelu,
+    linear_padded,
+    linear_relu,
+    linear_strided_rows,
+    linear_sum,
+)
 from ..vendor.operands import Other
+from ..vendor.strided_rows import turns_of
 from .base import Copied, CoverSeconds, GroupSite, Lowering, Modelled
 
 PADDED = "linear_padded"
 """The call on operands with zeros around them, so that all rows start aligned."""
+
+STRIDED = "linear_strided_rows"
+"""One call for every n-th row of the result, from a column on in which these rows start aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +88,15 @@ _CALLS: dict[str, _Call] = {
     "linear_gelu": linear_gelu,
     "linear_sum": linear_sum,
     PADDED: linear_padded,
+    STRIDED: linear_strided_rows,
 }
 """By name, what gives the graph of a call that computes a group, or raises Other."""
 
-_BUILT: dict[str, _Call] = {**_CALLS, PADDED: partial(linear_padded, always=True)}
+_BUILT: dict[str, _Call] = {
+    **_CALLS,
+    PADDED: partial(linear_padded, always=True),
+    STRIDED: partial(linear_strided_rows, always=True),
+}
 """The same for a plan that names one. Of the sizes that share a plan some may need no padding."""
 
 
@@ -89,26 +106,27 @@ several kernels more."""
 
 
 @lru_cache(maxsize=1024)
-def best_padded(part: Part, device: DeviceProfile) -> Modelled | None:
-    """The padded call for a group with a product whose rows do not start aligned, where it is much
+def best_aligned(part: Part, device: DeviceProfile) -> Modelled | None:
+    """The call for a group with a product whose rows do not start aligned, where one is much
     faster: of the other calls the model knows only that they are measured."""
     group = part.group
     products = [n.id for n in group.nodes if isinstance(row(n), Contraction)]
     if not any(matrix.unaligned(group, node) > 1 for node in products):
         return None
-    made = equal(group, PADDED)
-    if made is None:
+    made = _equals(group, {name: _CALLS[name] for name in _TIMES})
+    found = [(_TIMES[each.name](group, each.graph, device), each.name) for each in made]
+    if not found:
         return None
-    times = _times(group, made, device)
+    times, name = min(found, key=lambda each: (sum(each[0]), each[1]))
     if _SURE * sum(times) > sum(matrix.vendor_s(group, node, device) for node in products):
         return None
-    return Modelled("vendor", sum(times), options=PADDED, kernels=len(times))
+    return Modelled("vendor", sum(times), options=name, kernels=len(times))
 
 
-def _times(group: Graph, made: Graph, device: DeviceProfile) -> list[float]:
-    """Seconds of each kernel of the calls that compute a group: products by the vendor's rate, all
-    else that is no view by the speed of memory, and a copy of a result that lies in other strides
-    than the group's."""
+def _padded_times(group: Graph, made: Graph, device: DeviceProfile) -> list[float]:
+    """Seconds of each kernel of the padded call: products by the vendor's rate, all else that is no
+    view by the speed of memory, and a copy of a result that lies in other strides than the
+    group's."""
     found = []
     for node in made.nodes:
         if isinstance(row(node), Contraction):
@@ -123,11 +141,32 @@ def _times(group: Graph, made: Graph, device: DeviceProfile) -> list[float]:
     return found
 
 
+def _strided_times(group: Graph, made: Graph, device: DeviceProfile) -> list[float]:
+    """Those of `mm_strided_rows`: of its calls, and of the columns at both ends."""
+    (call,) = (n for n in made.nodes if len(n.inputs) == 2)
+    (product,) = (n.id for n in group.nodes if isinstance(row(n), Contraction))
+    left, result = made.nodes[call.inputs[0]].type, call.type
+    assert left is not None
+    assert result is not None
+    turns = turns_of(result.shape[0], result.shape[1], result.dtype)
+    assert turns is not None
+    (rows, summed), size = left.shape, itemsize(left.dtype)
+    rate = matrix.vendor_work(group, product, device)[1]
+    one = tiles_s(1, rows // turns.calls, turns.body, summed, size, rate, device)
+    ends = 2 * turns.ends * size
+    moved = 2 * ends * summed, left.nbytes + ends * rows, 2 * ends * rows
+    return [device.launch_s + one] * turns.calls + [device.stream_s(nbytes) for nbytes in moved]
+
+
+_TIMES = {PADDED: _padded_times, STRIDED: _strided_times}
+"""Of the calls that the model plans by itself."""
+
+
 class Vendor(Lowering):
     name: LoweringName = "vendor"
 
     def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
-        return best_padded(part, device)
+        return best_aligned(part, device)
 
     def options(self, group: Graph) -> tuple[str, ...]:
         return tuple(each.name for each in equals(group))

@@ -46,6 +46,11 @@ class Calls:
         label = f"{op.partition('.')[0].strip('_')}_{len(self._nodes)}"
         return self._append(label, name, args, tuple(named.items()), like)
 
+    def own(self, op: str, *args: Arg, like: torch.Tensor) -> Ref:
+        """One more call of `fusionplan.<op>`, with a result as this."""
+        label = f"{op.partition('.')[0]}_{len(self._nodes)}"
+        return self._append(label, f"fusionplan.{op}", args, (), like)
+
     def finish(self, result: Ref) -> Graph:
         return Graph(tuple(self._nodes), (result.node,))
 

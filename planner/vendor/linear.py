@@ -31,9 +31,7 @@ from ..trace.aten_calls import Calls, operator
 from ..values.axes import Factors
 from ..values.values import Choice, Fold, Index, Load, Output, Values
 from .operands import Operand, Other, dtype_of, operand, plain_sum
-
-_ALIGNED = 16
-"""Bytes: rows of a result that start so are written by the fast kernels of matrix products."""
+from .strided_rows import ALIGNED, turns_of
 
 _POINTS = 512
 _TOLERANCE = 1e-9
@@ -102,7 +100,7 @@ def linear_padded(group: Graph, values: Values, *, always: bool = False) -> Grap
     calls = Calls(group, values)
     x = calls.operand(read.x.load, read.dtype, (rows, summed))
     w = calls.operand(read.w.load, read.dtype, (columns, summed))
-    whole = _ALIGNED // itemsize(read.dtype)
+    whole = ALIGNED // itemsize(read.dtype)
     height, width = values.size(rows), values.size(columns)
     x_rows, x_summed = _ragged(calls, x, whole)
     w_columns, w_summed = _ragged(calls, w, whole)
@@ -121,6 +119,29 @@ def linear_padded(group: Graph, values: Values, *, always: bool = False) -> Grap
         found = calls.call("addmm.default", bias, x, w)
     found = calls.call("slice.Tensor", found, 0, 0, height) if m else found
     found = calls.call("slice.Tensor", found, 1, 0, width) if n else found
+    return calls.finish(calls.result(found, (rows, columns), values.outputs[0]))
+
+
+def linear_strided_rows(group: Graph, values: Values, *, always: bool = False) -> Graph:
+    """x @ w where the rows of the result alone would not start aligned, by one call for every n-th
+    of them. always: where they do, or are too few, by the padded call."""
+    read = _read(group, values)
+    rows, summed, columns = read.axes
+    if read.whole is not None or read.bias is not None or _coefficients(group, []) != [1.0]:
+        raise Other("more than a product")
+    if turns_of(values.size(rows), values.size(columns), read.dtype) is None:
+        if always:
+            return linear_padded(group, values, always=True)
+        raise Other("the rows start aligned, or are few")
+    calls = Calls(group, values)
+    whole = ALIGNED // itemsize(read.dtype)
+    x = calls.operand(read.x.load, read.dtype, (rows, summed))
+    w = calls.operand(read.w.load, read.dtype, (columns, summed))
+    if any(down % whole or across != 1 for down, across in map(calls.stride, (x, w))):
+        raise Other("an operand is not dense in rows that start aligned")
+    like = torch.empty(values.size(rows), values.size(columns), device="meta")
+    like = like.to(getattr(torch, read.dtype))
+    found = calls.own("mm_strided_rows.default", x, w, like=like)
     return calls.finish(calls.result(found, (rows, columns), values.outputs[0]))
 
 

@@ -37,6 +37,8 @@ def test_rows_start_where_their_strides_say() -> None:
     "turned, sizes",
     [
         ((False, True), (4096, 2048, 4095)),  # the result's rows
+        ((False, True), (4096, 2048, 4094)),  # the same, on 4 bytes
+        ((False, True), (4096, 2044, 4096)),  # those of both operands, on 8 bytes
         ((False, False), (4096, 2047, 4096)),  # those of the first operand
         ((False, True), (4096, 2047, 4096)),  # those of both operands
         ((True, False), (4095, 2048, 4096)),  # those of the first operand, which is turned
@@ -44,7 +46,8 @@ def test_rows_start_where_their_strides_say() -> None:
     ],
 )
 def test_the_vendors_product_is_slow_where_rows_start_anywhere(turned, sizes) -> None:
-    assert model_s(*sizes, turned=turned) > 3 * model_s(4096, 2048, 4096, turned=turned)
+    times = 3.0 if any(n % 2 for n in sizes) else 2.5
+    assert model_s(*sizes, turned=turned) > times * model_s(4096, 2048, 4096, turned=turned)
     # In 32 bits rows start on 4 bytes at least.
     usual = model_s(4096, 2048, 4096, dtype="float32", turned=turned)
     assert model_s(*sizes, dtype="float32", turned=turned) == pytest.approx(usual, rel=0.05)

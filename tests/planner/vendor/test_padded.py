@@ -82,16 +82,16 @@ def test_only_what_is_the_length_of_rows_is_padded(sizes, turned, wider) -> None
 
 
 @pytest.mark.parametrize(
-    "sizes, turned",
+    "sizes, turned, bias",
     [
-        (HEAD, (False, True)),
-        ((HEAD[0], HEAD[2], HEAD[1]), (False, False)),
-        ((HEAD[2], HEAD[0], HEAD[1]), (True, False)),
+        (HEAD, (False, True), True),
+        ((HEAD[0], HEAD[2], HEAD[1]), (False, False), False),
+        ((HEAD[2], HEAD[0], HEAD[1]), (True, False), False),
     ],
-    ids=["forward", "gradient of the input", "gradient of the weights"],
+    ids=["forward with a bias", "gradient of the input", "gradient of the weights"],
 )
-def test_the_model_pads_a_product_by_itself_and_a_tune_measures_it(sizes, turned) -> None:
-    graph = product(*sizes, turned=turned)
+def test_the_model_pads_a_product_by_itself_and_a_tune_measures_it(sizes, turned, bias) -> None:
+    graph = product(*sizes, turned=turned, bias=bias)
     (group,) = modelled_plan(graph, H200).groups
     assert (group.lowering, group.options) == ("vendor", "linear_padded")
     assert ("vendor", "linear_padded") in [(each.name, options) for each, options in calls(graph)]
