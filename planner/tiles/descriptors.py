@@ -50,6 +50,8 @@ def described(blocks: Blocks, access: Access, dims: Dims) -> Described | None:
     plain = {t.axis: t for t in terms if t.axis in dims and t.div == 1 and not t.mod}
     if access.guards or access.at or len(dims) != 2 or sum(t.axis in dims for t in terms) != 2:
         return None
+    if access.type.dtype == "bool":
+        return None  # Triton counts a truth value as one bit.
     inner = [t for t in plain.values() if t.scale == 1]
     if set(plain) != set(dims) or len(inner) != 1:
         return None

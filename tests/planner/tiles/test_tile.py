@@ -195,6 +195,17 @@ def test_an_epilogue_in_parts_stores_each_part_by_its_own_descriptor() -> None:
         program_of("parts", subtiles=16)
 
 
+def test_truth_values_are_stored_by_pointers() -> None:
+    """Of one bit each to Triton, they are no block that a descriptor can copy."""
+    b = Builder()
+    x, w = b.input(512, 256, dtype=HALF), b.input(256, 512, dtype=HALF)
+    y = b.op("mm.default", x, w, shape=(512, 512))
+    positive = b.node("aten.gt.Scalar", (y, 0.0), dense(512, 512, dtype="bool"))
+    found = tile(nest_of(b.graph(y, positive)), replace(LOOP, access="descriptor"))
+    stores = [each for each, _ in found.walk() if isinstance(each, Store)]
+    assert [each.via is not None for each in stores] == [True, False]
+
+
 def test_the_second_walk_of_a_row_goes_backwards() -> None:
     loops = [each for each in program_of("loop").body if isinstance(each, Loop)]
     assert [loop.reverse for loop in loops] == [False, True]
