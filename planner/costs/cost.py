@@ -32,6 +32,9 @@ _STARTED, _STARTED_FOLDING, _FIRST = 0.75, 0.1, 2
 """Of the time to start the programs of the first waves, what work that folds nothing, and what
 folds, does not hide; later ones start while others work. Of 607 pointwise kernels the model's
 choice is 9.1% slower than the best on average, 10.7% without; of 762 held reductions 6.0%, 6.7%."""
+_ENDED, _USUALLY_RESIDENT = 0.12, 4
+"""By how much few programs on an SM are slower than very many, and how many are usual: of copies on
+an H200 by 8 warps for 2,048 elements and by 32 for 8,192 the first took 4 to 7% less."""
 _LINE = 0.6
 """Clock cycles in which an SM's L1 cache gives or takes what a warp's instruction touches of one
 line. Of 1,294 kernels timed on an H200 (`bench.strides`), of 20 functions most of which read or
@@ -146,6 +149,9 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
     """Seconds of a kernel without matrix products, launch not included. longest: of memory and
     arithmetic; other: the rest of their sum."""
     serial_s, started_s = work.waves * _chain_s(work, device), _started_s(work, device)
+    if work.waves > 1 and not work.folds:
+        # Where one of few programs has ended, much of an SM stands idle until the next works.
+        longest *= (1.0 + _ENDED / work.resident) / (1.0 + _ENDED / _USUALLY_RESIDENT)
     longest = max(longest, serial_s, _replaced_s(work, device))
     felt = _STARTED_FOLDING if work.folds else _STARTED
     longest += felt * started_s * min(1.0, (_FIRST / work.waves) ** 2)

@@ -5,6 +5,7 @@ lie.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..tiles.alignment import NARROW_BYTES, vector_width
 from ..tiles.blocks import Blocks
-from ..tiles.instructions import Loop, Loops, Store, loads_of
+from ..tiles.instructions import Loop, Loops, Reduce, Store, loads_of
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
 from .alike import classes
@@ -37,6 +38,13 @@ _PAGE, _SECTOR = 2048.0, 32  # Bytes.
 # each time that this halves: on an H200 layer norm of 4099 columns took 2.4 times the bytes' time
 # by 2 bytes, softmax of 50257 columns 1.6 times by 4 (with a second read, half of it from L2).
 _NARROW = 0.6
+
+
+# Memory gives two sectors at once: of stretches of one the other half comes in vain, or late.
+_HALF_BURST = 1.12
+
+# Loads of a thread that are under way together in a loop, at least.
+_UNROLLED = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +316,36 @@ def _count(term: Term, nest: Nest, blocks: Sequence[int]) -> int:
     return min(-(-blocks[term.axis] // term.div), term.mod or -(-extent // term.div))
 
 
-def in_flight(program: TileProgram, waves: float, resident: int, device: DeviceProfile) -> float:
-    tile = sum(each.tile for each in readings(program) if each.input is not None)
-    return tile * resident * device.sm_count * min(1.0, waves)
+def in_flight(
+    program: TileProgram, waves: float, resident: int, num_warps: int, device: DeviceProfile
+) -> float:
+    """Bytes that are under way together: the tiles that programs load at once, and of a short loop
+    those of some turns, for the compiler unrolls it."""
+    every = zip(readings(program), widths(program), strict=True)
+    loads = [(each, width) for each, (width, _) in every if each.input is not None]
+    short = _unrolled(program)
+    instructions = Counter[int]()
+    for each, width in loads:
+        elements = each.tile / itemsize(each.access.type.dtype)
+        instructions[each.stretch] += math.ceil(elements / (32 * num_warps * width))
+    tile = waited = 0.0
+    for each, _ in loads:
+        at_once = _UNROLLED / instructions[each.stretch] if each.stretch in short else 1.0
+        tile += each.tile
+        waited += each.tile / max(1.0, at_once)
+    return tile * tile / max(1.0, waited) * resident * device.sm_count * min(1.0, waves)
+
+
+def _unrolled(program: TileProgram) -> set[int]:
+    """The loops in which no turn waits for what the last one left, but to add to it."""
+    if program.nest.contractions:
+        return set()
+    loops = [each for each in program.body if isinstance(each, Loop)]
+    return {
+        id(loop)
+        for loop in loops
+        if not any(isinstance(i, Reduce) and i.correction is not None for i in loop.body)
+    }
 
 
 @once
@@ -332,11 +367,19 @@ def awkwardness(program: TileProgram, num_warps: int) -> float:
         vectors = 1.0 + 0.12 * math.log2(16 / each) ** 1.5
     run = _run(widest, blocks)
     stretches = 1.0 + 0.015 * math.log2(max(1.0, elements / run))
-    if passes(program):
+    if most.scattered:
+        stretches *= _HALF_BURST
+    if any(_is_walked_along(each) for each in accesses if each.access is widest):
         # Memory opens a page for each of many rows that are walked side by side.
         short = _PAGE / (run * itemsize(widest.type.dtype))
         stretches *= 1.0 + 0.046 * math.log2(max(1.0, short))
     return vectors * stretches * _narrowness(program)
+
+
+def _is_walked_along(each: Reading) -> bool:
+    """Whether a loop goes along the rows of a tensor, not from one row to the next."""
+    axes = {loop.axis for loop in each.loops}
+    return any(t.axis in axes and t.scale == 1 for t in each.access.offset.terms)
 
 
 def _narrowness(program: TileProgram) -> float:

@@ -132,7 +132,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     traffic = traffic_of(program, config.group, at_once, device)
     waves = programs / (resident * device.sm_count)
     ahead = loads_next_tiles(grid)
-    flowing = in_flight(program, waves, resident, device)
+    flowing = in_flight(program, waves, resident, config.num_warps, device)
     if passes(program) and config.num_stages > 1:
         flowing *= _PIPELINED
     hint = _hint(program, traffic.hbm, device)[config.eviction]

@@ -44,6 +44,7 @@ MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
 _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _CLEARLY = 0.99  # A neighbour's share of the seconds from which it is taken.
+_STARTS = 3  # Layouts whose best config is a start.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
 _RESIDENT = (1, 2)  # Programs of an SM that load ahead.
@@ -198,10 +199,21 @@ class Space:
         return _ranked(self)[:limit]
 
     def top(self) -> _Judged | None:
-        """The model's best config among the most usual, and from there on downhill: of many axes
-        the usual ones are few of all."""
-        found = next(iter(_sorted(self, self.enumerate(_LOOKED_AT))), None)
-        return found if found is None or found[1].flops else self._downhill(found)
+        """The model's best config: from the best usual ones of the best layouts on downhill, for of
+        many axes the usual ones are few of all."""
+        best = dict[Layout, _Judged]()
+        for config, cost in _sorted(self, self.enumerate(_LOOKED_AT)):
+            best.setdefault(config.layout, (config, cost))
+        starts = itertools.islice(best.values(), _STARTS)
+        found = (self._downhill(one) if self._is_open(one[0]) else one for one in starts)
+        return min(found, key=_by_seconds, default=None)
+
+    def _is_open(self, config: Config) -> bool:
+        """Whether any config may be looked at: not of products and of pixels apart, of which those
+        are enumerated that were timed."""
+        nests = [kernel.nest for kernel in self.schedules[config.layout].kernels]
+        parts = any(output.part is not None for nest in nests for output in nest.outputs)
+        return not parts and not any(nest.contractions for nest in nests)
 
     def _downhill(self, found: _Judged) -> _Judged:
         """The best config next to another, as long as it is clearly better."""
