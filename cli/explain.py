@@ -19,6 +19,7 @@ from ..report.figures import figures
 from ..terminal import size
 from . import render, stored
 from .errors import UsageError
+from .gaps import gaps_table, least_line
 from .options import (
     DeviceOption,
     InputsOption,
@@ -265,10 +266,17 @@ def _print(console: Console, explained: _Explained) -> None:
     console.print(Text(explained.found.note), style="dim", soft_wrap=True)
     total = f"predicted {render.duration(explanation.predicted_s)}"
     console.print(f"{total}, measured {render.duration(explanation.measured_s)}")
+    least = least_line(explanation)
+    if least is not None:
+        console.print(least, soft_wrap=True)
     if explanation.chosen is not None:
         console.print(Text(_chosen(explanation.chosen)), soft_wrap=True)
     if not explained.found.plan.groups:
         console.print("no groups: the whole graph runs as eager does")
+    table = gaps_table(explanation) if len(explanation.groups) > 1 else None
+    if table is not None:
+        _heading(console, "time beyond the least, the most first")
+        console.print(_indented(table, 1))
     for group in explanation.groups:
         _print_group(console, group)
         _print_bodies(console, group, str(group.number))

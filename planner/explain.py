@@ -12,6 +12,7 @@ from .bitsets import bits, bitset
 from .config import LOOP, Config
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
+from .costs.least import least
 from .covers.cover import cut_edges
 from .covers.pricing import called_s
 from .errors import PlanError, Refusal, Refused
@@ -79,6 +80,7 @@ def explain(
         work.boundaries(only),
         plan.chosen,
         bucket_name(graph) if is_varying(graph) else "",
+        least(graph, device),
     )
 
 
@@ -139,6 +141,7 @@ class _Work:
             measured=known if group.measured is None else replace(known, seconds=group.measured),
             otherwise=None if kernels or bodies else self._otherwise(part, made),
             bodies=bodies,
+            least=least(part, self.device),
         )
 
     def _bodies(self, part: Graph, group: GroupPlan) -> tuple[tuple[int, Explanation], ...]:
@@ -182,8 +185,9 @@ class _Work:
         for node in self.graph.nodes:
             idle = _is_idle(self.graph, node.id) or is_copied(self.graph, node.id)
             if node.id not in grouped and not idle:
-                otherwise = self._otherwise(self._part([node.id]), ())
-                found.append(UngroupedNode(self.operation(node.id), otherwise))
+                part = self._part([node.id])
+                about = self._otherwise(part, ()), least(part, self.device)
+                found.append(UngroupedNode(self.operation(node.id), *about))
         return tuple(found)
 
     def _otherwise(self, part: Graph, made: object) -> Otherwise:

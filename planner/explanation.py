@@ -16,6 +16,7 @@ from ..markup.panel import MOST_GROUPS, GroupRow, Panel, panels_html
 from ..terminal import duration
 from .config import Config
 from .costs.cost import Cost
+from .costs.least import Least
 from .graph.graph import TensorType
 from .plan import Chosen, Evidence, LoweringName
 from .stream.online import Proof
@@ -126,7 +127,7 @@ class GroupExplanation:
     the largest matrix product where that is another one. temporaries: what the kernels of a split
     hand on. layouts: those the group does not have. predicted: of all its kernels by the present
     model; predicted_s: as the plan has it. bodies: of a region, the graphs that stand for it and
-    how often each runs in a call.
+    how often each runs in a call. least: what the device needs for it, whatever the kernels.
     """
 
     number: int
@@ -148,14 +149,16 @@ class GroupExplanation:
     measured: Measured
     otherwise: Otherwise | None = None
     bodies: tuple[tuple[int, Explanation], ...] = ()
+    least: Least | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UngroupedNode:
-    """A node that is in no group and runs as ATen; `otherwise` says why."""
+    """A node that is in no group and runs as ATen; `otherwise` says why. least: as a group's."""
 
     operation: Operation
     otherwise: Otherwise
+    least: Least | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,8 @@ class Boundary:
 class Explanation:
     """A whole plan. alone: nodes in no group. device: the profile that the costs are of. chosen:
     how the model chose its groups; None where the plan does not say. bucket: the sizes for which
-    the plan holds, in words; "" where no size varies."""
+    the plan holds, in words; "" where no size varies. least: what the device needs for the whole
+    graph, each input read and each result written once."""
 
     graph_key: str
     device: str
@@ -196,6 +200,7 @@ class Explanation:
     boundaries: tuple[Boundary, ...]
     chosen: Chosen | None = None
     bucket: str = ""
+    least: Least | None = None
     format: int = 1
 
     def __repr__(self) -> str:

@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 
 from ..db import Store
 from ..planner.costs.device import DeviceProfile
+from ..planner.costs.least import least
 from ..planner.explain import explain
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
 from ..planner.runtime.whole_way import whole_way
+from .apart import apart
 from .data import GraphReport, Report, Roof, SearchReport, StepReport, TrafficReport
 from .gain import gain
-from .least import apart, least
 from .steps import Flow, steps
 from .trials import runs, search
 

@@ -12,22 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from ..planner.costs.least import Least
 from ..planner.explanation import Denied, Explanation
 from ..planner.plan import Contest
-
-
-@dataclass(frozen=True, slots=True)
-class Least:
-    """What the device cannot go below, by the model: every input that is needed as a whole is read
-    once and every result written once at the device's bandwidth (bytes_s), all matrix products at
-    the vendor's rate (products_s), one launch. seconds: the longer of the two, and the launch."""
-
-    nbytes: int
-    flops: float
-    bytes_s: float
-    products_s: float
-    launch_s: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

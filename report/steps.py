@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..planner.costs.device import DeviceProfile
+from ..planner.costs.least import least
 from ..planner.explanation import Boundary, Explanation, GroupExplanation, Side
 from ..planner.graph.graph import INPUT, Graph, short_names
 from ..planner.graph.ops import is_compute, is_free, is_input
@@ -14,8 +15,8 @@ from ..planner.groups.needs import inputs_read_whole
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.schedule import Unit, in_order
+from .apart import ends_bytes
 from .data import Border, StepReport, Stored, ValueReport
-from .least import ends_bytes, least
 
 
 @dataclass(frozen=True, slots=True)

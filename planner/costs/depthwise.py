@@ -10,6 +10,7 @@ from ..graph.graph import Graph, Ref, TensorType
 from ..graph.ops import Depthwise, View, bound, is_input, row
 from ..trace.trace import trace
 from .device import DeviceProfile
+from .matrix import vendor_rate
 
 # Of eight in bfloat16 with channels side by side, of 3 x 3 to 7 x 7 taps and 7 to 56 pixels a row,
 # timed on an H200: all within 7% but for the last factor, which makes ours be surely faster.
@@ -40,6 +41,22 @@ def vendor_s(graph: Graph, node: int, device: DeviceProfile) -> float:
     each = taps_of(graph, node) * (1 + _ROW / width) + _RESULT
     rate = device.depthwise * device.sm_count * device.clock_hz
     return max(streamed_s, _SURE * step * this.type.numel * each / rate)
+
+
+def convolution_work(graph: Graph, node: int, device: DeviceProfile) -> tuple[float, float] | None:
+    """Floating-point operations of a convolution of a graph, and their rate a second: that of the
+    vendor's matrix products, or of taps where each channel has a filter of its own. None where the
+    type of its image is not known."""
+    this, named = graph.nodes[node], bound(graph.nodes[node])
+    image, filters = _operand(graph, node, "input"), _operand(graph, node, "weight")
+    if this.type is None or image is None or filters is None:
+        return None
+    # A transposed one spreads each pixel of the image, any other gathers each of the result.
+    pixels = image if named["transposed"] else this.type
+    flops = 2.0 * pixels.numel * math.prod(filters.shape[1:])
+    if filters.shape[1] == 1:
+        return flops, 2.0 * device.depthwise * device.sm_count * device.clock_hz
+    return flops, vendor_rate(filters.dtype, device)
 
 
 def is_timed(graph: Graph, node: int) -> bool:

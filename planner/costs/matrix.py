@@ -348,11 +348,16 @@ def vendor_work(graph: Graph, node: int, device: DeviceProfile) -> tuple[float, 
     assert this.type is not None
     left = graph.nodes[_ref(named[contraction.left])].type
     assert left is not None
+    tf32 = dict(this.kwargs).get("precision") == "tf32"
+    return 2.0 * this.type.numel * left.shape[-1], vendor_rate(left.dtype, device, tf32)
+
+
+def vendor_rate(dtype: str, device: DeviceProfile, tf32: bool = False) -> float:
+    """Floating-point operations a second of the vendor's large products of a type."""
     rate = device.tensor_flops * device.vendor
-    if left.dtype == "float32":
-        tf32 = dict(this.kwargs).get("precision") == "tf32"
-        rate *= 0.5 if tf32 else 0.07
-    return 2.0 * this.type.numel * left.shape[-1], rate
+    if dtype != "float32":
+        return rate
+    return rate * (0.5 if tf32 else 0.07)
 
 
 ALIGNED = 16

@@ -240,6 +240,11 @@ def row(node: Node) -> Row | None:
     return found
 
 
+def is_convolution(node: Node) -> bool:
+    """Whether a node is a convolution of any kind, also one that has no row."""
+    return node.type is not None and isinstance(OPS.get(node.op), Depthwise)
+
+
 def _is_depthwise(node: Node) -> bool:
     """Whether a convolution gives one channel for each of its groups. That a group has one channel,
     too, only the image tells (see `trace.convolutions`)."""

@@ -374,6 +374,7 @@ def test_json_keys(causal):
         "boundaries",
         "chosen",
         "bucket",
+        "least",
         "format",
     ]
     assert data["chosen"] is None  # a plan made by hand

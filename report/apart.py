@@ -1,35 +1,13 @@
-"""The least time of the device, and the bytes of a graph's operations by themselves."""
+"""The bytes of a group's ends, and of a graph's operations by themselves."""
 
 from __future__ import annotations
 
 from ..planner.costs import depthwise
 from ..planner.costs.device import DeviceProfile
-from ..planner.costs.matrix import vendor_s, vendor_work
+from ..planner.costs.matrix import vendor_s
 from ..planner.graph.graph import Graph, Node
 from ..planner.graph.ops import Contraction, Depthwise, Lookup, is_compute, is_free, is_input, row
 from ..planner.groups.needs import inputs_read_whole
-from .data import Least
-
-
-def least(part: Graph, device: DeviceProfile) -> Least:
-    """Of a graph, or of a group as a graph of its own."""
-    ends = dict.fromkeys([*inputs_read_whole(part), *(o for o in part.outputs if o is not None)])
-    nbytes = sum(t.nbytes for t in (part.nodes[n].type for n in ends) if t)
-    products = [
-        vendor_work(part, node.id, device)
-        for node in part.nodes
-        if isinstance(row(node), Contraction)
-    ]
-    bytes_s = nbytes / device.bandwidth
-    products_s = sum(flops / rate for flops, rate in products)
-    return Least(
-        nbytes,
-        sum(flops for flops, _ in products),
-        bytes_s,
-        products_s,
-        device.launch_s,
-        device.launch_s + max(bytes_s, products_s),
-    )
 
 
 def ends_bytes(part: Graph) -> int:

@@ -1,0 +1,51 @@
+"""The time that a device needs at least for a graph or a group, whatever the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..graph.graph import Graph, Node
+from ..graph.ops import Contraction, is_convolution, row
+from ..groups.needs import inputs_read_whole
+from .depthwise import convolution_work
+from .device import DeviceProfile
+from .matrix import vendor_work
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """What the device cannot go below, by the model: every input that is needed as a whole is read
+    once and every result written once at the device's bandwidth (bytes_s), all matrix products and
+    convolutions at the vendor's rate (products_s), one launch. seconds: the longer of the two, and
+    the launch."""
+
+    nbytes: int
+    flops: float
+    bytes_s: float
+    products_s: float
+    launch_s: float
+    seconds: float
+
+
+def least(part: Graph, device: DeviceProfile) -> Least:
+    """Of a graph, or of a group as a graph of its own."""
+    ends = dict.fromkeys([*inputs_read_whole(part), *(o for o in part.outputs if o is not None)])
+    nbytes = sum(t.nbytes for t in (part.nodes[n].type for n in ends) if t)
+    works = [work for node in part.nodes if (work := _work(part, node, device)) is not None]
+    bytes_s = nbytes / device.bandwidth
+    products_s = sum(flops / rate for flops, rate in works)
+    return Least(
+        nbytes,
+        sum(flops for flops, _ in works),
+        bytes_s,
+        products_s,
+        device.launch_s,
+        device.launch_s + max(bytes_s, products_s),
+    )
+
+
+def _work(part: Graph, node: Node, device: DeviceProfile) -> tuple[float, float] | None:
+    """Floating-point operations and their rate a second; None where there is no product."""
+    if isinstance(row(node), Contraction):
+        return vendor_work(part, node.id, device)
+    return convolution_work(part, node.id, device) if is_convolution(node) else None
