@@ -240,13 +240,13 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     """Search now: on the inputs of the call where they are at hand, else on made-up ones. Eager
     is the user's own code where we have it."""
     # Imported here: who only loads plans does not wait for Optuna.
-    from .tuner.capture.rotating_inputs import Turns
+    from .tuner.capture.rotating_inputs import RotatingInputs
     from .tuner.decision.baselines import EAGER, graph_baselines, real_inputs
     from .tuner.measure.contest import TurnCall
     from .tuner.session.session import tune_captured
     from .tuner.session.undisturbed import settings_kept
 
-    def baselines(turns: Turns) -> Mapping[str, TurnCall]:
+    def baselines(turns: RotatingInputs) -> Mapping[str, TurnCall]:
         calls = graph_baselines(captured, turns, given.stage)
         run = given.eager
         if run is not None:

@@ -11,7 +11,7 @@ from .planner.covers.cover import modelled_plan
 from .planner.explain import explain as explained
 from .planner.explanation import Explanation
 from .planner.graph.graph import Numerics
-from .tuner.capture.capture_model import Call, capture_model
+from .tuner.capture.capture_model import CallArguments, capture_model
 from .tuner.session.place import place_of
 
 
@@ -38,7 +38,11 @@ def explain(
     """
     place = place_of(device, target)
     captured = capture_model(
-        model, Call.of(example_inputs), training=training, dynamic=dynamic, numerics=numerics
+        model,
+        CallArguments.of(example_inputs),
+        training=training,
+        dynamic=dynamic,
+        numerics=numerics,
     )
     graphs = (part.captured.graph for part in captured.parts)
     profile = place.profile

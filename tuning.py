@@ -21,8 +21,8 @@ from .planner.graph.graph import Numerics, short_names
 from .planner.lowerings.inductor import MODES
 from .planner.plan import Plan
 from .planner.versions import versions
-from .tuner.capture.capture_model import Call, CapturedModel, capture_model
-from .tuner.capture.rotating_inputs import Turns
+from .tuner.capture.capture_model import CallArguments, CapturedModel, capture_model
+from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
@@ -41,7 +41,7 @@ from .tuner.records.ledger import device_record
 from .tuner.session.effort import Allowance, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
-from .tuner.session.session import Limits, Searched, Session, TuneSite
+from .tuner.session.session import Searched, Session, TuneLimits, TuneSite
 from .tuner.session.shares import shares
 from .tuner.session.undisturbed import undisturbed
 from .tuner.workers.shared_lab import SharedLab
@@ -190,7 +190,7 @@ def tune(
     place = place_of(device_among(chosen, device), target)
     if not place.measured and (chosen is not None or ray is not None):
         raise DeviceError(_NOT_SHARED)
-    call = Call.of(example_inputs)
+    call = CallArguments.of(example_inputs)
     # The store first: nobody should wait for a search whose result cannot be kept.
     with (
         Store.open(store) as opened,
@@ -203,13 +203,15 @@ def tune(
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
         told.phase("capture", "running the model once")
-        turns = Turns.of(call, _addresses(model))
+        turns = RotatingInputs.of(call, _addresses(model))
         how = _Capturing(training, dynamic, numerics)
         captured = how.captured(model, turns, wall)
         for note in captured.notes:
             told.note(note)
         title, helpers = name or _name_of(model), Helpers(chosen, cluster, jobs)
-        job = _Job(opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers)
+        job = _ModelTune(
+            opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers
+        )
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
         if wall.left_s and not interrupted:
@@ -271,7 +273,9 @@ class _Capturing:
     dynamic: bool
     numerics: Numerics
 
-    def captured(self, model: Callable[..., Any], turns: Turns, wall: Wall) -> CapturedModel:
+    def captured(
+        self, model: Callable[..., Any], turns: RotatingInputs, wall: Wall
+    ) -> CapturedModel:
         """What capturing takes, the end of the tune will take again."""
         left_s = wall.left_s
         captured = turns.watch(
@@ -289,7 +293,7 @@ class _Capturing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _ModelTune:
     """One tune of a captured model: a search for each graph, then one contest for all of it."""
 
     store: Store
@@ -301,7 +305,7 @@ class _Job:
     inputs: str
     """Types and shapes of the call, for people."""
     model: Callable[..., Any]
-    turns: Turns
+    turns: RotatingInputs
     how: _Capturing
     helpers: Helpers
 
@@ -370,7 +374,7 @@ class _Job:
         site: TuneSite | None = None,
     ) -> Session:
         part = captured.parts[number]
-        limits = Limits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
+        limits = TuneLimits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
         title = self._title(captured, number)
         static = _addresses(self.model)
         about = {"stage": part.stage, "inputs": self.inputs}

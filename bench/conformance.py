@@ -26,7 +26,7 @@ import torch
 
 from ..planner.versions import CODEGEN
 from .figures import Figures
-from .samples import Outcome, SampledCall, is_fatal, judge, operations, samples, short
+from .samples import SampledCall, SampleOutcome, is_fatal, judge, operations, samples, short
 
 DTYPES = {
     name: getattr(torch, name)
@@ -44,7 +44,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConformanceRecord:
     """What became of one operation's samples in one dtype. counts: samples by `Status`.
     kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all
     samples ran, for want of time or because the process broke. broken: its process is of no use
@@ -78,7 +78,7 @@ class OperationJob:
     inside: bool = False
 
 
-def run(job: OperationJob) -> Record:
+def run(job: OperationJob) -> ConformanceRecord:
     """All samples of one operation in one dtype."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -88,10 +88,10 @@ def run(job: OperationJob) -> Record:
     failures, kernels, unseen, broken = [], 0, False, False
     for number, sample in enumerate(_drawn(info, job)):
         try:
-            own = isinstance(sample, Outcome)
+            own = isinstance(sample, SampleOutcome)
             outcome = sample if own else judge(SampledCall.of(info, sample, job.inside))
         except Exception as error:  # noqa: BLE001 - the other operations are to be judged too
-            outcome, broken = Outcome("failed", message=short(error)), is_fatal(error)
+            outcome, broken = SampleOutcome("failed", message=short(error)), is_fatal(error)
         counts[outcome.status] += 1
         opaque.update(outcome.opaque)
         kernels += outcome.kernels
@@ -102,7 +102,7 @@ def run(job: OperationJob) -> Record:
             break
     seconds = time.monotonic() - started
     found = (dict(counts), kernels, tuple(failures), seconds, dict(opaque), unseen, broken)
-    return Record(job.name, job.dtype, *found)
+    return ConformanceRecord(job.name, job.dtype, *found)
 
 
 def _drawn(info: Any, job: OperationJob) -> Iterator[Any]:
@@ -113,7 +113,7 @@ def _drawn(info: Any, job: OperationJob) -> Iterator[Any]:
         if is_fatal(error):
             raise
         # Torch's own samples of a rare library.
-        yield Outcome("left out", message=f"no sample: {error}")
+        yield SampleOutcome("left out", message=f"no sample: {error}")
 
 
 @dataclass(slots=True)
@@ -122,10 +122,10 @@ class ConformanceReport:
 
     command: str
     device: str
-    records: list[Record] = field(default_factory=list)
+    records: list[ConformanceRecord] = field(default_factory=list)
 
-    def by_operation(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {}
+    def by_operation(self) -> dict[str, list[ConformanceRecord]]:
+        found: dict[str, list[ConformanceRecord]] = {}
         for record in sorted(self.records, key=lambda r: (r.name.lower(), r.dtype)):
             found.setdefault(record.name, []).append(record)
         return found
@@ -182,11 +182,11 @@ class ConformanceReport:
         return made.comment(), made.told(int(CODEGEN)), ""
 
 
-def _count(records: Sequence[Record], *statuses: str) -> int:
+def _count(records: Sequence[ConformanceRecord], *statuses: str) -> int:
     return sum(r.counts.get(s, 0) for r in records for s in statuses)
 
 
-def _cells(records: Sequence[Record]) -> str:
+def _cells(records: Sequence[ConformanceRecord]) -> str:
     cells = [sum(r.samples for r in records), _count(records, "ours")]
     cells += [sum(r.kernels for r in records)]
     cells += [_count(records, s) for s in ("failed", "not ours", "random", "left out")]
@@ -229,8 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def records(
-    jobs: Sequence[OperationJob], processes: int, work: Callable[[OperationJob], Record] = run
-) -> Iterator[Record]:
+    jobs: Sequence[OperationJob],
+    processes: int,
+    work: Callable[[OperationJob], ConformanceRecord] = run,
+) -> Iterator[ConformanceRecord]:
     """What `work` makes of the jobs, in the order in which they are done. A job that raises, or
     that ends its process, is a failure of its operation alone: the next one gets a new process."""
     if processes <= 1 and all(job.device == "cpu" for job in jobs):
@@ -240,13 +242,13 @@ def records(
     for _ in range(max(1, processes)):
         idle.put(_worker())
 
-    def done(job: OperationJob) -> Record:
+    def done(job: OperationJob) -> ConformanceRecord:
         worker = idle.get()
         try:
             record = worker.submit(work, job).result()
         except Exception as error:  # noqa: BLE001 - the job's own, or that its process is no more
             failure = Failure(job.dtype, 0, short(error))
-            record = Record(
+            record = ConformanceRecord(
                 job.name, job.dtype, {"failed": 1}, 0, (failure,), 0.0, {}, unseen=True, broken=True
             )
         if record.broken:
@@ -268,7 +270,7 @@ def _worker() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _tell(record: Record, number: int, total: int) -> None:
+def _tell(record: ConformanceRecord, number: int, total: int) -> None:
     told = ", ".join(f"{n} {s}" for s, n in sorted(record.counts.items())) or "no samples"
     cut = f"; by ATen: {', '.join(sorted(record.opaque))}" if record.opaque else ""
     cut += ", cut off" if record.unseen else ""

@@ -24,7 +24,7 @@ from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor
-from ..tuner.capture.capture_model import Call, capture_model
+from ..tuner.capture.capture_model import CallArguments, capture_model
 
 READ = 4.3e12
 """Bytes a second that a kernel reads at best on an H200."""
@@ -109,7 +109,7 @@ class Layer(nn.Module):
         return found
 
 
-class Step(nn.Module):
+class DecodeStep(nn.Module):
     """From the last token of each sequence, and its position, to the logits of the next."""
 
     def __init__(self, of: Geometry, batch: int) -> None:
@@ -144,11 +144,11 @@ class Step(nn.Module):
         return weights + kept * (position + 1) // self.of.cache
 
 
-def made(of: Geometry, batch: int, device: torch.device) -> Step:
+def made(of: Geometry, batch: int, device: torch.device) -> DecodeStep:
     """A step with random weights in bfloat16, whose activations keep their size."""
     torch.manual_seed(0)
     with torch.device(device):
-        model = Step(of, batch).to(torch.bfloat16)
+        model = DecodeStep(of, batch).to(torch.bfloat16)
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith("weight") and each.dim() == 2:
             each.data.normal_(0, each.shape[1] ** -0.5)
@@ -163,7 +163,7 @@ def given(of: Geometry, batch: int, position: int, device: torch.device) -> Sequ
     return tokens, torch.tensor([position], device=device)
 
 
-def ways(model: Step, inputs: Sequence[torch.Tensor], modes: Sequence[str]) -> Iterator[Any]:
+def ways(model: DecodeStep, inputs: Sequence[torch.Tensor], modes: Sequence[str]) -> Iterator[Any]:
     """The name of each way to run the step, and what makes a call of it."""
     yield "eager", lambda: lambda: model(*inputs)
     for overlaps in (False, True):
@@ -173,16 +173,18 @@ def ways(model: Step, inputs: Sequence[torch.Tensor], modes: Sequence[str]) -> I
         yield f"torch.compile {mode}", lambda mode=mode: compiled(model, inputs, mode)
 
 
-def compiled(model: Step, inputs: Sequence[torch.Tensor], mode: str) -> Callable[[], object]:
+def compiled(model: DecodeStep, inputs: Sequence[torch.Tensor], mode: str) -> Callable[[], object]:
     torch._dynamo.reset()
     run = torch.compile(model, mode=mode, dynamic=False)
     return lambda: run(*inputs)
 
 
-def planned(model: Step, inputs: Sequence[torch.Tensor], overlaps: bool) -> Callable[[], object]:
+def planned(
+    model: DecodeStep, inputs: Sequence[torch.Tensor], overlaps: bool
+) -> Callable[[], object]:
     """The cost model's plan of the step as a CUDA graph."""
     torch._dynamo.reset()
-    (part,) = capture_model(model, Call(tuple(inputs))).parts
+    (part,) = capture_model(model, CallArguments(tuple(inputs))).parts
     device = part.captured.device
     plan = replace(modelled_plan(part.captured.graph, profile_of(device)), overlaps=overlaps)
     graphed = GraphedExecutor(Executor(part.captured, plan, device))

@@ -30,7 +30,7 @@ from ..planner.groups.group import subgraph
 from ..planner.lower import kernel_name
 from ..planner.space.space import Space, space_of
 from ..tuner.capture.capture_model import capture_model
-from ..tuner.trial.outcome import ATEN, Candidate, Resources, Timed
+from ..tuner.trial.outcome import ATEN, Candidate, ProgramResources, Timed
 from ..tuner.workers.lab import Group, Lab, WorkerLab
 from .economy_report import write
 from .measure import machine
@@ -182,7 +182,7 @@ def _measured(group: Group, configs: Sequence[Config], lab: Lab) -> tuple[Measur
     found = []
     for config, pending in zip(configs, compiling, strict=True):
         compiled = pending.result()
-        if not isinstance(compiled, Resources):
+        if not isinstance(compiled, ProgramResources):
             found.append(MeasuredConfig(config, None, 0.0, 0.0, compiled.reason))
             continue
         began = time.monotonic()

@@ -16,13 +16,11 @@ from ..planner.covers.cover import modelled_plan
 from ..planner.errors import FusionplanError
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor
-from ..tuner.capture.capture_model import Call as Arguments
-from ..tuner.capture.capture_model import capture_model
+from ..tuner.capture.capture_model import CallArguments, capture_model
+from ..tuner.measure.timing import TimedCall
 from .measure import machine
 from .result import HostCost, HostCosts
 from .workloads import WORKLOADS, make
-
-Call = Callable[[], object]
 
 SIZES = (1024, 2**19)
 """Elements (float32): a call that the host alone limits, and one of a few microseconds."""
@@ -52,12 +50,12 @@ def host_costs(device: torch.device) -> HostCosts:
     return HostCosts(machine(device), tuple(found))
 
 
-def calls_by_way(elements: int, device: torch.device, store: str) -> dict[str, Call]:
+def calls_by_way(elements: int, device: torch.device, store: str) -> dict[str, TimedCall]:
     """The same computation, called in each way; `store` has no plan. Graphs and the modes of
     torch.compile only on a GPU."""
     model, _ = make(WORKLOADS["article_chain"], "meta")
     x = torch.randn(elements, device=device)
-    calls: dict[str, Call] = {}
+    calls: dict[str, TimedCall] = {}
 
     def through(name: str, function: Callable[..., Any]) -> None:
         calls[name] = lambda: function(x)
@@ -77,7 +75,7 @@ def calls_by_way(elements: int, device: torch.device, store: str) -> dict[str, C
 
 
 def microseconds(
-    call: Call,
+    call: TimedCall,
     device: torch.device,
     *,
     calls: int = CALLS,
@@ -99,7 +97,7 @@ def microseconds(
 
 
 def _executor(model: Callable[..., Any], x: torch.Tensor, device: torch.device) -> Executor:
-    (part,) = capture_model(model, Arguments((x,))).parts
+    (part,) = capture_model(model, CallArguments((x,))).parts
     plan = modelled_plan(part.captured.graph, profile_of(device))
     executor = Executor(part.captured, plan, device)
     if executor.kernels_per_call != 1:

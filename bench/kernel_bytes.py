@@ -125,7 +125,7 @@ def matched(
     samples: Sequence[Sample],
     sizes: Mapping[str, Sequence[int]],
     ran: Mapping[str, Sequence[str]],
-    watched: Sequence[ncu.Launch],
+    watched: Sequence[ncu.ProfiledLaunch],
 ) -> list[Counted]:
     """Each launch with what the model expects of it. By key of the group: sizes, what its launches
     store; ran, their names, in the order in which they ran. Raises NcuError where ncu saw

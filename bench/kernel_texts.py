@@ -44,7 +44,7 @@ OF_EACH = 3
 SHOWN = 3
 """Differences of a kind that are printed whole."""
 
-Record = dict[str, str]
+TextRecord = dict[str, str]
 
 
 def graphs(names: Sequence[str]) -> Iterator[tuple[str, Graph]]:
@@ -91,7 +91,7 @@ def _varied(space: Space, config: Config, pick: random.Random) -> Config:
     return space.config(choice)
 
 
-def record(name: str, space: Space, config: Config) -> Record:
+def record(name: str, space: Space, config: Config) -> TextRecord:
     """What is compared of one config of a group."""
     texts = {
         where: _texts(space.group, config, interpreted=where == "interpreter")
@@ -108,7 +108,7 @@ def _texts(group: Graph, config: Config, interpreted: bool) -> str:
     return "\n".join([*(kernel.text for kernel in program.kernels), *launches])
 
 
-def written(names: Sequence[str]) -> Iterator[Record]:
+def written(names: Sequence[str]) -> Iterator[TextRecord]:
     """The records of a corpus."""
     for name, graph in graphs(names):
         for digest, group in groups(graph).items():
@@ -118,7 +118,9 @@ def written(names: Sequence[str]) -> Iterator[Record]:
                     yield record(f"{name} {digest[:12]}", space, config)
 
 
-def differences(old: Mapping[str, Record], new: Mapping[str, Record]) -> Iterator[tuple[str, str]]:
+def differences(
+    old: Mapping[str, TextRecord], new: Mapping[str, TextRecord]
+) -> Iterator[tuple[str, str]]:
     """(what differs, how) of every pair of records."""
     for name in sorted(old.keys() | new.keys()):
         if name not in old or name not in new:
@@ -144,7 +146,7 @@ def compared(old: Path, new: Path) -> int:
     return int(bool(counted))
 
 
-def _read(file: Path) -> dict[str, Record]:
+def _read(file: Path) -> dict[str, TextRecord]:
     with file.open() as lines:
         return {one["name"]: one for one in map(json.loads, lines)}
 

@@ -20,11 +20,11 @@ from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch import OnMiss
 from ..planner.runtime.leaving import NoPlan
-from ..tuner.capture.capture_model import Call as Arguments
-from ..tuner.capture.rotating_inputs import Turns
+from ..tuner.capture.capture_model import CallArguments
+from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import Baselines, model_baselines, through
 from ..tuner.measure.contest import TurnCall
-from ..tuner.measure.timing import Call, Interleaved, Timer, conditions, stopwatch_for
+from ..tuner.measure.timing import Interleaved, TimedCall, Timer, conditions, stopwatch_for
 from ..tuner.progress.progress import Silent
 from .result import (
     EAGER,
@@ -70,7 +70,7 @@ def measure(
     seconds of each of the two passes."""
     model, arguments = make(workload, str(device), **scale)
     fast = load(model, store=store, on_miss=on_miss)
-    turns = Turns.of(arguments)
+    turns = RotatingInputs.of(arguments)
     ours = turns.one_after_another(through(fast, turns))
 
     notes = Notes()
@@ -112,11 +112,11 @@ def measure(
 
 def ready_baselines(
     given: Mapping[str, TurnCall],
-    turns: Turns,
+    turns: RotatingInputs,
     model: Callable[..., Any],
-    arguments: Arguments,
+    arguments: CallArguments,
     notes: Notes,
-) -> dict[str, Call]:
+) -> dict[str, TimedCall]:
     """Those that run, compiled; with a note where what is rewritten by hand is not the same
     computation."""
     baselines = Baselines(given, notes)
@@ -132,7 +132,7 @@ def ready_baselines(
     return ready
 
 
-def rewritten(workload: Workload, turns: Turns, device: torch.device) -> TurnCall:
+def rewritten(workload: Workload, turns: RotatingInputs, device: torch.device) -> TurnCall:
     """What a person rewrote by hand, in torch.compile's best mode for it."""
     model = make_rewritten(workload, str(device))
     return through(torch.compile(model, mode=REWRITTEN_MODE, dynamic=False), turns)
@@ -145,7 +145,7 @@ class _PeerFailed(Exception):
 
 
 def compare(
-    calls: Mapping[str, Call], timer: Timer, budget_s: float, notes: Notes
+    calls: Mapping[str, TimedCall], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Against]:
     """Interleaved times of all, in two passes, and ours against the best of the others but for
     what was rewritten by hand. A baseline that fails is left out, with a note. Raises
@@ -158,7 +158,7 @@ def compare(
 
 
 def interleaved(
-    calls: Mapping[str, Call], timer: Timer, budget_s: float, notes: Notes
+    calls: Mapping[str, TimedCall], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Interleaved]:
     """Times of all, in two passes of so many seconds each. What fails is left out, with a note, but
     for ours: its exception is raised."""
@@ -189,7 +189,7 @@ def against(times: Mapping[str, Timing], whole: Interleaved) -> Against | None:
     return Against(best, ratio.median, ratio.low, ratio.high)
 
 
-def _guarded(name: str, call: Call) -> Call:
+def _guarded(name: str, call: TimedCall) -> TimedCall:
     def run() -> object:
         try:
             return call()
@@ -210,7 +210,7 @@ def _give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def accuracy_of(model: Callable[..., Any], arguments: Arguments, ours: Call) -> Errors:
+def accuracy_of(model: Callable[..., Any], arguments: CallArguments, ours: TimedCall) -> Errors:
     """Our error and eager's, against the model in float64. (A model that itself casts to float32
     is the reference only that far.)"""
     wide = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
@@ -259,7 +259,7 @@ def _allowance(dtype: torch.dtype) -> float:
     return max(16 * torch.finfo(torch.float32).eps, torch.finfo(dtype).eps / 2)
 
 
-def extra_bytes(call: Call, device: torch.device) -> int:
+def extra_bytes(call: TimedCall, device: torch.device) -> int:
     """The most memory that one call takes besides what was there; 0 where it is not counted."""
     if device.type != "cuda":
         call()

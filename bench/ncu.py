@@ -41,7 +41,7 @@ def find() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ProfiledLaunch:
     """One kernel that ncu watched, and what it counted, in bytes and seconds by metric."""
 
     name: str
@@ -96,7 +96,7 @@ def summed(text: str, predicted: Predicted) -> CountedTraffic:
     return CountedTraffic(read, written, l2, sums[TIME], len(kernels), predicted)
 
 
-def launches(text: str, metrics: Sequence[str]) -> list[Launch]:
+def launches(text: str, metrics: Sequence[str]) -> list[ProfiledLaunch]:
     """The kernels in ncu's output, in the order of their launches. Raises NcuError where there is
     none, or where a metric was not counted."""
     names: dict[str, str] = {}
@@ -110,7 +110,7 @@ def launches(text: str, metrics: Sequence[str]) -> list[Launch]:
         missing = [metric for metric in metrics if metric not in counted]
         if missing:
             raise NcuError(f"ncu did not count {missing[0]} of every kernel")
-    return [Launch(names[number], found[number]) for number in found]
+    return [ProfiledLaunch(names[number], found[number]) for number in found]
 
 
 def _rows(text: str, metrics: Sequence[str]) -> list[dict[str, str]]:

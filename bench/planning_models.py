@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 Function = Callable[..., Any]
-Case = tuple[Function, list[torch.Tensor]]
+PlanningCase = tuple[Function, list[torch.Tensor]]
 
 
 def _tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
@@ -23,7 +23,7 @@ def _tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False)
 # --- shifted copies of one tensor ---
 
 
-def rolls(steps: int = 6) -> Case:
+def rolls(steps: int = 6) -> PlanningCase:
     """Diffusion on a torus, five points a step."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -36,7 +36,7 @@ def rolls(steps: int = 6) -> Case:
     return run, [_tensor(1024, 1024)]
 
 
-def rolls_of_two(steps: int = 4) -> Case:
+def rolls_of_two(steps: int = 4) -> PlanningCase:
     """Reaction and diffusion of two substances: rolls along both dimensions at once."""
 
     def laplace(x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ def rolls_of_two(steps: int = 4) -> Case:
     return run, [_tensor(512, 512), _tensor(512, 512)]
 
 
-def game_of_life(generations: int = 3) -> Case:
+def game_of_life(generations: int = 3) -> PlanningCase:
     def run(x: torch.Tensor) -> torch.Tensor:
         for _ in range(generations):
             near = sum(
@@ -71,7 +71,7 @@ def game_of_life(generations: int = 3) -> Case:
     return run, [_tensor(1024, 1024, dtype=torch.int32)]
 
 
-def game_of_life_padded(generations: int = 3) -> Case:
+def game_of_life_padded(generations: int = 3) -> PlanningCase:
     """The same on a plane with edges: slices of a padded copy."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ def game_of_life_padded(generations: int = 3) -> Case:
     return run, [_tensor(1024, 1024, dtype=torch.int32)]
 
 
-def stencil(steps: int = 3) -> Case:
+def stencil(steps: int = 3) -> PlanningCase:
     """27 points in three dimensions."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ def stencil(steps: int = 3) -> Case:
     return run, [_tensor(96, 96, 96)]
 
 
-def wave(steps: int = 5) -> Case:
+def wave(steps: int = 5) -> PlanningCase:
     """Seven points in three dimensions by rolls, two time levels."""
 
     def run(u: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ def wave(steps: int = 5) -> Case:
     return run, [_tensor(96, 96, 96), _tensor(96, 96, 96)]
 
 
-def shifts_of_one_row(count: int = 32) -> Case:
+def shifts_of_one_row(count: int = 32) -> PlanningCase:
     """A causal convolution written as a sum of shifted copies."""
 
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -133,7 +133,7 @@ def shifts_of_one_row(count: int = 32) -> Case:
     return run, [_tensor(512, 4096), _tensor(count)]
 
 
-def interleaved(levels: int = 5) -> Case:
+def interleaved(levels: int = 5) -> PlanningCase:
     """A Haar transform and its inverse: even and odd elements, level by level."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,7 @@ def interleaved(levels: int = 5) -> Case:
 # --- many operations, many readers ---
 
 
-def pointwise(count: int = 600) -> Case:
+def pointwise(count: int = 600) -> PlanningCase:
     def run(x: torch.Tensor) -> torch.Tensor:
         for i in range(count):
             x = torch.sin(x) if i % 3 == 0 else x * 1.01 if i % 3 == 1 else x + 0.1
@@ -161,7 +161,7 @@ def pointwise(count: int = 600) -> Case:
     return run, [_tensor(1024, 1024, grad=True)]
 
 
-def read_by_all(count: int = 150) -> Case:
+def read_by_all(count: int = 150) -> PlanningCase:
     """A chain of which every value is read again at the end."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ def read_by_all(count: int = 150) -> Case:
     return run, [_tensor(1024, 1024)]
 
 
-def lattice(side: int = 12) -> Case:
+def lattice(side: int = 12) -> PlanningCase:
     """Each point of a square is made of the one above and the one on its left."""
 
     def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -191,7 +191,7 @@ def lattice(side: int = 12) -> Case:
     return run, [_tensor(1024, 1024), _tensor(1024, 1024)]
 
 
-def fan_in(count: int = 120) -> Case:
+def fan_in(count: int = 120) -> PlanningCase:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         total = inputs[0]
         for each in inputs[1:]:
@@ -201,14 +201,14 @@ def fan_in(count: int = 120) -> Case:
     return run, [_tensor(512, 512) for _ in range(count)]
 
 
-def fan_out(count: int = 120) -> Case:
+def fan_out(count: int = 120) -> PlanningCase:
     def run(x: torch.Tensor) -> list[torch.Tensor]:
         return [torch.exp(x * (0.1 * i)) for i in range(count)]
 
     return run, [_tensor(512, 512)]
 
 
-def fan_of_sums(count: int = 48) -> Case:
+def fan_of_sums(count: int = 48) -> PlanningCase:
     """Moments of the rows and of the columns."""
 
     def run(x: torch.Tensor) -> list[torch.Tensor]:
@@ -222,7 +222,7 @@ def fan_of_sums(count: int = 48) -> Case:
     return run, [_tensor(2048, 2048)]
 
 
-def concatenated(count: int = 64) -> Case:
+def concatenated(count: int = 64) -> PlanningCase:
     def run(x: torch.Tensor) -> torch.Tensor:
         parts = [torch.sin(x[:, 16 * i : 16 * i + 16]) * (i + 1.0) for i in range(count)]
         return torch.relu(torch.cat(parts[::-1], 1)) + x
@@ -230,14 +230,14 @@ def concatenated(count: int = 64) -> Case:
     return run, [_tensor(1024, 16 * count)]
 
 
-def stacked(count: int = 64) -> Case:
+def stacked(count: int = 64) -> PlanningCase:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.stack([torch.tanh(x) for x in inputs], 1), 1).sum(-1)
 
     return run, [_tensor(256, 512) for _ in range(count)]
 
 
-def horner(degree: int = 100) -> Case:
+def horner(degree: int = 100) -> PlanningCase:
     def run(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         total = c[0] * x
         for i in range(1, degree):
@@ -247,7 +247,7 @@ def horner(degree: int = 100) -> Case:
     return run, [_tensor(1024, 1024), _tensor(degree)]
 
 
-def powers(degree: int = 60) -> Case:
+def powers(degree: int = 60) -> PlanningCase:
     """A polynomial by its powers, each read twice."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -260,7 +260,7 @@ def powers(degree: int = 60) -> Case:
     return run, [_tensor(1024, 1024, grad=True)]
 
 
-def butterfly(stages: int = 10) -> Case:
+def butterfly(stages: int = 10) -> PlanningCase:
     """A Walsh-Hadamard transform."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -274,7 +274,7 @@ def butterfly(stages: int = 10) -> Case:
     return run, [_tensor(1024, 1 << stages)]
 
 
-def fourier(stages: int = 8) -> Case:
+def fourier(stages: int = 8) -> PlanningCase:
     """A fast Fourier transform of real and imaginary parts."""
 
     def run(re: torch.Tensor, im: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> Any:
@@ -294,7 +294,7 @@ def fourier(stages: int = 8) -> Case:
     return run, [_tensor(2048, size), _tensor(2048, size), _tensor(size), _tensor(size)]
 
 
-def sorting(rounds: int = 16) -> Case:
+def sorting(rounds: int = 16) -> PlanningCase:
     """An odd-even sorting network of columns."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -308,7 +308,7 @@ def sorting(rounds: int = 16) -> Case:
     return run, [_tensor(1 << 16, rounds)]
 
 
-def newton(steps: int = 40) -> Case:
+def newton(steps: int = 40) -> PlanningCase:
     def run(x: torch.Tensor) -> torch.Tensor:
         y = x
         for _ in range(steps):
@@ -322,7 +322,7 @@ def newton(steps: int = 40) -> Case:
 # --- loops over time ---
 
 
-def scan(steps: int = 24) -> Case:
+def scan(steps: int = 24) -> PlanningCase:
     def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         h = torch.zeros_like(a[:, 0])
         found = []
@@ -334,7 +334,7 @@ def scan(steps: int = 24) -> Case:
     return run, [_tensor(64, steps, 1024), _tensor(64, steps, 1024)]
 
 
-def scan_with_state(steps: int = 24) -> Case:
+def scan_with_state(steps: int = 24) -> PlanningCase:
     """The selective scan of Mamba, written plainly."""
 
     def run(x: Any, dt: Any, a: Any, b: Any, c: Any) -> torch.Tensor:
@@ -356,7 +356,7 @@ def scan_with_state(steps: int = 24) -> Case:
     ]
 
 
-def rnn(steps: int = 100) -> Case:
+def rnn(steps: int = 100) -> PlanningCase:
     def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(x.shape[0], w.shape[0], device=x.device)
         for t in range(steps):
@@ -366,7 +366,7 @@ def rnn(steps: int = 100) -> Case:
     return run, [_tensor(64, steps, 256), _tensor(256, 256), _tensor(256, 256), _tensor(256)]
 
 
-def lstm(steps: int = 100) -> Case:
+def lstm(steps: int = 100) -> PlanningCase:
     def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         h = c = torch.zeros(x.shape[0], u.shape[0], device=x.device)
         for t in range(steps):
@@ -378,7 +378,7 @@ def lstm(steps: int = 100) -> Case:
     return run, [_tensor(64, steps, 256), _tensor(256, 1024), _tensor(256, 1024), _tensor(1024)]
 
 
-def gru(steps: int = 30) -> Case:
+def gru(steps: int = 30) -> PlanningCase:
     """With a backward pass."""
 
     def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -400,7 +400,7 @@ def gru(steps: int = 30) -> Case:
 # --- layers ---
 
 
-class _Residual(nn.Module):
+class _NormResidual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -444,31 +444,31 @@ class _Different(nn.Module):
         return x
 
 
-def _model(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -> Case:
+def _model(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -> PlanningCase:
     module = module.to(device="meta", dtype=torch.bfloat16).requires_grad_(training)
     return module, list(inputs)
 
 
-def residual_blocks(count: int = 24) -> Case:
-    blocks = nn.Sequential(*(_Residual(512) for _ in range(count)))
+def residual_blocks(count: int = 24) -> PlanningCase:
+    blocks = nn.Sequential(*(_NormResidual(512) for _ in range(count)))
     return _model(blocks, _tensor(8, 512, 512, dtype=torch.bfloat16))
 
 
-def attention_layers(count: int = 24) -> Case:
-    layers = (each for _ in range(count) for each in (_Attention(512, 8), _Residual(512)))
+def attention_layers(count: int = 24) -> PlanningCase:
+    layers = (each for _ in range(count) for each in (_Attention(512, 8), _NormResidual(512)))
     return _model(nn.Sequential(*layers), _tensor(8, 512, 512, dtype=torch.bfloat16))
 
 
-def attention_training(count: int = 12) -> Case:
-    layers = (each for _ in range(count) for each in (_Attention(512, 8), _Residual(512)))
+def attention_training(count: int = 12) -> PlanningCase:
+    layers = (each for _ in range(count) for each in (_Attention(512, 8), _NormResidual(512)))
     return _model(nn.Sequential(*layers), _tensor(8, 512, 512, dtype=torch.bfloat16), training=True)
 
 
-def different_training(count: int = 24) -> Case:
+def different_training(count: int = 24) -> PlanningCase:
     return _model(_Different(256, count), _tensor(2048, 256, dtype=torch.bfloat16), training=True)
 
 
-def optimizer(count: int = 40) -> Case:
+def optimizer(count: int = 40) -> PlanningCase:
     """Adam over tensors of different shapes."""
 
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -482,7 +482,7 @@ def optimizer(count: int = 40) -> Case:
     return run, [_tensor(64 * (i + 1), 512) for i in range(count) for _ in range(4)]
 
 
-CASES: dict[str, tuple[Callable[[], Case], bool]] = {
+CASES: dict[str, tuple[Callable[[], PlanningCase], bool]] = {
     **{
         make.__name__: (make, False)
         for make in (

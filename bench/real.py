@@ -29,13 +29,13 @@ import torch
 from ..api import executors, load, plans
 from ..planner.lowerings.inductor import MODES
 from ..planner.lowerings.registry import WHOLE, lowering_of
-from ..tuner.capture.capture_model import Call
-from ..tuner.capture.rotating_inputs import Turns
+from ..tuner.capture.capture_model import CallArguments
+from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
 from ..tuner.measure.contest import Ring, Rules
 from ..tuner.measure.timing import stopwatch_for
 from .measure import Notes, machine
-from .real_models import FUNCTIONS, REAL, Case
+from .real_models import FUNCTIONS, REAL, RealCase
 from .run import commit
 
 OURS = "fusionplan"
@@ -164,7 +164,7 @@ def _child(options: argparse.Namespace) -> None:
     options.into.write_text(json.dumps(asdict(real)))
 
 
-def _made(case: Case) -> tuple[torch.nn.Module, dict[str, Any]]:
+def _made(case: RealCase) -> tuple[torch.nn.Module, dict[str, Any]]:
     torch.manual_seed(0)
     model, inputs = case
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -218,7 +218,7 @@ def _measure(
     real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
 ) -> None:
     static = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
-    turns = Turns.of(Call((), inputs), static)
+    turns = RotatingInputs.of(CallArguments((), inputs), static)
     device = next(iter(inputs.values())).device
     fast = load(model, store=options.store)
     given = model_baselines(model, turns, MODES)

@@ -15,7 +15,7 @@ from torch import nn
 
 from .whole_models import UNetBlock
 
-Case = tuple[nn.Module, dict[str, Any]]
+RealCase = tuple[nn.Module, dict[str, Any]]
 
 
 def _tokens(words: int, batch: int, length: int) -> torch.Tensor:
@@ -26,13 +26,13 @@ def _images(batch: int, side: int = 224) -> torch.Tensor:
     return torch.randn(batch, 3, side, side)
 
 
-def _timm(name: str, batch: int) -> Case:
+def _timm(name: str, batch: int) -> RealCase:
     import timm
 
     return timm.create_model(name, pretrained=False), {"x": _images(batch)}
 
 
-def bert(width: int, layers: int, batch: int, length: int, padded: bool) -> Case:
+def bert(width: int, layers: int, batch: int, length: int, padded: bool) -> RealCase:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -49,20 +49,20 @@ def bert(width: int, layers: int, batch: int, length: int, padded: bool) -> Case
     return BertModel(config), inputs
 
 
-def distilbert() -> Case:
+def distilbert() -> RealCase:
     from transformers import DistilBertConfig, DistilBertModel
 
     return DistilBertModel(DistilBertConfig()), {"input_ids": _tokens(30000, 64, 256)}
 
 
-def gpt2_medium() -> Case:
+def gpt2_medium() -> RealCase:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
     return GPT2LMHeadModel(config), {"input_ids": _tokens(50000, 8, 1024)}
 
 
-def llama_1b() -> Case:
+def llama_1b() -> RealCase:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -78,7 +78,7 @@ def llama_1b() -> Case:
     return LlamaForCausalLM(config), {"input_ids": _tokens(32000, 4, 2048)}
 
 
-def qwen_half_b() -> Case:
+def qwen_half_b() -> RealCase:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
@@ -93,7 +93,7 @@ def qwen_half_b() -> Case:
     return Qwen2ForCausalLM(config), {"input_ids": _tokens(150000, 8, 1024)}
 
 
-def t5_base() -> Case:
+def t5_base() -> RealCase:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12, use_cache=False)
@@ -104,14 +104,14 @@ def t5_base() -> Case:
     }
 
 
-def unet_block() -> Case:
+def unet_block() -> RealCase:
     return UNetBlock(320, 1280, heads=8), {
         "x": torch.randn(8, 320, 64, 64),
         "time": torch.randn(8, 1280),
     }
 
 
-REAL: dict[str, Callable[[], Case]] = {
+REAL: dict[str, Callable[[], RealCase]] = {
     "bert-base 32x512": lambda: bert(768, 12, 32, 512, padded=False),
     "bert-base 32x512 padded": lambda: bert(768, 12, 32, 512, padded=True),
     "bert-large 16x384": lambda: bert(1024, 24, 16, 384, padded=False),
@@ -141,8 +141,8 @@ class _Function(nn.Module):
         return self.function(*named.values())
 
 
-def _of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Case]:
-    def make() -> Case:
+def _of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], RealCase]:
+    def make() -> RealCase:
         named = {chr(ord("a") + i): torch.randn(shape) for i, shape in enumerate(shapes)}
         return _Function(function), named
 
@@ -151,7 +151,7 @@ def _of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], 
 
 ROWS, SQUARE, SMALL = (8192, 4096), (4096, 4096), (256, 1024)
 
-FUNCTIONS: dict[str, Callable[[], Case]] = {
+FUNCTIONS: dict[str, Callable[[], RealCase]] = {
     "relu": _of(torch.relu, ROWS),
     "relu, small": _of(torch.relu, SMALL),
     "add relu": _of(lambda a, b: torch.relu(a + b), ROWS, ROWS),

@@ -19,14 +19,14 @@ from ..tuner.records.findings import Findings
 from ..tuner.records.ledger import Ledger
 from ..tuner.search.config_search import tune_group
 from ..tuner.search.group_trials import Budget
-from ..tuner.search.runoff import Bench
+from ..tuner.search.runoff import SharedSearch
 from ..tuner.trial.outcome import (
     Candidate,
     Failure,
     Miscompiled,
     Outcome,
+    ProgramResources,
     Rejected,
-    Resources,
     Timed,
 )
 from ..tuner.workers.lab import Duel, Group, Pending
@@ -71,12 +71,12 @@ class Listed(Ordered):
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    outcome: Resources | Failure
+    outcome: ProgramResources | Failure
 
     def done(self) -> bool:
         return True
 
-    def result(self) -> Resources | Failure:
+    def result(self) -> ProgramResources | Failure:
         return self.outcome
 
     def cancel(self) -> None:
@@ -98,7 +98,9 @@ class ReplayLab:
         failed = trial.seconds is None and trial.measure_s == 0.0
         if failed:
             self.taken.append(trial)
-        return _Done(Miscompiled(trial.reason) if failed else Resources(0, 0, 0, trial.compile_s))
+        return _Done(
+            Miscompiled(trial.reason) if failed else ProgramResources(0, 0, 0, trial.compile_s)
+        )
 
     def rank(self, group: Group, profile: DeviceProfile) -> None:
         """Whoever asks ranks them."""
@@ -172,7 +174,7 @@ def searched(
     lab = ReplayLab({trial.config: trial for trial in trials}, aten_s)
     ledger = Ledger(_Nowhere(), profile.key, {}, group.key)
     listed = Listed(space, frozenset(lab.known))
-    bench = Bench(lab, ledger, Findings(), Silent())
+    bench = SharedSearch(lab, ledger, Findings(), Silent())
     tune_group(group, listed, bench, Budget(most))
     return lab.taken[:most]
 

@@ -12,7 +12,7 @@ EAGER = "eager"
 REWRITTEN = "flex"
 """The workload rewritten by hand with FlexAttention: shown, but no baseline."""
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Timing:
     """seconds: the median of all runs. passes_s: the median of each pass. quartiles_s: between
     the first and the third quartile."""
 
-    seconds: Seconds
-    passes_s: tuple[Seconds, ...]
+    seconds: PositiveSeconds
+    passes_s: tuple[PositiveSeconds, ...]
     quartiles_s: float
     runs: int
 

@@ -21,7 +21,7 @@ from ..planner.capture.capture import decompositions
 from ..planner.graph.ops import is_input, overload, row
 from ..planner.runtime.dispatch import Dispatcher
 
-Status = Literal["ours", "not ours", "random", "left out", "failed"]
+SampleStatus = Literal["ours", "not ours", "random", "left out", "failed"]
 """ours: a generated kernel ran, and all results are right. not ours: no generated kernel, which
 says nothing. random: eager gives other numbers each time. left out: eager refuses the sample, or
 nothing can capture it (its shapes depend on its data). failed: wrong, or fell back."""
@@ -30,11 +30,11 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SampleOutcome:
     """kernels: launches of ours, forward and backward. message: why it failed or was left out.
     opaque: operations of its graphs that no generated kernel holds."""
 
-    status: Status
+    status: SampleStatus
     kernels: int = 0
     message: str = ""
     opaque: frozenset[str] = frozenset()
@@ -125,10 +125,10 @@ def is_fatal(error: BaseException) -> bool:
     )
 
 
-def judge(call: SampledCall) -> Outcome:
+def judge(call: SampledCall) -> SampleOutcome:
     """Runs a sample in all ways and compares. Raises what is fatal."""
     if call.odd:
-        return Outcome("left out", message=call.odd)
+        return SampleOutcome("left out", message=call.odd)
     try:
         eager, again = (_run(call, call.tensors, seed=s) for s in (1, 2))
         exact = _run(lambda *t: call(*t, wide=True), call.tensors, wide=True)
@@ -136,11 +136,11 @@ def judge(call: SampledCall) -> Outcome:
         if is_fatal(error):
             raise
         # Samples may be for what eager refuses.
-        return Outcome("left out", message=f"eager: {short(error)}")
+        return SampleOutcome("left out", message=f"eager: {short(error)}")
     if any(t.layout is not torch.strided or t.is_complex() for t in eager.outputs):
-        return Outcome("left out", message="a result that is complex or not strided")
+        return SampleOutcome("left out", message="a result that is complex or not strided")
     if call.info.name in _UNDEFINED or not _alike(eager, again):
-        return Outcome("random")
+        return SampleOutcome("random")
     dispatcher = dispatcher_for(Options("model", evidence="any", baseline="eager", store=_NO_STORE))
     try:
         with warnings.catch_warnings(record=True) as told:
@@ -150,23 +150,25 @@ def judge(call: SampledCall) -> Outcome:
         if is_fatal(error):
             raise
         if not _is_traceable(call):
-            return Outcome("left out", message="its shapes or its control flow depend on its data")
-        return Outcome("failed", message=short(error))
+            return SampleOutcome(
+                "left out", message="its shapes or its control flow depend on its data"
+            )
+        return SampleOutcome("failed", message=short(error))
     kernels = launches(dispatcher)
     warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
     if warned:
         if is_fatal(told_of := RuntimeError(warned[0])):
             raise told_of
-        return Outcome("failed", kernels, warned[0])
+        return SampleOutcome("failed", kernels, warned[0])
     left = opaque(dispatcher)
     if not kernels:
-        return Outcome("not ours", 0, "", left)
+        return SampleOutcome("not ours", 0, "", left)
     if any(map(_is_random, left)):
-        return Outcome("random", kernels, "", left)
+        return SampleOutcome("random", kernels, "", left)
     wrong = difference(mine, eager, exact, max((t.numel() for t in call.tensors), default=1))
     if wrong:
-        return Outcome("failed", kernels, wrong, left)
-    return Outcome("not ours" if call.inside and left else "ours", kernels, "", left)
+        return SampleOutcome("failed", kernels, wrong, left)
+    return SampleOutcome("not ours" if call.inside and left else "ours", kernels, "", left)
 
 
 _UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"} | {

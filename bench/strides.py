@@ -38,7 +38,7 @@ from ..planner.lower import lower
 from ..planner.runtime.compile import CompileFailed, compile_kernel
 from ..planner.space.space import Space, space_of
 from ..tuner.trial.inputs import empty, make
-from ..tuner.trial.running import Kernels, output_types
+from ..tuner.trial.running import LoadedKernels, output_types
 
 BF16 = torch.bfloat16
 CALLS, ROUNDS = 10, 5
@@ -49,55 +49,55 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class StridedFunction:
     of: Callable[..., torch.Tensor]
     shapes: Shapes
     dtype: torch.dtype = BF16
 
 
 FUNCTIONS = {
-    "average pool": Function(lambda a: F.avg_pool2d(a, 2), ((64, 64, 112, 112),)),
-    "maximum pool": Function(lambda a: F.max_pool2d(a, 3, 2, 1), ((64, 64, 112, 112),)),
-    "average pool of 3": Function(
+    "average pool": StridedFunction(lambda a: F.avg_pool2d(a, 2), ((64, 64, 112, 112),)),
+    "maximum pool": StridedFunction(lambda a: F.max_pool2d(a, 3, 2, 1), ((64, 64, 112, 112),)),
+    "average pool of 3": StridedFunction(
         lambda a: F.avg_pool2d(a, 3, 1, 1), ((32, 64, 56, 56),), torch.float32
     ),
-    "sum of columns": Function(lambda a: a.sum(0), ((16384, 4096),)),
-    "sum of columns, float32": Function(lambda a: a.sum(0), ((8192, 4096),), torch.float32),
-    "softmax of columns": Function(lambda a: torch.softmax(a, 0), ((4096, 8192),)),
-    "variance of columns": Function(lambda a: a.var(0), ((16384, 4096),)),
-    "transpose": Function(lambda a: a.t().contiguous() * 2, ((8192, 8192),)),
-    "transpose and add": Function(
+    "sum of columns": StridedFunction(lambda a: a.sum(0), ((16384, 4096),)),
+    "sum of columns, float32": StridedFunction(lambda a: a.sum(0), ((8192, 4096),), torch.float32),
+    "softmax of columns": StridedFunction(lambda a: torch.softmax(a, 0), ((4096, 8192),)),
+    "variance of columns": StridedFunction(lambda a: a.var(0), ((16384, 4096),)),
+    "transpose": StridedFunction(lambda a: a.t().contiguous() * 2, ((8192, 8192),)),
+    "transpose and add": StridedFunction(
         lambda a, b: a.t() + b, ((4096, 8192), (8192, 4096)), torch.float32
     ),
-    "channels first": Function(
+    "channels first": StridedFunction(
         lambda a: a.permute(0, 3, 1, 2).contiguous() + 1, ((64, 56, 56, 256),)
     ),
-    "every second": Function(lambda a: a[:, ::2] * 2, ((8192, 16384),)),
-    "pairs": Function(lambda a: a[..., 0::2] * a[..., 1::2], ((8192, 16384),)),
-    "sum of a channel": Function(lambda a: a.sum((0, 2, 3)), ((64, 256, 56, 56),)),
-    "factor of a channel": Function(
+    "every second": StridedFunction(lambda a: a[:, ::2] * 2, ((8192, 16384),)),
+    "pairs": StridedFunction(lambda a: a[..., 0::2] * a[..., 1::2], ((8192, 16384),)),
+    "sum of a channel": StridedFunction(lambda a: a.sum((0, 2, 3)), ((64, 256, 56, 56),)),
+    "factor of a channel": StridedFunction(
         lambda a, w: a * w[:, None, None].rsqrt(), ((64, 256, 56, 56), (256,))
     ),
-    "norm over channels": Function(
+    "norm over channels": StridedFunction(
         lambda a: F.layer_norm(a.permute(0, 2, 3, 1), (96,)).permute(0, 3, 1, 2),
         ((128, 96, 56, 56),),
     ),
-    "halves": Function(
+    "halves": StridedFunction(
         lambda a, c: a * c + torch.cat([-a[..., 64:], a[..., :64]], -1) * c,
         ((8, 32, 2048, 128), (2048, 128)),
     ),
-    "roll": Function(lambda a: torch.roll(a, 7, 1) + a, ((8192, 8192),)),
-    "sum of the middle": Function(lambda a: a.sum(1), ((256, 512, 512),)),
-    "relu": Function(torch.relu, ((8192, 8192),)),
-    "sum of columns, short": Function(lambda a: a.sum(0), ((8192, 4096),)),
-    "standardised columns": Function(
+    "roll": StridedFunction(lambda a: torch.roll(a, 7, 1) + a, ((8192, 8192),)),
+    "sum of the middle": StridedFunction(lambda a: a.sum(1), ((256, 512, 512),)),
+    "relu": StridedFunction(torch.relu, ((8192, 8192),)),
+    "sum of columns, short": StridedFunction(lambda a: a.sum(0), ((8192, 4096),)),
+    "standardised columns": StridedFunction(
         lambda a: (a - a.mean(0)) / (a.std(0) + 1e-5), ((8192, 4096),)
     ),
-    "upsample": Function(lambda a: F.interpolate(a, scale_factor=2.0), ((16, 64, 64, 64),)),
-    "gather": Function(
+    "upsample": StridedFunction(lambda a: F.interpolate(a, scale_factor=2.0), ((16, 64, 64, 64),)),
+    "gather": StridedFunction(
         lambda a, b: a.gather(1, (b.abs() * 1000).long() % 4096), ((8192, 4096), (8192, 64))
     ),
-    "outer product": Function(lambda a, b: a[:, None] * b, ((8192,), (8192,))),
+    "outer product": StridedFunction(lambda a, b: a[:, None] * b, ((8192,), (8192,))),
 }
 
 
@@ -111,7 +111,7 @@ class TimedConfig:
     measured: float = math.nan
 
 
-def graph_of(function: Function) -> Graph:
+def graph_of(function: StridedFunction) -> Graph:
     """All of a function as one group."""
     with FakeTensorMode():
         given = [torch.empty(shape, dtype=function.dtype) for shape in function.shapes]
@@ -168,7 +168,7 @@ def timed(configs: Sequence[TimedConfig], device: torch.device) -> Iterator[Time
     inputs = make(graph, "random", device, 0)
     outputs = [empty(kind, device) for kind in output_types(graph)]
     for each in configs:
-        run = Kernels(_lowered(graph, each.config), device).bind(inputs, outputs)
+        run = LoadedKernels(_lowered(graph, each.config), device).bind(inputs, outputs)
         run()
         rounds = []
         for _ in range(ROUNDS):

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..tuner.capture.capture_model import describe
 from .result import OURS, Machine
 from .run import commit
-from .whole_models import MODELS, Kind, Size
+from .whole_models import MODELS, ModelKind, ModelSize
 from .whole_one import WAYS, MeasuredModel, ModelRequest, measure
 
 PATIENCE_S = 1200.0
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = shlex.join(["python", "-m", "fusionplan.bench.whole", *given])
     report = ModelReport(datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), commit(), command)
-    kinds = get_args(Kind) if options.kind == "both" else (options.kind,)
+    kinds = get_args(ModelKind) if options.kind == "both" else (options.kind,)
     until = time.monotonic() + options.limit
     for name in options.models or MODELS:
         for kind in kinds:
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
-    add("--kind", choices=[*get_args(Kind), "both"], default="both")
+    add("--kind", choices=[*get_args(ModelKind), "both"], default="both")
     add("--ways", nargs="+", metavar="WAY", default=list(WAYS), help=", ".join(WAYS))
     add("--seconds", type=_seconds, default=120.0, help="of each tune; 0: no search (default: 120)")
     add("--limit", type=_seconds, default=math.inf, help="seconds after which no model is begun")
@@ -97,7 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", type=_seconds, default=2.0, help="seconds of each of two passes (default: 2)")
     add("--store", default=None, help="path or database URL")
     add("--device", default="cuda", help="cuda, cuda:N or cpu")
-    add("--size", choices=get_args(Size), default="whole", help="block: one layer; tiny: rehearsal")
+    add(
+        "--size",
+        choices=get_args(ModelSize),
+        default="whole",
+        help="block: one layer; tiny: rehearsal",
+    )
     add("--json", type=Path, default=None, help="write the figures there")
     add("--into", type=Path, default=None, help=argparse.SUPPRESS)
     return parser
@@ -110,7 +115,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _asked(options: argparse.Namespace, name: str, kind: Kind) -> ModelRequest:
+def _asked(options: argparse.Namespace, name: str, kind: ModelKind) -> ModelRequest:
     return ModelRequest(
         name,
         kind,

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-Kind = Literal["inference", "training"]
-Size = Literal["whole", "block", "tiny"]
-Case = tuple[nn.Module, dict[str, Any]]
+ModelKind = Literal["inference", "training"]
+ModelSize = Literal["whole", "block", "tiny"]
+ModelCase = tuple[nn.Module, dict[str, Any]]
 
 LIMIT = 0.02
 """Relative root mean square from eager in bfloat16; or twice eager's own from float32."""
@@ -30,16 +30,16 @@ def _ids(size: int, batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, size, (batch, length))
 
 
-def _image(size: Size) -> torch.Tensor:
+def _image(size: ModelSize) -> torch.Tensor:
     return torch.randn(4, 3, 32, 32) if size == "tiny" else torch.randn(4, 3, 224, 224)
 
 
-def _of(size: Size, block: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
+def _of(size: ModelSize, block: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
     """What differs from the model as it is known."""
     return {"whole": {}, "block": block, "tiny": tiny}[size]
 
 
-def bert(size: Size) -> Case:
+def bert(size: ModelSize) -> ModelCase:
     from transformers import BertConfig, BertModel
 
     small = {
@@ -54,7 +54,7 @@ def bert(size: Size) -> Case:
     return BertModel(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-def gpt2(size: Size) -> Case:
+def gpt2(size: ModelSize) -> ModelCase:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     small = {
@@ -73,7 +73,7 @@ def gpt2(size: Size) -> Case:
     return model, {"input_ids": tokens, "labels": tokens}
 
 
-def llama(size: Size) -> Case:
+def llama(size: ModelSize) -> ModelCase:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tiny = size == "tiny"
@@ -91,7 +91,7 @@ def llama(size: Size) -> Case:
     return LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 
 
-def t5(size: Size) -> Case:
+def t5(size: ModelSize) -> ModelCase:
     from transformers import T5Config, T5ForConditionalGeneration
 
     small = {
@@ -111,7 +111,7 @@ def t5(size: Size) -> Case:
     return T5ForConditionalGeneration(config), {"input_ids": tokens, "labels": labels}
 
 
-def mamba(size: Size) -> Case:
+def mamba(size: ModelSize) -> ModelCase:
     """The scan is a loop over the tokens, which a capture unrolls: few layers, short rows."""
     from transformers import MambaConfig, MambaModel
 
@@ -126,7 +126,7 @@ def mamba(size: Size) -> Case:
     return MambaModel(config), {"input_ids": _ids(1000, 2, 4) if tiny else _ids(1000, 4, 32)}
 
 
-def vit(size: Size) -> Case:
+def vit(size: ModelSize) -> ModelCase:
     import timm
 
     small = {"embed_dim": 64, "depth": 2, "num_heads": 2, "img_size": 32}
@@ -135,7 +135,7 @@ def vit(size: Size) -> Case:
     return model, {"x": _image(size)}
 
 
-def convnext(size: Size) -> Case:
+def convnext(size: ModelSize) -> ModelCase:
     import timm
 
     small = {"depths": (1, 1, 1, 1), "dims": (16, 16, 32, 32)}
@@ -144,7 +144,7 @@ def convnext(size: Size) -> Case:
     return model, {"x": _image(size)}
 
 
-def resnet(size: Size) -> Case:
+def resnet(size: ModelSize) -> ModelCase:
     import timm
 
     name = "resnet18" if size == "tiny" else "resnet50"
@@ -152,7 +152,7 @@ def resnet(size: Size) -> Case:
     return model, {"x": _image(size)}
 
 
-class _Residual(nn.Module):
+class _TimedResidual(nn.Module):
     """As in Ho et al., Denoising diffusion probabilistic models: the time's embedding is added
     between two convolutions."""
 
@@ -191,7 +191,7 @@ class UNetBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, heads: int) -> None:
         super().__init__()
-        self.first, self.second = _Residual(channels, width), _Residual(channels, width)
+        self.first, self.second = _TimedResidual(channels, width), _TimedResidual(channels, width)
         self.attention = _SpatialAttention(channels, heads)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -199,14 +199,14 @@ class UNetBlock(nn.Module):
         return y
 
 
-def unet_block(size: Size) -> Case:
+def unet_block(size: ModelSize) -> ModelCase:
     tiny = size == "tiny"
     channels, width, side = (16, 32, 8) if tiny else (320, 1280, 64)
     model = UNetBlock(channels, width, heads=2 if tiny else 8)
     return model, {"x": torch.randn(2, channels, side, side), "time": torch.randn(2, width)}
 
 
-MODELS: dict[str, Callable[[Size], Case]] = {
+MODELS: dict[str, Callable[[ModelSize], ModelCase]] = {
     "bert-base": bert,
     "gpt2": gpt2,
     "vit-base": vit,
@@ -226,7 +226,7 @@ class ModelCall:
 
     module: nn.Module
     inputs: dict[str, Any]
-    kind: Kind
+    kind: ModelKind
     gradients: tuple[torch.Tensor, ...] = ()
 
     def run(self, model: Any) -> Any:
@@ -263,7 +263,7 @@ class ModelCall:
 
 
 def step_of(
-    make: Callable[[Size], Case], kind: Kind, device: torch.device, size: Size
+    make: Callable[[ModelSize], ModelCase], kind: ModelKind, device: torch.device, size: ModelSize
 ) -> ModelCall:
     """The model in bfloat16 on the device, with weights and inputs that are always the same."""
     torch.manual_seed(0)

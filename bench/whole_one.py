@@ -21,14 +21,14 @@ from ..planner.covers.cover import modelled_plan
 from ..planner.cures import FusionplanWarning
 from ..planner.versions import versions
 from ..tuner.capture.capture_model import capture_model, describe
-from ..tuner.measure.timing import Call, Stopwatch, Timer, WallStopwatch
+from ..tuner.measure.timing import Stopwatch, TimedCall, Timer, WallStopwatch
 from ..tuner.model_fit.refit import calibrated
 from ..tuner.progress.progress import TrialDone
 from ..tuner.workers.assembler import as_in_workers
 from ..tuning import tune
 from .measure import Notes, against, extra_bytes, interleaved, lowerings, machine
 from .result import EAGER, OURS, Against, Machine, Timing
-from .whole_models import MODELS, Kind, ModelCall, Size, distance, is_right, step_of
+from .whole_models import MODELS, ModelCall, ModelKind, ModelSize, distance, is_right, step_of
 
 WAYS = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", OURS)
 """Eager, the modes of torch.compile, and ours."""
@@ -42,13 +42,13 @@ class ModelRequest:
     budget_s: of each of two passes of measuring."""
 
     name: str
-    kind: Kind
+    kind: ModelKind
     ways: tuple[str, ...] = WAYS
     device: str = "cuda"
     seconds: float = 120.0
     budget_s: float = 2.0
     store: str | None = None
-    size: Size = "whole"
+    size: ModelSize = "whole"
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class MeasuredModel:
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings")
 
     name: str
-    kind: Kind
+    kind: ModelKind
     machine: Machine | None = None
     graphs: int = 0
     nodes: int = 0
@@ -128,7 +128,7 @@ class AloneStopwatch:
     """CUDA events around each call, begun on an idle device: what the host takes shows, and caches
     are as the call before left them."""
 
-    def laps(self, calls: Sequence[Call]) -> list[float]:
+    def laps(self, calls: Sequence[TimedCall]) -> list[float]:
         found = []
         for call in calls:
             begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -141,7 +141,7 @@ class AloneStopwatch:
             found.append(float(begin.elapsed_time(end)) / 1e3)
         return found
 
-    def burst(self, calls: Sequence[Call]) -> float:
+    def burst(self, calls: Sequence[TimedCall]) -> float:
         return sum(self.laps(calls))
 
 
@@ -164,7 +164,7 @@ def measure(asked: ModelRequest, save: Save) -> MeasuredModel:
     # One process compiles the same code in many modes: as many entries as that takes.
     with torch._dynamo.config.patch(recompile_limit=64):
         models = {way: _made(way, asked, step) for way in ways}
-        calls: dict[str, Call] = {}
+        calls: dict[str, TimedCall] = {}
         for way, model in models.items():
             _tell(f"{way}: first calls")
             try:
@@ -241,7 +241,7 @@ def _made(way: str, asked: ModelRequest, step: ModelCall) -> Any:
 
 def _begun(
     way: str, model: Any, step: ModelCall, wanted: Sequence[torch.Tensor], record: MeasuredModel
-) -> Call:
+) -> TimedCall:
     """The call, compiled; its first time, memory and error are in the record."""
     device = wanted[0].device
     theirs = as_in_workers() if way not in (EAGER, OURS) else nullcontext()
@@ -267,7 +267,7 @@ def _ran(model: Any, record: MeasuredModel) -> None:
 
 
 def _timed(
-    asked: ModelRequest, calls: Mapping[str, Call], device: torch.device, record: MeasuredModel
+    asked: ModelRequest, calls: Mapping[str, TimedCall], device: torch.device, record: MeasuredModel
 ) -> None:
     """The ways in turn."""
     if not calls:

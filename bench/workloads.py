@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..tuner.capture.capture_model import Call
+from ..tuner.capture.capture_model import CallArguments
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -364,7 +364,7 @@ CONTRACTIONS = (
 WORKLOADS = {workload.name: workload for workload in (*EXAMPLES, *MORE, *CONTRACTIONS)}
 
 
-def make(workload: Workload, device: str, **scale: int) -> tuple[Callable[..., Any], Call]:
+def make(workload: Workload, device: str, **scale: int) -> tuple[Callable[..., Any], CallArguments]:
     """The model on the device and a call of it. `scale` is for those that are no examples."""
     module = _module(ROOT / workload.file)
     place = torch.device(device)
@@ -377,7 +377,7 @@ def make(workload: Workload, device: str, **scale: int) -> tuple[Callable[..., A
         else:
             model = module.Model(*module.get_init_inputs())
     inputs = getattr(module, workload.inputs or "get_inputs")(device=device, **scale)
-    return model.to(place), Call.of(inputs)
+    return model.to(place), CallArguments.of(inputs)
 
 
 def make_rewritten(workload: Workload, device: str, **scale: int) -> Callable[..., Any]:

@@ -48,7 +48,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _BundledKernel:
     key: str
     name: str
     metadata: dict[str, Any]
@@ -65,7 +65,7 @@ class _Host:
 @dataclass(frozen=True, slots=True)
 class _Code:
     maker: dict[str, str]
-    kernels: tuple[_Kernel, ...]
+    kernels: tuple[_BundledKernel, ...]
     host: tuple[_Host, ...]
 
 
@@ -181,7 +181,9 @@ def _require(holds: bool, fault: str) -> None:
 
 
 def _code(code: Code) -> _Code:
-    kernels = (_Kernel(k.key, k.name, dict(k.metadata), _digest(k.cubin)) for k in code.kernels)
+    kernels = (
+        _BundledKernel(k.key, k.name, dict(k.metadata), _digest(k.cubin)) for k in code.kernels
+    )
     host = (_Host(h.folder, h.name, _digest(h.data)) for h in code.host)
     return _Code(dict(code.maker), tuple(kernels), tuple(host))
 

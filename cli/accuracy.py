@@ -14,7 +14,7 @@ from .errors import UsageError
 from .options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from ..tuner.model_fit.accuracy import Accuracy, Hopeless, Read
+    from ..tuner.model_fit.accuracy import FamilyAccuracy, Hopeless, Read
     from ..tuner.model_fit.refit import Refit
 
 _REACH = {"spearman": 0.90, "within": 0.80, "regret": 0.10, "registers": 0.80}
@@ -28,8 +28,8 @@ class _Found:
 
     device: DeviceRecord
     read: Read
-    shipped: list[Accuracy]
-    refitted: list[Accuracy]
+    shipped: list[FamilyAccuracy]
+    refitted: list[FamilyAccuracy]
     hopeless: Hopeless
     refit: Refit | None
     used: CalibrationRecord | None
@@ -213,13 +213,13 @@ _FIGURES = (
 )
 
 
-def _cells(a: Accuracy) -> list[str]:
+def _cells(a: FamilyAccuracy) -> list[str]:
     ranks = [_figure(a.spearman), _figure(a.within)]
     shares = [a.regret, a.mean_regret, a.recall, a.mape, a.registers, a.learned]
     return [a.family, str(a.trials), str(a.groups), *ranks, *map(_share, shares)]
 
 
-def _table(rows: Sequence[Accuracy]) -> Any:
+def _table(rows: Sequence[FamilyAccuracy]) -> Any:
     made = render.table("family", *_FIGURES, right=_FIGURES, wide=("family",))
     for a in rows:
         made.add_row(*_cells(a))

@@ -81,7 +81,7 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
 
     from ..api import executors, load, plans
     from ..planner.lowerings.inductor import MODES
-    from ..tuner.capture.rotating_inputs import Turns
+    from ..tuner.capture.rotating_inputs import RotatingInputs
     from ..tuner.decision.baselines import Baselines, model_baselines, through
     from ..tuner.measure.contest import Ring, Rules
     from ..tuner.measure.timing import stopwatch_for
@@ -94,7 +94,7 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
     rules = Rules(budget_s=seconds) if on_gpu else RULES_ON_CPU
     with torch.no_grad(), reporting(True, seconds) as told:
         told.phase("plan", "building what the store has")
-        turns = Turns.of(named.call)
+        turns = RotatingInputs.of(named.call)
         calls = {PLAN: through(ours, turns)}
         for turn in range(2):
             calls[PLAN](turn)

@@ -14,11 +14,11 @@ from . import render, stored
 from .options import JsonOption, StoreOption
 from .render import ShownPlan
 
-Numbered = tuple[int, GroupPlan]
+NumberedPlan = tuple[int, GroupPlan]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GroupChange:
     """One group of A, of B, or of both. seconds_a, seconds_b: measured where that is known, else
     predicted; None where the plan has no such group, or knows neither."""
 
@@ -94,27 +94,27 @@ def _graphed(plan: Plan) -> str:
     return "overlapping" if plan.overlaps else "yes" if plan.cudagraph else "no"
 
 
-def changes(a: ShownPlan, b: ShownPlan) -> list[Change]:
+def changes(a: ShownPlan, b: ShownPlan) -> list[GroupChange]:
     """Groups of both that are about the same first, then those of one of them alone."""
     same_graph = a.plan.graph_key == b.plan.graph_key
     rest = list(enumerate(b.plan.groups))
-    paired: list[Change] = []
-    alone: list[Change] = []
+    paired: list[GroupChange] = []
+    alone: list[GroupChange] = []
     for number, group in enumerate(a.plan.groups):
         match = _match(group, rest, same_graph)
         names = _names(a, group)
         if match is None:
-            alone.append(Change(number, None, names, "only in A", _seconds(group), None))
+            alone.append(GroupChange(number, None, names, "only in A", _seconds(group), None))
             continue
         rest.remove(match)
         other = match[1]
         what = changed(group, other)
-        paired.append(Change(number, match[0], names, what, _seconds(group), _seconds(other)))
-    alone += [Change(None, n, _names(b, g), "only in B", None, _seconds(g)) for n, g in rest]
+        paired.append(GroupChange(number, match[0], names, what, _seconds(group), _seconds(other)))
+    alone += [GroupChange(None, n, _names(b, g), "only in B", None, _seconds(g)) for n, g in rest]
     return paired + alone
 
 
-def _match(group: GroupPlan, rest: Sequence[Numbered], same_graph: bool) -> Numbered | None:
+def _match(group: GroupPlan, rest: Sequence[NumberedPlan], same_graph: bool) -> NumberedPlan | None:
     def is_same(other: GroupPlan) -> bool:
         if same_graph:
             return (group.nodes, group.copies) == (other.nodes, other.copies)
@@ -143,7 +143,7 @@ def _names(shown: ShownPlan, group: GroupPlan) -> str:
 
 
 def _print(
-    a: ShownPlan, b: ShownPlan, differences: dict[str, tuple[str, str]], found: list[Change]
+    a: ShownPlan, b: ShownPlan, differences: dict[str, tuple[str, str]], found: list[GroupChange]
 ) -> None:
     out = render.out()
     for letter, each in (("A", a), ("B", b)):
@@ -173,7 +173,7 @@ def _print(
     out.print(f"{count} of {len(found)} groups differ")
 
 
-def _more(change: Change) -> str:
+def _more(change: GroupChange) -> str:
     if change.seconds_a is None or change.seconds_b is None:
         return "-"
     more = change.seconds_b - change.seconds_a

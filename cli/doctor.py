@@ -18,7 +18,7 @@ from . import render
 from .errors import DEVICE, INTERNAL, STORE
 from .options import JsonOption, StoreOption
 
-Status = Literal["ok", "note", "broken"]
+CheckStatus = Literal["ok", "note", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Check:
     """One finding. "note": planner works without it, with less. code: the exit code if broken."""
 
     name: str
-    status: Status
+    status: CheckStatus
     text: str
     code: int = INTERNAL
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from ..planner.graph.graph import Graph, Numerics
     from ..planner.plan import Chosen, GroupPlan, Plan
-    from ..tuner.capture.capture_model import CapturedModel, Part
+    from ..tuner.capture.capture_model import CapturedModel, ModelGraph
     from ..tuner.session.place import Place
 
 
@@ -69,7 +69,7 @@ class _Explained:
     """One graph of the model with the explanation of its plan."""
 
     name: str
-    part: Part
+    part: ModelGraph
     found: FoundPlan
     explanation: Explanation
 
@@ -192,7 +192,7 @@ def _explained(
 # --- which plan, and what was measured ---
 
 
-def found_plan(part: Part, place: Place, store: Store | None) -> FoundPlan:
+def found_plan(part: ModelGraph, place: Place, store: Store | None) -> FoundPlan:
     from ..planner.versions import versions
 
     device = place.profile

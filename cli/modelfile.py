@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..planner.errors import ModelError
-from ..tuner.capture.capture_model import Call
+from ..tuner.capture.capture_model import CallArguments
 
 _INPUTS = ("get_inputs", "example_inputs")
 
@@ -33,7 +33,7 @@ class NamedModel:
 
     name: str
     model: Callable[..., Any]
-    call: Call
+    call: CallArguments
 
 
 def load_model(spec: str, inputs: str | None, device: torch.device) -> NamedModel:
@@ -132,7 +132,9 @@ def _constructed(file: Path, module: ModuleType) -> Any:
     return _called(file, module.Model, "Model", *given)
 
 
-def _call(file: Path, module: ModuleType, inputs: str | None, device: torch.device) -> Call:
+def _call(
+    file: Path, module: ModuleType, inputs: str | None, device: torch.device
+) -> CallArguments:
     name = ""
     if inputs is not None:
         file, name = _split(inputs)
@@ -151,10 +153,10 @@ def _call(file: Path, module: ModuleType, inputs: str | None, device: torch.devi
         wanted = {"device": str(device)} if "device" in _parameters(value) else {}
         value = _called(file, value, name, **wanted)
     try:
-        call = Call.of(value)
+        call = CallArguments.of(value)
     except ModelError as error:
         raise ModelError(f"{file.name}: {name}: {error}") from error
-    return Call(_moved(call.args, device), _moved(call.kwargs, device))
+    return CallArguments(_moved(call.args, device), _moved(call.kwargs, device))
 
 
 def _placed(model: Any, device: torch.device) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import fusionplan
 
-from ..planner.cures import RULES, WARNINGS, Told
+from ..planner.cures import RULES, WARNINGS, Advice
 from .errors import EXIT_CODES
 
 _MESSAGES = """\
@@ -53,7 +53,7 @@ def messages() -> str:
     return _MESSAGES.format(rules=_told(RULES), warnings=_told(WARNINGS), errors=_errors())
 
 
-def _told(table: Mapping[str, Told]) -> str:
+def _told(table: Mapping[str, Advice]) -> str:
     rows = [f"| `{name}` | {t.why} | {t.cure} |" for name, t in sorted(table.items())]
     return "\n".join(["| name | what it means | what to do |", "|---|---|---|", *rows])
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..planner.costs.device import DeviceProfile
     from ..report.collect import Subject
     from ..report.data import Report
-    from ..tuner.capture.capture_model import CapturedModel, Part
+    from ..tuner.capture.capture_model import CapturedModel, ModelGraph
     from ..tuner.session.place import Place
 
 SubjectArgument = Annotated[
@@ -131,7 +131,7 @@ def _of_model(name: str, captured: CapturedModel, place: Place, opened: Store | 
     return collect(name, subjects, profile, opened, captured.notes)
 
 
-def _subject(name: str, part: Part, place: Place, opened: Store | None) -> Subject:
+def _subject(name: str, part: ModelGraph, place: Place, opened: Store | None) -> Subject:
     from ..report.collect import Subject
 
     found = found_plan(part, place, opened)

@@ -23,7 +23,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..planner.graph.graph import Graph, Node, TensorType
-    from ..tuner.capture.capture_model import Part
+    from ..tuner.capture.capture_model import ModelGraph
     from ..tuner.session.place import Place
 
 CURES = {
@@ -121,7 +121,7 @@ class _Shelf:
         return self._graphs[record.graph_key]
 
 
-def answer(name: str, part: Part, place: Place, shelf: _Shelf) -> Answer:
+def answer(name: str, part: ModelGraph, place: Place, shelf: _Shelf) -> Answer:
     """The stored plan that differs in the fewest fields, of the graph that is most like it."""
     found = [(record, _differences(record, part, place, shelf)) for record in shelf.records]
     if not found:
@@ -143,7 +143,7 @@ def _not_compared(record: PlanRecord) -> tuple[str, ...]:
 
 
 def _distance(
-    record: PlanRecord, differences: list[Difference], part: Part, shelf: _Shelf
+    record: PlanRecord, differences: list[Difference], part: ModelGraph, shelf: _Shelf
 ) -> tuple[float, int]:
     """Of the operations first: a plan of other work is far, whatever else agrees."""
     if not any(each.field == "operations" for each in differences):
@@ -156,7 +156,9 @@ def _distance(
     return 1.0 - alike, len(differences)
 
 
-def _differences(record: PlanRecord, part: Part, place: Place, shelf: _Shelf) -> list[Difference]:
+def _differences(
+    record: PlanRecord, part: ModelGraph, place: Place, shelf: _Shelf
+) -> list[Difference]:
     """All fields of the key, and the evidence, in which the plan is not the model's."""
     from ..planner.settings import default_of
     from ..planner.versions import versions
@@ -179,7 +181,7 @@ def _differences(record: PlanRecord, part: Part, place: Place, shelf: _Shelf) ->
     return found
 
 
-def _of_graph(record: PlanRecord, part: Part, shelf: _Shelf) -> list[Difference]:
+def _of_graph(record: PlanRecord, part: ModelGraph, shelf: _Shelf) -> list[Difference]:
     from ..planner.graph.varying import bucket_key, bucket_name
 
     graph = part.captured.graph

@@ -34,7 +34,7 @@ def worker(
     if exit_when_idle is not None and not exit_when_idle >= 0:
         raise UsageError(f"--exit-when-idle {exit_when_idle:g}: give a number of seconds")
     from ..tuner.fleet.site import cuda_site
-    from ..tuner.fleet.worker import Lines, Worker
+    from ..tuner.fleet.worker import FleetWorker, ProgressLines
 
     site = cuda_site(device or "cuda:0", jobs)
     console = render.err()
@@ -44,7 +44,7 @@ def worker(
 
     with Store.open(store) as opened:
         say(f"worker on {site.profile.name}, for tunes of {opened.location}")
-        shared = Worker(opened, site, Lines(say))
+        shared = FleetWorker(opened, site, ProgressLines(say))
         try:
             shared.run(exit_when_idle)
         except KeyboardInterrupt:

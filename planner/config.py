@@ -11,7 +11,7 @@ from pydantic import Field
 
 Positive = Annotated[int, Field(ge=1)]
 Tiling = Literal["natural", "flat"]
-Reduction = Literal["held", "loop", "nested"]
+ReductionLayout = Literal["held", "loop", "nested"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Layout:
     """
 
     tiling: Tiling = "natural"
-    reduction: Reduction = "held"
+    reduction: ReductionLayout = "held"
     split: Positive = 1
 
     @property
@@ -82,7 +82,7 @@ class Config:
     num_warps: Positive = 4
     num_stages: Positive = 2
     tiling: Tiling = "natural"
-    reduction: Reduction = "held"
+    reduction: ReductionLayout = "held"
     split: Positive = 1
     eviction: Literal["none", "first", "last", "both"] = "none"
     group: Positive = 1

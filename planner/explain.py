@@ -34,7 +34,7 @@ from .explanation import (
 from .graph.graph import Graph, kernel_key, key
 from .graph.ops import Contraction, is_compute, is_free, is_input, row
 from .graph.varying import bucket_name, is_varying
-from .groups.group import Part, is_copied, subgraph, with_free_nodes
+from .groups.group import GroupContent, is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
 from .lowerings.aten import aten_s
@@ -254,7 +254,7 @@ class _Work:
             seconds = self._judge(part)
             if isinstance(seconds, Refusal):
                 return None
-            called = Part(kernel_key(part), part)
+            called = GroupContent(kernel_key(part), part)
             vendors = called.contracts or called.convolves
             found += min(seconds, called_s(called, self.device)) if vendors else seconds
         return found

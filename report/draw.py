@@ -29,7 +29,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DrawnRow:
     """A step with the lanes beside it and the tensors that it writes. label: short, for other rows
     to name it by. kind: see `kind`. share, least: of its seconds
     and the device's least, beside those of the longest step; 0 to 1."""
@@ -44,7 +44,7 @@ class Row:
     measured: bool
 
 
-def rows(graph: GraphReport) -> tuple[Row, ...]:
+def rows(graph: GraphReport) -> tuple[DrawnRow, ...]:
     """One for each step, in order."""
     lanes = _lanes(graph.stored)
     longest = max((step.seconds or 0.0 for step in graph.steps), default=0.0) or 1.0
@@ -60,11 +60,11 @@ def rows(graph: GraphReport) -> tuple[Row, ...]:
         least = min(1.0, step.least.seconds / longest)
         measured = step.measured_s is not None
         about = label(step), kind(step.lowering)
-        found.append(Row(step, *about, tuple(beside), tuple(writes), share, least, measured))
+        found.append(DrawnRow(step, *about, tuple(beside), tuple(writes), share, least, measured))
     return tuple(found)
 
 
-def lanes_width(found: Sequence[Row]) -> int:
+def lanes_width(found: Sequence[DrawnRow]) -> int:
     """Pixels that the lanes of all rows need."""
     return max((lane.x for row in found for lane in row.lanes), default=0) + LANE
 

@@ -14,7 +14,7 @@ from ..planner.groups.group import Subgraph, is_copied, subgraph, with_free_node
 from ..planner.groups.needs import inputs_read_whole
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
-from ..planner.runtime.schedule import Unit, in_order
+from ..planner.runtime.schedule import ScheduledUnit, in_order
 from .apart import ends_bytes
 from .data import Border, StepReport, Stored, ValueReport
 
@@ -23,7 +23,7 @@ from .data import Border, StepReport, Stored, ValueReport
 class Piece:
     """A unit of execution as a graph of its own. node: of one operation that no group has."""
 
-    unit: Unit
+    unit: ScheduledUnit
     part: Subgraph
     node: int | None
 
@@ -49,11 +49,11 @@ def _pieces(graph: Graph, plan: Plan, explanation: Explanation) -> list[Piece]:
     for number, group in enumerate(plan.groups):
         part = subgraph(graph, group.nodes, group.copies)
         outputs = part.outputs or group.nodes[-1:]
-        made.append(Piece(Unit(number, part.inputs, outputs), part, None))
+        made.append(Piece(ScheduledUnit(number, part.inputs, outputs), part, None))
     for alone in explanation.alone:
         node = alone.operation.node
         part = subgraph(graph, with_free_nodes(graph, [node]))
-        made.append(Piece(Unit(None, part.inputs, part.outputs or (node,)), part, node))
+        made.append(Piece(ScheduledUnit(None, part.inputs, part.outputs or (node,)), part, node))
     return made
 
 

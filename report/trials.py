@@ -9,7 +9,7 @@ from ..db import PlanRecord, Store, StoreCorrupt, TrialRecord
 from ..planner.costs.device import DeviceProfile
 from ..planner.errors import Refusal
 from ..planner.graph.graph import Graph
-from ..planner.groups.group import Part
+from ..planner.groups.group import GroupContent
 from ..planner.lowerings.aten import aten_s
 from ..planner.lowerings.triton import space_for
 from ..planner.plan import GroupPlan, Plan
@@ -35,7 +35,7 @@ def search(
     if timed:
         alternatives = _measured(timed)
     else:
-        alternatives = _modelled(Part.of(graph, group.nodes, group.copies), chosen, device)
+        alternatives = _modelled(GroupContent.of(graph, group.nodes, group.copies), chosen, device)
     return SearchReport(group.kernel_key, tried, alternatives, len(records) - len(tried))
 
 
@@ -81,7 +81,9 @@ def _measured(timed: Iterable[Tried]) -> tuple[Alternative, ...]:
     return tuple(Alternative(t.candidate, t.seconds or 0.0, True) for t in found)
 
 
-def _modelled(part: Part, chosen: Candidate, device: DeviceProfile) -> tuple[Alternative, ...]:
+def _modelled(
+    part: GroupContent, chosen: Candidate, device: DeviceProfile
+) -> tuple[Alternative, ...]:
     """The best config of each class of the group's space, and ATen."""
     space = space_for(part, device)
     seeds = [] if isinstance(space, Refusal) else space.seeds(_ALTERNATIVES + 1)

@@ -12,10 +12,10 @@ from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
 from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, Tried
 from .draw import (
+    DrawnRow,
     Plot,
     Point,
     Roofline,
-    Row,
     history_plot,
     label,
     lanes_width,
@@ -46,7 +46,7 @@ class Detail:
     shares with equal groups."""
 
     name: str
-    row: Row
+    row: DrawnRow
     group: GroupExplanation | None
     figures: tuple[FigureRow, ...]
     same: str | None
@@ -116,7 +116,7 @@ class GraphPage:
         self.details = tuple(self._detail(row, same) for row in found)
         self.same = tuple(same.values())
 
-    def _detail(self, row: Row, same: dict[str, Same]) -> Detail:
+    def _detail(self, row: DrawnRow, same: dict[str, Same]) -> Detail:
         step, name = row.step, f"step-{self.number}-{row.step.place}"
         if step.group is None:
             return Detail(name, row, None, (), None)

@@ -62,7 +62,7 @@ def tuned(path: str) -> Iterator[dict]:
             }
 
 
-class Kernels:
+class KernelSample:
     """Of one kind; what is off, weighed by groups."""
 
     def __init__(self, kernels: list[dict]) -> None:
@@ -92,7 +92,7 @@ class Kernels:
         return float(((off > 1) + near) @ self.weights)
 
 
-def fit(kinds: list[Kernels], rounds: int = 8000) -> np.ndarray:
+def fit(kinds: list[KernelSample], rounds: int = 8000) -> np.ndarray:
     weights, draw = np.array(WEIGHTS), np.random.default_rng(0)
     step = np.maximum(0.05, 0.1 * weights)
     least = sum(kind.loss(weights) for kind in kinds)
@@ -111,7 +111,7 @@ if __name__ == "__main__":
     stores = [a for a in sys.argv[1:] if not a.isdigit()]
     number = next((int(a) for a in sys.argv[1:] if a.isdigit()), 400)
     found = {"drawn": compiled(number), "tuned": [k for s in stores for k in tuned(s)]}
-    kinds = {name: Kernels(kernels) for name, kernels in found.items() if kernels}
+    kinds = {name: KernelSample(kernels) for name, kernels in found.items() if kernels}
     fitted = fit(list(kinds.values()))
     for name, weight in zip(FEATURES, fitted, strict=True):
         print(f"{name:18s} {weight:.2f}")

@@ -41,9 +41,9 @@ def few_looks(monkeypatch):
     """Covers after few looks at the cost model: for tests of what plans compute, not of how they
     are found, which would take most of their time."""
     from fusionplan.planner.covers import cover
-    from fusionplan.planner.covers.cheapest import Effort
+    from fusionplan.planner.covers.cheapest import CoverEffort
 
-    monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=60, priced=6))
+    monkeypatch.setattr(cover, "Effort", lambda: CoverEffort(enumerated=60, priced=6))
 
 
 @pytest.fixture(scope="session")

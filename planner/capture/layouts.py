@@ -71,7 +71,7 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     found = fx.GraphModule(gm, graph)
     found.meta = dict(gm.meta)
     try:
-        moved = _Moved(graph).run()
+        moved = _LayoutPass(graph).run()
     except _Fixed:
         return gm
     except Exception:  # whatever an operation's metadata raises, the user's model must run
@@ -123,7 +123,7 @@ def _is_depthwise(node: fx.Node) -> bool:
     return bool(groups == image.shape[1] == weight.shape[0])
 
 
-class _Moved:
+class _LayoutPass:
     """One pass over a graph, in order: operands are copied, and what follows gets the metadata
     that it then has."""
 

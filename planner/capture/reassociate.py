@@ -44,7 +44,7 @@ _SWAPS = (aten.permute.default, aten.transpose.int, aten.t.default)
 LONGER = 2
 """Times the terms of A @ B that the sum over it must have, to be worth another order."""
 
-Factors = Counter[Any]
+FactorCounts = Counter[Any]
 
 
 def reassociate(graph: fx.Graph) -> int:
@@ -89,7 +89,7 @@ def _replacement(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     return None
 
 
-def _factors(node: fx.Node) -> Factors:
+def _factors(node: fx.Node) -> FactorCounts:
     """What a value is a product of, through rounding and views that keep the order of elements;
     numbers count with their values."""
     node = _origin(node)
@@ -101,7 +101,7 @@ def _factors(node: fx.Node) -> Factors:
     return Counter([node])
 
 
-def _of(value: Any) -> Factors:
+def _of(value: Any) -> FactorCounts:
     return _factors(value) if isinstance(value, fx.Node) else Counter([value])
 
 

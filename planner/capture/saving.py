@@ -78,7 +78,7 @@ instead of probabilities: a little more is stored, and much less is written."""
 RESULTS = "fusionplan_results"
 """In a forward graph's metadata: how many of its outputs are the user's."""
 
-Kind = Literal["local", "fold", "contraction", "random", "given", "opaque"]
+NodeKind = Literal["local", "fold", "contraction", "random", "given", "opaque"]
 
 # Folds whose result is no single plain reduction, so that the table has no row for them.
 _FOLDS = (
@@ -292,7 +292,7 @@ class _Survey:
         return _Origin(leaves, given)
 
     def _leaves(
-        self, kind: Kind, sources: list[_Origin]
+        self, kind: NodeKind, sources: list[_Origin]
     ) -> tuple[frozenset[fx.Node], frozenset[fx.Node] | None]:
         """All the stored values that a value comes from; and, when it extends a grown value, those
         that come in addition: a mask or bias that is there in any case does not count."""
@@ -353,7 +353,7 @@ def _ancestors(values: list[Any]) -> set[fx.Node]:
     return found
 
 
-def _kind(node: fx.Node) -> Kind:
+def _kind(node: fx.Node) -> NodeKind:
     if node.op in ("placeholder", "get_attr"):
         return "given"
     target = node.target

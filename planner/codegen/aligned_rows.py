@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
-from ..tiles.instructions import Load, Store
+from ..tiles.instructions import TileLoad, TileStore
 from .scope import Scope
 
 
@@ -43,17 +43,17 @@ class AlignedText:
         # By `&`: of a remainder, which may be negative, the compiler knows no range.
         scope.line(f"{name}_skip = ({self.start}) & {self.vector - 1}", "elements before the row")
         steps = [*scope.program.head, *(each for each, _ in scope.program.walk())]
-        moved = (each for each in steps if isinstance(each, (Load, Store)))
+        moved = (each for each in steps if isinstance(each, (TileLoad, TileStore)))
         aligned = [each for each in moved if each.rows == "aligned"]
         self.starts = {self._start(e.access): "" for e in aligned}
         for number, start in enumerate(self.starts):
             self.starts[start] = f"{name}_from{number}" if number else f"{name}_from"
             text = f"{self.starts[start]} = ({start}) // {self.vector} * {self.vector}"
             scope.line(text, "a multiple of 16 bytes")
-        for size in sorted({vector(e.access) for e in aligned if isinstance(e, Load)}):
+        for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileLoad)}):
             text = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
             scope.line(f"{name}_past{size} = {text}")
-        for size in sorted({vector(e.access) for e in aligned if isinstance(e, Store)}):
+        for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileStore)}):
             scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
             text = f"({name}_skip + {self.extent}) // {size} * {size}"
             scope.line(f"{name}_tail{size} = {text}")
@@ -69,7 +69,7 @@ class AlignedText:
         line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
         line(f"{name}_in = ({name} >= 0) & ({name} < {self.extent})")
 
-    def load(self, each: Load, value: str, origin: str) -> str:
+    def load(self, each: TileLoad, value: str, origin: str) -> str:
         """A tile by whole vectors; where the tensor's end lies within one, the last elements one by
         one."""
         size, name, end = vector(each.access), self.name, row_end(each.access)
@@ -89,7 +89,7 @@ class AlignedText:
             line(f"{value}_whole = tl.where({whole}, {value}_whole, {single})")
         return f"{value}_whole"
 
-    def store(self, each: Store, out: str, value: str, masks: list[str], options: str) -> None:
+    def store(self, each: TileStore, out: str, value: str, masks: list[str], options: str) -> None:
         """The vectors that lie in the row whole, then the elements at its ends one by one. masks:
         what both ask besides."""
         size, name = vector(each.access), self.name
@@ -112,7 +112,7 @@ class AlignedText:
         with self.scope.indented():
             line(narrow)
 
-    def apart(self, each: Load) -> str:
+    def apart(self, each: TileLoad) -> str:
         """The addresses of a row that begins elsewhere: one, and lanes from there."""
         return (
             f"in{each.input} + ({self._start(each.access)} - {self.name}_skip) + {self.name}_lane"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import Config
 from ..nests.nest import Nest
-from ..tiles.instructions import Prefetch, Store, loads_of
+from ..tiles.instructions import Prefetch, TileStore, loads_of
 from ..tiles.tile import ALONE, Around, tile
 from ..values import values
 from .interpreter import InterpreterPrinter
@@ -63,7 +63,7 @@ def _buffers(scope: Scope) -> dict[str, Buffer]:
         pointers |= {
             f"out{nest.outputs[i.output].result}"
             for i in every
-            if isinstance(i, Store) and i.via is None
+            if isinstance(i, TileStore) and i.via is None
         }
         found = {name: buffer for name, buffer in found.items() if name in pointers}
     return found | {name: buffer for buffer, name in scope.descriptors.items()}

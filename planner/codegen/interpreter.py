@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..graph.dtypes import FLOAT8
-from ..tiles.blocks import Dims
+from ..tiles.blocks import TileDims
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
 from ..tiles.passes.round_cancelled_products import round_cancelled_products
@@ -26,7 +26,7 @@ class InterpreterPrinter(TritonPrinter):
 
     left_out = (overlap_kernels, join_reductions, round_cancelled_products)
 
-    def evaluated(self, value: Value, text: str, dims: Dims) -> str:
+    def evaluated(self, value: Value, text: str, dims: TileDims) -> str:
         if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:
             return f"tl.full([], True, tl.int1) & ({text})"
         return text

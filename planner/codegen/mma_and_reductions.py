@@ -9,15 +9,24 @@ from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
 from ..graph.texts import text_of
 from ..stream.online import Correction
-from ..tiles.blocks import Dims
-from ..tiles.instructions import ONES, REDUCTIONS, Loop, Mma, OnesMma, Reduce, Reduction, Welford
+from ..tiles.blocks import TileDims
+from ..tiles.instructions import (
+    ONES,
+    REDUCTIONS,
+    Mma,
+    OnesMma,
+    Reduce,
+    TileLoop,
+    TileReduction,
+    Welford,
+)
 from ..values.values import Choice, Fold, Load, Value
 from . import welford
 from .body import convert, identity, literal
 from .scope import Scope
 
 
-def step(scope: Scope, each: Reduction) -> None:
+def step(scope: Scope, each: TileReduction) -> None:
     """A reduction whose axes all lie in the tile."""
     value, fold = scope.nest.values[each.value], scope.nest.fold(each.value)
     dims = scope.blocks.dims(scope.nest.live[value.id])
@@ -38,12 +47,12 @@ def step(scope: Scope, each: Reduction) -> None:
             _bind_together(scope, [(v, *_item(scope, v, scope.nest.fold(v.id))) for v in values])
 
 
-def _bind(scope: Scope, value: Value, fold: Fold, text: str, over: Dims) -> None:
+def _bind(scope: Scope, value: Value, fold: Fold, text: str, over: TileDims) -> None:
     """The result of a tile that was reduced."""
     scope.bind(value.id, _scaled(scope, value, fold, text), _without(over, scope, fold))
 
 
-def _bind_together(scope: Scope, items: Sequence[tuple[Value, str, Dims]]) -> None:
+def _bind_together(scope: Scope, items: Sequence[tuple[Value, str, TileDims]]) -> None:
     """Tiles of one shape, reduced at once where there are several."""
     if len(items) > 1:
         texts = _reduced_at_once(scope, items)
@@ -54,7 +63,7 @@ def _bind_together(scope: Scope, items: Sequence[tuple[Value, str, Dims]]) -> No
         _bind(scope, value, scope.nest.fold(value.id), text, over)
 
 
-def _reduced_at_once(scope: Scope, items: Sequence[tuple[Value, str, Dims]]) -> list[str]:
+def _reduced_at_once(scope: Scope, items: Sequence[tuple[Value, str, TileDims]]) -> list[str]:
     texts = [text for _, text, _ in items]
     fold, dims = scope.nest.fold(items[0][0].id), items[0][2]
     names = [f"v{value.id}_total" for value, _, _ in items]
@@ -69,14 +78,14 @@ class Carried:
     """The states of the reductions that one loop carries. counter: the name of the number of the
     turn, from 0."""
 
-    def __init__(self, scope: Scope, loop: Loop, counter: str) -> None:
+    def __init__(self, scope: Scope, loop: TileLoop, counter: str) -> None:
         self.scope = scope
         self.loop = loop
         self.counter = counter
-        self.states: dict[int, Reduction] = {
+        self.states: dict[int, TileReduction] = {
             each.value: each for each in loop.body if isinstance(each, REDUCTIONS) and each.carried
         }
-        self._scales: dict[Correction, tuple[str, Dims]] = {}
+        self._scales: dict[Correction, tuple[str, TileDims]] = {}
 
     def begin(self) -> None:
         """Before the loop: each state is the identity."""
@@ -97,7 +106,7 @@ class Carried:
                 zeros = f"tl.full({shape}, 0.0, {TRITON_DTYPE[dtype]})"
                 self.scope.line(f"v{fold}_lost = {zeros}", "what rounding has added so far")
 
-    def take(self, each: Reduction) -> None:
+    def take(self, each: TileReduction) -> None:
         """In the loop: this turn's tile goes into the state."""
         scope, state = self.scope, f"v{each.value}_sofar"
         value, kind = scope.nest.values[each.value], scope.nest.fold(each.value)
@@ -169,7 +178,7 @@ class Carried:
                 scope.line(f"v{value.id}_end = {_guarded(f'v{value.id}', neutral)}")
                 ends[value.id] = f"v{value.id}_end"
 
-    def _corrected(self, state: Reduction, over: Dims, ends: Mapping[int, str]) -> str:
+    def _corrected(self, state: TileReduction, over: TileDims, ends: Mapping[int, str]) -> str:
         """Every lane's state as if it had known the whole row's extrema."""
         scope, text = self.scope, f"v{state.value}_sofar"
         if not isinstance(state, Reduce) or state.correction is None:
@@ -191,7 +200,7 @@ class Carried:
         line(f'{name}_lost = tl.where(tl.abs({name}_next) < float("inf"), {name}_lost, 0.0)')
         line(f"{name}_sofar = {name}_next", self.scope.nest.values[fold].origin)
 
-    def _dims(self, fold: int) -> Dims:
+    def _dims(self, fold: int) -> TileDims:
         """Of a state: one for each lane, or those of the result."""
         axes = set(self.scope.nest.live[fold])
         if self.loop.by_lane:
@@ -232,7 +241,7 @@ def _power(base: str, terms: list[tuple[float, str, str]], accuracy: Accuracy) -
     return text_of(op, accuracy, None).format(self=" + ".join(parts))
 
 
-def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
+def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, TileDims]:
     """What a fold takes in: its source (or product) with every dimension that it reduces, the
     identity where an axis is padded."""
     working = _working(value)
@@ -253,7 +262,7 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, Dims]:
     return text, dims
 
 
-def _factor(scope: Scope, fold: Fold, value: int, dims: Dims, working: str) -> str:
+def _factor(scope: Scope, fold: Fold, value: int, dims: TileDims, working: str) -> str:
     """A factor of a product that is summed in registers: at the precision of its operands."""
     text = convert(scope.at(value, dims), scope.dtypes[value], working)
     rounded = fold.operand in NARROW and not _is_exact(scope, fold, value)
@@ -268,12 +277,12 @@ def _is_exact(scope: Scope, fold: Fold, value: int) -> bool:
     return isinstance(kind, Load) and kind.dtype == fold.operand
 
 
-def _without(dims: Dims, scope: Scope, fold: Fold) -> Dims:
+def _without(dims: TileDims, scope: Scope, fold: Fold) -> TileDims:
     axes = scope.nest.reduced(fold)
     return tuple(d for d in dims if d not in axes)
 
 
-def _reduced(scope: Scope, value: Value, fold: Fold, text: str, dims: Dims) -> str:
+def _reduced(scope: Scope, value: Value, fold: Fold, text: str, dims: TileDims) -> str:
     """Reduced along the fold's dimensions, the last first."""
     working = _working(value)
     for axis in sorted(set(scope.nest.reduced(fold)) & set(dims), reverse=True):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..graph.dtypes import INDICES, TRITON_DTYPE, is_float
-from ..tiles.blocks import Dims
-from ..tiles.instructions import Scan
+from ..tiles.blocks import TileDims
+from ..tiles.instructions import TileScan
 from ..values import values
 from .body import convert, identity
 from .scope import Scope
 
 
-def begin(scope: Scope, each: Scan) -> None:
+def begin(scope: Scope, each: TileScan) -> None:
     """Before the loop: nothing was seen."""
     value, kind = _kind(scope, each)
     shape = scope.text.shape(_rest(scope, each))
@@ -20,7 +20,7 @@ def begin(scope: Scope, each: Scan) -> None:
     scope.line(f"v{each.value}_before = {full}", f"{value.origin}, before this turn")
 
 
-def step(scope: Scope, each: Scan) -> None:
+def step(scope: Scope, each: TileScan) -> None:
     """A tile scanned; carried: what came before is combined with all of it."""
     value, kind = _kind(scope, each)
     working = _working(value.dtype)
@@ -44,7 +44,7 @@ def step(scope: Scope, each: Scan) -> None:
         scope.line(f"{before} = {combined}")
 
 
-def _item(scope: Scope, each: Scan, kind: values.Scan, dims: Dims, working: str) -> str:
+def _item(scope: Scope, each: TileScan, kind: values.Scan, dims: TileDims, working: str) -> str:
     """What is scanned, with every dimension; the identity where the axis is padded."""
     text = scope.full(kind.source, dims, working)
     if not scope.blocks.is_ragged(each.axis):
@@ -53,13 +53,13 @@ def _item(scope: Scope, each: Scan, kind: values.Scan, dims: Dims, working: str)
     return f"tl.where({scope.text.index(each.axis, dims, '_in')}, {text}, {neutral})"
 
 
-def _kind(scope: Scope, each: Scan) -> tuple[values.Value, values.Scan]:
+def _kind(scope: Scope, each: TileScan) -> tuple[values.Value, values.Scan]:
     value = scope.nest.values[each.value]
     assert isinstance(value.kind, values.Scan)
     return value, value.kind
 
 
-def _rest(scope: Scope, each: Scan) -> Dims:
+def _rest(scope: Scope, each: TileScan) -> TileDims:
     dims = scope.blocks.dims(scope.nest.live[each.value])
     return tuple(d for d in dims if d != each.axis)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ..graph.dtypes import TRITON_DTYPE
 from ..nests.linear_forms import Access
-from ..tiles.blocks import Blocks, Dims
+from ..tiles.blocks import Blocks, TileDims
 from ..tiles.descriptors import Described
 from ..tiles.program import TileProgram
 from ..values.values import Value
@@ -26,7 +26,7 @@ class Scope:
         self.text = Text(program.blocks, Numbers())
         self.names: dict[int, str] = {}
         self.raw: dict[int, str] = {}
-        self.dims: dict[int, Dims] = {}
+        self.dims: dict[int, TileDims] = {}
         self.dtypes = {v.id: v.dtype for v in self.nest.values}
         self.starts: dict[int, str] = {}
         self.descriptors: dict[Buffer, str] = {}
@@ -44,7 +44,7 @@ class Scope:
 
     # --- what an interpreter may write otherwise ---
 
-    def evaluated(self, value: Value, text: str, dims: Dims) -> str:
+    def evaluated(self, value: Value, text: str, dims: TileDims) -> str:
         """The expression of a computed value."""
         return text
 
@@ -90,11 +90,11 @@ class Scope:
         yield
         self.text = before
 
-    def bind(self, value: int, text: str, dims: Dims) -> None:
+    def bind(self, value: int, text: str, dims: TileDims) -> None:
         """Write `v<id> = text`; readers find it by that name."""
         self.assign(value, f"v{value}", text, dims)
 
-    def assign(self, value: int, name: str, text: str, dims: Dims) -> None:
+    def assign(self, value: int, name: str, text: str, dims: TileDims) -> None:
         shape = self.text.shape(dims) if dims else "scalar"
         self.line(f"{name} = {text}", f"{self.nest.values[value].origin} {shape}")
         self.names[value], self.dims[value] = name, dims
@@ -116,11 +116,11 @@ class Scope:
             names = halves
         return names
 
-    def at(self, value: int, dims: Dims) -> str:
+    def at(self, value: int, dims: TileDims) -> str:
         """A value among the dimensions of its reader."""
         return self.text.broadcast(self.names[value], self.dims[value], dims)
 
-    def places(self, access: Access, dims: Dims) -> tuple[list[str], list[str]]:
+    def places(self, access: Access, dims: TileDims) -> tuple[list[str], list[str]]:
         """The terms of an offset that values give, and the conditions under which those are
         indices of the tensor."""
         terms: list[str] = []
@@ -136,10 +136,10 @@ class Scope:
             terms.append(f"{text} * {number(at.stride)}" if at.stride != 1 else text)
         return terms, inside
 
-    def union(self, values: tuple[int, ...]) -> Dims:
+    def union(self, values: tuple[int, ...]) -> TileDims:
         return tuple(sorted({d for v in values for d in self.dims[v]}))
 
-    def full(self, value: int, dims: Dims, dtype: str) -> str:
+    def full(self, value: int, dims: TileDims, dtype: str) -> str:
         """A value in `dtype` with every one of the dimensions, repeated along those it lacks."""
         text = convert(self.at(value, dims), self.dtypes[value], dtype)
         if self.dims[value] == dims:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..nests.linear_forms import Access, Affine, Term
-from ..tiles.blocks import Blocks, Bound, Dims
+from ..tiles.blocks import Blocks, Bound, TileDims
 from ..tiles.descriptors import Described
 from .numbers import Numbers
 
@@ -18,28 +18,28 @@ class Text:
     blocks: Blocks
     numbers: Numbers
 
-    def shape(self, dims: Dims) -> str:
+    def shape(self, dims: TileDims) -> str:
         return "[" + ", ".join(str(self.blocks.sizes[d]) for d in dims) + "]"
 
     @staticmethod
-    def broadcast(text: str, own: Dims, dims: Dims) -> str:
+    def broadcast(text: str, own: TileDims, dims: TileDims) -> str:
         """A value of dimensions `own` placed among `dims`; a scalar needs no place."""
         if not own or own == dims:
             return text
         return f"{text}[{', '.join(':' if d in own else 'None' for d in dims)}]"
 
-    def index(self, axis: int, dims: Dims, suffix: str = "") -> str:
+    def index(self, axis: int, dims: TileDims, suffix: str = "") -> str:
         """The index along an axis (or, with suffix "_in", whether it is inside)."""
         name = self.blocks.nest.axes[axis].name + suffix
         return self.broadcast(name, self.blocks.dims((axis,)), dims)
 
-    def affine(self, form: Affine, dims: Dims) -> str:
+    def affine(self, form: Affine, dims: TileDims) -> str:
         parts = [self.term(term, dims) for term in form.terms]
         if form.base or not parts:
             parts.append(self.numbers.text(form.base))
         return " + ".join(parts)
 
-    def term(self, term: Term, dims: Dims) -> str:
+    def term(self, term: Term, dims: TileDims) -> str:
         text, number = self.index(term.axis, dims), self.numbers.text
         if term.div > 1:
             text = f"{text} // {number(term.div)}"
@@ -51,18 +51,20 @@ class Text:
             text = f"({text}) * {scale}" if joined else f"{text} * {scale}"
         return text
 
-    def pointer(self, buffer: str, access: Access, dims: Dims, places: Sequence[str] = ()) -> str:
+    def pointer(
+        self, buffer: str, access: Access, dims: TileDims, places: Sequence[str] = ()
+    ) -> str:
         """An address; places: the terms of its offset that values give."""
         text = self.affine(access.offset, dims)
         if places:
             text = " + ".join([*places, *([text] if text != "0" else [])])
         return buffer if text == "0" else f"{buffer} + ({text})"
 
-    def masks(self, access: Access, dims: Dims) -> list[str]:
+    def masks(self, access: Access, dims: TileDims) -> list[str]:
         """Conditions under which the access is in bounds; none when it always is."""
         return [self._bound(bound, dims) for bound in self.blocks.bounds(access)]
 
-    def _bound(self, bound: Bound, dims: Dims) -> str:
+    def _bound(self, bound: Bound, dims: TileDims) -> str:
         if bound.form is None:
             assert bound.axis is not None
             return self.index(bound.axis, dims, "_in")

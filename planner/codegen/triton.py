@@ -12,21 +12,21 @@ from ..graph.dtypes import TRITON_DTYPE, is_float
 from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Role, Term
-from ..tiles.blocks import INT32_LIMIT, Dims
+from ..tiles.blocks import INT32_LIMIT, TileDims
 from ..tiles.instructions import (
     Body,
-    Compute,
+    EpilogueSubtiles,
     Grid,
     Head,
     LaunchNext,
-    Load,
-    Loop,
-    Parts,
     Prefetch,
-    Scan,
     SelectedLoad,
-    Store,
+    TileCompute,
+    TileLoad,
+    TileLoop,
     TilePlace,
+    TileScan,
+    TileStore,
     Wait,
 )
 from ..tiles.program import TileProgram
@@ -56,9 +56,9 @@ class TritonPrinter(Scope):
     def kernel(self) -> list[str]:
         """The lines of the kernel's body."""
         grid, head = self.grid, self.program.head
-        in_parts = any(isinstance(each, Parts) for each in self.program.body)
+        in_parts = any(isinstance(each, EpilogueSubtiles) for each in self.program.body)
         first = next(
-            (i for i, each in enumerate(head) if isinstance(each, (Load, Prefetch))), len(head)
+            (i for i, each in enumerate(head) if isinstance(each, (TileLoad, Prefetch))), len(head)
         )
         self._head(head[:first])
         if not in_parts:
@@ -83,7 +83,7 @@ class TritonPrinter(Scope):
     def _head(self, head: Head) -> None:
         for each in head:
             match each:
-                case Load():
+                case TileLoad():
                     self._load(each)
                 case SelectedLoad():
                     self._selected_load(each)
@@ -114,7 +114,7 @@ class TritonPrinter(Scope):
             if rows is None or axis != rows.axis:
                 self._index(axis, "")
 
-    def _in_parts(self, parts: Parts) -> None:
+    def _in_parts(self, parts: EpilogueSubtiles) -> None:
         """What follows the mmas, over one part of the tile's columns after another."""
         axis, start = parts.axis, self.starts[parts.axis]
         names = {v: self.cut(v, axis, len(parts.bodies)) for v in parts.values}
@@ -129,19 +129,19 @@ class TritonPrinter(Scope):
     def _body(self, body: Body, carried: mma_and_reductions.Carried | None) -> None:
         for each in body:
             match each:
-                case Loop():
+                case TileLoop():
                     self._loop(each)
-                case Parts():
+                case EpilogueSubtiles():
                     self._in_parts(each)
-                case Load():
+                case TileLoad():
                     self._load(each)
                 case SelectedLoad():
                     self._selected_load(each)
-                case Compute():
+                case TileCompute():
                     self._compute(each)
-                case Scan():
+                case TileScan():
                     scans.step(self, each)
-                case Store():
+                case TileStore():
                     self._store(each)
                 case _ if each.carried:
                     assert carried is not None, "a state is taken in inside its loop"
@@ -226,12 +226,12 @@ class TritonPrinter(Scope):
 
     # --- statements ---
 
-    def _compute(self, each: Compute) -> None:
+    def _compute(self, each: TileCompute) -> None:
         value = self.nest.values[each.value]
         dims, text = self._computed(value, each.rounded)
         self.bind(value.id, self.evaluated(value, text, dims), dims)
 
-    def _computed(self, value: values.Value, rounded: bool) -> tuple[Dims, str]:
+    def _computed(self, value: values.Value, rounded: bool) -> tuple[TileDims, str]:
         match value.kind:
             case values.Compute() as compute:
                 dims = self.union(value.reads)
@@ -266,7 +266,7 @@ class TritonPrinter(Scope):
         last = index.start + index.step * (size - 1)
         return max(abs(index.start), abs(last), abs(index.step)) > INT32_LIMIT
 
-    def _load(self, each: Load) -> None:
+    def _load(self, each: TileLoad) -> None:
         value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
         load = value.kind
         assert isinstance(load, values.Load)
@@ -324,7 +324,7 @@ class TritonPrinter(Scope):
         pointer = re.sub(rf"\b{name}\b", f"{name}_lines", pointer)
         self.line(f"prefetch({pointer})", "into L2")
 
-    def _loaded(self, each: Load, load: values.Load, dims: Dims, again: str = "") -> str:
+    def _loaded(self, each: TileLoad, load: values.Load, dims: TileDims, again: str = "") -> str:
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
         multiplied, options = each.place is not TilePlace.REGISTERS, again
@@ -348,7 +348,7 @@ class TritonPrinter(Scope):
             return f'tl.where({outside}, float("nan"), {text})'
         return text
 
-    def _choice(self, value: values.Value, choice: values.Choice, dims: Dims) -> str:
+    def _choice(self, value: values.Value, choice: values.Choice, dims: TileDims) -> str:
         index = self.text.affine(self.nest.forms[value.id], dims)
         *rest, last = choice.pieces
         text = convert(self.at(last[0], dims), self.dtypes[last[0]], value.dtype)
@@ -357,17 +357,17 @@ class TritonPrinter(Scope):
             text = f"tl.where({index} < {self.numbers.text(high)}, {own}, {text})"
         return text
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: TileLoop) -> None:
         with self.within(loop.blocks):
             self._walk(loop)
 
-    def _walk(self, loop: Loop) -> None:
+    def _walk(self, loop: TileLoop) -> None:
         axis = self.nest.axes[loop.axis]
         counter = f"{axis.name}_block{self.loops}"
         carried = mma_and_reductions.Carried(self, loop, counter)
         carried.begin()
         for each in loop.body:
-            if isinstance(each, Scan) and each.carried:
+            if isinstance(each, TileScan) and each.carried:
                 scans.begin(self, each)
         self.loops += 1
         options = f", num_stages={loop.stages}" if loop.stages > 1 else ""
@@ -409,7 +409,7 @@ class TritonPrinter(Scope):
             return f"{end} * {scale}" if block > 1 else f"{start} * {scale}"
         return f"{start} * {scale}" if scale else start
 
-    def _store(self, each: Store) -> None:
+    def _store(self, each: TileStore) -> None:
         out, access = self.nest.outputs[each.output], each.access
         dims = self.blocks.dims([*access.axes, *self.dims[out.value]])
         text = self.stored(self.at(out.value, dims), self.dtypes[out.value], out.type.dtype)

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from ..graph.dtypes import TRITON_DTYPE
 from ..graph.op import Accuracy, Op
 from ..graph.texts import text_of
-from ..tiles.blocks import Dims
-from ..tiles.instructions import Loop
+from ..tiles.blocks import TileDims
+from ..tiles.instructions import TileLoop
 from ..values.values import Fold, Value
 from .body import literal
 from .scope import Scope
 
 
-def around(scope: Scope, value: Value, fold: Fold, dims: Dims, mean: str) -> str:
+def around(scope: Scope, value: Value, fold: Fold, dims: TileDims, mean: str) -> str:
     """The squared distances of a tile from `mean`, 0 where an axis is padded."""
     apart = f"{scope.full(fold.source, dims, value.dtype)} - {mean}"
     scope.line(f"v{value.id}_apart = {_inside(scope, fold, dims, apart)}")
     return f"v{value.id}_apart * v{value.id}_apart"
 
 
-def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
+def mean_of(scope: Scope, value: Value, fold: Fold, dims: TileDims) -> str:
     """The mean that a fold is about, among `dims`."""
     assert fold.about is not None
     total = scope.at(fold.about, dims)
@@ -36,7 +36,7 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: Dims) -> str:
     return f"v{value.id}_mean"
 
 
-def begin(scope: Scope, value: Value, dims: Dims) -> None:
+def begin(scope: Scope, value: Value, dims: TileDims) -> None:
     """What every lane keeps besides its state: its first element, and the sum of the distances from
     there, which is small where the elements are large and near each other."""
     zeros = f"tl.full({scope.text.shape(dims)}, 0.0, {TRITON_DTYPE[value.dtype]})"
@@ -44,7 +44,7 @@ def begin(scope: Scope, value: Value, dims: Dims) -> None:
     scope.line(f"v{value.id}_from_first = {zeros}")
 
 
-def take(scope: Scope, value: Value, fold: Fold, dims: Dims, counter: str) -> None:
+def take(scope: Scope, value: Value, fold: Fold, dims: TileDims, counter: str) -> None:
     """A turn, in which every lane sees one element. counter: how many it has seen before. With d
     its distance from the mean of n elements, itself included, t grows by d**2 * n / (n - 1); the
     first one is that mean."""
@@ -60,7 +60,7 @@ def take(scope: Scope, value: Value, fold: Fold, dims: Dims, counter: str) -> No
     scope.line(f"{name}_sofar += {name}_apart * {name}_apart * {weight}", value.origin)
 
 
-def joined(scope: Scope, value: Value, fold: Fold, dims: Dims, loop: Loop) -> str:
+def joined(scope: Scope, value: Value, fold: Fold, dims: TileDims, loop: TileLoop) -> str:
     """What every lane adds at the end: n times the square of how far its mean lies from that of
     all, n being the elements it has seen."""
     name = f"v{value.id}"
@@ -74,7 +74,7 @@ def joined(scope: Scope, value: Value, fold: Fold, dims: Dims, loop: Loop) -> st
 
 
 def _inside(
-    scope: Scope, fold: Fold, dims: Dims, text: str, but: int = -1, more: Sequence[str] = ()
+    scope: Scope, fold: Fold, dims: TileDims, text: str, but: int = -1, more: Sequence[str] = ()
 ) -> str:
     """The text, 0 where a reduced axis (other than `but`) is padded."""
     ragged = [a for a in scope.nest.reduced(fold) if a != but and scope.blocks.is_ragged(a)]
@@ -82,7 +82,7 @@ def _inside(
     return f"tl.where({' & '.join(masks)}, {text}, 0.0)" if masks else text
 
 
-def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
+def _turns(scope: Scope, value: Value, loop: TileLoop, dims: TileDims) -> str:
     """In how many turns of a loop every lane had an element: one less where the last is short."""
     axis = loop.axis
     block, extent = scope.blocks.sizes[axis], scope.nest.axes[axis].extent
@@ -97,7 +97,7 @@ def _turns(scope: Scope, value: Value, loop: Loop, dims: Dims) -> str:
     return scope.text.broadcast(f"v{value.id}_seen", (axis,), dims)
 
 
-def late(scope: Scope, axis: int, dims: Dims) -> str:
+def late(scope: Scope, axis: int, dims: TileDims) -> str:
     """What is taken off the number of a turn along an axis: 1 in the lanes whose first element
     comes in the second turn, because the blocks of aligned rows begin before the row."""
     rows = scope.blocks.aligned

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
-from ..tiles.instructions import Load, Mma
+from ..tiles.instructions import Mma, TileLoad
 from ..tiles.program import TileProgram
 from ..values import values
 from ..values.values import Choice, Compute
@@ -35,7 +35,7 @@ def registers(program: TileProgram, num_warps: int, ahead: bool, limit: int) -> 
     nest, mmas = program.nest, program.mmas
     steps = [(each.value, loops) for each, loops in program.evaluations()]
     depth = {v: len(loops) for v, loops in steps}
-    counter = _Counter(program, num_warps, depth, _before(program, depth))
+    counter = _ChainCounter(program, num_warps, depth, _before(program, depth))
     last = {r: place for place, (v, _) in enumerate(steps) for r in nest.values[v].reads}
     last.update((output.value, len(steps)) for output in nest.outputs)
     ends: dict[int, float] = defaultdict(float)
@@ -63,7 +63,7 @@ def passing(program: TileProgram, num_warps: int) -> float:
     loaded = [
         program.elements(each.value) * itemsize(each.access.type.dtype)
         for each, loops in program.walk()
-        if loops and isinstance(each, Load) and each.value in program.operands
+        if loops and isinstance(each, TileLoad) and each.value in program.operands
     ]
     return max(loaded, default=0) / (4 * 32 * num_warps)
 
@@ -82,7 +82,7 @@ def _before(program: TileProgram, depth: Mapping[int, int]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counter:
+class _ChainCounter:
     """depth: loops around each value; before: what is computed outside of loops for a product."""
 
     program: TileProgram

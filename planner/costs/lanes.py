@@ -18,7 +18,7 @@ from ..tiles.alignment import is_apart, is_dense
 from ..tiles.blocks import Blocks
 from ..tiles.program import TileProgram
 from .tile_cache import once
-from .traffic import Reading, readings, turns, widths
+from .traffic import AccessSite, readings, turns, widths
 
 LINE, _LANES = 128, 32  # Bytes, threads of a warp.
 
@@ -57,7 +57,7 @@ def widest(program: TileProgram) -> tuple[int, int | None]:
     return max(widths(program), key=lambda each: each[0], default=(1, None))
 
 
-def _tile(each: Reading, blocks: Blocks) -> tuple[int, ...]:
+def _tile(each: AccessSite, blocks: Blocks) -> tuple[int, ...]:
     return tuple(a for a in sorted(each.access.axes) if blocks.sizes[a] > 1)
 
 

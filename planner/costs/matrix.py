@@ -12,7 +12,7 @@ from ..graph.graph import Graph, Ref, TensorType
 from ..graph.ops import Contraction, bound, row
 from ..tiles.blocks import Blocks
 from ..tiles.descriptors import LONGEST
-from ..tiles.instructions import ONES, WARPGROUP, Load, Mma, OnesMma, Store
+from ..tiles.instructions import ONES, WARPGROUP, Mma, OnesMma, TileLoad, TileStore
 from ..tiles.program import TileProgram
 from .device import DeviceProfile
 from .tile_cache import once
@@ -144,7 +144,7 @@ def _chain(program: TileProgram, config: Config, found: Sequence[tuple[Mma, floa
     loading = {
         tuple(map(id, loops)): loops
         for each, loops in program.walk()
-        if loops and isinstance(each, Load)
+        if loops and isinstance(each, TileLoad)
     }
     every = sum(turns(loops, blocks) for loops in loading.values())
     waits = every * (_AT_HAND if config.num_stages == 1 else 1.0 / (config.num_stages - 1))
@@ -263,7 +263,7 @@ def _slower(found: Sequence[Mma], blocks: Blocks, config: Config) -> float:
 
 def _slower_loops(program: TileProgram) -> float:
     """By what is stored within loops."""
-    return _STORING * any(isinstance(each, Store) for each, loops in program.walk() if loops)
+    return _STORING * any(isinstance(each, TileStore) for each, loops in program.walk() if loops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from ..tiles.descriptors import LONGEST
 from ..tiles.instructions import (
     ONES,
     REDUCTIONS,
+    EpilogueSubtiles,
     Instruction,
-    Loop,
     Mma,
+    MmaUnit,
     OnesMma,
-    Parts,
-    Scan,
     SelectedLoad,
-    Store,
-    Unit,
+    TileLoop,
+    TileScan,
+    TileStore,
     Welford,
 )
 from ..tiles.program import TileProgram, by_body, walk
@@ -86,7 +86,7 @@ def pressure(
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     if nest.largest_tile(program.blocks.sizes) == 1:
         return _OF_ONE, 0
-    counter = _Counter.of(program, 32 * num_warps, persistent)
+    counter = _RegisterCounter.of(program, 32 * num_warps, persistent)
     many = stencils.registers(program, counter.words, counter.elements)
     if many is not None:
         return int(min(limit, many)), int(max(0.0, many - limit) * 4)
@@ -125,8 +125,8 @@ def _with_mma(program: TileProgram, threads: int) -> float:
         if isinstance(each, (Mma, OnesMma))
     }
     epilogue = program.body[-1]
-    parts = len(epilogue.bodies) if isinstance(epilogue, Parts) else 1
-    behind = set(map(id, epilogue.bodies[0])) if isinstance(epilogue, Parts) else set()
+    parts = len(epilogue.bodies) if isinstance(epilogue, EpilogueSubtiles) else 1
+    behind = set(map(id, epilogue.bodies[0])) if isinstance(epilogue, EpilogueSubtiles) else set()
     first = {i.value: place for place, (i, _) in enumerate(steps)}
     last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
     last.update((output.value, len(steps)) for output in nest.outputs)
@@ -177,9 +177,9 @@ def _by_warps(program: TileProgram, num_warps: int, ahead: bool, wanted: float) 
     nest = program.nest
     ((mma, looped),) = [(i, own) for i, own in program.evaluations() if isinstance(i, Mma)]
     m, n, k = (program.blocks.sizes[axis] for axis in (mma.m, mma.n, mma.k))
-    if mma.unit is Unit.FMA:
+    if mma.unit is MmaUnit.FMA:
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
-    if mma.unit is Unit.WARPGROUP:
+    if mma.unit is MmaUnit.WARPGROUP:
         whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, mma.left)
         return wanted + _AT_ONCE * (not looped) + whole
     rows, columns = staging.of_warp(m, n, num_warps)
@@ -270,7 +270,7 @@ def features(
 ) -> list[tuple[float, ...]]:
     """What registers are spent on in every stretch of a program: FEATURES, where not said otherwise
     in 32-bit words per thread."""
-    counter = _Counter.of(program, 32 * num_warps, persistent)
+    counter = _RegisterCounter.of(program, 32 * num_warps, persistent)
     return [counter.features(each) for each in _needs(program)]
 
 
@@ -342,23 +342,23 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
     found = [_Stretch([])]
     for each in program.body:
         match each:
-            case Loop(axis=axis, carries=carries, body=body):
+            case TileLoop(axis=axis, carries=carries, body=body):
                 inside = [inner for inner, _ in walk(body)]
-                stores = tuple(i.output for i in inside if isinstance(i, Store))
+                stores = tuple(i.output for i in inside if isinstance(i, TileStore))
                 found.append(_Stretch(_computed(inside), carries, stores, axis))
                 found.append(_Stretch(list(carries), gathers=True))
-            case Store(output=output):
+            case TileStore(output=output):
                 found[-1].outputs += (output,)
             case _:
                 found[-1].values += _computed([each])
-                if isinstance(each, (*REDUCTIONS, Scan)):
+                if isinstance(each, (*REDUCTIONS, TileScan)):
                     found.append(_Stretch([]))
     return [each for each in found if each.values or each.outputs]
 
 
 def _computed(instructions: Iterable[Instruction]) -> list[int]:
     """The values that are complete where they stand."""
-    values = (i for i in instructions if not isinstance(i, (Store, Loop, Parts)))
+    values = (i for i in instructions if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles)))
     return [i.value for i in values if not (isinstance(i, REDUCTIONS) and i.carried)]
 
 
@@ -376,14 +376,14 @@ def _alike(nest: Nest) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counter:
+class _RegisterCounter:
     program: TileProgram
     elements: Sequence[float]
     persistent: bool
     known: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(program: TileProgram, threads: int, persistent: bool) -> _Counter:
+    def of(program: TileProgram, threads: int, persistent: bool) -> _RegisterCounter:
         """elements: of each value in every thread. Neighbouring threads lie along the last axis of
         the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
         nest, blocks = program.nest, program.blocks.sizes
@@ -399,7 +399,7 @@ class _Counter:
             else:
                 held = min(across, whole)
             found[axes] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
-        return _Counter(program, [found[axes] for axes in nest.live], persistent)
+        return _RegisterCounter(program, [found[axes] for axes in nest.live], persistent)
 
     def words(self, value: int) -> float:
         """32-bit words of a value in every thread."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..graph.dtypes import itemsize
 from ..memo import by_identity
 from ..nests.nest import Nest
-from ..tiles.instructions import ONES, Evaluation, Load, Loops, Mma, OnesMma, Store, Unit
+from ..tiles.instructions import ONES, Evaluation, Loops, Mma, MmaUnit, OnesMma, TileLoad, TileStore
 from ..tiles.passes.choose_access import describes_store
 from ..tiles.program import TileProgram, by_body
 from ..values import values
@@ -17,7 +17,7 @@ from .tile_cache import once
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StagingNeeds:
     """How a kernel is run. described: it stores by descriptors where it can. walks: by a persistent
     grid. subtiles: the parts of its epilogue."""
 
@@ -28,7 +28,7 @@ class Run:
 
 
 @once
-def staged_bytes(program: TileProgram, run: Run) -> int:
+def staged_bytes(program: TileProgram, run: StagingNeeds) -> int:
     """Shared memory for the operands of mmas, and for what is moved while they lie there. What a
     loop loads ahead has a place for every stage (one less where warps read operands into registers
     first); what is loaded before a loop lies there until it ends; what is not loaded ahead makes
@@ -53,8 +53,8 @@ def staged_bytes(program: TileProgram, run: Run) -> int:
                 standing[load] = size
             elif own is not None and here and here[-1].stages > 1:
                 stages = here[-1].stages
-                count = max(1, stages - (each.unit is not Unit.WARPGROUP))
-                if isinstance(own, Load) and own.twice:
+                count = max(1, stages - (each.unit is not MmaUnit.WARPGROUP))
+                if isinstance(own, TileLoad) and own.twice:
                     count += stages - 1
                 ahead[inside[-1]][load] = size * count
             else:
@@ -80,7 +80,7 @@ def _places(
     return {each.value: loops for each, loops in steps}, known
 
 
-def _moved_within(program: TileProgram, run: Run) -> tuple[int, int]:
+def _moved_within(program: TileProgram, run: StagingNeeds) -> tuple[int, int]:
     """Bytes of the tiles that loops store by descriptors (those of one shape and type share a
     place), and the most through which threads exchange a tile, because memory is read and written
     by other threads than an mma gives it to. An outer loop is taken as run as one with its inner
@@ -88,12 +88,12 @@ def _moved_within(program: TileProgram, run: Run) -> tuple[int, int]:
     stored: dict[tuple[int, ...], int] = {}
     exchanged, beside = 0, _beside_mmas(program)
     for each, loops in program.walk():
-        if not (loops or run.walks) or not isinstance(each, (Load, Store)):
+        if not (loops or run.walks) or not isinstance(each, (TileLoad, TileStore)):
             continue
         tile = program.blocks.dims(each.access.axes)
         if len(tile) < 2:
             continue
-        parts = run.subtiles if not loops and isinstance(each, Store) else 1
+        parts = run.subtiles if not loops and isinstance(each, TileStore) else 1
         elements = program.blocks.elements(tile) // parts
         size = itemsize(each.access.type.dtype)
         if _is_described(program, run, each):
@@ -103,8 +103,8 @@ def _moved_within(program: TileProgram, run: Run) -> tuple[int, int]:
     return sum(stored.values()), exchanged
 
 
-def _is_described(program: TileProgram, run: Run, moved: Load | Store) -> bool:
-    if not run.described or not isinstance(moved, Store):
+def _is_described(program: TileProgram, run: StagingNeeds, moved: TileLoad | TileStore) -> bool:
+    if not run.described or not isinstance(moved, TileStore):
         return False
     return describes_store(program, moved, program.blocks) is not None
 
@@ -119,8 +119,8 @@ def _beside_mmas(program: TileProgram) -> set[int]:
     return found
 
 
-def _value(program: TileProgram, moved: Load | Store) -> int:
-    return moved.value if isinstance(moved, Load) else program.nest.outputs[moved.output].value
+def _value(program: TileProgram, moved: TileLoad | TileStore) -> int:
+    return moved.value if isinstance(moved, TileLoad) else program.nest.outputs[moved.output].value
 
 
 def _exchanged(elements: int, size: int, num_warps: int) -> int:
@@ -137,7 +137,7 @@ def stored_bytes(program: TileProgram, subtiles: int) -> int:
     that a thread does not hold in rows."""
     stored = 0
     for each in program.body:
-        if isinstance(each, Store) and len(each.access.axes) > 1:
+        if isinstance(each, TileStore) and len(each.access.axes) > 1:
             elements = program.blocks.elements(each.access.axes)
             stored += elements * itemsize(each.access.type.dtype)
     return stored // subtiles

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..graph.dtypes import itemsize
 from ..graph.op import Op
 from ..nests.nest import Nest
-from ..tiles.instructions import Loop, Parts, Store
+from ..tiles.instructions import EpilogueSubtiles, TileLoop, TileStore
 from ..tiles.program import TileProgram, by_body
 from ..values.values import Compute
 
@@ -40,15 +40,15 @@ def _fullest(program: TileProgram) -> tuple[tuple[int, int], ...] | None:
     """The values that are alive where most are, in the order of the program: of each kind of tile
     one, and how many."""
     nest, body = program.nest, program.body
-    if any(isinstance(each, (Loop, Parts)) for each in body):
+    if any(isinstance(each, (TileLoop, EpilogueSubtiles)) for each in body):
         return None
-    order = [nest.outputs[i.output].value if isinstance(i, Store) else i.value for i in body]  # type: ignore[union-attr]
+    order = [nest.outputs[i.output].value if isinstance(i, TileStore) else i.value for i in body]  # type: ignore[union-attr]
     computed = (nest.values[v].kind for v in order)
     if sum(isinstance(kind, Compute) and kind.op is Op.FMA for kind in computed) < _TAPS:
         return None
     last: dict[int, int] = {}
     for place, (each, value) in enumerate(zip(body, order, strict=True)):
-        reads = (value,) if isinstance(each, Store) else nest.values[value].reads
+        reads = (value,) if isinstance(each, TileStore) else nest.values[value].reads
         last.update(dict.fromkeys(reads, place))
     alive: Counter[object] = Counter()
     kinds: dict[object, int] = {}
@@ -57,7 +57,7 @@ def _fullest(program: TileProgram) -> tuple[tuple[int, int], ...] | None:
     for place, (each, value) in enumerate(zip(body, order, strict=True)):
         for kind in ends.pop(place, ()):  # what is read for the last time makes room
             alive[kind] -= 1
-        if not isinstance(each, Store) and value in last:
+        if not isinstance(each, TileStore) and value in last:
             kind = _kind(nest, value)
             kinds.setdefault(kind, value)
             alive[kind] += 1

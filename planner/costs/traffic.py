@@ -16,7 +16,7 @@ from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..tiles.alignment import NARROW_BYTES, vector_width
 from ..tiles.blocks import Blocks
-from ..tiles.instructions import Loop, Loops, Reduce, Store, loads_of
+from ..tiles.instructions import Loops, Reduce, TileLoop, TileStore, loads_of
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
 from .alike import classes
@@ -58,7 +58,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AccessSite:
     """An access where it stands. number: of its class; input: what it reads (None: a store); loops:
     around it, the outermost first; tile: bytes that one program moves for one execution; scattered:
     no two of its sectors lie in one line."""
@@ -77,7 +77,7 @@ class Reading:
 
 
 @once
-def readings(program: TileProgram) -> list[Reading]:
+def readings(program: TileProgram) -> list[AccessSite]:
     """Every access of a program, in order."""
     found = []
     numbers, moved = classes(program.nest), dict[int, tuple[int, bool]]()
@@ -85,7 +85,7 @@ def readings(program: TileProgram) -> list[Reading]:
         number = numbers[id(access)]
         if number not in moved:
             moved[number] = _moved(access, program.blocks)
-        found.append(Reading(access, number, source, loops, *moved[number]))
+        found.append(AccessSite(access, number, source, loops, *moved[number]))
     return found
 
 
@@ -118,13 +118,13 @@ def _accesses(program: TileProgram) -> list[tuple[Access, int | None, Loops]]:
     found: list[tuple[Access, int | None, Loops]] = []
     for each, loops in program.walk():
         found += [(load.access, load.input, loops) for load in loads_of(each)]
-        if isinstance(each, Store):
+        if isinstance(each, TileStore):
             found.append((each.access, None, loops))
     return found
 
 
 def _moved(access: Access, blocks: Blocks) -> tuple[int, bool]:
-    """Bytes that one program moves, and whether they are scattered (see `Reading`)."""
+    """Bytes that one program moves, and whether they are scattered (see `AccessSite`)."""
     elements = _elements(access, blocks.nest, blocks.sizes)
     run, step = _stretches(access, blocks.nest, blocks.sizes)
     size = itemsize(access.type.dtype)
@@ -215,7 +215,7 @@ def _missed(in_use: float, kept: float) -> float:
     return max(0.0, 1.0 - kept / max(1.0, in_use))
 
 
-def _distinct(each: Reading, blocks: Blocks) -> float:
+def _distinct(each: AccessSite, blocks: Blocks) -> float:
     """Bytes that one program touches of an input, each counted once."""
     return each.tile * turns([p for p in each.loops if p.axis in each.access.axes], blocks)
 
@@ -226,7 +226,7 @@ class _Wave:
     group: int
     at_once: int
 
-    def touches(self, each: Reading, loops: Sequence[Loop]) -> float:
+    def touches(self, each: AccessSite, loops: Sequence[TileLoop]) -> float:
         """Bytes that all programs of a wave together touch in the turns of these loops."""
         own = [loop for loop in loops if loop.axis in each.access.axes]
         return each.tile * turns(own, self.blocks) * self._apart(each.access)
@@ -254,14 +254,14 @@ class _Wave:
         return pieces
 
 
-def turns(loops: Sequence[Loop], blocks: Blocks) -> float:
+def turns(loops: Sequence[TileLoop], blocks: Blocks) -> float:
     return math.prod(blocks.turns(loop.axis) for loop in loops)
 
 
 @by_body
 def passes(program: TileProgram) -> int:
     """How often a program walks its looped axes, one time after the other."""
-    return sum(isinstance(each, Loop) for each in program.body)
+    return sum(isinstance(each, TileLoop) for each in program.body)
 
 
 def _whole_bytes(access: Access, nest: Nest) -> int:
@@ -340,7 +340,7 @@ def _unrolled(program: TileProgram) -> set[int]:
     """The loops in which no turn waits for what the last one left, but to add to it."""
     if program.nest.contractions:
         return set()
-    loops = [each for each in program.body if isinstance(each, Loop)]
+    loops = [each for each in program.body if isinstance(each, TileLoop)]
     return {
         id(loop)
         for loop in loops
@@ -376,7 +376,7 @@ def awkwardness(program: TileProgram, num_warps: int) -> float:
     return vectors * stretches * _narrowness(program)
 
 
-def _is_walked_along(each: Reading) -> bool:
+def _is_walked_along(each: AccessSite) -> bool:
     """Whether a loop goes along the rows of a tensor, not from one row to the next."""
     axes = {loop.axis for loop in each.loops}
     return any(t.axis in axes and t.scale == 1 for t in each.access.offset.terms)

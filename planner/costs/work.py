@@ -13,17 +13,17 @@ from ..nests.linear_forms import Access
 from ..nests.nest import Nest
 from ..tiles.alignment import is_apart, vector_width
 from ..tiles.instructions import (
-    Compute,
     Grid,
-    Loop,
     Loops,
     Mma,
     OnesMma,
     Reduce,
-    Reduction,
-    Scan,
     SelectedLoad,
-    Store,
+    TileCompute,
+    TileLoop,
+    TileReduction,
+    TileScan,
+    TileStore,
     Welford,
     loads_of,
 )
@@ -155,7 +155,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         arithmetic=_arithmetic(program, config.num_warps),
         prologue=_prologue(program),
         turns=sum(
-            program.blocks.turns(each.axis) for each in program.body if isinstance(each, Loop)
+            program.blocks.turns(each.axis) for each in program.body if isinstance(each, TileLoop)
         ),
         passes=passes(program),
         folds=_folds(program),
@@ -200,7 +200,7 @@ def _prologue(program: TileProgram) -> Arithmetic:
     """Of all programs, what is computed of operands of products in a loop."""
     computed, found = _computed(program, program.operands), Arithmetic()
     for each, loops in program.walk():
-        if loops and isinstance(each, Compute) and each.value in computed:
+        if loops and isinstance(each, TileCompute) and each.value in computed:
             times = program.elements(each.value) * turns(loops, program.blocks)
             found = found.plus(_of_element(program.nest.values[each.value].kind), times)
     return Arithmetic().plus(found, tiles_in_all(program))
@@ -239,7 +239,7 @@ class _Elements:
 
 
 @dataclass(slots=True)
-class _Moved:
+class _AlikeAccesses:
     """Loads or stores that are alike, in the same loops."""
 
     access: Access
@@ -251,9 +251,9 @@ class _Items(NamedTuple):
     """The work that goes by elements alone; the loads and stores; the reductions."""
 
     plain: tuple[_Elements, ...]
-    moved: tuple[_Moved, ...]
-    reductions: tuple[tuple[Reduction, Loops], ...]
-    scans: tuple[tuple[Scan, Loops], ...]
+    moved: tuple[_AlikeAccesses, ...]
+    reductions: tuple[tuple[TileReduction, Loops], ...]
+    scans: tuple[tuple[TileScan, Loops], ...]
 
 
 @by_body
@@ -261,23 +261,23 @@ def _sorted_out(program: TileProgram) -> _Items:
     # All instructions of a loop have the same tuple of loops around them.
     nest = program.nest
     plain: dict[tuple[frozenset[int], int], _Elements] = {}
-    moved: dict[tuple[int, int], _Moved] = {}
-    reductions: list[tuple[Reduction, Loops]] = []
-    scans: list[tuple[Scan, Loops]] = []
+    moved: dict[tuple[int, int], _AlikeAccesses] = {}
+    reductions: list[tuple[TileReduction, Loops]] = []
+    scans: list[tuple[TileScan, Loops]] = []
     number = classes(nest)
     for each, loops in program.walk():
-        accesses = [each] if isinstance(each, Store) else loads_of(each)
+        accesses = [each] if isinstance(each, TileStore) else loads_of(each)
         for access in (own.access for own in accesses):
-            known = moved.setdefault((number[id(access)], id(loops)), _Moved(access, loops))
+            known = moved.setdefault((number[id(access)], id(loops)), _AlikeAccesses(access, loops))
             known.count += 1
         match each:
-            case Compute(value=value) | SelectedLoad(value=value):
+            case TileCompute(value=value) | SelectedLoad(value=value):
                 axes = nest.live[value]
                 found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
                 found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
             case Mma() | OnesMma() | Reduce() | Welford():
                 reductions.append((each, loops))
-            case Scan():
+            case TileScan():
                 scans.append((each, loops))
     return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions), tuple(scans))
 
@@ -298,9 +298,9 @@ def _of_element(kind: values.ValueKind) -> Arithmetic:
 
 
 def _of_reduction(
-    program: TileProgram, num_warps: int, each: Reduction, by_lane: bool
+    program: TileProgram, num_warps: int, each: TileReduction, by_lane: bool
 ) -> Arithmetic:
-    """The work on one tile of a reduction. by_lane: see `Loop`."""
+    """The work on one tile of a reduction. by_lane: see `TileLoop`."""
     fold = program.nest.fold(each.value)
     match each:
         case Mma(correction=correction):
@@ -324,7 +324,7 @@ def _of_reduction(
     return Arithmetic(whole + 2.0 * threads * steps * _kept_by_thread(program, each, threads))
 
 
-def _scan_slots(program: TileProgram, each: Scan) -> float:
+def _scan_slots(program: TileProgram, each: TileScan) -> float:
     """Issue slots of one tile: every element is combined in its thread and again with what comes
     before the thread; each thread's run of neighbours goes through the steps of a warp."""
     whole, (width, axis) = float(program.elements(each.value)), widest(program)
@@ -332,7 +332,7 @@ def _scan_slots(program: TileProgram, each: Scan) -> float:
     return whole * (3.0 + 2.0 * _WARP_STEPS / max(1, run))
 
 
-def _kept_by_thread(program: TileProgram, each: Reduction, threads: int) -> float:
+def _kept_by_thread(program: TileProgram, each: TileReduction, threads: int) -> float:
     """Results of which a thread has parts, each to be exchanged with the other threads: of rows
     side by side few, of columns as many as lie side by side in one thread."""
     kept = program.elements(each.value)
@@ -395,7 +395,7 @@ def _resident_blocks(registers: int, threads: int, shared: int, device: DevicePr
 @by_body
 def _folds(program: TileProgram) -> int:
     """Scans, and reductions in which threads meet: all but products of tiles."""
-    scans = sum(isinstance(each, Scan) for each, _ in program.walk())
+    scans = sum(isinstance(each, TileScan) for each, _ in program.walk())
     return scans + len(program.reductions)
 
 
@@ -406,7 +406,7 @@ def shared_bytes(nest: Nest, config: Config) -> int:
     if program.mmas:
         loading = tiled(nest, config, duplicate_raced_loads)
         described, walks = config.access == "descriptor", config.programs > 0
-        run = staging.Run(config.num_warps, described, walks, config.subtiles)
+        run = staging.StagingNeeds(config.num_warps, described, walks, config.subtiles)
         staged = staging.staged_bytes(loading, run)
     if staged:
         staged = max(staged, staging.stored_bytes(program, config.subtiles))

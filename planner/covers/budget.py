@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..errors import Refused
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..trace.trace import trace
 
 LEAST, EACH = 3000, 100
@@ -17,7 +17,7 @@ a value takes some 0.3 ms."""
 
 
 @lru_cache(maxsize=4096)
-def size(part: Part) -> int:
+def size(part: GroupContent) -> int:
     """The values of a group's kernel; of one that is refused, its nodes."""
     try:
         return len(trace(part.group).values)
@@ -36,7 +36,7 @@ class CoverBudget:
     def is_spent(self) -> bool:
         return self.left <= 0
 
-    def look(self, part: Part) -> None:
+    def look(self, part: GroupContent) -> None:
         """Count a group that is looked at."""
         if part.key not in self._seen:
             self._seen.add(part.key)

@@ -24,7 +24,7 @@ _EQUAL = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class CoverEffort:
     """enumerated: groups of a region looked at, to prove a cover. priced: those that the model
     prices beyond the start. tree: nodes of the integer programs' trees."""
 
@@ -34,7 +34,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheapestCover:
     """Groups, their seconds and those of the start. least_s: what no cover of the region can beat,
     as far as that is known; proven: none is better."""
 
@@ -55,7 +55,7 @@ class Search:
     region: int
     price: Price
     cycle: Cycle
-    effort: Effort = field(default_factory=Effort)
+    effort: CoverEffort = field(default_factory=CoverEffort)
     budget: CoverBudget | None = None
     known: dict[tuple[int, int], float | None] = field(default_factory=dict)
     all: dict[tuple[int, int], CandidateGroup] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Search:
     _near: Nearby | None = None
     _moves: dict[tuple[Changed, ...], _Move | None] = field(default_factory=dict)
 
-    def run(self, start: Sequence[CandidateGroup]) -> Found:
+    def run(self, start: Sequence[CandidateGroup]) -> CheapestCover:
         """The best cover found; `start` is one. Raises ValueError where it has no seconds."""
         seconds = [self._priced(each) for each in start]
         start_s = sum(s for s in seconds if s is not None)
@@ -71,7 +71,7 @@ class Search:
             raise ValueError("the first cover holds a group without seconds")
         best = Solution(tuple(start), start_s, 0.0)
         if self.region.bit_count() == 1:
-            return Found(best.chosen, start_s, start_s, start_s, True)
+            return CheapestCover(best.chosen, start_s, start_s, start_s, True)
         self._most = len(self.known) + self.effort.priced
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
         program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
@@ -86,20 +86,22 @@ class Search:
         # To say more than nothing of what is not proven: all of it as one kernel.
         whole_s = self.ground.candidate(self.region).floor_s / SPARED
         least_s = max(least_s, min(whole_s, best.seconds))
-        return Found(best.chosen, best.seconds, start_s, least_s, proven)
+        return CheapestCover(best.chosen, best.seconds, start_s, least_s, proven)
 
-    def others(self, found: Found, count: int) -> list[Found]:
+    def others(self, found: CheapestCover, count: int) -> list[CheapestCover]:
         """The next best covers of what has been priced."""
         program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
         program.forbid(found.groups)
-        more: list[Found] = []
+        more: list[CheapestCover] = []
         while len(more) < count:
             next_best = self._of_known(program)
             if next_best is None:
                 break
             program.forbid(next_best.chosen)
             more.append(
-                Found(next_best.chosen, next_best.seconds, found.start_s, found.least_s, False)
+                CheapestCover(
+                    next_best.chosen, next_best.seconds, found.start_s, found.least_s, False
+                )
             )
         return more
 

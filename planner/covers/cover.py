@@ -15,7 +15,7 @@ from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
-from ..groups.group import Part, copies_in, is_copied, with_free_nodes
+from ..groups.group import GroupContent, Groups, copies_in, is_copied, with_free_nodes
 from ..groups.legality import LARGEST_GROUP, Dependences, may_join
 from ..lowerings.registry import CALLS, REGIONAL, TRITON, lowering_of
 from ..plan import Chosen, GroupPlan, Plan
@@ -24,7 +24,7 @@ from ..versions import versions
 from . import pricing
 from .budget import CoverBudget
 from .candidates import CandidateGroup, Ground
-from .cheapest import Effort, Found, Search
+from .cheapest import CheapestCover, CoverEffort, Search
 from .pieces import pieces, waiting
 from .pricing import SPARED
 
@@ -32,7 +32,6 @@ _ROUNDING = 1 + 1e-6
 """Sums of the same seconds in another order differ by less."""
 
 Edge = tuple[int, int]
-Groups = tuple[tuple[int, ...], ...]
 
 
 def cut_edges(graph: Graph) -> tuple[Edge, ...]:
@@ -68,17 +67,17 @@ class Cover(NamedTuple):
 
 
 def covers(
-    graph: Graph, device: DeviceProfile, count: int, effort: Effort | None = None
+    graph: Graph, device: DeviceProfile, count: int, effort: CoverEffort | None = None
 ) -> tuple[Cover, ...]:
     """The best few covers by the model, the best first."""
-    found = _searched(GraphContent(key(graph), graph), device, effort or Effort(), ())
+    found = _searched(GraphContent(key(graph), graph), device, effort or CoverEffort(), ())
     return (found.best, *found.others(count - 1))
 
 
 def learned(graph: Graph, device: DeviceProfile, known: Mapping[str, float]) -> Groups:
     """The cheapest groups where some have other seconds, by key, than the model's."""
     whole = GraphContent(key(graph), graph)
-    return _searched(whole, device, Effort(), tuple(sorted(known.items()))).best.groups
+    return _searched(whole, device, CoverEffort(), tuple(sorted(known.items()))).best.groups
 
 
 def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
@@ -101,7 +100,10 @@ class GraphContent:
 @lru_cache(maxsize=64)
 @paused()
 def _searched(
-    whole: GraphContent, device: DeviceProfile, effort: Effort, known: tuple[tuple[str, float], ...]
+    whole: GraphContent,
+    device: DeviceProfile,
+    effort: CoverEffort,
+    known: tuple[tuple[str, float], ...],
 ) -> _Searched:
     graph = whole.graph
     ground = Ground(graph, device)
@@ -111,7 +113,7 @@ def _searched(
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops
     settled = 0
-    found: list[tuple[Search, Found]] = []
+    found: list[tuple[Search, CheapestCover]] = []
     for piece in parts:
         own = [each for each in start if each.nodes & piece]
         settled |= piece
@@ -138,7 +140,7 @@ class _Prices:
     def of(self, candidate: CandidateGroup) -> float | None:
         graph = self.ground.graph
         nodes = with_free_nodes(graph, bits(candidate.nodes))
-        part = Part.of(graph, nodes, tuple(bits(candidate.copies)))
+        part = GroupContent.of(graph, nodes, tuple(bits(candidate.copies)))
         single = candidate.nodes.bit_count() == 1
         if self.budget is not None:
             self.budget.look(part)
@@ -155,7 +157,7 @@ class _Searched:
         ground: Ground,
         prices: _Prices,
         start: Sequence[CandidateGroup],
-        found: Sequence[tuple[Search, Found]],
+        found: Sequence[tuple[Search, CheapestCover]],
         cuts: int,
     ) -> None:
         self.ground, self.prices, self.start, self.found = ground, prices, start, found
@@ -249,7 +251,7 @@ def _group_plan(
 ) -> GroupPlan:
     """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's
     products."""
-    part = Part.of(graph, nodes, copies)
+    part = GroupContent.of(graph, nodes, copies)
     best = None if pricing.is_left(part) else TRITON.modelled(part, device, cover_s)
     if best is None or pricing.is_vendors(part, best.seconds, device):
         calls = (each.modelled(part, device, cover_s) for each in CALLS)
@@ -262,12 +264,12 @@ def region_group(
 ) -> GroupPlan | None:
     """A region of these groups in the way that the model thinks best, its bodies by the model's
     plans; None where there is none, or the groups one after another are much faster."""
-    part = Part.of(graph, region)
+    part = GroupContent.of(graph, region)
     found = [each.modelled(part, device, cover_s) for each in REGIONAL]
     best = min((each for each in found if each), key=lambda each: each.seconds, default=None)
     if best is None or best.walk is None:
         return None
-    inside = [Part.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
+    inside = [GroupContent.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
     if best.seconds > SPARED * sum(pricing.seconds(each, device) for each in inside):
         return None
     bodies = tuple(_plan(b, _apart(b, device), device) for b in best.walk.bodies)
@@ -277,7 +279,7 @@ def region_group(
 def cover_s(graph: Graph, device: DeviceProfile) -> float:
     """Seconds of a graph by the model, from a quick look at its best cover."""
     groups = _greedy(graph, device)
-    return sum(pricing.seconds(Part.of(graph, nodes), device) for nodes in groups)
+    return sum(pricing.seconds(GroupContent.of(graph, nodes), device) for nodes in groups)
 
 
 def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
@@ -296,11 +298,11 @@ class _Grown(NamedTuple):
 def _grown(whole: GraphContent, device: DeviceProfile) -> _Grown:
     graph = whole.graph
     budget = CoverBudget(sum(map(is_compute, graph.nodes)))
-    parts: dict[int, Part] = {}
+    parts: dict[int, GroupContent] = {}
 
-    def part(group: int) -> Part:
+    def part(group: int) -> GroupContent:
         if group not in parts:
-            parts[group] = Part.of(graph, with_free_nodes(graph, bits(group)))
+            parts[group] = GroupContent.of(graph, with_free_nodes(graph, bits(group)))
         return parts[group]
 
     return _grow(
@@ -335,7 +337,7 @@ def _grow(
                 continue
             refusal = may_join(graph, dependences, home, left, right)
             if budget is not None and _is_looked_at(left | right, refusal):
-                budget.look(Part.of(graph, with_free_nodes(graph, bits(left | right))))
+                budget.look(GroupContent.of(graph, with_free_nodes(graph, bits(left | right))))
             if refusal is None and worth(left, right):
                 grows = True
                 for node in bits(left | right):
@@ -352,7 +354,7 @@ def _is_looked_at(group: int, refusal: Refusal | None) -> bool:
 
 
 def _is_cheaper_joined(
-    part: Callable[[int], Part], left: int, right: int, device: DeviceProfile
+    part: Callable[[int], GroupContent], left: int, right: int, device: DeviceProfile
 ) -> bool:
     joined = pricing.quick_s(part(left | right), device)
     apart = [pricing.modelled_s(part(each), device) for each in (left, right)]
@@ -363,7 +365,7 @@ def _is_cheaper_joined(
     return joined <= rest * (SPARED if spared else 1.0)
 
 
-def _spares(whole: Part, parts: Sequence[Part]) -> bool:
+def _spares(whole: GroupContent, parts: Sequence[GroupContent]) -> bool:
     """Whether what passes between two groups is larger than all that they read and write as one."""
 
     def ends(group: Graph) -> int:

@@ -11,7 +11,7 @@ from ..costs.device import DeviceProfile
 from ..costs.matrix import is_stream
 from ..errors import Refusal
 from ..graph.ops import is_compute
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..groups.legality import has_nest
 from ..lowerings.aten import aten_s
 from ..lowerings.triton import space_for
@@ -23,7 +23,7 @@ large intermediate."""
 
 
 @lru_cache(maxsize=4096)
-def quick_s(part: Part, device: DeviceProfile) -> float | None:
+def quick_s(part: GroupContent, device: DeviceProfile) -> float | None:
     """Seconds of the best of a few usual configs; None where the group has none, or the model does
     not know how fast it is."""
     if not is_predicted(part.group):
@@ -33,7 +33,7 @@ def quick_s(part: Part, device: DeviceProfile) -> float | None:
     return cost.seconds if cost else None
 
 
-def modelled_s(part: Part, device: DeviceProfile) -> float | None:
+def modelled_s(part: GroupContent, device: DeviceProfile) -> float | None:
     """Seconds of a group by the model's best config, or as the vendor's products; None where it
     has no kernel."""
     found = quick_s(part, device)
@@ -42,13 +42,13 @@ def modelled_s(part: Part, device: DeviceProfile) -> float | None:
     return min(found, called_s(part, device))
 
 
-def seconds(part: Part, device: DeviceProfile) -> float:
+def seconds(part: GroupContent, device: DeviceProfile) -> float:
     """Seconds of a group; where it has no kernel, as ATen runs it."""
     found = modelled_s(part, device)
     return called_s(part, device) if found is None else found
 
 
-def called_s(part: Part, device: DeviceProfile) -> float:
+def called_s(part: GroupContent, device: DeviceProfile) -> float:
     """Seconds of a group by ATen or, where it has a product whose rows do not start aligned, by the
     vendor's call on padded operands."""
     aligned = best_aligned(part, device) if part.contracts else None
@@ -56,7 +56,7 @@ def called_s(part: Part, device: DeviceProfile) -> float:
     return usual_s if aligned is None else min(aligned.seconds, usual_s)
 
 
-def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:
+def price_s(part: GroupContent, device: DeviceProfile, *, single: bool) -> float | None:
     """Seconds of a group as covers are compared by: less where it spares a large value; None where
     it has no kernel. single: it is one operation, perhaps with copies of what it reads, which ATen
     runs where it has no kernel."""
@@ -68,7 +68,7 @@ def price_s(part: Part, device: DeviceProfile, *, single: bool) -> float | None:
     return found / SPARED if found is not None and spares(part) else found
 
 
-def spares(part: Part) -> bool:
+def spares(part: GroupContent) -> bool:
     """Whether a group with a product holds a value larger than all that it reads and writes."""
     group = part.group
     ends = {*group.inputs, *(o for o in group.outputs if o is not None)}
@@ -77,19 +77,19 @@ def spares(part: Part) -> bool:
     return part.contracts and max(inner, default=0) > read
 
 
-def is_lone_product(part: Part) -> bool:
+def is_lone_product(part: GroupContent) -> bool:
     """Whether the group is a product by itself, which is always left to the vendor, but for one row
     times a matrix: the vendor reads that no faster than kernels of ours."""
     compute = [node.id for node in part.group.nodes if is_compute(node)]
     return part.contracts and len(compute) == 1 and not is_stream(part.group, compute[0])
 
 
-def is_left(part: Part) -> bool:
+def is_left(part: GroupContent) -> bool:
     """Whether a plan without measurements leaves a group to the vendor, whatever the model says."""
     return is_lone_product(part) or not is_predicted(part.group)
 
 
-def is_vendors(part: Part, found_s: float, device: DeviceProfile) -> bool:
+def is_vendors(part: GroupContent, found_s: float, device: DeviceProfile) -> bool:
     """Whether the vendor's products or convolutions with ATen around them, or its padded call, are
     no slower than these seconds."""
     return (part.contracts or part.convolves) and called_s(part, device) <= found_s

@@ -31,6 +31,7 @@ from .rows import (
     Concat,
     Constant,
     Contraction,
+    Cumulative,
     Depthwise,
     Iota,
     Lookup,
@@ -38,7 +39,6 @@ from .rows import (
     Pointwise,
     Reduction,
     Row,
-    Scan,
     View,
 )
 from .sizes import varies
@@ -55,6 +55,7 @@ __all__ = [
     "Concat",
     "Constant",
     "Contraction",
+    "Cumulative",
     "Depthwise",
     "Iota",
     "Lookup",
@@ -62,7 +63,6 @@ __all__ = [
     "Pointwise",
     "Reduction",
     "Row",
-    "Scan",
     "View",
     "bound",
     "copy_node",
@@ -147,9 +147,9 @@ _REDUCTIONS: dict[str, Reduction] = {
     "all.dims": Reduction(ALL),
 }
 
-_SCANS: dict[str, Scan] = {
-    "cumsum.default": Scan(SUM),
-    "cumprod.default": Scan(PROD),
+_SCANS: dict[str, Cumulative] = {
+    "cumsum.default": Cumulative(SUM),
+    "cumprod.default": Cumulative(PROD),
 }
 
 _CONTRACTIONS: dict[str, Contraction] = {
@@ -200,7 +200,7 @@ OPS: dict[str, Row] = {
 }
 
 
-_COMPUTE = (Pointwise, Cast, Reduction, Scan, Contraction, Depthwise, Concat, Lookup)
+_COMPUTE = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise, Concat, Lookup)
 _SAME_DEVICE = Symbol("device", "graph")
 
 
@@ -219,7 +219,7 @@ def row(node: Node) -> Row | None:
         return LOGICAL_NOT
     if isinstance(found, (Constant, Pointwise)) and _is_beyond(node, found):
         return None  # which eager refuses
-    if isinstance(found, Scan) and node.type.dtype in FLOAT8 | {"bool"}:
+    if isinstance(found, Cumulative) and node.type.dtype in FLOAT8 | {"bool"}:
         return None
     if isinstance(found, Iota) and not _is_whole(node):
         return None

@@ -68,7 +68,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Cumulative:
     """Each element combined with all before it along `dim`, in the node's own dtype."""
 
     monoid: Monoid
@@ -142,7 +142,7 @@ Row = (
     Pointwise
     | Cast
     | Reduction
-    | Scan
+    | Cumulative
     | Contraction
     | Depthwise
     | View

@@ -11,6 +11,9 @@ from ..graph.ops import Cast, Contraction, Depthwise, Pointwise, View, is_free, 
 from ..memo import by_identity
 from ..trace.precision import held
 
+Groups = tuple[tuple[int, ...], ...]
+"""The nodes of each of several groups."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
@@ -180,14 +183,14 @@ def _surroundings(graph: Graph) -> _Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupContent:
     """A group by its content: the layers of a model are equal but for the names of their nodes."""
 
     key: str
     group: Graph = field(compare=False)
 
     @staticmethod
-    def of(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Part:
+    def of(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> GroupContent:
         return _contents(graph).part(nodes, copies)
 
     @property
@@ -216,14 +219,14 @@ class _Contents:
             tuple(r for value in (*n.args, *(v for _, v in sorted_kwargs(n))) for r in refs(value))
             for n in graph.nodes
         ]
-        self.parts: dict[object, Part] = {}
+        self.parts: dict[object, GroupContent] = {}
 
-    def part(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Part:
+    def part(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> GroupContent:
         shape = self._shape(nodes, copies)
         found = self.parts.get(shape)
         if found is None:
             group = subgraph(self.graph, nodes, copies).graph
-            found = self.parts[shape] = Part(kernel_key(group), group)
+            found = self.parts[shape] = GroupContent(kernel_key(group), group)
         return found
 
     def _shape(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> object:

@@ -16,7 +16,7 @@ from ..graph.graph import Graph
 from ..graph.ops import is_compute
 from ..memo import Keeping, asked_once
 from ..nests.nest import schedule
-from .group import Part, is_copied, with_free_nodes
+from .group import GroupContent, is_copied, with_free_nodes
 
 LARGEST_GROUP = 96
 MOST_BUFFERS = 40
@@ -98,11 +98,11 @@ def may_join(
 
 def may_be_kernel(graph: Graph, group: int) -> Refusal | None:
     """Whether a group has a nest."""
-    return has_nest(Part.of(graph, with_free_nodes(graph, bits(group))))
+    return has_nest(GroupContent.of(graph, with_free_nodes(graph, bits(group))))
 
 
 @lru_cache(maxsize=4096)
-def has_nest(part: Part) -> Refusal | None:
+def has_nest(part: GroupContent) -> Refusal | None:
     """The same of a group that is a graph of its own."""
     group = part.group
     if len(group.inputs) + len(group.outputs) > MOST_BUFFERS:

@@ -12,7 +12,7 @@ from ..costs import depthwise, matrix
 from ..costs.device import DeviceProfile
 from ..graph.graph import Graph
 from ..graph.ops import Contraction, Depthwise, is_compute, row
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..plan import LoweringName
 from .base import Boxed, CoverSeconds, GroupSite, Modelled, WholeLowering
 
@@ -41,7 +41,9 @@ class Aten(WholeLowering):
     def options(self, group: Graph) -> tuple[str, ...]:
         return ("",)
 
-    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled:
+    def modelled(
+        self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
+    ) -> Modelled:
         return Modelled(self.name, aten_s(part.group, device))
 
     def build(self, site: GroupSite) -> Graph:

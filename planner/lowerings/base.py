@@ -19,7 +19,7 @@ from ..config import Config
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..plan import GroupPlan, LoweringName, Plan
 from ..regions.chunks import Walk
 
@@ -31,7 +31,7 @@ CoverSeconds = Callable[[Graph, DeviceProfile], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GroupCall:
     """A function that computes a group. kernels: of ours, that one call launches."""
 
     run: Boxed
@@ -46,7 +46,7 @@ class Copied:
     copy: Program
 
 
-Built: TypeAlias = Program | Graph | Copied | Call
+Built: TypeAlias = Program | Graph | Copied | GroupCall
 """What runs a group: kernels to launch, ATen calls to make in its place, those with kernels after
 them, or a function."""
 
@@ -58,7 +58,7 @@ def program_of(built: Built) -> Program | None:
     )
 
 
-class Body(Protocol):
+class SubgraphRunner(Protocol):
     """What runs one of the graphs that stand for a group."""
 
     boxed: Boxed
@@ -80,7 +80,7 @@ class GroupSite:
     device: torch.device
     lower: Callable[[Graph, Config], Program | Refusal]
     compile: Callable[[str], Boxed]
-    execute: Callable[[Graph, Plan], Body]
+    execute: Callable[[Graph, Plan], SubgraphRunner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,9 @@ class Lowering(Protocol):
         """What `options` may be for this group; none where it cannot run it, or needs a config."""
         return ()
 
-    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+    def modelled(
+        self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
+    ) -> Modelled | None:
         """The best that the model knows of it for a group; None where it knows nothing."""
         return None
 

@@ -20,7 +20,7 @@ from ..capture.capture import Captured
 from ..errors import PlanError
 from ..graph.graph import INPUT, Graph
 from ..plan import LoweringName
-from .base import Boxed, Call, GroupSite, WholeLowering
+from .base import Boxed, GroupCall, GroupSite, WholeLowering
 
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 """Of torch.compile, the quickest to compile first."""
@@ -127,8 +127,8 @@ class Inductor(WholeLowering):
     def options(self, group: Graph) -> tuple[str, ...]:
         return MODES
 
-    def build(self, site: GroupSite) -> Call:
-        return Call(site.compile(site.options))
+    def build(self, site: GroupSite) -> GroupCall:
+        return GroupCall(site.compile(site.options))
 
     def owns_cuda_graphs(self, options: str) -> bool:
         return options in _OWN_GRAPHS

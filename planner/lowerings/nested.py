@@ -12,7 +12,7 @@ from ..regions.chunks import Walk
 from .registry import lowering_of
 
 
-class Numbered(NamedTuple):
+class NumberedGroup(NamedTuple):
     """A group with its number, and the graph that its nodes are of."""
 
     number: str
@@ -20,10 +20,10 @@ class Numbered(NamedTuple):
     group: GroupPlan
 
 
-def groups_within(graph: Graph, plan: Plan, prefix: str = "") -> Iterator[Numbered]:
+def groups_within(graph: Graph, plan: Plan, prefix: str = "") -> Iterator[NumberedGroup]:
     """All groups of a plan in order, the groups of a region's bodies after it: "1", "1.0.0"."""
     for number, group in enumerate(plan.groups):
-        yield Numbered(f"{prefix}{number}", graph, group)
+        yield NumberedGroup(f"{prefix}{number}", graph, group)
         if not group.bodies:
             continue
         part = subgraph(graph, group.nodes, group.copies).graph

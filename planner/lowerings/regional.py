@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..regions.chunks import Walk
-from .base import Call, CoverSeconds, GroupSite, Lowering, Modelled
+from .base import CoverSeconds, GroupCall, GroupSite, Lowering, Modelled
 from .run_chunks import run_chunks
 
 
@@ -34,7 +34,9 @@ class Regional(Lowering):
             return Refusal("options", f"{options!r} is no number of bytes")
         return self.bodies(group, int(options))
 
-    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+    def modelled(
+        self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
+    ) -> Modelled | None:
         found = []
         for size in map(str, self.sizes()):
             walk = self.walk(part.group, size)
@@ -43,7 +45,7 @@ class Regional(Lowering):
                 found.append(Modelled(self.name, seconds, options=size, walk=walk))
         return min(found, key=lambda each: each.seconds, default=None)
 
-    def build(self, site: GroupSite) -> Call | Refusal:
+    def build(self, site: GroupSite) -> GroupCall | Refusal:
         walk = self.walk(site.group, site.options)
         if isinstance(walk, Refusal):
             return walk
@@ -52,7 +54,7 @@ class Regional(Lowering):
             return Refusal("bodies", f"the plan has {len(site.bodies)} bodies for {kinds}")
         made = [site.execute(g, p) for g, p in zip(walk.bodies, site.bodies, strict=True)]
         kernels = sum(made[chunk.body].kernels_per_call for chunk in walk.chunks())
-        return Call(run_chunks(walk, [body.boxed for body in made], site.device), kernels)
+        return GroupCall(run_chunks(walk, [body.boxed for body in made], site.device), kernels)
 
 
 def walk_s(walk: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:

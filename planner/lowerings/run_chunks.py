@@ -11,7 +11,7 @@ import torch
 from ..regions.chunks import Chunk, ChunkInput, ChunkOutput, Cut, Walk
 from .base import Boxed
 
-Parts = tuple[tuple[int, int, int], ...]
+Slices = tuple[tuple[int, int, int], ...]
 """Of a tensor: (dimension, first index, length)."""
 
 
@@ -20,8 +20,8 @@ class _Step:
     """One chunk: the body that computes it, where its inputs lie, and where its results go."""
 
     run: Boxed
-    taken: tuple[Parts, ...]
-    given: tuple[Parts, ...]
+    taken: tuple[Slices, ...]
+    given: tuple[Slices, ...]
 
 
 def run_chunks(walk: Walk, bodies: Sequence[Boxed], device: torch.device) -> Boxed:
@@ -67,7 +67,7 @@ def _counted(given: ChunkInput, device: torch.device) -> torch.Tensor:
     return torch.arange(start, stop, step, dtype=getattr(torch, given.type.dtype), device=device)
 
 
-def _parts(cuts: Sequence[Cut], chunk: Chunk) -> Parts:
+def _parts(cuts: Sequence[Cut], chunk: Chunk) -> Slices:
     """What a chunk takes of a tensor: one range of each dimension that is cut."""
     found = []
     for cut in cuts:
@@ -78,7 +78,7 @@ def _parts(cuts: Sequence[Cut], chunk: Chunk) -> Parts:
     return tuple(found)
 
 
-def _part(tensor: Any, parts: Parts) -> Any:
+def _part(tensor: Any, parts: Slices) -> Any:
     for dim, first, length in parts:
         tensor = tensor.narrow(dim, first, length)
     return tensor

@@ -11,20 +11,20 @@ from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..plan import LoweringName
 from ..space.space import Space, space_of
 from .base import CoverSeconds, GroupSite, Lowering, Modelled
 
 
 @lru_cache(maxsize=64)
-def space_for(part: Part, device: DeviceProfile) -> Space | Refusal:
+def space_for(part: GroupContent, device: DeviceProfile) -> Space | Refusal:
     """The group's space; no more of them than memory has room for."""
     return space_of(part.group, device)
 
 
 @lru_cache(maxsize=1024)
-def best(part: Part, device: DeviceProfile) -> tuple[Config, Cost] | None:
+def best(part: GroupContent, device: DeviceProfile) -> tuple[Config, Cost] | None:
     """The model's best config, with its cost."""
     space = space_for(part, device)
     return None if isinstance(space, Refusal) else space.top()
@@ -38,7 +38,9 @@ class Triton(Lowering):
     name: LoweringName = "triton"
     generated = True
 
-    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+    def modelled(
+        self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
+    ) -> Modelled | None:
         found = best(part, device)
         if found is None:
             return None

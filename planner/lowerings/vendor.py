@@ -22,7 +22,7 @@ from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph, TensorType
 from ..graph.ops import Contraction, View, is_input, row
-from ..groups.group import Part
+from ..groups.group import GroupContent
 from ..plan import LoweringName
 from ..trace.trace import trace
 from ..values.values import Values
@@ -106,7 +106,7 @@ several kernels more."""
 
 
 @lru_cache(maxsize=1024)
-def best_aligned(part: Part, device: DeviceProfile) -> Modelled | None:
+def best_aligned(part: GroupContent, device: DeviceProfile) -> Modelled | None:
     """The call for a group with a product whose rows do not start aligned, where one is much
     faster: of the other calls the model knows only that they are measured."""
     group = part.group
@@ -165,7 +165,9 @@ _TIMES = {PADDED: _padded_times, STRIDED: _strided_times}
 class Vendor(Lowering):
     name: LoweringName = "vendor"
 
-    def modelled(self, part: Part, device: DeviceProfile, cover_s: CoverSeconds) -> Modelled | None:
+    def modelled(
+        self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
+    ) -> Modelled | None:
         return best_aligned(part, device)
 
     def options(self, group: Graph) -> tuple[str, ...]:

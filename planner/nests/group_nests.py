@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..config import Layout
 from ..errors import Refusal, Refused
 from ..graph.graph import Graph, TensorType
-from ..stream.split_reduction import Parts, Phase, cut
+from ..stream.split_reduction import Phase, SplitKernels, cut
 from ..trace.trace import trace
 from .linear_forms import Role
 from .nest import Nest, build
@@ -66,7 +66,7 @@ def _schedule(group: Graph, layout: Layout) -> Schedule:
         return Schedule(_kernels(group, found, layout), found.temporaries)
 
 
-def _kernels(group: Graph, found: Parts, layout: Layout) -> tuple[KernelNest, ...]:
+def _kernels(group: Graph, found: SplitKernels, layout: Layout) -> tuple[KernelNest, ...]:
     """The kernels of a split reduction."""
     inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
     read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))

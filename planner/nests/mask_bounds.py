@@ -17,7 +17,7 @@ from ..graph.graph import Arg, Ref
 from ..graph.op import ANDS, NEGATED, NOTS, ORS, Op
 from ..values.values import Compute, Fold, Index, Literal, Value, Values
 from .linear_forms import Affine, TileAxis, affine
-from .placement import Body, Carry, Loop, Step
+from .placement import Carry, Evaluate, NestBody, NestLoop
 
 Linear = tuple[dict[int, int], int]
 """Coefficients by factor, and a constant."""
@@ -33,13 +33,13 @@ class Limit:
 
 
 def limits(
-    values: Values, loop: Loop, place: Mapping[int, tuple[int, TileAxis]]
+    values: Values, loop: NestLoop, place: Mapping[int, tuple[int, TileAxis]]
 ) -> tuple[Limit, ...]:
     """What masks say about the tiles of a loop; nothing where empty tiles would still count."""
     items = list(_items(loop.body))
-    if not loop.carries or any(not isinstance(item, (Step, Carry)) for item in items):
+    if not loop.carries or any(not isinstance(item, (Evaluate, Carry)) for item in items):
         return ()
-    inside = [item.value for item in items if isinstance(item, Step)]
+    inside = [item.value for item in items if isinstance(item, Evaluate)]
     found: list[Limit] = []
     for number in inside:
         value = values.values[number]
@@ -53,9 +53,9 @@ def limits(
     return tuple(dict.fromkeys(found))
 
 
-def _items(body: Body) -> Iterator[Step | Carry | object]:
+def _items(body: NestBody) -> Iterator[Evaluate | Carry | object]:
     for item in body:
-        if isinstance(item, Loop):
+        if isinstance(item, NestLoop):
             yield from _items(item.body)
             yield from (Carry(c) for c in item.carries)
         else:

@@ -29,7 +29,7 @@ from .linear_forms import (
     store_form,
 )
 from .mask_bounds import Limit, limits
-from .placement import Body, Carry, Item, Loop, Step, Store, place
+from .placement import Carry, Evaluate, Item, NestBody, NestLoop, WriteOutput, place
 from .scans import refuse_scans, refuse_turns, scans_in
 from .tiling import tile_axes
 
@@ -57,7 +57,7 @@ class Nest:
     loads: Mapping[int, Access]
     stores: Mapping[int, Access]
     forms: Mapping[int, Affine]
-    body: Body
+    body: NestBody
     corrections: Mapping[int, Correction]
     derived: Derivation
     limits: Mapping[int, tuple[Limit, ...]]
@@ -95,11 +95,11 @@ class Nest:
     def with_role(self, role: Role) -> tuple[int, ...]:
         return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)
 
-    def walk(self) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
+    def walk(self) -> Iterator[tuple[Item, tuple[NestLoop, ...]]]:
         """Every item of the body but the loops themselves, and the loops around it."""
         return iter(_steps(self))
 
-    def loops(self) -> Iterator[Loop]:
+    def loops(self) -> Iterator[NestLoop]:
         """Every loop, outer before inner."""
         return _loops(self.body)
 
@@ -107,18 +107,18 @@ class Nest:
         lines = [f"axis {a.name}: {a.extent} {a.role.value}" for a in self.axes]
         return "\n".join([*lines, *self._lines(self.body, "")])
 
-    def _lines(self, body: Body, indent: str) -> Iterator[str]:
+    def _lines(self, body: NestBody, indent: str) -> Iterator[str]:
         for item in body:
             match item:
-                case Loop(axis=axis, carries=carries, body=inner):
+                case NestLoop(axis=axis, carries=carries, body=inner):
                     names = ", ".join(f"v{v}" for v in carries)
                     yield f"{indent}loop {self.axes[axis].name} carrying {names}"
                     yield from self._lines(inner, indent + "  ")
-                case Store(output=output):
+                case WriteOutput(output=output):
                     yield f"{indent}store output {output} <- v{self.outputs[output].value}"
                 case Carry(value=value):
                     yield f"{indent}v{value} takes {self._sources(value)} in"
-                case Step(value=value):
+                case Evaluate(value=value):
                     yield indent + self._line(self.values[value])
 
     def _line(self, value: Value) -> str:
@@ -142,21 +142,23 @@ def _contractions(values: tuple[Value, ...]) -> tuple[int, ...]:
 
 
 @by_identity(256)
-def _steps(nest: Nest) -> tuple[tuple[Item, tuple[Loop, ...]], ...]:
+def _steps(nest: Nest) -> tuple[tuple[Item, tuple[NestLoop, ...]], ...]:
     return tuple(_walk(nest.body, ()))
 
 
-def _walk(body: Body, around: tuple[Loop, ...]) -> Iterator[tuple[Item, tuple[Loop, ...]]]:
+def _walk(
+    body: NestBody, around: tuple[NestLoop, ...]
+) -> Iterator[tuple[Item, tuple[NestLoop, ...]]]:
     for item in body:
-        if isinstance(item, Loop):
+        if isinstance(item, NestLoop):
             yield from _walk(item.body, (*around, item))
         else:
             yield item, around
 
 
-def _loops(body: Body) -> Iterator[Loop]:
+def _loops(body: NestBody) -> Iterator[NestLoop]:
     for item in body:
-        if isinstance(item, Loop):
+        if isinstance(item, NestLoop):
             yield item
             yield from _loops(item.body)
 
@@ -218,7 +220,7 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         {
             loop.axis: limits(values, loop, place_of)
             for loop in body
-            if isinstance(loop, Loop)
+            if isinstance(loop, NestLoop)
             and not scans_in(values, loop)
             and sum(other.axis == loop.axis for other in _loops(body)) == 1
         },
@@ -308,7 +310,7 @@ def _refuse_repeated_contractions(nest: Nest) -> None:
     """A product that several passes need would be computed in each of them."""
     seen: set[int] = set()
     for item, _ in nest.walk():
-        if isinstance(item, (Step, Carry)) and item.value in nest.contractions:
+        if isinstance(item, (Evaluate, Carry)) and item.value in nest.contractions:
             if item.value in seen:
                 name = nest.values[item.value].origin
                 reasons = "; ".join(r.reason for r in nest.derived.refusals.values())

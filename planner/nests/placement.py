@@ -17,7 +17,7 @@ from ..values.values import Fold, Output, Values
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Evaluate:
     """Evaluate one value here."""
 
     value: int
@@ -31,26 +31,26 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class WriteOutput:
     """Write output `output` here."""
 
     output: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class NestLoop:
     """Walk tile axis `axis` in blocks; each of `carries` is a fold over it, complete after the
     loop. by_lane: every lane of the tile keeps a state of its own, and they are combined after
     the loop; else each turn's tile is reduced at once."""
 
     axis: int
     carries: tuple[int, ...]
-    body: Body
+    body: NestBody
     by_lane: bool = True
 
 
-Item = Step | Carry | Store | Loop
-Body = tuple[Item, ...]
+Item = Evaluate | Carry | WriteOutput | NestLoop
+NestBody = tuple[Item, ...]
 
 
 def place(
@@ -60,7 +60,7 @@ def place(
     carried: Mapping[int, int],
     loops: frozenset[int],
     corrections: Mapping[int, Correction],
-) -> Body:
+) -> NestBody:
     """The body of a nest. live: tile axes of each value; stored: those that each output has;
     carried: the looped axis of each fold that has one; loops: all looped axes. Raises Refused
     where loops would need each other."""
@@ -123,7 +123,7 @@ class _Placer:
                 beside = (o for o in outputs if not streamed[o])
                 together = [wanted[o] for o in beside if self._output(o).result == result]
                 self._settle(together, here, open_, done, body)
-                body.append(Store(output))
+                body.append(WriteOutput(output))
         return body
 
     def _loop(
@@ -133,7 +133,7 @@ class _Placer:
         outputs: Sequence[int],
         open_: frozenset[int],
         done: set[int],
-    ) -> Loop:
+    ) -> NestLoop:
         inner, inside = set(done), open_ | {axis}
         body: list[Item] = []
         for fold in folds:
@@ -142,14 +142,14 @@ class _Placer:
             inner.add(fold)
         body += self.evaluate((), outputs, inside, inner)
         by_lane = not any(self._is_contracted(item) for item in body)
-        return Loop(axis, tuple(folds), tuple(body), by_lane)
+        return NestLoop(axis, tuple(folds), tuple(body), by_lane)
 
     def _is_contracted(self, item: Item) -> bool:
         match item:
-            case Step(value=value) | Carry(value=value):
+            case Evaluate(value=value) | Carry(value=value):
                 kind = self.values.values[value].kind
                 return isinstance(kind, Fold) and kind.times is not None
-            case Loop(body=body):
+            case NestLoop(body=body):
                 return any(map(self._is_contracted, body))
         return False
 
@@ -172,7 +172,7 @@ class _Placer:
                     name = self.values.values[value].origin
                     raise Refused("loop", f"{name} is needed inside the loop that makes it")
                 done.add(value)
-                body.append(Step(value))
+                body.append(Evaluate(value))
             else:
                 blocked.add(value)
 

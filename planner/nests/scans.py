@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ..errors import Refused
 from ..values.values import Scan, Values
 from .linear_forms import Role, TileAxis
-from .placement import Loop, Step
+from .placement import Evaluate, NestLoop
 
 
 def refuse_scans(values: Values, live: Sequence[frozenset[int]], axes: Sequence[TileAxis]) -> None:
@@ -23,14 +23,14 @@ def refuse_scans(values: Values, live: Sequence[frozenset[int]], axes: Sequence[
             raise Refused("scan", f"{value.origin} is inside two loops")
 
 
-def refuse_turns(values: Values, loops: Iterable[Loop]) -> None:
+def refuse_turns(values: Values, loops: Iterable[NestLoop]) -> None:
     """A loop has one direction."""
     for loop in loops:
         if len({scan.reverse for scan in scans_in(values, loop)}) > 1:
             raise Refused("scan", "one loop would have to go forwards and backwards")
 
 
-def scans_in(values: Values, loop: Loop) -> list[Scan]:
+def scans_in(values: Values, loop: NestLoop) -> list[Scan]:
     """The scans in the body of a loop that depend on its turns."""
-    steps = (values.values[i.value].kind for i in loop.body if isinstance(i, Step))
+    steps = (values.values[i.value].kind for i in loop.body if isinstance(i, Evaluate))
     return [kind for kind in steps if isinstance(kind, Scan)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from ..bitsets import bits, bitset
 from ..graph.graph import Graph
 from ..graph.ops import Contraction, is_compute, row
-from ..groups.group import is_copied, subgraph, with_free_nodes
+from ..groups.group import Groups, is_copied, subgraph, with_free_nodes
 from ..groups.legality import Dependences, comes_back
 
 LARGE_BYTES = 64 << 20
@@ -22,8 +22,6 @@ GROWN = 2
 """Times the bytes of all that a group reads."""
 
 MOST_NODES = 256
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 def regions(graph: Graph, groups: Groups, *, large: int | None = None) -> Groups:

@@ -70,7 +70,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class KernelResources:
     """registers: per thread. spill_bytes: local memory per thread, the stack included.
     shared_bytes: per block, static and dynamic. cubin_bytes: size of the machine code."""
 
@@ -413,19 +413,19 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
 
 
-def resources(compiled: Compiled) -> Resources:
+def resources(compiled: Compiled) -> KernelResources:
     """What the machine code uses, read from its own resource section (needs no GPU)."""
     return _resources(compiled.source, compiled.kernel)
 
 
-def _resources(source: KernelSource, kernel: Any) -> Resources:
+def _resources(source: KernelSource, kernel: Any) -> KernelResources:
     cubin: bytes = kernel.asm["cubin"]
     found = {k: int(v) for k, v in _SECTION.findall(_usage(cubin))}
     if "REG" not in found:
         raise CompileFailed(f"kernel {source.name}: no resource section in its cubin")
     shared = max(int(kernel.metadata.shared), found.get("SHARED", 0))
     spill = found.get("STACK", 0) + found.get("LOCAL", 0)
-    return Resources(found["REG"], spill, shared, len(cubin))
+    return KernelResources(found["REG"], spill, shared, len(cubin))
 
 
 def _cuobjdump() -> str:

@@ -42,7 +42,7 @@ _STALE = 16
 _IN_TURN = 2
 """Graphs for the same addresses: a loop holds its last result while it computes the next."""
 
-Record = Callable[[Boxed, list[Any]], tuple[Callable[[], None], list[Any]]]
+GraphRecorder = Callable[[Boxed, list[Any]], tuple[Callable[[], None], list[Any]]]
 """`record(call, inputs)` gives the replay and the outputs that each replay fills."""
 
 Key = tuple[Any, ...]
@@ -81,7 +81,7 @@ class GraphedExecutor:
         graphs: int = 4,
         copies: int | None = None,
         patience: int = 0,
-        record: Record | None = None,
+        record: GraphRecorder | None = None,
     ):
         self.executor = executor
         self.plan, self.text, self.captured = executor.plan, executor.text, executor.captured

@@ -20,11 +20,11 @@ from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from ..trace.aten_calls import operator
-from .schedule import Unit
+from .schedule import ScheduledUnit
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class EmittedKernels:
     """A group's program with the names of its launchers, "k0" (aligned) beside "k0u"."""
 
     program: Program
@@ -36,7 +36,7 @@ class Ending:
     """Calls in place of a group, and what copies their result into the group's strides."""
 
     calls: Graph
-    copy: Kernels
+    copy: EmittedKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Emitter:
 
     def call(
         self,
-        units: Sequence[Unit],
-        groups: Mapping[int, Kernels | Graph | Ending | str],
+        units: Sequence[ScheduledUnit],
+        groups: Mapping[int, EmittedKernels | Graph | Ending | str],
         updates: Sequence[Update] = (),
     ) -> str:
         """The module text. A group is kernels to launch, a graph of calls to make, that and kernels
@@ -80,7 +80,9 @@ class Emitter:
         self._strided = {i for u in units if u.group is not None for i in u.inputs}
         dead = self._dead_after(units, copied)
         self._inputs(dead[-1])
-        if self.how.pointers and any(isinstance(how, (Kernels, Ending)) for how in groups.values()):
+        if self.how.pointers and any(
+            isinstance(how, (EmittedKernels, Ending)) for how in groups.values()
+        ):
             self.lines.append("stream = current_stream(device_index)")
         for position, unit in enumerate(units):
             how = None if unit.group is None else groups[unit.group]
@@ -115,7 +117,9 @@ class Emitter:
             values = "".join(f"v{copied[i]}, " for i in some)
             self.lines.append(f"copy_all([{targets}], [{values}])")
 
-    def _dead_after(self, units: Sequence[Unit], kept: Collection[int]) -> dict[int, list[int]]:
+    def _dead_after(
+        self, units: Sequence[ScheduledUnit], kept: Collection[int]
+    ) -> dict[int, list[int]]:
         """By position of a unit, the values that it is the last to read (-1: inputs that nobody
         reads). Outputs of the graph, and what is kept, are never freed."""
         last: dict[int, int] = dict.fromkeys(self.captured.graph.inputs, -1)
@@ -179,14 +183,14 @@ class Emitter:
         self.names[name] = value
         return name
 
-    def _callable(self, unit: Unit, name: str) -> None:
+    def _callable(self, unit: ScheduledUnit, name: str) -> None:
         results = ", ".join(self._result(o) for o in unit.outputs)
         inputs = ", ".join(f"v{i}" for i in unit.inputs)
         self.lines.append(f"{results}, = {name}([{inputs}])")
         for node in unit.outputs:
             self._match(node)
 
-    def _calls(self, unit: Unit, graph: Graph, copy: Kernels | None = None) -> None:
+    def _calls(self, unit: ScheduledUnit, graph: Graph, copy: EmittedKernels | None = None) -> None:
         """The calls of a graph that stands for the group. Which strides they give is the library's
         choice: where they are not the captured ones the result is copied. copy: by these kernels,
         where the strides are known to be others."""
@@ -228,7 +232,7 @@ class Emitter:
         self._defined.add(node)
         return f"v{node}"
 
-    def _launch(self, inputs: list[str], outputs: Sequence[int], how: Kernels) -> None:
+    def _launch(self, inputs: list[str], outputs: Sequence[int], how: EmittedKernels) -> None:
         nodes = self.captured.graph.nodes
         variables: dict[str, list[str]] = {"in": inputs, "out": [], "tmp": []}
         for node in outputs:

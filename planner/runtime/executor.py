@@ -19,22 +19,22 @@ from ..graph.graph import Graph, kernel_key
 from ..groups.group import Subgraph, subgraph
 from ..groups.unwritten import places
 from ..lower import lower
-from ..lowerings.base import Boxed, Built, Call, Copied, GroupSite, program_of
+from ..lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, program_of
 from ..lowerings.inductor import compile_group
 from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
 from .compile import interpreted
-from .emit import Emitter, Ending, How, Kernels
+from .emit import EmittedKernels, Emitter, Ending, How
 from .launch import Launcher
 from .layout import match
 from .modules import captured_of
 from .phases import phase
 from .profiled import is_profiled, label, within_range
-from .schedule import Unit, schedule
+from .schedule import ScheduledUnit, schedule
 from .substitutes import Substitutes
 
 Lower = Callable[..., Program | Refusal]
-Load = Callable[..., Launcher]
+LoadLauncher = Callable[..., Launcher]
 Made = tuple[Built, list[Launcher]]
 """What runs a group, and its kernels if it has any."""
 
@@ -68,7 +68,7 @@ class Executor:
         *,
         guard: bool = False,
         lower: Lower = lower,
-        load: Load = Launcher,
+        load: LoadLauncher = Launcher,
         substitutes: Substitutes | None = None,
         within: bool = False,
         updates: bool = False,
@@ -87,7 +87,7 @@ class Executor:
         if self._early:
             made = self._beginning(order, made)
         names = self._names()
-        groups: dict[int, Kernels | Graph | Ending | str] = {}
+        groups: dict[int, EmittedKernels | Graph | Ending | str] = {}
         launchers: list[Launcher] = []
         others = 0
         for i, (built, added) in sorted(made.items()):
@@ -95,14 +95,14 @@ class Executor:
             self._owners += [i] * len(added)
             launchers += added
             match built:
-                case Call() as call:
+                case GroupCall() as call:
                     names[f"g{i}"] = call.run
                     groups[i] = f"g{i}"
                     others += call.kernels
                 case Program() as program:
-                    groups[i] = Kernels(program, own)
+                    groups[i] = EmittedKernels(program, own)
                 case Copied(calls=calls, copy=copy):
-                    groups[i] = Ending(calls, Kernels(copy, own))
+                    groups[i] = Ending(calls, EmittedKernels(copy, own))
                 case Graph() as calls:
                     groups[i] = calls
         self.launchers = tuple(launchers)
@@ -155,14 +155,14 @@ class Executor:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
 
-    def _made(self) -> tuple[tuple[Unit, ...], dict[int, Made]]:
+    def _made(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
         """The order in which the plan's groups and other nodes run, and what runs the groups."""
         made: dict[int, Made] = {}
         while True:
             plan = self.plan
             own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
             parts = {i: _part(self.captured, group) for i, group in own.items()}
-            units = {i: Unit(i, p.inputs, p.outputs) for i, p in parts.items()}
+            units = {i: ScheduledUnit(i, p.inputs, p.outputs) for i, p in parts.items()}
             order = schedule(self.captured, units)
             used = sorted({u.group for u in order if u.group is not None})
             for i in used:
@@ -174,7 +174,9 @@ class Executor:
             if all(i in made for i in used):
                 return order, {i: made[i] for i in used}
 
-    def _beginning(self, order: Sequence[Unit], made: Mapping[int, Made]) -> dict[int, Made]:
+    def _beginning(
+        self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]
+    ) -> dict[int, Made]:
         """The same with the first kernel of ours launched plainly: when it begins, whatever wrote
         the inputs before has ended. So those after it may read them before they wait."""
         found = dict(made)

@@ -17,7 +17,7 @@ from ..graph.graph import INPUT
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ScheduledUnit:
     """What runs in one go: a group (`group` is its index in the plan) or one node by ATen
     (`group` is None). inputs, outputs: node ids."""
 
@@ -26,7 +26,7 @@ class Unit:
     outputs: tuple[int, ...]
 
 
-def schedule(captured: Captured, groups: Mapping[int, Unit]) -> tuple[Unit, ...]:
+def schedule(captured: Captured, groups: Mapping[int, ScheduledUnit]) -> tuple[ScheduledUnit, ...]:
     """The units that the graph's outputs and its side effects need, in an order that can run.
 
     A value that no group gives is computed by ATen. Raises PlanError when groups wait for each
@@ -36,7 +36,7 @@ def schedule(captured: Captured, groups: Mapping[int, Unit]) -> tuple[Unit, ...]
     producer = {node: unit for unit in reversed([*groups.values()]) for node in unit.outputs}
     effects = tuple(i for i, n in enumerate(captured.fx_nodes) if _mutated(n) is not None)
     needed = _needed(captured, producer, effects)
-    units: list[Unit] = list(dict.fromkeys(needed.values()))
+    units: list[ScheduledUnit] = list(dict.fromkeys(needed.values()))
     number = {unit: i for i, unit in enumerate(units)}
     before: list[set[int]] = [set() for _ in units]
     for unit in units:
@@ -50,23 +50,23 @@ def schedule(captured: Captured, groups: Mapping[int, Unit]) -> tuple[Unit, ...]
 
 
 def _needed(
-    captured: Captured, producer: Mapping[int, Unit], effects: Sequence[int]
-) -> dict[int, Unit]:
+    captured: Captured, producer: Mapping[int, ScheduledUnit], effects: Sequence[int]
+) -> dict[int, ScheduledUnit]:
     """Node id to the unit that computes it, for every value that must exist."""
     nodes = captured.graph.nodes
-    needed: dict[int, Unit] = {}
+    needed: dict[int, ScheduledUnit] = {}
     stack = [o for o in captured.graph.outputs if o is not None] + list(effects)
     while stack:
         i = stack.pop()
         if i in needed or nodes[i].op == INPUT:
             continue
-        unit = producer.get(i) or Unit(None, nodes[i].inputs, (i,))
+        unit = producer.get(i) or ScheduledUnit(None, nodes[i].inputs, (i,))
         needed.update({o: unit for o in unit.outputs if producer.get(o, unit) is unit})
         stack.extend(unit.inputs)
     return needed
 
 
-def in_order(units: Sequence[Unit], before: Sequence[set[int]]) -> list[int]:
+def in_order(units: Sequence[ScheduledUnit], before: Sequence[set[int]]) -> list[int]:
     """The places of units so that each comes after those `before` it, and among those that can run
     the one that stands first in the graph. Raises PlanError when units wait for each other."""
     after: list[list[int]] = [[] for _ in units]
@@ -108,8 +108,8 @@ def _mutated(node: fx.Node) -> tuple[fx.Node, ...] | None:
 
 
 def _effect_order(
-    captured: Captured, needed: Mapping[int, Unit], effects: Sequence[int]
-) -> Iterator[tuple[Unit, Unit]]:
+    captured: Captured, needed: Mapping[int, ScheduledUnit], effects: Sequence[int]
+) -> Iterator[tuple[ScheduledUnit, ScheduledUnit]]:
     """Reads of a value stay on their side of a write to it, and effects in their order."""
     number = {node: i for i, node in enumerate(captured.fx_nodes)}
     for first, second in pairwise(effects):

@@ -29,7 +29,7 @@ from ..values.values import Fold
 from .layouts import LARGEST_TILE, schedules_of
 from .points import WARPS, block_sizes, dot_sides, loose, points
 
-Value = str | int | bool
+ParameterValue = str | int | bool
 _Judged = tuple[Config, Cost]
 
 _STAGES = (1, 3)
@@ -63,7 +63,7 @@ class Dimension:
     """One number to choose; `layouts` are those in which it has a meaning."""
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[ParameterValue, ...]
     layouts: frozenset[str]
 
 
@@ -120,7 +120,7 @@ class Space:
     def _has_tiles_ahead(self) -> bool:
         return not any(d.name == "group" for d in self.dimensions)
 
-    def choice(self, config: Config) -> dict[str, Value]:
+    def choice(self, config: Config) -> dict[str, ParameterValue]:
         """The choice that gives a config; inverse of `config`."""
         return {
             "layout": config.layout.name,
@@ -277,11 +277,15 @@ class Space:
         by_dots = bool(dot_sides(first.nest))
         # Streams of a matrix: their blocks differ more than their warps do.
         streams = few and bool(first.nest.contractions) and not by_dots
-        known: dict[int, list[dict[str, Value]]] = {}
+        known: dict[int, list[dict[str, ParameterValue]]] = {}
         for number, (warps, chosen) in enumerate(points(first.nest)):
             if streams and warps not in _STREAM_WARPS:
                 continue
-            rest: dict[str, Value] = {"num_warps": warps, "num_stages": 1, "eviction": "none"}
+            rest: dict[str, ParameterValue] = {
+                "num_warps": warps,
+                "num_stages": 1,
+                "eviction": "none",
+            }
             if warps not in known:
                 known[warps] = self._following([k.nest for k in later], warps, 1 if few else _TRIED)
             for following in known[warps][: _VARIED if number < _FIRST else 1]:
@@ -293,7 +297,7 @@ class Space:
                 if not few and layout.holds:
                     yield from self._ahead(first.nest, one)
 
-    def _ahead(self, nest: Nest, one: dict[str, Value]) -> Iterator[Config]:
+    def _ahead(self, nest: Nest, one: dict[str, ParameterValue]) -> Iterator[Config]:
         """The same by few programs that load their next tiles while they work on one, where a fold
         makes them wait and tiles are so large that an SM has room for few."""
         if not self._has_tiles_ahead or not any(isinstance(v.kind, Fold) for v in nest.values):
@@ -309,13 +313,15 @@ class Space:
                 if count > 2 * programs:
                     yield self.config(one | {"programs": programs})
 
-    def _following(self, nests: list[Nest], warps: int, tried: int) -> list[dict[str, Value]]:
+    def _following(
+        self, nests: list[Nest], warps: int, tried: int
+    ) -> list[dict[str, ParameterValue]]:
         """Blocks of the later kernels of a split, the best by the model first: those of each that
         are best, then their next best together. tried: points of each that the model judges."""
-        best: list[list[dict[str, Value]]] = []
+        best: list[list[dict[str, ParameterValue]]] = []
         for nest in nests:
             usual = itertools.islice((b for w, b in points(nest) if w == warps), tried)
-            found: list[tuple[float, dict[str, Value]]] = []
+            found: list[tuple[float, dict[str, ParameterValue]]] = []
             for blocks in usual:
                 config = Config(tuple(blocks.items()), num_warps=warps, num_stages=1)
                 refused = tried > 1 and _hopeless(nest, config, self.device)
@@ -323,7 +329,7 @@ class Space:
                     seconds = estimate(nest, config, self.device).seconds if tried > 1 else 0.0
                     found.append((seconds, dict(blocks)))
             found.sort(key=lambda item: item[0])
-            alone: dict[str, Value] = {a.name: 1 for a in loose(nest)}
+            alone: dict[str, ParameterValue] = {a.name: 1 for a in loose(nest)}
             best.append([blocks for _, blocks in found[:_VARIED]] or [alone])
         count = max((len(each) for each in best), default=1)
         return [
@@ -331,7 +337,7 @@ class Space:
             for place in range(count)
         ]
 
-    def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, Value]]:
+    def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, ParameterValue]]:
         """How a kernel with matrix products of some tiles is run, the usual ways first; or only
         those."""
         held, nested = layout.holds, layout.is_nested
@@ -339,7 +345,7 @@ class Space:
         for access, stages in itertools.product(
             kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]
         ):
-            one: dict[str, Value] = {"num_stages": stages, "group": 8, "access": access}
+            one: dict[str, ParameterValue] = {"num_stages": stages, "group": 8, "access": access}
             yield one | {"flatten": nested}
             if not few and not held and not nested and stages == _DOT_STAGES[0]:
                 yield one | {"programs": self.device.sm_count}

@@ -26,7 +26,7 @@ from ..graph.op import Op
 from ..graph.ops import MAX, MIN
 from ..values.values import Fold, Value, Values
 from .move_behind_reduce import lift, pick
-from .products import Base, Factor, combined, product
+from .products import ExponentBase, Factor, combined, product
 from .rewriting import Rewriting, unless_zero
 from .welford import follow_mean
 
@@ -40,7 +40,7 @@ class Correction:
     maximum and positive for a minimum, so that H never grows and is 0 where x was infinite."""
 
     exponent: tuple[tuple[float, int], ...]
-    base: Base = "e"
+    base: ExponentBase = "e"
 
 
 @dataclass(frozen=True, slots=True)

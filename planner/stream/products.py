@@ -16,7 +16,7 @@ from ..graph.ops import MAX
 from ..values.values import Compute, Fold, Value, compute
 from .rewriting import Rewriting
 
-Base = OneOf["e", "2"]
+ExponentBase = OneOf["e", "2"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Product:
     kept: int | None
     moved: tuple[Factor, ...] = ()
     exponent: Mapping[int, float] = field(default_factory=dict)
-    base: Base = "e"
+    base: ExponentBase = "e"
     masked: bool = False
 
 
@@ -149,7 +149,7 @@ def _exponential(work: Rewriting, own: Value, kind: Compute) -> Product:
     form = _linear(work, argument.node)
     others = {x: c for x, c in form.items() if work.waits(x) and not work.is_extremum(x)}
     extrema = {x: c for x, c in form.items() if work.is_extremum(x)}
-    base: Base = "e" if kind.op is Op.EXP else "2"
+    base: ExponentBase = "e" if kind.op is Op.EXP else "2"
     for swap in _swaps(work, extrema, others):
         follows = dict(extrema)
         for x, instead in swap.items():

@@ -57,7 +57,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SplitKernels:
     """The kernels in order, and the types of the temporaries between them. early: whether the first
     kernel writes outputs of the whole."""
 
@@ -66,7 +66,7 @@ class Parts:
     early: bool
 
 
-def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
+def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitKernels:
     """The values with their longest reduction in `parts`. early: outputs that need no such fold are
     written by the first kernel. Raises Refused where it cannot be cut."""
     if any(output.part is not None for output in values.outputs):
@@ -78,7 +78,9 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> Parts:
         raise Refused("split", "no reduction is large enough to be cut")
     wholes, divided = _divided(values, over, parts)
     derived = derive(values, frozenset(over))
-    builder = _Builder(derived.values, derived.corrections, frozenset(over), wholes, divided, parts)
+    builder = _SplitBuilder(
+        derived.values, derived.corrections, frozenset(over), wholes, divided, parts
+    )
     builder.first_temporary = first_temporary
     if early:
         builder.early = builder.independent()
@@ -128,7 +130,7 @@ def _longest(values: Values) -> Factors:
 
 
 @dataclass(slots=True)
-class _Builder:
+class _SplitBuilder:
     values: Values
     corrections: Mapping[int, Correction]
     over: frozenset[int]
@@ -160,7 +162,7 @@ class _Builder:
         """The factors that number the parts where they are worked on."""
         return (*self.wholes, self.part)
 
-    def build(self) -> Parts:
+    def build(self) -> SplitKernels:
         passes = self._passes()
         phases = []
         for number in range(1, max(passes.values()) + 1):
@@ -171,7 +173,7 @@ class _Builder:
         outputs = [replace(o, index=i, value=last.value(o.value)) for i, o in enumerate(rest)]
         written: list[tuple[Written, int]] = [("out", o.index) for o in rest]
         phases.append(Phase(last.finish(outputs), tuple(written)))
-        return Parts(tuple(phases), tuple(self.temporaries), bool(self.early))
+        return SplitKernels(tuple(phases), tuple(self.temporaries), bool(self.early))
 
     def independent(self) -> tuple[Output, ...]:
         """The outputs that need no fold that is cut."""
@@ -258,7 +260,7 @@ class _Copy:
     """The values of one kernel: folds of earlier passes read from their parts, those under way
     over one part only."""
 
-    builder: _Builder
+    builder: _SplitBuilder
     divide: bool
     under_way: frozenset[int] = frozenset()
     made: list[Value] = field(default_factory=list)

@@ -22,7 +22,7 @@ MOST_LANES = 2**20
 LEAST_MMA = 16
 """The least size of each side of an mma."""
 
-Dims = tuple[int, ...]
+TileDims = tuple[int, ...]
 """The tile axes that are dimensions of a value, in order."""
 
 
@@ -111,7 +111,7 @@ class Blocks:
         sizes = tuple(size if a == axis else b for a, b in enumerate(self.sizes))
         return replace(self, sizes=sizes, steps=sizes)
 
-    def dims(self, axes: Iterable[int]) -> Dims:
+    def dims(self, axes: Iterable[int]) -> TileDims:
         """The axes among these that are dimensions of a tile."""
         return tuple(sorted(a for a in set(axes) if self.sizes[a] > 1))
 

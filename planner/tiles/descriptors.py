@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..graph.dtypes import itemsize
 from ..graph.sizes import divisor_of
 from ..nests.linear_forms import Access, Term
-from .blocks import Blocks, Dims
+from .blocks import Blocks, TileDims
 
 _ALIGNED = 16  # bytes
 LONGEST = 256  # elements of a block along one dimension
@@ -44,7 +44,7 @@ class Described:
         return self.rows > self.columns
 
 
-def described(blocks: Blocks, access: Access, dims: Dims) -> Described | None:
+def described(blocks: Blocks, access: Access, dims: TileDims) -> Described | None:
     """How a descriptor makes an access of these dimensions; None where it cannot."""
     terms = access.offset.terms
     plain = {t.axis: t for t in terms if t.axis in dims and t.div == 1 and not t.mod}

@@ -1,7 +1,7 @@
 """The instructions of a tile program: what a kernel does with its tiles.
 
-An instruction has the number of a value. `Load` and `Compute` have the names of the values they
-are for, `values.Load` and `values.Compute`: those say what is computed, these when and how.
+An instruction has the number of a value. `values.Load` and `values.Compute` say what is computed;
+`TileLoad` and `TileCompute` say when and how.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TilePlace(Enum):
     """Mma operands read it, and others in registers too."""
 
 
-class Unit(Enum):
+class MmaUnit(Enum):
     """What multiplies the tiles of an mma."""
 
     WARPGROUP = "warpgroup"
@@ -63,7 +63,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TileLoad:
     """Read the tile of a loaded value."""
 
     value: int
@@ -84,7 +84,7 @@ class SelectedLoad:
     """Read the tile of a choice: each element from the tensor of the piece that has it."""
 
     value: int
-    pieces: tuple[Load, ...]
+    pieces: tuple[TileLoad, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class Prefetch:
     """Elements of a line."""
 
 
-Head = tuple[LaunchNext | Load | SelectedLoad | Prefetch | Wait, ...]
+Head = tuple[LaunchNext | TileLoad | SelectedLoad | Prefetch | Wait, ...]
 """What stands before all else: the wait, and what is loaded or prefetched before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class TileCompute:
     """Evaluate a value that is no load and no reduction."""
 
     value: int
@@ -159,10 +159,10 @@ class Mma:
         return max(self.m, self.n)
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> MmaUnit:
         if self.ieee:
-            return Unit.FMA
-        return Unit.WARPGROUP if self.suits_warpgroup else Unit.WARP
+            return MmaUnit.FMA
+        return MmaUnit.WARPGROUP if self.suits_warpgroup else MmaUnit.WARP
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Welford:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class TileScan:
     """Combine each element of a tile with all before it along an axis."""
 
     value: int
@@ -214,7 +214,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class TileStore:
     """Write the tile of an output."""
 
     output: int
@@ -225,7 +225,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class TileLoop:
     """Walk a tile axis in blocks."""
 
     axis: int
@@ -247,7 +247,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EpilogueSubtiles:
     """An epilogue over one part of the tile's columns after another."""
 
     axis: int
@@ -258,22 +258,22 @@ class Parts:
     blocks: Blocks
 
 
-Evaluation = Load | SelectedLoad | Compute | Mma | OnesMma | Reduce | Welford | Scan
+Evaluation = TileLoad | SelectedLoad | TileCompute | Mma | OnesMma | Reduce | Welford | TileScan
 """An instruction that gives a value."""
-Instruction = Evaluation | Store | Loop | Parts
-Reduction = Mma | OnesMma | Reduce | Welford
+Instruction = Evaluation | TileStore | TileLoop | EpilogueSubtiles
+TileReduction = Mma | OnesMma | Reduce | Welford
 REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 Body = tuple[Instruction, ...]
-Loops = tuple[Loop, ...]
+Loops = tuple[TileLoop, ...]
 Change = Callable[[Instruction, Loops, Blocks], Instruction]
 """From an instruction, the loops around it and the blocks there to what takes its place."""
 
 
-def loads_of(each: Instruction | LaunchNext | Prefetch | Wait) -> tuple[Load, ...]:
+def loads_of(each: Instruction | LaunchNext | Prefetch | Wait) -> tuple[TileLoad, ...]:
     """The loads that an instruction is: itself, one for each tensor that it may read, or none."""
     if isinstance(each, SelectedLoad):
         return each.pieces
-    return (each,) if isinstance(each, Load) else ()
+    return (each,) if isinstance(each, TileLoad) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,22 +10,22 @@ from .blocks import Blocks
 from .descriptors import Described
 from .instructions import (
     Body,
-    Compute,
+    EpilogueSubtiles,
     Grid,
     Head,
     Instruction,
     LaunchNext,
-    Load,
-    Loop,
     Mma,
     OnesMma,
-    Parts,
     Prefetch,
     Reduce,
-    Scan,
     SelectedLoad,
-    Store,
+    TileCompute,
+    TileLoad,
+    TileLoop,
     TilePlace,
+    TileScan,
+    TileStore,
     Welford,
 )
 
@@ -40,7 +40,7 @@ def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | Non
     lines += [] if grid is None else [_grid(grid)]
     told = _Listing(nest, blocks)
     for each in head:
-        if isinstance(each, (Load, SelectedLoad)):
+        if isinstance(each, (TileLoad, SelectedLoad)):
             lines += told.lines((each,), "")
         elif isinstance(each, Prefetch):
             name = nest.axes[each.axis].name
@@ -58,27 +58,27 @@ class _Listing:
     def lines(self, body: Body, indent: str) -> Iterator[str]:
         for each in body:
             match each:
-                case Loop(axis=axis, body=inner):
+                case TileLoop(axis=axis, body=inner):
                     yield indent + self._loop(each)
                     before, self.blocks = self.blocks, each.blocks or self.blocks
                     yield from self.lines(inner, indent + "  ")
                     self.blocks = before
                     for values in each.combined:
                         yield f"{indent}combine lanes of {_names(values)}"
-                case Parts(axis=axis, values=values, bodies=bodies):
+                case EpilogueSubtiles(axis=axis, values=values, bodies=bodies):
                     name = self.nest.axes[axis].name
                     before, self.blocks = self.blocks, each.blocks
                     for number, part in enumerate(bodies):
                         yield f"{indent}part {number} of {name}, of {_names(values)}"
                         yield from self.lines(part, indent + "  ")
                     self.blocks = before
-                case Store(output=output):
+                case TileStore(output=output):
                     value = self.nest.outputs[output].value
                     yield f"{indent}store output {output} <- v{value}{_access(each)}"
                 case _:
                     yield indent + self._evaluation(each)
 
-    def _loop(self, loop: Loop) -> str:
+    def _loop(self, loop: TileLoop) -> str:
         words = [f"loop {self.nest.axes[loop.axis].name}"]
         words += ["backwards"] * loop.reverse
         words += [f"{loop.stages} stages"] * (loop.stages > 1) + ["flattened"] * loop.flatten
@@ -88,7 +88,7 @@ class _Listing:
         return ", ".join([*words, *["by lane"] * (loop.by_lane and bool(loop.carries))])
 
     def _evaluation(self, each: Instruction) -> str:
-        assert not isinstance(each, (Store, Loop, Parts))
+        assert not isinstance(each, (TileStore, TileLoop, EpilogueSubtiles))
         value = each.value
         dims = self.blocks.dims(self.nest.live[value])
         shape = f" [{' '.join(str(self.blocks.sizes[d]) for d in dims)}]" if dims else ""
@@ -98,14 +98,14 @@ class _Listing:
 
     def _what(self, each: Instruction) -> str:
         match each:
-            case Load(input=number, access=access, place=place, twice=twice):
+            case TileLoad(input=number, access=access, place=place, twice=twice):
                 at = _names(tuple(at.value for at in access.at))
                 words = [f"load in{number}", *[f"at {at}"] * bool(at)]
                 words += [f"to {place.value}"] * (place is not TilePlace.REGISTERS)
                 return " ".join([*words, *["twice"] * twice]) + _access(each)
             case SelectedLoad(pieces=pieces):
                 return f"load {' or '.join(f'in{piece.input}' for piece in pieces)}"
-            case Compute(value=value, rounded=rounded):
+            case TileCompute(value=value, rounded=rounded):
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
                 return f"{name.lower()} {reads}".rstrip() + ", rounded" * rounded
@@ -125,7 +125,7 @@ class _Listing:
             case Welford(value=value):
                 fold = self.nest.fold(value)
                 return f"welford v{fold.source} about v{fold.about}"
-            case Scan(value=value):
+            case TileScan(value=value):
                 words = [f"scan {_names(self.nest.values[value].reads)}"]
                 words += ["backwards"] * each.reverse + ["carried"] * each.carried
                 return ", ".join(words)
@@ -141,7 +141,7 @@ def _grid(grid: Grid) -> str:
     return ", ".join([*words, *["backwards"] * grid.reverse])
 
 
-def _access(each: Load | Store) -> str:
+def _access(each: TileLoad | TileStore) -> str:
     rows = {"aligned": ", whole vectors", "apart": ", apart"}.get(each.rows, "")
     return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 

@@ -20,16 +20,16 @@ from .instructions import (
     REDUCTIONS,
     Body,
     Change,
+    EpilogueSubtiles,
     Evaluation,
     Grid,
     Head,
     Instruction,
-    Loop,
     Loops,
     Mma,
-    Parts,
-    Reduction,
-    Store,
+    TileLoop,
+    TileReduction,
+    TileStore,
 )
 from .listing import listing
 
@@ -72,7 +72,7 @@ class TileProgram:
         return _evaluated(self.body)
 
     @property
-    def reductions(self) -> Mapping[int, Reduction]:
+    def reductions(self) -> Mapping[int, TileReduction]:
         """By value, the instructions that reduce."""
         return _reductions(self.body)
 
@@ -118,9 +118,9 @@ def walk(body: Body, around: Loops = ()) -> Iterator[tuple[Instruction, Loops]]:
     """The instructions of a body; see `TileProgram.walk`."""
     for each in body:
         match each:
-            case Loop(body=inner):
+            case TileLoop(body=inner):
                 yield from walk(inner, (*around, each))
-            case Parts(bodies=bodies):
+            case EpilogueSubtiles(bodies=bodies):
                 yield from walk(bodies[0], around)
             case _:
                 yield each, around
@@ -136,10 +136,10 @@ def _rewritten(body: Body, change: Change, around: Loops, blocks: Blocks) -> Bod
     found: list[Instruction] = []
     for each in body:
         new = each
-        if isinstance(each, Loop):
+        if isinstance(each, TileLoop):
             inner = _rewritten(each.body, change, (*around, each), each.blocks or blocks)
             new = each if inner is each.body else replace(each, body=inner)
-        elif isinstance(each, Parts):
+        elif isinstance(each, EpilogueSubtiles):
             bodies = tuple(_rewritten(part, change, around, each.blocks) for part in each.bodies)
             same = all(a is b for a, b in zip(bodies, each.bodies, strict=True))
             new = each if same else replace(each, bodies=bodies)
@@ -178,11 +178,15 @@ def _walked(body: Body) -> tuple[tuple[Instruction, Loops], ...]:
 @by_identity(256)
 def _evaluated(body: Body) -> tuple[tuple[Evaluation, Loops], ...]:
     every = _walked(body)
-    return tuple((i, loops) for i, loops in every if not isinstance(i, (Store, Loop, Parts)))
+    return tuple(
+        (i, loops)
+        for i, loops in every
+        if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles))
+    )
 
 
 @by_identity(256)
-def _reductions(body: Body) -> dict[int, Reduction]:
+def _reductions(body: Body) -> dict[int, TileReduction]:
     steps = (each for each, _ in _evaluated(body))
     return {s.value: s for s in steps if isinstance(s, REDUCTIONS)}
 

@@ -12,16 +12,16 @@ from .blocks import LEAST_MMA
 from .instructions import (
     REDUCTIONS,
     Body,
+    EpilogueSubtiles,
     Evaluation,
-    Load,
-    Loop,
     Mma,
     OnesMma,
-    Parts,
     Reduce,
     SelectedLoad,
-    Store,
+    TileLoad,
+    TileLoop,
     TilePlace,
+    TileStore,
 )
 from .program import TileProgram
 
@@ -35,7 +35,7 @@ def verify(program: TileProgram) -> None:
 
 def _problems(program: TileProgram) -> Iterator[str]:
     checker = _Checker(program)
-    early = tuple(each for each in program.head if isinstance(each, (Load, SelectedLoad)))
+    early = tuple(each for each in program.head if isinstance(each, (TileLoad, SelectedLoad)))
     done = set[int]()
     yield from checker.body(early, done, set())
     yield from checker.body(program.body, done, set())
@@ -43,7 +43,9 @@ def _problems(program: TileProgram) -> Iterator[str]:
     stored = set(checker.stored)
     if stored != wanted:
         yield f"outputs {sorted(wanted ^ stored)} are stored never, or are none"
-    most = max((len(each.bodies) for each in program.body if isinstance(each, Parts)), default=1)
+    most = max(
+        (len(each.bodies) for each in program.body if isinstance(each, EpilogueSubtiles)), default=1
+    )
     for output, times in checker.stored.items():
         if times not in (1, most):
             yield f"output {output} is stored {times} times"
@@ -60,14 +62,14 @@ class _Checker:
         of loops around that their correction lets be read under way."""
         for each in body:
             match each:
-                case Loop():
+                case TileLoop():
                     yield from self._loop(each, done, moving)
-                case Parts(bodies=bodies, values=values):
+                case EpilogueSubtiles(bodies=bodies, values=values):
                     if not done.issuperset(values):
                         yield "an epilogue in parts cuts what is not there yet"
                     for part in bodies:
                         yield from self.body(part, done, moving)
-                case Store(output=output):
+                case TileStore(output=output):
                     self.stored[output] += 1
                     yield from self._rows(each)
                     if self.nest.outputs[output].value not in done:
@@ -75,12 +77,12 @@ class _Checker:
                 case _:
                     yield from self._evaluation(each, done, moving)
 
-    def _loop(self, loop: Loop, done: set[int], moving: set[int]) -> Iterator[str]:
+    def _loop(self, loop: TileLoop, done: set[int], moving: set[int]) -> Iterator[str]:
         name = self.nest.axes[loop.axis].name
         taken = [i.value for i in loop.body if isinstance(i, REDUCTIONS) and i.carried]
         if sorted(taken) != sorted(loop.carries):
             yield f"the loop over {name} carries {loop.carries}, but takes {taken} in"
-        if loop.stages > 1 and any(isinstance(each, Loop) for each in loop.body):
+        if loop.stages > 1 and any(isinstance(each, TileLoop) for each in loop.body):
             yield f"the loop over {name} is pipelined with a loop inside it"
         combined = [value for values in loop.combined for value in values]
         if loop.combined and sorted(combined) != sorted(loop.carries):
@@ -103,9 +105,13 @@ class _Checker:
                 yield f"the mma v{each.value} has sides of {sizes}"
         if isinstance(each, OnesMma) and not self._is_operand(each.source):
             yield f"v{each.source} is summed by ones, but others read it in registers"
-        if isinstance(each, Load):
+        if isinstance(each, TileLoad):
             yield from self._rows(each)
-        if isinstance(each, Load) and each.via is not None and each.place is not TilePlace.SHARED:
+        if (
+            isinstance(each, TileLoad)
+            and each.via is not None
+            and each.place is not TilePlace.SHARED
+        ):
             yield f"v{each.value} is copied in bulk to {each.place.value}"
         if not isinstance(each, REDUCTIONS) or not each.carried:
             done.update(own)
@@ -115,7 +121,7 @@ class _Checker:
         if isinstance(each, Reduce) and each.followed:
             done.add(each.value)
 
-    def _rows(self, each: Load | Store) -> Iterator[str]:
+    def _rows(self, each: TileLoad | TileStore) -> Iterator[str]:
         blocks = self.program.blocks
         rows = blocks.aligned
         if each.rows == "aligned" and (rows is None or not is_aligned(each.access, rows, blocks)):
@@ -124,5 +130,5 @@ class _Checker:
             yield "rows are accessed by lanes and copied in bulk"
 
     def _is_operand(self, value: int) -> bool:
-        loads = (i for i, _ in self.program.walk() if isinstance(i, Load) and i.value == value)
+        loads = (i for i, _ in self.program.walk() if isinstance(i, TileLoad) and i.value == value)
         return all(load.place is not TilePlace.BOTH for load in loads)

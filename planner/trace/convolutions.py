@@ -17,7 +17,7 @@ from ..graph.graph import Arg, Node, Ref
 from ..graph.op import Op
 from ..graph.ops import bound
 from ..values.values import Choice, Dims, Literal, Load, Window, Windows, compute
-from .views import Found, Reader, Reading
+from .views import Reader, TracedValue, TraceSteps
 from .windows import hits
 
 MOST_TAPS = 64
@@ -28,8 +28,8 @@ MOST_BESIDE = 8
 
 
 def combined(
-    reader: Reader, op: Op, left: Found, right: Arg, right_dims: Dims, node: Node
-) -> Found:
+    reader: Reader, op: Op, left: TracedValue, right: Arg, right_dims: Dims, node: Node
+) -> TracedValue:
     """An operation that is part of a node, with a value or a number on its right."""
     assert node.type is not None
     dims = _united(reader, left[1], right_dims)
@@ -47,7 +47,7 @@ def _united(reader: Reader, left: Dims, right: Dims) -> Dims:
     return tuple(found)
 
 
-def depthwise(reader: Reader, node: Node, windows: Windows) -> Reading:
+def depthwise(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
     """The sum over all taps, in the dtype of registers."""
     named = bound(node)
     image, weight, bias = named["input"], named["weight"], named["bias"]
@@ -60,7 +60,7 @@ def depthwise(reader: Reader, node: Node, windows: Windows) -> Reading:
     if math.prod(kernel) > MOST_TAPS:
         raise Refused("size", f"{node.name} has more than {MOST_TAPS} taps")
     batch, channel = windows[:2]
-    total: Found | None = None
+    total: TracedValue | None = None
     for tap in itertools.product(*map(range, kernel)):
         seen = _seen(node, tap, windows)
         inside = [hits(w, 0, n) for w, n in zip(seen, sizes, strict=True)]
@@ -84,7 +84,9 @@ def depthwise(reader: Reader, node: Node, windows: Windows) -> Reading:
     return total
 
 
-def _taken_in(reader: Reader, total: Found, pixel: Found, weight: Found, node: Node) -> Found:
+def _taken_in(
+    reader: Reader, total: TracedValue, pixel: TracedValue, weight: TracedValue, node: Node
+) -> TracedValue:
     """The sum so far with one tap more."""
     assert node.type is not None
     dims = _united(reader, _united(reader, total[1], pixel[1]), weight[1])
@@ -117,11 +119,11 @@ def _number(given: Arg, place: int) -> int:
 
 def _padded(
     reader: Reader,
-    pixel: Found,
+    pixel: TracedValue,
     inside: Sequence[tuple[int, int]],
     seen: Sequence[Window],
     node: Node,
-) -> Found:
+) -> TracedValue:
     """With 0 in the padding, which a load gives there by itself. inside: of the windows."""
     value, dims = pixel
     own = reader.values[value]

@@ -19,7 +19,7 @@ from ..graph.ops import Lookup, bound
 from ..values.axes import Factors
 from ..values.values import At, Dims, Load, LoadDim, Windows, compute
 from .strided_views import strided
-from .views import Found, Reader, Reading, Request, load_dims
+from .views import Reader, Request, TracedValue, TraceSteps, load_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Picks:
     first: int | None
 
 
-def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
+def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
     """The load of a lookup, and the dimensions of its result. Raises Refused where the source is
     computed by the same kernel, or the index is no integer."""
     picks = _picks(reader, node, row)
@@ -64,7 +64,7 @@ def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading
     return reader.add(kind, dims, dtype, node)
 
 
-def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> Reading:
+def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
     """The dimensions of a lookup, its source being read as a whole. Raises Refused where a part
     of an axis of the result asks for another part of the source."""
     picks = _picks(reader, node, row)
@@ -108,7 +108,7 @@ def _picks(reader: Reader, node: Node, row: Lookup) -> _Picks:
 
 def _index(
     reader: Reader, node: Node, picks: _Picks, windows: Windows
-) -> Generator[Request, Found, tuple[list[int], Dims]]:
+) -> Generator[Request, TracedValue, tuple[list[int], Dims]]:
     """The values of the indices, and their common dimensions."""
     nodes = [reader.group.nodes[i] for _, i in picks.indices]
     if any(n.type is None or n.type.dtype not in INDICES for n in nodes):

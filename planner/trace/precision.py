@@ -14,10 +14,10 @@ from ..graph.op import Op
 from ..graph.ops import (
     Cast,
     Contraction,
+    Cumulative,
     Depthwise,
     Pointwise,
     Reduction,
-    Scan,
     View,
     bound,
     op_of,
@@ -26,7 +26,7 @@ from ..graph.ops import (
 from ..graph.sizes import plain
 from ..graph.texts import operands_of
 
-_ROUNDED = (Pointwise, Cast, Reduction, Scan, Contraction)
+_ROUNDED = (Pointwise, Cast, Reduction, Cumulative, Contraction)
 _KINDS = {
     "default": Kind.DEFAULT,
     "float": Kind.INT_TO_FLOAT,
@@ -81,7 +81,7 @@ def rounds(group: Graph, node: Node) -> bool:
         return isinstance(row(node), Cast)  # Triton's own conversion keeps the largest number.
     users = list(group.users(node.id))
     if group.numerics == "eager":
-        kinds = (Pointwise, Cast, Reduction, Scan, Contraction, Depthwise)
+        kinds = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise)
         return bool(users) and isinstance(row(node), kinds)
     own = row(node)
     if not isinstance(own, Cast) or not own.by_user:

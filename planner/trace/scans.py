@@ -7,13 +7,12 @@ from typing import Protocol
 from ..errors import Refused
 from ..graph.dtypes import NARROW, is_float, register_dtype
 from ..graph.graph import Node, Ref, TensorType
-from ..graph.ops import Scan as Row
-from ..graph.ops import bound
+from ..graph.ops import Cumulative, bound
 from ..values.values import Dims, Scan, Value, ValueKind, Window, Windows, conversion
-from .views import Found, Reading
+from .views import TracedValue, TraceSteps
 
 
-class Reader(Protocol):
+class ScanReader(Protocol):
     """What reads the nodes of a group, as `trace.Tracer` does; in_order: see `views.Reader`."""
 
     in_order: bool
@@ -21,12 +20,12 @@ class Reader(Protocol):
 
     def type(self, node_id: int) -> TensorType: ...
 
-    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found: ...
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> TracedValue: ...
 
     def rounded(self, value: int, node: Node) -> int: ...
 
 
-def scan(reader: Reader, node: Node, row: Row, windows: Windows) -> Reading:
+def scan(reader: ScanReader, node: Node, row: Cumulative, windows: Windows) -> TraceSteps:
     """A scan, read whole, from its end, or only its beginning."""
     if reader.in_order:
         raise Refused("scan", f"{node.name} needs all that comes before each element")
@@ -58,7 +57,7 @@ def _is_reversed(node: Node, window: Window | None, size: int) -> bool:
     raise Refused("window", f"{node.name} is a scan read from its middle")
 
 
-def _converted(reader: Reader, value: int, source_node: int, node: Node) -> int:
+def _converted(reader: ScanReader, value: int, source_node: int, node: Node) -> int:
     """What is scanned in the dtype of the result, as eager converts it before."""
     assert node.type is not None
     source, target = reader.values[value].dtype, node.type.dtype

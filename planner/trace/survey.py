@@ -11,7 +11,7 @@ from ..graph.ops import Lookup
 from ..values.values import Dims, Windows
 from .indexed_loads import survey
 from .trace import Tracer
-from .views import Reading
+from .views import TraceSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class _Surveyor(Tracer):
         super().__init__(group, shared=True)
         self.found: dict[int, list[Dims]] = {}
 
-    def _reading(self, node_id: int, windows: Windows) -> Reading:
+    def _reading(self, node_id: int, windows: Windows) -> TraceSteps:
         value, dims = yield from super()._reading(node_id, windows)
         self.found.setdefault(node_id, []).append(dims)
         return value, dims
 
-    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
         return survey(self, node, row, windows)
 
     def survey(self) -> NodeDims:

@@ -18,12 +18,12 @@ from ..graph.ops import (
     Concat,
     Constant,
     Contraction,
+    Cumulative,
     Depthwise,
     Iota,
     Lookup,
     Pointwise,
     Reduction,
-    Scan,
     View,
     bound,
     is_compute,
@@ -61,7 +61,7 @@ from .indexed_loads import lookup
 from .integer_ranges import narrowed
 from .precision import dtype_of, number_of, product_dtypes, rounds, working_dtype
 from .scans import scan
-from .views import Found, Reading, Request, load_dims, view
+from .views import Request, TracedValue, TraceSteps, load_dims, view
 from .windows import dims_of
 from .windows import hits as _hits
 
@@ -120,8 +120,8 @@ class _Begun:
     indices, each time of the last, would be read twice as often with every step."""
 
     request: Request
-    reading: Reading
-    near: dict[Request, Found]
+    reading: TraceSteps
+    near: dict[Request, TracedValue]
 
 
 class Tracer:
@@ -137,14 +137,14 @@ class Tracer:
         self.forms = Forms(group)
         self.values: list[Value] = []
         self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
-        self.seen: dict[tuple[int, Windows], Found] = {}
+        self.seen: dict[tuple[int, Windows], TracedValue] = {}
         self.convolved: list[tuple[Node, Dims]] = []
 
-    def read(self, node_id: int, windows: Windows) -> Found:
+    def read(self, node_id: int, windows: Windows) -> TracedValue:
         """The value of a node read through windows, and the dimensions it is read at."""
         begun = _Begun((node_id, windows), self._reading(node_id, windows), {})
         under_way = [begun]
-        found: Found | None = None
+        found: TracedValue | None = None
         while under_way:
             one = under_way[-1]
             try:
@@ -164,7 +164,7 @@ class Tracer:
         assert found is not None
         return found
 
-    def _reading(self, node_id: int, windows: Windows) -> Reading:
+    def _reading(self, node_id: int, windows: Windows) -> TraceSteps:
         node = self.group.nodes[node_id]
         shape = _type(node).shape
         windows = tuple(
@@ -177,13 +177,13 @@ class Tracer:
             found = self.seen[node_id, windows] = yield from self._trace(node, windows)
         return found
 
-    def _trace(self, node: Node, windows: Windows) -> Reading:
+    def _trace(self, node: Node, windows: Windows) -> TraceSteps:
         value, dims = yield from self._evaluated(node, windows)
         if rounds(self.group, node) and not self._has(value, _type(node).dtype):
             value = self.rounded(value, node)
         return value, dims
 
-    def _evaluated(self, node: Node, windows: Windows) -> Reading:
+    def _evaluated(self, node: Node, windows: Windows) -> TraceSteps:
         if is_input(node):
             return self._load(node, windows)
         match row(node):
@@ -195,7 +195,7 @@ class Tracer:
                 return (yield from self._cast(node, windows))
             case Reduction() as reduction:
                 return (yield from self._fold(node, reduction, windows))
-            case Scan() as scanned:
+            case Cumulative() as scanned:
                 return (yield from scan(self, node, scanned, windows))
             case Contraction() as contraction:
                 return (yield from self._contract(node, contraction, windows))
@@ -224,7 +224,7 @@ class Tracer:
     def type(self, node_id: int) -> TensorType:
         return _type(self.group.nodes[node_id])
 
-    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> TracedValue:
         if len(self.values) == self.most:
             raise Refused("size", f"more than {self.most} values, up to {node.name}")
         value = Value(len(self.values), kind, dims, register_dtype(dtype), node.name)
@@ -235,7 +235,7 @@ class Tracer:
         sizes = (n if w is None else w.size for n, w in zip(shape, windows, strict=True))
         return tuple(self.space.fresh(size) for size in sizes)
 
-    def _load(self, node: Node, windows: Windows) -> Found:
+    def _load(self, node: Node, windows: Windows) -> TracedValue:
         tensor = _type(node)
         if tensor.dtype not in DTYPES:
             raise Refused("dtype", f"no kernel reads {node.name}, which is {tensor.dtype}")
@@ -243,7 +243,7 @@ class Tracer:
         parts = load_dims(dims, tensor.shape, tensor.stride, windows)
         return self.add(Load(node.id, parts, tensor.dtype), dims, tensor.dtype, node)
 
-    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> Reading:
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> TraceSteps:
         """An operand broadcast to `shape`, aligned at the last dimension."""
         own = _type(self.group.nodes[node_id]).shape
         lead = len(shape) - len(own)
@@ -251,7 +251,7 @@ class Tracer:
         value, dims = yield node_id, inner
         return value, ((),) * lead + dims
 
-    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> Reading:
+    def _pointwise(self, node: Node, operation: Pointwise, windows: Windows) -> TraceSteps:
         shape = _type(node).shape
         operands: list[tuple[str, Arg]] = []
         dims: list[Factors] = [()] * len(shape)
@@ -303,7 +303,7 @@ class Tracer:
             return value
         return self.add(compute(op, "float32", self=Ref(value)), kept.dims, dtype, node)[0]
 
-    def _cast(self, node: Node, windows: Windows) -> Reading:
+    def _cast(self, node: Node, windows: Windows) -> TraceSteps:
         value, dims = yield _source(node), windows
         match self.values[value].kind:
             case Literal(number=number) if not varies(number):
@@ -328,7 +328,7 @@ class Tracer:
                 stored = self.values[value].dtype
         return stored in (dtype, "bool") or (stored in ("uint8", "int8") and dtype not in FLOAT8)
 
-    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> Reading:
+    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> TraceSteps:
         if any(windows):
             raise Refused("window", f"{node.name} is a reduction read through a slice")
         named = bound(node)
@@ -358,7 +358,7 @@ class Tracer:
         kind = conversion(self.values[found], _type(node).dtype)  # of uint8 a uint8
         return self.add(kind, kept, _type(node).dtype, node)
 
-    def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> Found:
+    def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> TracedValue:
         """A sum; along dimensions that only repeat the value it is a product with their size."""
         dtype = register_dtype(_type(node).dtype)
         reduced, resolve = self.space.resolve(reduced), self.space.resolve
@@ -373,7 +373,7 @@ class Tracer:
             found = self.add(Fold(SUM, value, rest), kept, dtype, node)
         return combined(self, Op.MUL, found, count, (), node)
 
-    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> Reading:
+    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> TraceSteps:
         """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
         named, shape = bound(node), _type(node).shape
         left, right = named[contraction.left], named[contraction.right]
@@ -409,10 +409,10 @@ class Tracer:
             added = combined(self, Op.MUL, added, beta, (), node)
         return combined(self, Op.ADD, result, Ref(added[0]), added[1], node)
 
-    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> Reading:
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
         return lookup(self, node, row, windows)
 
-    def _constant(self, node: Node, constant: Constant, windows: Windows) -> Found:
+    def _constant(self, node: Node, constant: Constant, windows: Windows) -> TracedValue:
         number = bound(node)[constant.argument] if constant.argument else constant.value
         if not isinstance(number, (bool, int, float)):
             raise Refused("constant", f"{node.name} is filled with {number!r}")
@@ -420,7 +420,7 @@ class Tracer:
         number = stored(number, _type(node).dtype)
         return self.add(Literal(number), dims, _type(node).dtype, node)
 
-    def _iota(self, node: Node, windows: Windows) -> Found:
+    def _iota(self, node: Node, windows: Windows) -> TracedValue:
         named = bound(node)
         start, step = named.get("start") or 0, named.get("step", 1)
         assert isinstance(start, (int, float))
@@ -431,7 +431,7 @@ class Tracer:
         whole = Window(start, step, _type(node).shape[0]).inside(window)
         return self.add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
 
-    def _concat(self, node: Node, windows: Windows) -> Reading:
+    def _concat(self, node: Node, windows: Windows) -> TraceSteps:
         named, shape = bound(node), _type(node).shape
         parts, dim = named["tensors"], named["dim"]
         assert isinstance(parts, tuple)
@@ -518,7 +518,7 @@ def _read_again(group: Graph, shared: bool) -> frozenset[int]:
         kind = row(node)
         if is_input(node):
             again.update(() if shared else (node.id,))
-        elif not isinstance(kind, Reduction | Scan | Contraction) and indices.issuperset(
+        elif not isinstance(kind, Reduction | Cumulative | Contraction) and indices.issuperset(
             node.inputs
         ):
             indices.add(node.id)

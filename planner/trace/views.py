@@ -14,11 +14,11 @@ from ..values.values import Dims, Load, LoadDim, Value, ValueKind, Window, Windo
 from .strided_views import strided
 from .windows import before, dims_of, integer, order_of
 
-Found = tuple[int, Dims]
+TracedValue = tuple[int, Dims]
 """A value, and the dimensions it is read at."""
 Request = tuple[int, Windows]
 """A node to read, and the windows to read it through."""
-Reading = Generator[Request, Found, Found]
+TraceSteps = Generator[Request, TracedValue, TracedValue]
 """How a node is read: asks for each operand by `yield` and is sent what was found. So the nodes
 under way stand on a stack of the reader's (see `trace.Tracer.read`), and no chain of operations is
 too long for Python's own."""
@@ -33,13 +33,13 @@ class Reader(Protocol):
     values: list[Value]
     in_order: bool
 
-    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> Reading:
+    def operand(self, node_id: int, shape: tuple[int, ...], windows: Windows) -> TraceSteps:
         """An operand broadcast to `shape`, aligned at the last dimension."""
 
     def fresh(self, shape: tuple[int, ...], windows: Windows) -> Dims:
         """Dimensions of their own for what is read through windows."""
 
-    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> Found:
+    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> TracedValue:
         """A new value that stands for a node."""
 
     def dims(self, value: int) -> Dims:
@@ -49,7 +49,7 @@ class Reader(Protocol):
         """Of a node. Raises Refused where it is no single tensor."""
 
 
-def view(reader: Reader, node: Node, kind: str, windows: Windows) -> Reading:
+def view(reader: Reader, node: Node, kind: str, windows: Windows) -> TraceSteps:
     """The value and the dimensions of a view of this kind (see `rows.View`)."""
     named = bound(node)
     source = named.get("self", named.get("a"))
@@ -98,7 +98,7 @@ def _slice(
     named: Mapping[str, Arg],
     shape: tuple[int, ...],
     windows: Windows,
-) -> Reading:
+) -> TraceSteps:
     dim, own = named["dim"], reader.shape(source)
     assert isinstance(dim, int)
     dim %= len(own)
@@ -117,7 +117,7 @@ def _slice(
     return (yield source, tuple(inner))
 
 
-def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> Reading:
+def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> TraceSteps:
     """Any view that keeps the order of the elements. A window passes where its dimension is also
     one of the source."""
     own, shape = reader.shape(source), reader.shape(node.id)
@@ -136,7 +136,7 @@ def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> Readi
     return value, reader.space.regroup(factors, sizes)
 
 
-def _flip(reader: Reader, node: Node, source: int, windows: Windows) -> Reading:
+def _flip(reader: Reader, node: Node, source: int, windows: Windows) -> TraceSteps:
     own, dims = reader.shape(node.id), bound(node)["dims"]
     inner = list(windows)
     for dim in dims_of(dims, len(own)) if dims else ():
@@ -144,7 +144,7 @@ def _flip(reader: Reader, node: Node, source: int, windows: Windows) -> Reading:
     return (yield source, tuple(inner))
 
 
-def _strided(reader: Reader, node: Node, windows: Windows) -> Found:
+def _strided(reader: Reader, node: Node, windows: Windows) -> TracedValue:
     """A view that no windows express, of what lies in memory: read by its own strides."""
     found = None if reader.in_order else strided(reader.group, node)
     if found is None or node.type is None:

@@ -24,7 +24,7 @@ _LEAST_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class StridedCalls:
     """How a product of these sizes is done. whole: elements in 16 bytes; calls: every so many rows
     are one call; body: columns of each; ends: columns on each side that are done apart."""
 
@@ -39,11 +39,11 @@ class Turns:
         return -call * self.columns % self.whole
 
 
-def turns_of(rows: int, columns: int, dtype: str) -> Turns | None:
+def turns_of(rows: int, columns: int, dtype: str) -> StridedCalls | None:
     """None where the rows of the result start aligned, or are too few or too short."""
     whole = ALIGNED // itemsize(dtype)
     calls = whole // math.gcd(columns, whole)
-    found = Turns(columns, whole, calls, columns // whole * whole - whole, 2 * whole)
+    found = StridedCalls(columns, whole, calls, columns // whole * whole - whole, 2 * whole)
     if calls == 1 or rows % calls or rows < calls * _LEAST_ROWS or columns < 4 * whole:
         return None
     return found

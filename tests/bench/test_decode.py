@@ -3,13 +3,13 @@
 import torch
 import torch.nn.functional as F
 from fusionplan.bench import decode
-from fusionplan.bench.decode import Geometry, Step, given, made, turned
+from fusionplan.bench.decode import DecodeStep, Geometry, given, made, turned
 
 SMALL = Geometry(layers=2, width=32, heads=4, key_heads=2, head=8, inner=64, words=50, cache=16)
 CPU = torch.device("cpu")
 
 
-def whole(model: Step, tokens: torch.Tensor) -> torch.Tensor:
+def whole(model: DecodeStep, tokens: torch.Tensor) -> torch.Tensor:
     """The logits of the last position from all tokens at once."""
     of, (batch, length) = model.of, tokens.shape
     x, cos, sin = model.words(tokens), model.cos[:length], model.sin[:length]

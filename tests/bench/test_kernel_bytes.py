@@ -35,7 +35,7 @@ def sample(size, config=SMALL, seconds=1e-5):
 
 
 def launch(name, read):
-    return ncu.Launch(name, dict(zip(METRICS, (read, 1e-5), strict=True)))
+    return ncu.ProfiledLaunch(name, dict(zip(METRICS, (read, 1e-5), strict=True)))
 
 
 def test_the_fastest_config_of_each_group_and_the_slowest_group_first():

@@ -16,8 +16,8 @@ from fusionplan.bench.measure import (
 from fusionplan.bench.result import EAGER, OURS, REWRITTEN, MeasuredWorkload, Missing
 from fusionplan.bench.workloads import WORKLOADS, make
 from fusionplan.planner.errors import FusionplanError
-from fusionplan.tuner.capture.capture_model import Call
-from fusionplan.tuner.capture.rotating_inputs import Turns
+from fusionplan.tuner.capture.capture_model import CallArguments
+from fusionplan.tuner.capture.rotating_inputs import RotatingInputs
 from fusionplan.tuner.measure.timing import Timer
 
 CPU = torch.device("cpu")
@@ -65,10 +65,10 @@ def test_what_is_rewritten_by_hand_is_timed_but_is_no_baseline():
 
 
 def test_a_note_tells_that_what_is_rewritten_computes_something_else():
-    call = Call((torch.randn(100, dtype=torch.bfloat16),))
+    call = CallArguments((torch.randn(100, dtype=torch.bfloat16),))
     for change, told in ((1.0, 0), (1.5, 1)):
         notes = Notes()
-        turns = Turns.of(call)
+        turns = RotatingInputs.of(call)
         wrong = {EAGER: lambda turn: call.run(torch.exp)}
         wrong[REWRITTEN] = lambda turn, factor=change: call.run(torch.exp) * factor
         ready = ready_baselines(wrong, turns, torch.exp, call, notes)
@@ -81,7 +81,7 @@ def test_what_is_rewritten_takes_the_call_of_the_workload(monkeypatch):
     _, call = make(workload, "cpu", scale=64)
     modes = []
     monkeypatch.setattr(torch, "compile", lambda m, mode, dynamic: modes.append(mode) or m)
-    run = rewritten(workload, Turns.of(call), CPU)
+    run = rewritten(workload, RotatingInputs.of(call), CPU)
     assert run(0).shape == call.args[0].shape
     assert modes == ["max-autotune-no-cudagraphs"]
 
@@ -121,14 +121,14 @@ def test_without_a_peer_there_is_nothing_to_compare_with():
 )
 def test_accuracy(change, problem):
     x = torch.randn(1000, dtype=torch.bfloat16)
-    found = accuracy_of(torch.exp, Call((x,)), lambda: change(torch.exp(x)))
+    found = accuracy_of(torch.exp, CallArguments((x,)), lambda: change(torch.exp(x)))
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
 
 
 def test_infinities_that_eager_has_too_are_right():
     x = torch.tensor([0.0, 1.0, 2.0])
-    found = accuracy_of(torch.log, Call((x,)), lambda: torch.log(x))
+    found = accuracy_of(torch.log, CallArguments((x,)), lambda: torch.log(x))
     assert (found.problem, found.ratio) == ("", 1.0)
 
 

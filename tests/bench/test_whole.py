@@ -12,14 +12,14 @@ import pytest
 import torch
 from fusionplan.bench import whole
 from fusionplan.bench.result import EAGER, OURS, Against, Machine, Timing
-from fusionplan.bench.whole_models import MODELS, Case, Size, distance, step_of
+from fusionplan.bench.whole_models import MODELS, ModelCase, ModelSize, distance, step_of
 from fusionplan.bench.whole_one import MeasuredModel, ModelRequest, measure
 from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import Plan
 from fusionplan.tuner.decision.decide import Decision
-from fusionplan.tuner.decision.finalists import Finalists, Runner
+from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
 from fusionplan.tuner.gate.gate import Passed
 from fusionplan.tuner.session.session import Searched, Session
 from torch import nn
@@ -36,7 +36,7 @@ class Small(nn.Module):
         return torch.sigmoid(x * self.weight)
 
 
-def small(size: Size) -> Case:
+def small(size: ModelSize) -> ModelCase:
     return Small(), {"x": torch.randn(4 if size == "tiny" else 8, 16)}
 
 
@@ -55,7 +55,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         stages.append(stage)
         plan = modelled_plan(session.captured.graph, profile)
         plan = replace(plan, device=profile.key, measured=1e-3)
-        best = Finalists(Runner(plan, lambda *inputs: [], 1, Passed(("stood in",))))
+        best = Finalists(RunnablePlan(plan, lambda *inputs: [], 1, Passed(("stood in",))))
         return Searched(session._record(profile), best, (plan,))
 
     def plans(decision: Decision) -> list[Plan]:
@@ -219,7 +219,7 @@ def test_a_process_that_dies_is_told(monkeypatch):
 
 
 def test_a_model_that_cannot_be_made_is_told(tmp_path, monkeypatch):
-    def absent(size: Size) -> Case:
+    def absent(size: ModelSize) -> ModelCase:
         raise ModuleNotFoundError("No module named 'timm'")
 
     monkeypatch.setitem(MODELS, "small", absent)

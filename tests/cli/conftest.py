@@ -175,7 +175,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusionplan.planner.costs.device import DeviceProfile
     from fusionplan.planner.covers.cover import modelled_plan
     from fusionplan.tuner.decision.decide import Decision
-    from fusionplan.tuner.decision.finalists import Finalists, Runner
+    from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
     from fusionplan.tuner.gate.gate import Passed
     from fusionplan.tuner.session.session import Searched, Session
 
@@ -189,7 +189,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def searched(session: Session, profile: DeviceProfile, *_: object) -> Searched:
         plan = modelled_plan(session.captured.graph, profile)
         plan = replace(plan, device=profile.key, evidence="searched", measured=1e-3)
-        best = Finalists(Runner(plan, lambda *inputs: [], 1, Passed(("stood in",))))
+        best = Finalists(RunnablePlan(plan, lambda *inputs: [], 1, Passed(("stood in",))))
         return Searched(session._record(profile), best, (plan,))
 
     def plans(decision: Decision) -> list[Plan]:

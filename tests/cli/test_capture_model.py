@@ -4,7 +4,7 @@ import pytest
 import torch
 from fusionplan.planner.errors import ModelError
 from fusionplan.planner.graph.varying import bucket_key, bucket_name
-from fusionplan.tuner.capture.capture_model import Call, capture_model, run_step
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model, run_step
 from torch import nn
 
 pytestmark = pytest.mark.dynamo
@@ -61,7 +61,7 @@ def test_training():
     assert all(p.grad is None for p in model.parameters())
     forward, backward = found.parts
     ours = [g for g in run(backward) if g is not None]
-    theirs = [g for g in run_step(model, Call((x,))) if g is not None]
+    theirs = [g for g in run_step(model, CallArguments((x,))) if g is not None]
     assert len(theirs) == 2
     for gradient in theirs:
         assert any(

@@ -19,14 +19,24 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from fusionplan.bench.whole_models import MODELS, Case, Kind, Size, distance, is_right, step_of
+from fusionplan.bench.whole_models import (
+    MODELS,
+    ModelCase,
+    ModelKind,
+    ModelSize,
+    distance,
+    is_right,
+    step_of,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SECONDS = 220.0
 """After so many no further model is begun."""
 
 
-def one(make: Callable[[Size], Case], stage: Kind, size: Size) -> dict[str, Any]:
+def one(
+    make: Callable[[ModelSize], ModelCase], stage: ModelKind, size: ModelSize
+) -> dict[str, Any]:
     """A model in one stage: how far from eager, how many kernels of ours, what was told."""
     from fusionplan import executors, plans
     from fusionplan.backend import planner
@@ -64,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
-    parser.add_argument("--size", choices=get_args(Size), default="whole")
+    parser.add_argument("--size", choices=get_args(ModelSize), default="whole")
     asked = parser.parse_args()
     os.environ["PLANNER_STORE"] = str(Path(tempfile.mkdtemp()) / "none.db")
     started, results = time.monotonic(), {}

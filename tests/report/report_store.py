@@ -11,11 +11,18 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.covers.pricing import space_for
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
-from fusionplan.planner.groups.group import Part, subgraph
+from fusionplan.planner.groups.group import GroupContent, subgraph
 from fusionplan.planner.plan import Contest, Contestant, Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Miscompiled, Resources, Timed, Wrong
+from fusionplan.tuner.trial.outcome import (
+    ATEN,
+    Candidate,
+    Miscompiled,
+    ProgramResources,
+    Timed,
+    Wrong,
+)
 from fusionplan.tuner.workers.lab import Group
 
 NAME = "block"
@@ -112,7 +119,7 @@ def key_of(plan: Plan) -> str:
 
 
 def _try(ledger: Ledger, graph: Graph, group: object, reason: str) -> None:
-    part = Part.of(graph, group.nodes, group.copies)
+    part = GroupContent.of(graph, group.nodes, group.copies)
     space = space_for(part, H200)
     assert not isinstance(space, Refusal)
     own = subgraph(graph, group.nodes, group.copies).graph
@@ -126,8 +133,10 @@ def _try(ledger: Ledger, graph: Graph, group: object, reason: str) -> None:
         outcome = Timed(seconds, seconds / 50, 30)
         if number % 6 == 3:
             outcome = Wrong(reason) if number % 12 == 3 else Miscompiled("too many registers")
-        resources = Resources(cost.registers + 3, 0, cost.shared_bytes, 0.2)
+        resources = ProgramResources(cost.registers + 3, 0, cost.shared_bytes, 0.2)
         ledger.add(about, candidate, outcome, cost, resources)
     ledger.add(about, ATEN, Timed(6 * (group.measured or 0.0), 0.0, 30))
     chosen = Candidate(group.lowering, group.config, group.options)
-    ledger.add(about, chosen, Timed(group.measured, 0.0, 30), None, Resources(40, 0, 1024, 0.2))
+    ledger.add(
+        about, chosen, Timed(group.measured, 0.0, 30), None, ProgramResources(40, 0, 1024, 0.2)
+    )

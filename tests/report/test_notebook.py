@@ -9,7 +9,7 @@ from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.explain import explain
-from fusionplan.tuner.capture.capture_model import CapturedModel, Part
+from fusionplan.tuner.capture.capture_model import CapturedModel, ModelGraph
 from fusionplan.tuner.session.place import Place
 from fusionplan.tuning import Tuned
 from report_store import block, measured, record
@@ -31,7 +31,7 @@ def tuned(name: str = "block", interrupted: bool = False) -> Tuned:
     plan = measured(block())
     empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     captured = Captured(empty, block(), torch.device("cpu"), ())
-    part = Part(plan.graph_key, captured, (torch.zeros(1000),), "inference")
+    part = ModelGraph(plan.graph_key, captured, (torch.zeros(1000),), "inference")
     model = CapturedModel((part,), 1, (HOSTILE,))
     place = Place(torch.device("cpu"), H200, False)
     return Tuned((plan,), (record(plan, name),), model, place, interrupted, lambda: None)

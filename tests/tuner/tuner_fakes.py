@@ -7,24 +7,24 @@ import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import DeviceProfile
-from fusionplan.tuner.trial.outcome import Candidate, Failure, Outcome, Resources, Timed
+from fusionplan.tuner.trial.outcome import Candidate, Failure, Outcome, ProgramResources, Timed
 from fusionplan.tuner.workers.lab import Duel, Group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 Formula = Callable[[Group, Candidate], float | Failure]
-FINE = Resources(32, 0, 0, 0.1)
+FINE = ProgramResources(32, 0, 0, 0.1)
 
 
 @dataclass
 class Done:
-    outcome: Resources | Failure
+    outcome: ProgramResources | Failure
     cancelled: bool = False
 
     def done(self) -> bool:
         return True
 
-    def result(self) -> Resources | Failure:
+    def result(self) -> ProgramResources | Failure:
         return self.outcome
 
     def cancel(self) -> None:
@@ -40,7 +40,7 @@ class FakeLab:
     compilers: int = 2
     interrupt_at: int | None = None
     refuse: Callable[[Config], Failure | None] = lambda config: None
-    resources: Callable[[Config], Resources] = lambda config: FINE
+    resources: Callable[[Config], ProgramResources] = lambda config: FINE
     compiled: list[Config] = field(default_factory=list)
     measured: list[tuple[str, Candidate]] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)

@@ -40,22 +40,22 @@ _NO_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallArguments:
     """The arguments of one call."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(inputs: Any) -> Call:
+    def of(inputs: Any) -> CallArguments:
         """One tensor, a tuple or list of arguments, or a dictionary of them by name. Raises
         ModelError for anything else."""
-        if isinstance(inputs, Call):
+        if isinstance(inputs, CallArguments):
             return inputs
         if isinstance(inputs, torch.Tensor):
-            return Call((inputs,))
+            return CallArguments((inputs,))
         if isinstance(inputs, (tuple, list)):
-            return Call(tuple(inputs))
+            return CallArguments(tuple(inputs))
         if isinstance(inputs, Mapping):
             odd = next((name for name in inputs if not isinstance(name, str)), None)
             if odd is not None:
@@ -63,7 +63,7 @@ class Call:
                     f"the inputs are a dictionary with the key {odd!r} of type "
                     f"{type(odd).__name__}: its keys must be the names of the model's arguments"
                 )
-            return Call((), dict(inputs))
+            return CallArguments((), dict(inputs))
         raise ModelError(
             f"the inputs are of type {type(inputs).__name__}: give a tensor, a tuple or list of "
             "arguments, or a dictionary of them by name"
@@ -85,7 +85,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelGraph:
     """One graph of the model. inputs: the tensors it was run with, weights included, in order.
     times: how often this very graph ran in the call. forward: of a backward graph, the key of the
     forward graph that it belongs to."""
@@ -104,13 +104,13 @@ class CapturedModel:
     those that cannot be planned included. notes: for the user. sources: the graphs from Dynamo that
     they come from, each with its inputs."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ModelGraph, ...]
     graphs: int
     notes: tuple[str, ...] = ()
     sources: tuple[tuple[fx.GraphModule, tuple[Any, ...]], ...] = field(default=(), repr=False)
 
 
-def check_runs(model: Model, call: Call, training: bool = False) -> None:
+def check_runs(model: Model, call: CallArguments, training: bool = False) -> None:
     """Run the model as it is. Raises ModelError when it fails."""
     try:
         _run(model, call, training)
@@ -136,7 +136,7 @@ def capture_model(
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
-    call = Call.of(inputs)
+    call = CallArguments.of(inputs)
     check_runs(model, call, training)
     collector = _Collector(numerics)
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
@@ -163,7 +163,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _run(model: Model, call: Call, training: bool) -> None:
+def _run(model: Model, call: CallArguments, training: bool) -> None:
     if training:
         run_step(model, call)
         return
@@ -171,7 +171,7 @@ def _run(model: Model, call: Call, training: bool) -> None:
         call.run(model)
 
 
-def run_step(model: Model, call: Call) -> tuple[torch.Tensor | None, ...]:
+def run_step(model: Model, call: CallArguments) -> tuple[torch.Tensor | None, ...]:
     """A forward pass and the gradients of the sum of its float outputs, by every parameter and
     input that asks for one. Raises PlanError where nothing does."""
     with torch.enable_grad():
@@ -184,7 +184,7 @@ def run_step(model: Model, call: Call) -> tuple[torch.Tensor | None, ...]:
         return torch.autograd.grad(total, leaves, allow_unused=True)
 
 
-def _leaves(model: Model, call: Call) -> list[torch.Tensor]:
+def _leaves(model: Model, call: CallArguments) -> list[torch.Tensor]:
     own = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     given = _floats([call.args, dict(call.kwargs)])
     found = {id(t): t for t in [*own, *given] if t.requires_grad}
@@ -224,7 +224,7 @@ class _Collector:
 
     def __init__(self, numerics: Numerics) -> None:
         self._numerics = numerics
-        self._parts: dict[tuple[str, Stage], Part] = {}
+        self._parts: dict[tuple[str, Stage], ModelGraph] = {}
         self._notes: dict[str, None] = {}
         self._graphs = 0
         self._sources: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
@@ -313,7 +313,7 @@ class _Collector:
         known = self._parts.get((graph_key, stage))
         if known is None:
             forward = source.forward if stage == "backward" else None
-            part = Part(graph_key, captured, inputs, stage, 1, forward)
+            part = ModelGraph(graph_key, captured, inputs, stage, 1, forward)
             self._parts[graph_key, stage] = part
         else:
             self._parts[graph_key, stage] = replace(known, times=known.times + 1)

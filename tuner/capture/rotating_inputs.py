@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .capture_model import Call
+from .capture_model import CallArguments
 
 T = TypeVar("T")
 
@@ -30,16 +30,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(slots=True)
-class Turns:
+class RotatingInputs:
     """Copies of the arguments of one call. `calls` are taken in turn."""
 
-    calls: list[Call]
+    calls: list[CallArguments]
     _leaves: list[list[Any]]
     _own: list[Any]
     _written: frozenset[int] = frozenset()
 
     @staticmethod
-    def of(call: Call, static: Collection[int] = (), count: int = TURNS) -> Turns:
+    def of(call: CallArguments, static: Collection[int] = (), count: int = TURNS) -> RotatingInputs:
         """static: addresses of tensors that stay where they are in every call, such as weights."""
         own, form = tree_flatten((call.args, dict(call.kwargs)))
         moving = [i for i, leaf in enumerate(own) if _moves(leaf, static)]
@@ -52,9 +52,9 @@ class Turns:
             for i in moving:
                 made[i] = _copy(own[i], copies)
             args, kwargs = tree_unflatten(made, form)
-            calls.append(Call(tuple(args), kwargs))
+            calls.append(CallArguments(tuple(args), kwargs))
             leaves.append(made)
-        return Turns(calls, leaves, own)
+        return RotatingInputs(calls, leaves, own)
 
     def __len__(self) -> int:
         return len(self.calls)

@@ -44,7 +44,7 @@ def _operations(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), fake, enable_python_dispatcher(), _Indexing():
         fakes = [_fake(value, device) for value in inputs]
-        traced = make_fx(_Moved(gm, device).run, tracing_mode="real")(*fakes)
+        traced = make_fx(_OnOtherDevice(gm, device).run, tracing_mode="real")(*fakes)
     traced.graph.eliminate_dead_code()
     number = {node: i for i, node in enumerate(traced.graph.nodes)}
     for node in traced.graph.nodes:
@@ -70,7 +70,7 @@ def _fake(value: Any, device: str) -> Any:
     return torch.empty_strided(shape, stride, dtype=value.dtype, device=device)
 
 
-class _Moved(fx.Interpreter):
+class _OnOtherDevice(fx.Interpreter):
     """Runs a graph on another device than the one its text names."""
 
     def __init__(self, gm: fx.GraphModule, device: str) -> None:

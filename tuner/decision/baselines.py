@@ -22,7 +22,7 @@ from ...planner.plan import GroupPlan, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.executor import Executor
 from ..capture.capture_model import Model, run_step
-from ..capture.rotating_inputs import Turns
+from ..capture.rotating_inputs import RotatingInputs
 from ..measure.contest import TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
 from ..measure.wall import Wall
@@ -117,7 +117,7 @@ class Baselines:
 
 
 def model_baselines(
-    model: Model, turns: Turns, modes: Sequence[str], training: bool = False
+    model: Model, turns: RotatingInputs, modes: Sequence[str], training: bool = False
 ) -> dict[str, TurnCall]:
     """Eager, and modes of torch.compile: inference under no_grad, or whole training steps."""
     # torch.compile itself does nothing before the first call.
@@ -125,7 +125,7 @@ def model_baselines(
     return {n: through(m, turns, training) for n, m in ({EAGER: model} | compiled).items()}
 
 
-def through(model: Model, turns: Turns, training: bool = False) -> TurnCall:
+def through(model: Model, turns: RotatingInputs, training: bool = False) -> TurnCall:
     """A call of the model on the inputs of a turn, or a training step: the forward pass and the
     gradients of the sum of its outputs, which are let go of."""
     calls = turns.calls
@@ -142,7 +142,7 @@ def through(model: Model, turns: Turns, training: bool = False) -> TurnCall:
 
 
 def graph_baselines(
-    captured: Captured, turns: Turns, stage: Stage = "inference"
+    captured: Captured, turns: RotatingInputs, stage: Stage = "inference"
 ) -> dict[str, TurnCall]:
     """Baselines made from a captured graph, for a caller that has no model at hand: eager is then
     the graph with its compositions opened, and Inductor compiles the whole of it, in every mode

@@ -23,7 +23,7 @@ from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.executor import Executor
 from ...planner.runtime.whole_way import whole_way
-from ..capture.capture_model import Model, Part
+from ..capture.capture_model import Model, ModelGraph
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
@@ -31,7 +31,7 @@ from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from .baselines import EAGER, Baselines, baseline_plan, through
-from .finalists import Finalists, Runner
+from .finalists import Finalists, RunnablePlan
 
 PLAN, GRAPHED, SPARING = "plan", "plan as CUDA graphs", "plan that spares memory"
 AS_KEPT = "as kept"
@@ -47,7 +47,7 @@ Door = Callable[[Plans], Model]
 class Entrant:
     """A graph of the model with the plans that it has; `identity`: of any plan of it."""
 
-    part: Part
+    part: ModelGraph
     finalists: Finalists
     identity: Identity
 
@@ -105,7 +105,7 @@ class Decision:
     def _own(self) -> dict[str, Plans]:
         """Ours by name, without those that are as another. None where no kernel of ours runs."""
         found: dict[str, Plans] = {}
-        kinds: dict[str, Callable[[Finalists], Runner | None]] = {
+        kinds: dict[str, Callable[[Finalists], RunnablePlan | None]] = {
             SPARING: lambda f: f.sparing or f.best,
             PLAN: (lambda f: f.plain or f.best) if self.training else (lambda f: f.best),
         }

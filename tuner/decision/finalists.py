@@ -23,7 +23,7 @@ from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.executor import Executor
 from ...planner.runtime.whole_way import whole_way
-from ..gate.gate import Case, Failed, Passed, cases, fault, judge
+from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
 from ..progress.progress import Progress
@@ -32,15 +32,15 @@ from ..search.tuned_groups import Identity
 OVERLAPPING = (9, 0)
 """The compute capability from which a kernel can be launched while the one before it ends."""
 
-Run = Callable[..., list[Any]]
+PlanRun = Callable[..., list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class RunnablePlan:
     """A plan that runs, and whether as a CUDA graph; passed: on what the gate found it right."""
 
     plan: Plan
-    run: Run
+    run: PlanRun
     kernels: int
     passed: Passed
 
@@ -63,10 +63,10 @@ class Finalists:
     """The plans of a graph that go on. best: the fastest. plain, graphed: the fastest without and
     with a CUDA graph. sparing: one that spares a region's large values for little more time."""
 
-    best: Runner | None = None
-    plain: Runner | None = None
-    graphed: Runner | None = None
-    sparing: Runner | None = None
+    best: RunnablePlan | None = None
+    plain: RunnablePlan | None = None
+    graphed: RunnablePlan | None = None
+    sparing: RunnablePlan | None = None
 
 
 def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
@@ -92,11 +92,11 @@ def _spares(plan: Plan) -> bool:
 
 
 def _first(
-    runners: Mapping[str, Runner],
+    runners: Mapping[str, RunnablePlan],
     told: Contest,
     wanted: Callable[[Plan], bool],
     most: float = float("inf"),
-) -> Runner | None:
+) -> RunnablePlan | None:
     """The least behind of the wanted ones, the first of equals."""
     behind = {c.name: c.behind for c in told.contestants if wanted(runners[c.name].plan)}
     behind = {name: b for name, b in behind.items() if b <= most}
@@ -104,11 +104,11 @@ def _first(
     return next((runners[n] for n, b in behind.items() if b <= least * (1 + TIE)), None)
 
 
-def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
+def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:
     """The plans that build and compute the right thing; with a CUDA graph too where there is
     more than one launch to save, of kernels of ours or of libraries."""
-    found: dict[str, Runner] = {}
-    given: tuple[Case, ...] = ()
+    found: dict[str, RunnablePlan] = {}
+    given: tuple[GateCase, ...] = ()
     for number, plan in enumerate(plans):
         # A stored plan says how it ran; here every plan is tried in all of its ways.
         plan = replace(plan, cudagraph=False, overlaps=False)
@@ -129,7 +129,7 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, Runner]:
         if verdict.by_eager:
             where = ", ".join(verdict.by_eager)
             arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
-        runner = Runner(plan, executor, executor.kernels_per_call, verdict)
+        runner = RunnablePlan(plan, executor, executor.kernels_per_call, verdict)
         found[str(number)] = runner
         if _saves_launches(plan, arena):
             found |= _graphs(str(number), runner, executor, given[0], arena)
@@ -144,11 +144,11 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
 
 
 def _graphs(
-    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
-) -> dict[str, Runner]:
+    name: str, runner: RunnablePlan, executor: Executor, given: GateCase, arena: Arena
+) -> dict[str, RunnablePlan]:
     """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
     where this is the plan that the search likes best."""
-    found: dict[str, Runner] = {}
+    found: dict[str, RunnablePlan] = {}
     plan, device = runner.plan, arena.captured.device
     # What compiles for minutes is not compiled twice.
     slow = any(lowering_of(g).slow for g in plan.groups)
@@ -171,8 +171,8 @@ def _graphs(
 
 
 def _graphed(
-    name: str, runner: Runner, executor: Executor, given: Case, arena: Arena
-) -> Runner | None:
+    name: str, runner: RunnablePlan, executor: Executor, given: GateCase, arena: Arena
+) -> RunnablePlan | None:
     """The plan as a CUDA graph; None where that cannot be, with a note. Its kernels are those of
     the plan that passed, so that it has to be right on one set of inputs."""
     run = GraphedExecutor(executor, copies=None if arena.stage == "inference" else 0)
@@ -205,7 +205,7 @@ def launches(plan: Plan, graph: Graph) -> int:
     return apart + sum(g.kernels or 1 for g in groups)
 
 
-def _bound(runner: Runner, arena: Arena) -> TurnCall:
+def _bound(runner: RunnablePlan, arena: Arena) -> TurnCall:
     run, turns = runner.run, arena.ring.turns.calls
 
     def call(turn: int) -> object:

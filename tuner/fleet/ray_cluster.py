@@ -17,7 +17,7 @@ from typing import Any
 from ...db.errors import StoreError
 from ...db.store import Store
 from ...planner.errors import DeviceError, FusionplanError
-from .worker import Lines, Worker
+from .worker import FleetWorker, ProgressLines
 from .worker_process import OpenSite, open_cuda
 
 ANSWER_S = 5.0
@@ -152,7 +152,7 @@ def probe_node(open_site: OpenSite, url: str, tune: str) -> str | None:
         site = open_site(1)
         with Store.open(url, create=False, read_only=True) as store:
             jobs = store.jobs.open(tune)
-            worker = Worker(store, site, Lines(lambda text: None))
+            worker = FleetWorker(store, site, ProgressLines(lambda text: None))
             reasons = [worker.mismatch(job.job.device_key, job.job.versions) for job in jobs]
     except StoreError as error:
         return f"it does not reach the tune's store: {error}"
@@ -169,7 +169,7 @@ def probe_node(open_site: OpenSite, url: str, tune: str) -> str | None:
 def share_jobs(open_site: OpenSite, compilers: int, url: str, tune: str) -> int:
     """On a node: a worker until the tune's jobs are over; gives the number of its trials."""
     with Store.open(url, create=False) as store:
-        return Worker(store, open_site(compilers), Lines(print)).run(tune=tune)
+        return FleetWorker(store, open_site(compilers), ProgressLines(print)).run(tune=tune)
 
 
 def _require_answer(address: str) -> None:

@@ -18,7 +18,7 @@ from ...db.store import Store
 from ...planner.costs.device import DeviceProfile, profile_of
 from ...planner.errors import DeviceError
 from ..records.heartbeat import Heartbeat
-from ..search.tuned_groups import Cover
+from ..search.tuned_groups import CoverFunctions
 from ..workers.lab import Lab, WorkerLab
 
 
@@ -30,7 +30,7 @@ class WorkerSite:
     profile: DeviceProfile
     lab: Callable[[], AbstractContextManager[Lab]]
     gpu: str = ""
-    cover: Cover = field(default_factory=Cover)
+    cover: CoverFunctions = field(default_factory=CoverFunctions)
 
 
 def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> WorkerSite:

@@ -23,7 +23,7 @@ from ..records.jobs import Job
 from ..records.ledger import Ledger
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
-from ..search.runoff import Bench
+from ..search.runoff import SharedSearch
 from ..search.tuned_groups import Identity, Tasks
 from ..workers.lab import Lab
 from .site import WorkerSite, held
@@ -53,7 +53,7 @@ class JobClock:
 
 
 @dataclass(slots=True)
-class Worker:
+class FleetWorker:
     """`run` shares the jobs of a store. place: its own among workers, by which their searches
     differ. measured: trials made so far."""
 
@@ -142,7 +142,7 @@ class Worker:
         tasks = Tasks(job.graph, profile, self.site.cover)
         ledger = Ledger(self.store, job.device_key, job.versions, job.graph_key)
         seed = job.limits.seed + self.place
-        bench = Bench(lab, ledger, Findings(), self.progress, seed, settles=False)
+        bench = SharedSearch(lab, ledger, Findings(), self.progress, seed, settles=False)
         clock = JobClock(self.store, job.key, time.monotonic() + left_s)
         tasks.begin(tasks.first, lab)
         trials = max(job.limits.trials, job.limits.each * tasks.different)
@@ -160,14 +160,14 @@ class Worker:
             self.progress.note(text)
 
 
-Told = Callable[[str], None]
+SayLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class ProgressLines:
     """Progress in lines: of each job that it begins, and of each that ends."""
 
-    say: Told
+    say: SayLine
 
     def phase(self, name: str, text: str) -> None:
         self.say(f"{text}: begun")

@@ -15,7 +15,7 @@ from typing import Any
 from ...db.store import Store
 from ..workers.pipes import die_with_parent
 from .site import WorkerSite, cuda_site
-from .worker import Lines, Worker
+from .worker import FleetWorker, ProgressLines
 
 OpenSite = Callable[[int | None], WorkerSite]
 """Makes the site, given how many compilers it may have."""
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, open_site: OpenSite = open_cuda
     site = open_site(options.compilers)
     try:
         with Store.open() as store:
-            Worker(store, site, Lines(_say)).run(tune=options.tune)
+            FleetWorker(store, site, ProgressLines(_say)).run(tune=options.tune)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...planner.graph.graph import INPUT, Graph, Node
-from ...planner.graph.ops import Contraction, Depthwise, Reduction, Scan, row
+from ...planner.graph.ops import Contraction, Cumulative, Depthwise, Reduction, row
 from ..trial.evaluate import evaluate
 from .perturbed import Noise, disturbed, summed
 from .rounding_flips import Doubt
@@ -36,7 +36,7 @@ from .slices import (
     FACTOR,
     FINITE,
     NAN,
-    Limits,
+    SliceLimits,
     classes,
     errors,
     limits,
@@ -82,7 +82,7 @@ class Expected:
 
     value: torch.Tensor
     eager: torch.Tensor
-    limits: Limits | None = None
+    limits: SliceLimits | None = None
     also: torch.Tensor | None = None
     differing: int = 0
     sums: bool = True
@@ -185,7 +185,7 @@ def _may_sum(node: Node) -> bool:
     """Whether it adds up elements, or is an operation of which nothing is known."""
     kind = row(node)
     opaque = kind is None and node.op != INPUT and node.type is not None
-    return opaque or isinstance(kind, (Reduction, Scan, Contraction, Depthwise))
+    return opaque or isinstance(kind, (Reduction, Cumulative, Contraction, Depthwise))
 
 
 def _is_narrow(graph: Graph) -> bool:
@@ -262,7 +262,7 @@ class _Fault:
             self.limit = float(limit.expand_as(bad).flatten()[worst])
 
 
-def _compare_floats(wanted: Expected, of: Limits, actual: torch.Tensor) -> str | None:
+def _compare_floats(wanted: Expected, of: SliceLimits, actual: torch.Tensor) -> str | None:
     strange = _Fault("element{s} not finite where it should be, or finite where it should not")
     zero = _Fault("zero{s} have the wrong sign")
     far = _Fault("element{s} beyond it: error {error:.3g} of scale, limit {limit:.3g}")

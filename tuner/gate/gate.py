@@ -28,7 +28,7 @@ from ..trial.evaluate import Outside, seeded
 from ..trial.inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
 from .check import Expected, by_eager, compare, expected
 
-Run = Callable[..., Sequence[Any]]
+CheckedRun = Callable[..., Sequence[Any]]
 
 GIVEN, FRESH = "given", "fresh"
 
@@ -44,7 +44,7 @@ _SEED = 2000
 
 
 @dataclass(frozen=True)
-class Case:
+class GateCase:
     """A graph, its inputs, and the outputs that eager gives for them. name: of the data set."""
 
     captured: Captured
@@ -119,13 +119,13 @@ def as_baseline(plan: Plan, graph: Graph) -> Passed:
     return Passed(("as the baseline",))
 
 
-def case(captured: Captured, inputs: Sequence[Any], name: str = GIVEN) -> Case:
+def case(captured: Captured, inputs: Sequence[Any], name: str = GIVEN) -> GateCase:
     """Runs the graph as it was captured."""
     with seeded(captured.device), torch.no_grad():
-        return Case(captured, inputs, list(captured.gm(*inputs)), name)
+        return GateCase(captured, inputs, list(captured.gm(*inputs)), name)
 
 
-def cases(captured: Captured, inputs: Sequence[Any]) -> tuple[Case, ...]:
+def cases(captured: Captured, inputs: Sequence[Any]) -> tuple[GateCase, ...]:
     """What a plan is tried on: the inputs themselves and, where memory allows it, others."""
     found = [case(captured, inputs)]
     for name, others in _others(captured, inputs):
@@ -136,7 +136,7 @@ def cases(captured: Captured, inputs: Sequence[Any]) -> tuple[Case, ...]:
     return tuple(found)
 
 
-def judge(run: Run, given: Sequence[Case]) -> Passed | Failed:
+def judge(run: CheckedRun, given: Sequence[GateCase]) -> Passed | Failed:
     """Whether a call computes what the graph does, on all of these."""
     for one in given:
         reason = fault(run, one)
@@ -146,7 +146,7 @@ def judge(run: Run, given: Sequence[Case]) -> Passed | Failed:
     return Passed(tuple(one.name for one in given), loose)
 
 
-def fault(run: Run, given: Case) -> str | None:
+def fault(run: CheckedRun, given: GateCase) -> str | None:
     """Why a call does not compute what the graph does, or None."""
     reason = _fault(run, given, given.inputs)
     small = sum(x.nbytes for x in given.inputs if isinstance(x, torch.Tensor)) <= COPIED
@@ -157,7 +157,7 @@ def fault(run: Run, given: Case) -> str | None:
     return reason
 
 
-def _fault(run: Run, given: Case, inputs: Sequence[Any]) -> str | None:
+def _fault(run: CheckedRun, given: GateCase, inputs: Sequence[Any]) -> str | None:
     _spoil(run, given, inputs)
     outputs = _outputs(run, given, inputs, POISON)
     if len(outputs) != len(given.eager):
@@ -182,13 +182,13 @@ def _fault(run: Run, given: Case, inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _outputs(run: Run, given: Case, inputs: Sequence[Any], byte: int) -> list[Any]:
+def _outputs(run: CheckedRun, given: GateCase, inputs: Sequence[Any], byte: int) -> list[Any]:
     filled = run.filled(byte) if isinstance(run, Executor) else nullcontext()
     with seeded(given.captured.device), filled:
         return list(run(*inputs))
 
 
-def _spoil(run: Run, given: Case, inputs: Sequence[Any]) -> None:
+def _spoil(run: CheckedRun, given: GateCase, inputs: Sequence[Any]) -> None:
     """Let it run, and overwrite what it gave: a replay that computes nothing would give the same
     memory again."""
     with seeded(given.captured.device):

@@ -17,7 +17,7 @@ from ...planner.errors import PlanError
 from ...planner.graph.graph import INPUT, Arg, Graph, Node, TensorType
 from ..trial.evaluate import Evaluator
 from ..trial.inputs import empty, is_poison
-from ..trial.running import Kernels, Loaded, Run
+from ..trial.running import KernelRun, Loaded, LoadedKernels
 
 PROGRAMS = 4
 """Run at each end of the grid."""
@@ -31,7 +31,7 @@ SMALL = 6
 _ID = "tl.program_id(0)"
 
 
-def at_both_ends(kernels: Kernels, device: torch.device) -> tuple[Loaded, str]:
+def at_both_ends(kernels: LoadedKernels, device: torch.device) -> tuple[Loaded, str]:
     """The first and last programs only, and that in words; all of them when that is not much
     more, or when a later kernel needs what all programs wrote."""
     program = kernels.program
@@ -40,11 +40,11 @@ def at_both_ends(kernels: Kernels, device: torch.device) -> tuple[Loaded, str]:
         return Loaded(kernels.bind, kernels), ""
     shifted = whole.text.replace(_ID, f"({_ID} + {whole.grid - PROGRAMS})")
     parts = [
-        Kernels(replace(program, kernels=(replace(whole, text=text, grid=PROGRAMS),)), device)
+        LoadedKernels(replace(program, kernels=(replace(whole, text=text, grid=PROGRAMS),)), device)
         for text in (whole.text, shifted)
     ]
 
-    def bind(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Run:
+    def bind(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> KernelRun:
         runs = [part.bind(inputs, outputs) for part in parts]
 
         def run() -> Sequence[torch.Tensor]:

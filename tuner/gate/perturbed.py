@@ -19,11 +19,11 @@ from ...planner.graph.graph import Graph, Node, refs
 from ...planner.graph.ops import (
     Cast,
     Contraction,
+    Cumulative,
     Depthwise,
     Pointwise,
     Reduction,
     Row,
-    Scan,
     bound,
     row,
 )
@@ -86,7 +86,7 @@ class Disturbed(Evaluator):
             result = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
             result = self._noisy(result, dtype, self._walk[node])
             return self._rounded(result, result, dtype)
-        if kind is None or isinstance(kind, Scan):
+        if kind is None or isinstance(kind, Cumulative):
             return self._opaque({-1: dtype}, function, args, named)
         return function(*args, **named)
 

@@ -20,7 +20,7 @@ from ...planner.graph.graph import Graph, Node
 from ...planner.graph.op import Op
 from ...planner.graph.ops import Reduction, bound, op_of, row
 from .perturbed import Noise, disturbed
-from .slices import CONDITION, FACTOR, Limits, place, slices
+from .slices import CONDITION, FACTOR, SliceLimits, place, slices
 
 _SAMPLES, _PATIENCE = 96, 16
 """Evaluations with errors, at most, and how many of them in a row may explain nothing more. Every
@@ -164,7 +164,7 @@ def _rows(value: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return value.permute(*others, *dims).reshape(kept, -1)
 
 
-def _margin(of: Limits, value: torch.Tensor) -> torch.Tensor:
+def _margin(of: SliceLimits, value: torch.Tensor) -> torch.Tensor:
     """What each element may err."""
     margin = torch.empty_like(value).flatten()
     for first, (piece,) in slices(of.width, value):

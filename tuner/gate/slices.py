@@ -37,7 +37,7 @@ FINITE, ABOVE, BELOW, NAN = 1, 2, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SliceLimits:
     """For each slice of an output: scale is what an error is compared with besides the element
     itself; largest and typical are the limits for the greatest scaled error and for its root mean
     square. explained: whether eager's own error is what rounding makes."""
@@ -123,7 +123,7 @@ def limits(
     moved: torch.Tensor,
     narrow: torch.Tensor,
     rounding: float,
-) -> Limits:
+) -> SliceLimits:
     """From the value in float64, eager's result, and two evaluations with errors: those of
     float32, and those of the output's own type and of the types before it."""
     wide, dtype = width(value.shape), eager.dtype
@@ -144,15 +144,15 @@ def limits(
         typical = FACTOR * torch.maximum(mean[0], mean[1]) + condition[1] + rounding
         found.append((scale, largest, typical, known))
     scale, largest, typical, known = (torch.cat(part) for part in zip(*found, strict=True))
-    return Limits(wide, scale, largest, typical, bool(known.double().mean() > 0.5))
+    return SliceLimits(wide, scale, largest, typical, bool(known.double().mean() > 0.5))
 
 
-def loose(eager: torch.Tensor, largest: float, typical: float) -> Limits:
+def loose(eager: torch.Tensor, largest: float, typical: float) -> SliceLimits:
     """The same limits in every slice, for want of anything but eager's result."""
     wide = width(eager.shape)
     scale = torch.cat([_scale(p.double()) for _, (p,) in slices(wide, eager)])
     same = torch.ones_like(scale)
-    return Limits(wide, scale, largest * same, typical * same)
+    return SliceLimits(wide, scale, largest * same, typical * same)
 
 
 def rms(values: torch.Tensor) -> torch.Tensor:

@@ -111,7 +111,7 @@ def calibrate(
 ) -> Calibration:
     """Measure the device, the most telling figures first. seconds: after so many nothing more is
     begun."""
-    job = _Job(meter, profile, profile, clock, clock() + seconds)
+    job = _Calibration(meter, profile, profile, clock, clock() + seconds)
     started = clock()
     job.attempt("bandwidth", job.bandwidth)
     for name in _CHAINS:
@@ -123,7 +123,7 @@ def calibrate(
     return Calibration(known, tuple(job.figures), tuple(job.skipped), clock() - started)
 
 
-class _Job:
+class _Calibration:
     """One calibration: the profile as far as it is measured."""
 
     def __init__(
@@ -179,7 +179,7 @@ class _Job:
         the bandwidth is the one with which the model expects what was measured."""
         from scipy.optimize import brentq
 
-        b = _Builder()
+        b = _GroupBuilder()
         x, scale = b.input(_ROWS, _ROW), b.input(_READERS, 1, 1)
         product = b.op("mul.Tensor", x, scale, shape=(_READERS, _ROWS, _ROW))
         group = b.graph(b.op("amax.default", product, (2,), shape=(_READERS, _ROWS)))
@@ -221,7 +221,7 @@ class _Job:
         """How our products compare with what the model expects of them by now."""
         ratios = []
         for m, n, k in _PRODUCTS:
-            b = _Builder("bfloat16")
+            b = _GroupBuilder("bfloat16")
             group = b.graph(b.op("mm.default", b.input(m, k), b.input(k, n), shape=(m, n)))
             measured, config = self._best(group)
             expected = total([timed(self._work(group, config), self.profile)]).seconds
@@ -230,7 +230,7 @@ class _Job:
 
     def _pointwise(self, size: int, op: str, more: tuple[Arg, ...] | None, length: int) -> float:
         """Seconds of a kernel that applies the operation so often to float32 in memory."""
-        b = _Builder()
+        b = _GroupBuilder()
         x = b.input(size)
         given: tuple[Arg, ...] = (b.input(1),) if more is None else more
         for _ in range(length):
@@ -257,7 +257,7 @@ class _Job:
         return work_of(found.kernels[0].nest, config, self.profile)
 
 
-class _Builder:
+class _GroupBuilder:
     """A small group, node after node; all tensors dense and of one dtype."""
 
     def __init__(self, dtype: str = "float32") -> None:

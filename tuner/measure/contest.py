@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...planner.plan import Contest, Contestant
-from ..capture.rotating_inputs import Turns
+from ..capture.rotating_inputs import RotatingInputs
 from .timing import TIE, Stopwatch, ratio
 
 TurnCall = Callable[[int], object]
@@ -87,7 +87,7 @@ class Ring:
     """Where contestants meet. stopwatch: of the device. rules: see `Rules`."""
 
     stopwatch: Stopwatch
-    turns: Turns
+    turns: RotatingInputs
     rules: Rules = field(default_factory=Rules)
 
     def within(self, seconds: float) -> Ring:

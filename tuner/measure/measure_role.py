@@ -33,7 +33,7 @@ from ..trial.outcome import (
     Wrong,
     to_json,
 )
-from ..trial.running import Loaded, Run, load, output_types
+from ..trial.running import KernelRun, Loaded, load, output_types
 from .timing import Timer, conditions, stopwatch_for
 
 _KEPT_GROUPS = 2
@@ -61,7 +61,7 @@ class Broken(Exception):
     """The device reported an error: its context cannot be trusted any more."""
 
 
-class Bench:
+class MeasureRole:
     """Answers requests of the kinds "measure", "duel", "check" and "release"."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Bench:
         inputs = make(prepared.group, "random", self.device, self.seed + 1000)
         fresh = DataSet("fresh", inputs, expected(prepared.group, inputs, self.device))
         answers: dict[int, Outcome] = {}
-        runs: dict[str, Run] = {}
+        runs: dict[str, KernelRun] = {}
         candidates = [Candidate.from_json(data) for data in request["candidates"]]
         for index, candidate in enumerate(candidates):
             loaded = self._load(prepared.group, candidate)
@@ -270,7 +270,7 @@ class Bench:
                 return Wrong(reason)
         return None
 
-    def _ran(self, run: Run, prepared: Prepared, byte: int) -> Sequence[torch.Tensor]:
+    def _ran(self, run: KernelRun, prepared: Prepared, byte: int) -> Sequence[torch.Tensor]:
         """The outputs of a run, written over memory that holds the byte everywhere."""
         for tensor in prepared.outputs:
             poison(tensor, byte)
@@ -298,14 +298,14 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0][:300]
 
 
-def open_bench(device: str, *, seed: int, least: int) -> Bench:
+def open_bench(device: str, *, seed: int, least: int) -> MeasureRole:
     """The bench on a device by name, with that device's own clock."""
     found = torch.device(device)
     if found.type != "cuda":
         timer = Timer(stopwatch_for(found), least=least, most=least, overhead_s=0.0)
-        return Bench(found, timer, 8 * 2**30, seed)
+        return MeasureRole(found, timer, 8 * 2**30, seed)
     found = torch.device("cuda", found.index or 0)
     torch.cuda.set_device(found)
     properties = torch.cuda.get_device_properties(found)
     timer = Timer(stopwatch_for(found, getattr(properties, "L2_cache_size", 0)))
-    return Bench(found, timer, properties.total_memory, seed)
+    return MeasureRole(found, timer, properties.total_memory, seed)

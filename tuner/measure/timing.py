@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..trial.outcome import Timed
 
-Call = Callable[[], object]
+TimedCall = Callable[[], object]
 
 FLUSH_BYTES = 256 * 2**20
 """What do_bench zeroes; more than any L2 cache so far."""
@@ -35,9 +35,9 @@ SLOW = 3.0
 class Stopwatch(Protocol):
     """Runs the calls in order, each with a cold cache, and gives the seconds of each."""
 
-    def laps(self, calls: Sequence[Call]) -> list[float]: ...
+    def laps(self, calls: Sequence[TimedCall]) -> list[float]: ...
 
-    def burst(self, calls: Sequence[Call]) -> float:
+    def burst(self, calls: Sequence[TimedCall]) -> float:
         """The seconds of all calls together, one after the other, with whatever cache there is and
         the host's time."""
         ...
@@ -58,7 +58,7 @@ class CudaStopwatch:
         """Bytes that are written to empty a cache of so many."""
         return max(FLUSH_BYTES, 2 * l2_bytes)
 
-    def laps(self, calls: Sequence[Call]) -> list[float]:
+    def laps(self, calls: Sequence[TimedCall]) -> list[float]:
         cuda = self._torch.cuda
         with cuda.device(self._device):
             events = [
@@ -72,7 +72,7 @@ class CudaStopwatch:
             cuda.synchronize()
         return [start.elapsed_time(end) / 1e3 for start, end in events]
 
-    def burst(self, calls: Sequence[Call]) -> float:
+    def burst(self, calls: Sequence[TimedCall]) -> float:
         cuda = self._torch.cuda
         with cuda.device(self._device):
             start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -89,7 +89,7 @@ class CudaStopwatch:
 class WallStopwatch:
     """Seconds on the wall, for what runs on the CPU."""
 
-    def laps(self, calls: Sequence[Call]) -> list[float]:
+    def laps(self, calls: Sequence[TimedCall]) -> list[float]:
         found = []
         for call in calls:
             start = time.perf_counter()
@@ -97,7 +97,7 @@ class WallStopwatch:
             found.append(time.perf_counter() - start)
         return found
 
-    def burst(self, calls: Sequence[Call]) -> float:
+    def burst(self, calls: Sequence[TimedCall]) -> float:
         return sum(self.laps(calls))
 
 
@@ -117,7 +117,7 @@ class Timer:
     overhead_s: float = 80e-6
 
     def measure(
-        self, call: Call, *, budget_s: float = 0.04, incumbent_s: float | None = None
+        self, call: TimedCall, *, budget_s: float = 0.04, incumbent_s: float | None = None
     ) -> Timed:
         """Median and spread of as many runs as the budget allows."""
         self.stopwatch.laps([call])  # the first run loads, allocates, compiles what is left
@@ -127,7 +127,7 @@ class Timer:
             return timed(first, stopped=True)
         return timed(self.stopwatch.laps([call] * self._runs(quick, budget_s)))
 
-    def interleaved(self, calls: Mapping[str, Call], *, budget_s: float = 0.5) -> Interleaved:
+    def interleaved(self, calls: Mapping[str, TimedCall], *, budget_s: float = 0.5) -> Interleaved:
         """All candidates in turn, round after round, the order rotated so that none always
         follows the same one."""
         names = list(calls)

@@ -25,7 +25,7 @@ from ...planner.graph.graph import Graph, from_json
 from ...planner.graph.ops import Contraction, Reduction, row
 from ...planner.nests.group_nests import Schedule, schedule_group
 from ...planner.space.space import MOST_SPILLED
-from ..records.machine_code import Compiled
+from ..records.machine_code import GroupMachineCode
 from ..trial.outcome import Candidate
 
 ALL = "all"
@@ -137,7 +137,7 @@ class _Reader:
         self.store, self.profile = store, profile
         self.groups: dict[str, tuple[Graph, str] | None] = {}
         self.schedules: dict[tuple[str, Layout], Schedule | Refusal] = {}
-        self.compiled: dict[str, Compiled] = defaultdict(Compiled)
+        self.compiled: dict[str, GroupMachineCode] = defaultdict(GroupMachineCode)
 
     def sample(self, kernel: str, config: Config, trial: TrialRecord) -> Sample | None:
         if kernel not in self.groups:
@@ -204,7 +204,7 @@ def predicted_s(sample: Sample, profile: DeviceProfile) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class FamilyAccuracy:
     """How well the model knows one family. spearman: rank correlation over all its trials; within:
     the mean of those of each group, by trials. regret, mean_regret: median and mean of how much
     slower than the best tried the model's choice is; recall: groups whose best is among the five
@@ -225,7 +225,7 @@ class Accuracy:
     learned: float | None
 
 
-def accuracy(samples: Sequence[Sample], predicted: Sequence[float]) -> list[Accuracy]:
+def accuracy(samples: Sequence[Sample], predicted: Sequence[float]) -> list[FamilyAccuracy]:
     """Of every family with trials, and of all together first. predicted: seconds of each."""
     pairs = list(zip(samples, predicted, strict=True))
     found = [_accuracy(ALL, pairs)] if pairs else []
@@ -238,7 +238,7 @@ def accuracy(samples: Sequence[Sample], predicted: Sequence[float]) -> list[Accu
 _Pairs = Sequence[tuple[Sample, float]]
 
 
-def _accuracy(family: str, pairs: _Pairs) -> Accuracy:
+def _accuracy(family: str, pairs: _Pairs) -> FamilyAccuracy:
     groups: dict[str, list[tuple[Sample, float]]] = defaultdict(list)
     for sample, seconds in pairs:
         groups[sample.kernel].append((sample, seconds))
@@ -248,7 +248,7 @@ def _accuracy(family: str, pairs: _Pairs) -> Accuracy:
     within = sum(n * r for n, r in ranks) / sum(n for n, _ in ranks) if ranks else None
     close = [_close(s, s.predicted_registers) for s, _ in pairs if s.registers is not None]
     learned = [_close(s, s.learned_registers) for s, _ in pairs if s.registers is not None]
-    return Accuracy(
+    return FamilyAccuracy(
         family,
         len(pairs),
         len(groups),

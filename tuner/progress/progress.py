@@ -63,7 +63,7 @@ class Silent:
 
 
 @dataclass(slots=True)
-class Recording:
+class RecordedProgress:
     """Keeps all that it is told, in order, as (kind, what)."""
 
     events: list[tuple[str, Any]] = field(default_factory=list)

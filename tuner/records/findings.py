@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...planner.costs.cost import Cost
 from ..measure.timing import TIE
 from ..trial.outcome import Candidate, Outcome, Timed, is_transient
-from .machine_code import Compiled
+from .machine_code import GroupMachineCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GroupFindings:
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: int = 0
     settled: Finding | None = None
-    compiled: Compiled = field(default_factory=Compiled)
+    compiled: GroupMachineCode = field(default_factory=GroupMachineCode)
     doubted: list[Candidate] = field(default_factory=list)
     again: set[Candidate] = field(default_factory=set)
     elsewhere: int = 0

@@ -23,7 +23,7 @@ from ...planner.plan import Plan
 from ..trial.outcome import (
     Candidate,
     Outcome,
-    Resources,
+    ProgramResources,
     Timed,
     failure,
     is_transient,
@@ -180,7 +180,7 @@ class Ledger:
         candidate: Candidate,
         outcome: Outcome,
         cost: Cost | None = None,
-        resources: Resources | None = None,
+        resources: ProgramResources | None = None,
     ) -> None:
         """Write a trial down; it is on disk when this returns."""
         outcome = self._judged(group, candidate, outcome)

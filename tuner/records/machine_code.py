@@ -23,7 +23,7 @@ _LEAST = 10  # Registers of the smallest kernel.
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _KernelCode:
     """estimated: registers by the model; registers, spill_bytes: by the compiler."""
 
     estimated: int
@@ -32,13 +32,13 @@ class _Kernel:
 
 
 @dataclass(slots=True)
-class Compiled:
+class GroupMachineCode:
     """Of one group."""
 
-    kernels: dict[Config, _Kernel] = field(default_factory=dict)
+    kernels: dict[Config, _KernelCode] = field(default_factory=dict)
 
     def add(self, config: Config, estimated: int, registers: int, spill_bytes: int) -> None:
-        self.kernels[config] = _Kernel(estimated, registers, spill_bytes)
+        self.kernels[config] = _KernelCode(estimated, registers, spill_bytes)
 
     def registers(self, config: Config, estimated: int) -> int:
         """What to expect of a config of which the model expects `estimated`."""
@@ -62,7 +62,9 @@ class Compiled:
         return near[1].spill_bytes if near[1].spill_bytes > MOST_SPILLED else 0
 
 
-def _nearest(config: Config, kernels: Mapping[Config, _Kernel]) -> tuple[float, _Kernel] | None:
+def _nearest(
+    config: Config, kernels: Mapping[Config, _KernelCode]
+) -> tuple[float, _KernelCode] | None:
     """The nearest kernel with its distance, of equals the first; None where none is comparable."""
     every = [(_distance(config, other), kernel) for other, kernel in kernels.items()]
     near = min(every, key=lambda each: each[0], default=(math.inf, None))

@@ -9,7 +9,7 @@ from ..workers.lab import Group
 from ..workers.ranking import SpaceLike
 from .config_study import ConfigStudy
 from .group_trials import Budget, GroupTrials
-from .runoff import Bench, settle
+from .runoff import SharedSearch, settle
 
 SURE = 1.5
 """Times the seconds of a kernel that the framework takes at least, by the model, where it is not
@@ -19,7 +19,7 @@ measured: what lies in L2 between two operations is read faster than the model s
 def tune_group(
     group: Group,
     space: SpaceLike | Refusal,
-    bench: Bench,
+    bench: SharedSearch,
     budget: Budget,
     framework_s: float = 0.0,
     settles: bool = True,

@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 from ...planner.config import Config
 from ...planner.costs.cost import Cost
 from ...planner.errors import Refusal
-from ..trial.outcome import Candidate, Outcome, Rejected, Resources, Timed
+from ..trial.outcome import Candidate, Outcome, ProgramResources, Rejected, Timed
 from ..workers.lab import Pending
 from ..workers.ranking import SpaceLike
 from .group_trials import POLL_S, GroupTrials
@@ -272,7 +272,7 @@ class ConfigStudy:
     def _deliver(self, flying: _Flying) -> None:
         self.measuring = 1
         compiled, config = flying.pending.result(), flying.candidate.config
-        if isinstance(compiled, Resources) and config is not None:
+        if isinstance(compiled, ProgramResources) and config is not None:
             registers, spills = compiled.registers, compiled.spill_bytes
             self.search.found.compiled.add(config, flying.estimated, registers, spills)
         outcome = self.search.measure(flying.candidate, flying.cost, compiled, self._fill)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from .group_trials import Budget
 from .partition_search import PartitionSearch
 from .region_search import RegionSearch
-from .runoff import Bench
+from .runoff import SharedSearch
 from .tuned_groups import Identity, Tasks
 
 REGIONAL, REGIONAL_LEAST = 0.6, 0.25
@@ -19,7 +19,9 @@ class GraphSearch:
     """`run`, then what `partitions` and `regional` have; after an interruption with what is
     known."""
 
-    def __init__(self, tasks: Tasks, bench: Bench, identity: Identity, budget: Budget) -> None:
+    def __init__(
+        self, tasks: Tasks, bench: SharedSearch, identity: Identity, budget: Budget
+    ) -> None:
         self.budget = budget
         self.regional = RegionSearch(tasks, bench, identity)
         self.partitions = PartitionSearch(tasks, bench, budget)

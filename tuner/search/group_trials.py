@@ -11,9 +11,9 @@ from ...planner.lowerings.registry import CALLS, calls, lowering_of
 from ..progress.progress import TrialDone
 from ..records.findings import GroupFindings
 from ..records.ledger import Known
-from ..trial.outcome import Candidate, Failure, Outcome, Resources, Timed, is_transient
+from ..trial.outcome import Candidate, Failure, Outcome, ProgramResources, Timed, is_transient
 from ..workers.lab import Group
-from .runoff import Bench
+from .runoff import SharedSearch
 
 POLL_S = 0.2
 """Seconds between looks at what other tuners have found."""
@@ -41,7 +41,7 @@ class GroupTrials:
     """Settles candidates of one group: measured, written down, told."""
 
     group: Group
-    bench: Bench
+    bench: SharedSearch
     found: GroupFindings
     budget: Budget
     waits: bool = True
@@ -116,14 +116,14 @@ class GroupTrials:
         self,
         candidate: Candidate,
         cost: Cost,
-        compiled: Resources | Failure,
+        compiled: ProgramResources | Failure,
         meanwhile: Callable[[], None],
     ) -> Outcome | None:
         """Settle one that came from the compiler. None: it took so long that another tuner has
         taken it over."""
         if not self.bench.ledger.keeps(self.group, candidate):
             return None
-        if not isinstance(compiled, Resources):
+        if not isinstance(compiled, ProgramResources):
             self.finish(candidate, compiled, cost, None)
             return compiled
         best_s = self.found.best_s
@@ -136,7 +136,7 @@ class GroupTrials:
         candidate: Candidate,
         outcome: Outcome,
         cost: Cost | None,
-        resources: Resources | None,
+        resources: ProgramResources | None,
     ) -> None:
         self.bench.ledger.add(self.group, candidate, outcome, cost, resources)
         self._count(candidate, outcome, cost)

@@ -19,6 +19,7 @@ from ...planner.config import Config
 from ...planner.costs.device import CPU
 from ...planner.covers.cover import cuts_of
 from ...planner.errors import Refusal
+from ...planner.groups.group import Groups
 from ...planner.lowerings import registry
 from ...planner.lowerings.inductor import MODES
 from ..progress.progress import TrialDone
@@ -28,8 +29,8 @@ from ..workers.lab import Group
 from .config_search import tune_group
 from .config_study import SEEDS, new_study
 from .group_trials import Budget
-from .runoff import Bench, settle
-from .tuned_groups import Cuts, Groups, Partition, Task, Tasks, measured_s
+from .runoff import SharedSearch, settle
+from .tuned_groups import Cuts, Partition, Task, Tasks, measured_s
 
 KEPT = 2
 COVERS = 5
@@ -54,7 +55,7 @@ LEARNED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TrialBudget:
     """How many trials a group gets: before any gets more, at least, and in all."""
 
     first: int = 1
@@ -66,10 +67,10 @@ class PartitionSearch:
     """`run`, then `best`; after an interruption `best` gives what is known."""
 
     def __init__(
-        self, tasks: Tasks, bench: Bench, budget: Budget, split: Split | None = None
+        self, tasks: Tasks, bench: SharedSearch, budget: Budget, split: TrialBudget | None = None
     ) -> None:
         self.tasks, self.bench, self.budget = tasks, bench, budget
-        self.split = split or Split()
+        self.split = split or TrialBudget()
         self.graph = tasks.graph
         self.edges = tasks.cover.edges(self.graph)
         self.seen: dict[Groups, None] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...planner.covers.cover import cover_s, replaced
 from ...planner.graph.graph import key as graph_key
-from ...planner.groups.group import Part, subgraph
+from ...planner.groups.group import GroupContent, subgraph
 from ...planner.lowerings.base import Modelled
 from ...planner.lowerings.regional import walk_s
 from ...planner.lowerings.registry import REGIONAL
@@ -16,7 +16,7 @@ from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
 from .group_trials import Budget
 from .partition_search import PartitionSearch
-from .runoff import Bench
+from .runoff import SharedSearch
 from .tuned_groups import Identity, Tasks, plan_of
 
 WITHIN = 2.0
@@ -37,7 +37,7 @@ class RegionSearch:
     """The regions of a graph, around the large values of the partition that the model prefers.
     `run`, then `plans`; after an interruption with what is known."""
 
-    def __init__(self, tasks: Tasks, bench: Bench, identity: Identity) -> None:
+    def __init__(self, tasks: Tasks, bench: SharedSearch, identity: Identity) -> None:
         self.tasks, self.bench, self.identity = tasks, bench, identity
         cover, graph = tasks.cover, tasks.graph
         self.preferred = cover.best(graph, tasks.profile, 1)[0].groups
@@ -81,7 +81,7 @@ class RegionSearch:
 
     def _ways(self, nodes: tuple[int, ...]) -> list[_Trial]:
         """Of each kind the way that the model thinks best."""
-        part = Part.of(self.tasks.graph, nodes)
+        part = GroupContent.of(self.tasks.graph, nodes)
         name = graph_key(subgraph(self.tasks.graph, nodes).graph)
         found = (each.modelled(part, self.tasks.profile, cover_s) for each in REGIONAL)
         ordered = sorted((way for way in found if way), key=lambda way: way.seconds)

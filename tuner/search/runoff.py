@@ -15,7 +15,7 @@ WITHIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SharedSearch:
     """What every group's search shares. settles: finalists are timed against each other, which
     a worker leaves to the tune whose search it shares."""
 
@@ -27,7 +27,7 @@ class Bench:
     settles: bool = True
 
 
-def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
+def settle(group: Group, bench: SharedSearch, found: GroupFindings) -> None:
     """Time the finalists in turn, on inputs they have not seen, and keep the winner. One alone, if
     it is not the framework, has to be right on those too."""
     if not bench.settles:
@@ -53,7 +53,9 @@ def settle(group: Group, bench: Bench, found: GroupFindings) -> None:
         bench.progress.group_done(group.name, best.candidate, best.seconds)
 
 
-def _stands_alone(finalist: Finding, group: Group, bench: Bench, found: GroupFindings) -> bool:
+def _stands_alone(
+    finalist: Finding, group: Group, bench: SharedSearch, found: GroupFindings
+) -> bool:
     """Whether a finalist runs by itself, after a comparison that ended for all of them."""
     outcome = bench.lab.measure(group, finalist.candidate)
     if isinstance(outcome, Timed):
@@ -63,7 +65,7 @@ def _stands_alone(finalist: Finding, group: Group, bench: Bench, found: GroupFin
 
 
 def _drop(
-    finalist: Finding, outcome: Failure, group: Group, bench: Bench, found: GroupFindings
+    finalist: Finding, outcome: Failure, group: Group, bench: SharedSearch, found: GroupFindings
 ) -> None:
     found.drop(finalist.candidate)
     bench.progress.note(f"{group.name}: {finalist.candidate} dropped: {outcome.reason}")

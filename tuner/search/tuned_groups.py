@@ -11,7 +11,7 @@ from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
-from ...planner.groups.group import Part, copies_in
+from ...planner.groups.group import GroupContent, Groups, copies_in
 from ...planner.lower import kernel_name
 from ...planner.lowerings.aten import aten_s
 from ...planner.lowerings.registry import calls
@@ -26,12 +26,11 @@ from .config_search import SURE
 
 FEW = 2
 
-Groups = tuple[tuple[int, ...], ...]
 Cuts = frozenset[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
+class CoverFunctions:
     """The planner's functions over partitions; a test brings its own. best: the model's best few;
     learned: the best with seconds that are known; grown: the cuts that growing groups leaves."""
 
@@ -40,7 +39,7 @@ class Cover:
     best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
     learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned
     grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
-    space: Callable[[Part, DeviceProfile], SpaceLike | Refusal] = space_for
+    space: Callable[[GroupContent, DeviceProfile], SpaceLike | Refusal] = space_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Tasks:
 
     graph: Graph
     profile: DeviceProfile
-    cover: Cover = field(default_factory=Cover)
+    cover: CoverFunctions = field(default_factory=CoverFunctions)
     _by_nodes: dict[tuple[tuple[int, ...], tuple[int, ...]], Task] = field(default_factory=dict)
     _by_key: dict[str, Task] = field(default_factory=dict)
     _spaces: dict[str, RankedSpace | Refusal] = field(default_factory=dict)
@@ -86,7 +85,7 @@ class Tasks:
         """Have the configs of all these groups ranked at the same time, in the lab's workers. A
         few are ranked here before a worker has started."""
         both = zip(groups, copies_in(self.graph, groups), strict=True)
-        parts = {part.key: part for part in (Part.of(self.graph, *each) for each in both)}
+        parts = {part.key: part for part in (GroupContent.of(self.graph, *each) for each in both)}
         if len(parts) <= FEW:
             return
         for part in parts.values():
@@ -104,7 +103,7 @@ class Tasks:
         """The cover that the model prefers."""
         return self.cover.best(self.graph, self.profile, 1)[0].groups
 
-    def _space(self, part: Part) -> RankedSpace | Refusal:
+    def _space(self, part: GroupContent) -> RankedSpace | Refusal:
         if part.key not in self._spaces:
             space = self.cover.space(part, self.profile)
             own = space if isinstance(space, Refusal) else RankedSpace(space)
@@ -112,7 +111,7 @@ class Tasks:
         return self._spaces[part.key]
 
     def _make(self, nodes: tuple[int, ...], copies: tuple[int, ...]) -> Task:
-        part = Part.of(self.graph, nodes, copies)
+        part = GroupContent.of(self.graph, nodes, copies)
         known = self._by_key.get(part.key)
         if known is not None:
             return known
@@ -150,7 +149,7 @@ class Tasks:
         return sum(self.profile.stream_s(size) for size in sizes)
 
 
-def _group(part: Part) -> Group:
+def _group(part: GroupContent) -> Group:
     return Group.of(part.group, kernel_name(part.group))
 
 

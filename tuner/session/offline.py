@@ -9,14 +9,14 @@ from ...planner.costs.cost import Cost
 from ...planner.covers.cover import region_group, replaced
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
-from ...planner.groups.group import copies_in, subgraph
+from ...planner.groups.group import Groups, copies_in, subgraph
 from ...planner.lowerings.registry import ATEN, TRITON, lowering_of
 from ...planner.plan import GroupPlan, Plan
 from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
 from ..progress.progress import Progress
-from ..search.tuned_groups import Groups, Identity, Task, Tasks
-from ..trial.outcome import Candidate, Resources
+from ..search.tuned_groups import Identity, Task, Tasks
+from ..trial.outcome import Candidate, ProgramResources
 from ..workers.lab import WorkerLab
 
 TRIED = 6
@@ -99,7 +99,7 @@ class _Offline:
 class _Chosen:
     config: Config
     cost: Cost
-    resources: Resources
+    resources: ProgramResources
 
 
 def _choose(task: Task, lab: WorkerLab, progress: Progress) -> _Chosen | None:
@@ -110,7 +110,7 @@ def _choose(task: Task, lab: WorkerLab, progress: Progress) -> _Chosen | None:
     ranked = task.space.ranked(TRIED)
     for config, cost in ranked:
         resources = lab.compile(task.group, config).result()
-        if not isinstance(resources, Resources):
+        if not isinstance(resources, ProgramResources):
             progress.note(f"{name} ({config}): {resources.reason}")
             continue
         checked = lab.check(task.group, Candidate.generated(config))

@@ -24,9 +24,8 @@ from ...planner.graph.varying import bucket_key
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
 from ...planner.versions import versions
-from ..capture.capture_model import Call as ModelCall
-from ..capture.capture_model import Part
-from ..capture.rotating_inputs import TURNS, Turns
+from ..capture.capture_model import CallArguments, ModelGraph
+from ..capture.rotating_inputs import TURNS, RotatingInputs
 from ..decision.baselines import Baselines, graph_baselines, modes_left_out, real_inputs
 from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.finalists import Arena, Finalists, finalists
@@ -41,8 +40,8 @@ from ..records.ledger import Ledger, device_record, graph_record
 from ..records.optuna_export import mirror
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
-from ..search.runoff import Bench
-from ..search.tuned_groups import Cover, Identity, Partition, Tasks, plan_of, runners_up
+from ..search.runoff import SharedSearch
+from ..search.tuned_groups import CoverFunctions, Identity, Partition, Tasks, plan_of, runners_up
 from ..trial.outcome import Candidate, Outcome
 from ..workers.lab import Duel, Group, Lab, Pending, WorkerLab
 from ..workers.ranking import Begun
@@ -59,7 +58,7 @@ RULES_ON_CPU = Rules(least=1, most=1, budget_s=0.0, warm_up=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TuneLimits:
     """trials: generated kernels tried in all. seconds: of the whole tune, the baselines included
     (see `Wall`). seed: of everything random. each: see `Allowance`."""
 
@@ -83,7 +82,7 @@ def tune_captured(
     trials: int = EFFORTS["default"].trials,
     seconds: float = EFFORTS["default"].seconds,
     progress: Progress | None = None,
-    baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
+    baselines: Callable[[RotatingInputs], Mapping[str, TurnCall]] | None = None,
     name: str = "",
     seed: int = 0,
     compilers: int | None = None,
@@ -98,7 +97,7 @@ def tune_captured(
 
     Ctrl-C ends the search and keeps the best so far; without any finding it is raised again.
     """
-    limits = Limits(trials, seconds, seed)
+    limits = TuneLimits(trials, seconds, seed)
     told = progress or Silent()
     with _opened(store) as opened:
         session = Session(captured, inputs, opened, limits, told, name, compilers)
@@ -115,7 +114,7 @@ class TuneSite:
 
     lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
     stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
-    cover: Cover = field(default_factory=Cover)
+    cover: CoverFunctions = field(default_factory=CoverFunctions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Session:
     captured: Captured
     inputs: Sequence[Any]
     store: Store
-    limits: Limits
+    limits: TuneLimits
     progress: Progress
     name: str = ""
     compilers: int | None = None
@@ -151,7 +150,7 @@ class Session:
     def measured(
         self,
         profile: DeviceProfile,
-        baselines: Callable[[Turns], Mapping[str, TurnCall]] | None = None,
+        baselines: Callable[[RotatingInputs], Mapping[str, TurnCall]] | None = None,
         stage: Stage = "inference",
     ) -> Plan:
         """Search on the device, then the contest, of this graph by itself; for a caller that has
@@ -159,13 +158,13 @@ class Session:
         captured graph. Of a graph of training a baseline is timed, but kept only where there is
         nothing of ours: what runs the forward graph runs the backward graph too."""
         self.inputs = real_inputs(self.captured, self.inputs, self.limits.seed)
-        turns = Turns.of(ModelCall(tuple(self.inputs)))
+        turns = RotatingInputs.of(CallArguments(tuple(self.inputs)))
         make = baselines or partial(graph_baselines, self.captured, stage=stage)
         wall = self._begun()
         contestants = Baselines(make(turns), self.progress, wall=wall)
         contestants.left_out |= modes_left_out(self.captured, stage)
         found = self.searched(profile, contestants, stage)
-        part = Part(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
+        part = ModelGraph(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
         decision = Decision(
             [Entrant(part, found.finalists, found.identity)],
             contestants,
@@ -195,7 +194,7 @@ class Session:
         with self._lab(profile) as lab:
             tasks.begin(tasks.first, lab)
             gated = GatedLab(lab, baselines)
-            bench = Bench(gated, ledger, findings, self.progress, self.limits.seed)
+            bench = SharedSearch(gated, ledger, findings, self.progress, self.limits.seed)
             # It is given an end when the baselines are compiled.
             budget = Budget(self.limits.trials_of(tasks.different), clock=wall.clock)
             search = GraphSearch(tasks, bench, identity, budget)
@@ -231,7 +230,7 @@ class Session:
         self.progress.phase("verify", "checking and timing the best plans")
         # What a forward graph saves stays in place for its backward graph, as in a training loop.
         count = TURNS if stage != "backward" else 1
-        turns = Turns.of(ModelCall(tuple(self.inputs)), self.static, count)
+        turns = RotatingInputs.of(CallArguments(tuple(self.inputs)), self.static, count)
         ring = Ring(self.stopwatch(profile), turns, self.rules)
         ring = ring.within(self.share * self._begun().before_end_s / 2)
         arena = Arena(self.captured, self.inputs, identity, ring, self.progress, stage)

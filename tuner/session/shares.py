@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers.cover import cover_s
-from ..capture.capture_model import Part
+from ..capture.capture_model import ModelGraph
 
 LEAST = 0.2
 """Of an equal share, what a graph has at least: the model may be wrong about it."""
 
 
-def shares(parts: Sequence[Part], profile: DeviceProfile) -> list[float]:
+def shares(parts: Sequence[ModelGraph], profile: DeviceProfile) -> list[float]:
     """For each graph its part of what is left when its turn comes: as its time in a call of the
     model, by a quick look of the cost model, is to that of the graphs that still come."""
     if len(parts) < 2:

@@ -25,7 +25,7 @@ class TunerError(FusionplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class ProgramResources:
     """Of the hungriest kernel of the program: registers and spill bytes per thread, shared bytes
     per block. compile_s: seconds the compiler took for all kernels."""
 

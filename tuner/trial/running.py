@@ -13,7 +13,7 @@ from ...planner.codegen.source import Program
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph, TensorType
 from ...planner.lower import lower
-from ...planner.lowerings.base import Boxed, Call, Copied, GroupSite
+from ...planner.lowerings.base import Boxed, Copied, GroupCall, GroupSite
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
@@ -25,7 +25,7 @@ from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate
 
-Run = Callable[[], Sequence[torch.Tensor]]
+KernelRun = Callable[[], Sequence[torch.Tensor]]
 
 
 def output_types(group: Graph) -> tuple[TensorType, ...]:
@@ -39,14 +39,14 @@ def output_types(group: Graph) -> tuple[TensorType, ...]:
     return tuple(types)
 
 
-class Kernels:
+class LoadedKernels:
     """The generated kernels of a group, loaded on a device. Raises CompileFailed."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program, self.device = program, device
         self.launchers = [Launcher(kernel, device) for kernel in program.kernels]
 
-    def bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Run:
+    def bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> KernelRun:
         """A call that launches all kernels over these tensors, which it keeps alive."""
         temporaries = [empty(kind, self.device) for kind in self.program.temporaries]
         kinds = {"in": inputs, "out": outputs, "tmp": temporaries}
@@ -75,8 +75,8 @@ class Loaded:
     """A candidate that can be bound. kernels: None where it is not generated. partial: it writes
     only part of its outputs (see `partial`)."""
 
-    bind: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Run]
-    kernels: Kernels | None = None
+    bind: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], KernelRun]
+    kernels: LoadedKernels | None = None
     partial: bool = False
 
 
@@ -96,7 +96,7 @@ def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | R
     match built:
         case Refusal():
             return built
-        case Call():
+        case GroupCall():
             return _calls(lambda *inputs: built.run(list(inputs)))
         case Graph():
             evaluator = Evaluator(built, device)
@@ -104,13 +104,13 @@ def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | R
             return _calls(evaluator if own else _matched(evaluator, output_types(group)))
         case Copied(calls=calls, copy=copy):
             types = output_types(group)
-            return _calls(_copied(Evaluator(calls, device), Kernels(copy, device), types))
-    kernels = Kernels(built, device)
+            return _calls(_copied(Evaluator(calls, device), LoadedKernels(copy, device), types))
+    kernels = LoadedKernels(built, device)
     return Loaded(kernels.bind, kernels)
 
 
 def _calls(function: Callable[..., Sequence[torch.Tensor]]) -> Loaded:
-    def bind(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Run:
+    def bind(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> KernelRun:
         return lambda: function(*inputs)
 
     return Loaded(bind)
@@ -129,7 +129,9 @@ def _matched(
 
 
 def _copied(
-    function: Callable[..., Sequence[torch.Tensor]], copy: Kernels, types: Sequence[TensorType]
+    function: Callable[..., Sequence[torch.Tensor]],
+    copy: LoadedKernels,
+    types: Sequence[TensorType],
 ) -> Callable[..., Sequence[torch.Tensor]]:
     """The function with its results copied by kernels of ours."""
 

@@ -21,7 +21,7 @@ from ..trial.outcome import (
     Failure,
     Miscompiled,
     Outcome,
-    Resources,
+    ProgramResources,
     Timed,
     TimedOut,
     TunerError,
@@ -35,7 +35,7 @@ from .pool import (
     RANK_LIMIT_S,
     Answer,
     Pool,
-    Role,
+    WorkerRole,
     worker_command,
 )
 from .ranking import Begun, Ranking
@@ -80,7 +80,7 @@ class Pending(Protocol):
     """What `Lab.compile` gives: done at some time, then with a result."""
 
     def done(self) -> bool: ...
-    def result(self) -> Resources | Failure: ...
+    def result(self) -> ProgramResources | Failure: ...
     def cancel(self) -> object: ...
 
 
@@ -118,7 +118,7 @@ class _Compiling:
     def cancel(self) -> bool:
         return self.future.cancel()
 
-    def result(self) -> Resources | Failure:
+    def result(self) -> ProgramResources | Failure:
         answer = self.future.result()
         if isinstance(answer, TimedOut):
             return replace(answer, reason=f"compiling: {answer.reason}")
@@ -128,7 +128,7 @@ class _Compiling:
         try:
             if "outcome" in answer:
                 return _failed(outcomes.from_json(answer))
-            return Resources(
+            return ProgramResources(
                 int(answer["registers"]),
                 int(answer["spill_bytes"]),
                 int(answer["shared_bytes"]),
@@ -180,13 +180,13 @@ class WorkerLab:
         own = {assembler.SETTING: assembler.chosen()}
         roles = {
             # No device is visible to a compiler: it needs none, and a context costs a second.
-            "compile": Role(
+            "compile": WorkerRole(
                 worker_command("compile"),
                 self._compilers,
                 compile_limit_s,
                 {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None, **own},
             ),
-            "measure": Role(
+            "measure": WorkerRole(
                 measure,
                 1,
                 measure_limit_s,

@@ -21,7 +21,7 @@ _LONGEST_LINE = 1 << 28
 """Bytes; what prints more without a line's end sends no message."""
 
 
-class Lines:
+class LinePipe:
     """The parent's end: lines to and from a process that may be stopped, or print without end.
     Neither `send` nor `next` waits beyond its deadline on `time.monotonic`."""
 

@@ -29,7 +29,7 @@ from typing import IO, Any, TypeAlias
 
 from ..trial.outcome import Crashed, TimedOut, TunerError
 from ..trial.wire import decode, encode
-from .pipes import Lines
+from .pipes import LinePipe
 
 START_LIMIT_S = 180.0
 """For imports and the device's context, on a loaded machine."""
@@ -53,7 +53,7 @@ Answer: TypeAlias = "dict[str, Any] | TimedOut | Crashed"
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class WorkerRole:
     """count processes of `command`; limit_s: of one request, unless it says otherwise. env: what
     differs from the parent's environment (None: unset)."""
 
@@ -64,7 +64,7 @@ class Role:
 
 
 @dataclass(slots=True)
-class _Job:
+class _Exchange:
     message: dict[str, Any]
     limit_s: float
     future: Future[Answer]
@@ -105,14 +105,14 @@ class Pool:
     """`submit(role, message)` gives a future of the answer: the worker's own, `TimedOut` or
     `Crashed`. The future raises TunerError when no worker of the role starts."""
 
-    def __init__(self, roles: Mapping[str, Role]) -> None:
+    def __init__(self, roles: Mapping[str, WorkerRole]) -> None:
         self.roles = dict(roles)
-        self._queues: dict[str, queue.SimpleQueue[_Job | None]] = {
+        self._queues: dict[str, queue.SimpleQueue[_Exchange | None]] = {
             name: queue.SimpleQueue() for name in roles
         }
         self._closing = threading.Event()
         self._workers = [
-            Worker(role, self._queues[name], self._closing, f"{name} {i}")
+            WorkerProcess(role, self._queues[name], self._closing, f"{name} {i}")
             for name, role in self.roles.items()
             for i in range(role.count)
         ]
@@ -133,7 +133,7 @@ class Pool:
             raise TunerError("the pool of workers is closed")
         future: Future[Answer] = Future()
         limit = self.roles[role].limit_s if limit_s is None else limit_s
-        self._queues[role].put(_Job(dict(message), limit, future, alone))
+        self._queues[role].put(_Exchange(dict(message), limit, future, alone))
         return future
 
     def pids(self) -> list[int]:
@@ -171,7 +171,7 @@ def _close_all() -> None:
         pool.close()
 
 
-def _cancel(jobs: queue.SimpleQueue[_Job | None]) -> None:
+def _cancel(jobs: queue.SimpleQueue[_Exchange | None]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             job = jobs.get_nowait()
@@ -179,13 +179,13 @@ def _cancel(jobs: queue.SimpleQueue[_Job | None]) -> None:
                 job.future.cancel()
 
 
-class Worker:
+class WorkerProcess:
     """One process, started again as often as it dies, and the thread that talks to it."""
 
     def __init__(
         self,
-        role: Role,
-        jobs: queue.SimpleQueue[_Job | None],
+        role: WorkerRole,
+        jobs: queue.SimpleQueue[_Exchange | None],
         closing: threading.Event,
         name: str,
     ) -> None:
@@ -195,7 +195,7 @@ class Worker:
         self.thread = threading.Thread(target=self._serve, name=f"worker {name}", daemon=True)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._lines: Lines | None = None
+        self._lines: LinePipe | None = None
         self._log: IO[bytes] | None = None
         self._ready = False
         self._number = 0
@@ -236,7 +236,7 @@ class Worker:
                     self._start()
         self._stop()
 
-    def _ask(self, job: _Job) -> Answer:
+    def _ask(self, job: _Exchange) -> Answer:
         """The answer; where a process that has answered before ends on the request, that of a new
         process."""
         if job.alone and self._answered:
@@ -252,7 +252,7 @@ class Worker:
             return Crashed(str(error), transient=True)
         return answer
 
-    def _try(self, job: _Job) -> tuple[Answer, bool]:
+    def _try(self, job: _Exchange) -> tuple[Answer, bool]:
         """One attempt, and whether it ended a process that had answered another request before.
         Raises _NotStarted."""
         self._wait_until_ready()
@@ -277,7 +277,7 @@ class Worker:
             return Crashed(f"the worker failed: {said[-1][:300]}", transient=outside), used
         return answer, used and bool(leaving)
 
-    def _exchange(self, job: _Job) -> dict[str, Any] | TimedOut:
+    def _exchange(self, job: _Exchange) -> dict[str, Any] | TimedOut:
         """Send the request and wait for its answer. Raises _Ended."""
         lines = self._lines
         assert lines is not None
@@ -347,7 +347,7 @@ class Worker:
             raise
         with self._lock:
             self._process, self._log = process, log
-        self._lines = Lines(process)
+        self._lines = LinePipe(process)
         self._ready, self._answered = False, 0
         if self._closing.is_set():  # close() came between and has killed only the old one
             self.kill()

@@ -82,7 +82,7 @@ def conjunction(cases: Cases) -> list[PositionForm] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Piecewise:
     """A value that is `inside` where all forms are >= 0, and `outside` elsewhere."""
 
     forms: tuple[PositionForm, ...]
@@ -97,12 +97,12 @@ class Split:
         return sums + max(0, 2 * len(self.forms) - 1) + chosen
 
 
-def split(cases: Cases) -> Split | None:
+def split(cases: Cases) -> Piecewise | None:
     """The cases as one number inside and one outside of some forms, with as few operations as
     possible; None where they are not of that kind."""
     uniform = cases.uniform
     if uniform is not None:
-        return Split((), uniform, uniform)
+        return Piecewise((), uniform, uniform)
     numbers = {repr(cases.values[i]): cases.values[i] for i in cases.possible()}
     found = []
     if len(numbers) == 2:
@@ -110,5 +110,5 @@ def split(cases: Cases) -> Split | None:
             is_inside = tuple(repr(v) == inside for v in cases.values)
             forms = conjunction(replace(cases, values=is_inside))
             if forms:
-                found.append(Split(tuple(forms), numbers[inside], numbers[outside]))
+                found.append(Piecewise(tuple(forms), numbers[inside], numbers[outside]))
     return min(found, key=lambda each: each.operations, default=None)

@@ -24,7 +24,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from ..capture import is_dynamic
 from ..decompositions.decompose import decompositions
 from .derived_values import MADE, known, value_of
-from .masks import Band, Split, band, split
+from .masks import Band, Piecewise, band, split
 from .positions import Cases, PositionForm, Scalar
 
 __all__ = ["simplify_masks"]
@@ -209,7 +209,7 @@ class _Simplified:
             made = self._simple(node, simple)
         self._replace(node, made)
 
-    def _simple(self, node: fx.Node, simple: Split) -> fx.Node:
+    def _simple(self, node: fx.Node, simple: Piecewise) -> fx.Node:
         like = value_of(node)
         options = {"dtype": like.dtype, "device": like.device}
         if not simple.forms:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..alignment import aligned_rows, is_aligned, is_apart
 from ..blocks import Blocks
-from ..instructions import Instruction, Load, Loops, Store
+from ..instructions import Instruction, Loops, TileLoad, TileStore
 from ..program import TileProgram
 
 
@@ -21,11 +21,11 @@ def align_rows(program: TileProgram) -> TileProgram:
     blocks = replace(program.blocks, aligned=rows)
 
     def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
-        if not isinstance(each, (Load, Store)):
+        if not isinstance(each, (TileLoad, TileStore)):
             return each
         if is_aligned(each.access, rows, blocks):
             return replace(each, rows="aligned")
-        if isinstance(each, Load) and is_apart(each.access, rows.axis, blocks):
+        if isinstance(each, TileLoad) and is_apart(each.access, rows.axis, blocks):
             return replace(each, rows="apart")
         return each
 

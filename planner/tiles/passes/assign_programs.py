@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...graph.sizes import varies
 from ...nests.linear_forms import Role
-from ..instructions import Grid, Loop
+from ..instructions import Grid, TileLoop
 from ..program import TileProgram
 
 
@@ -26,7 +26,7 @@ def grid_of(program: TileProgram, programs: int, num_stages: int, group: int) ->
     started = min(tiles, programs or tiles)
     # Where sizes vary, their number does not decide which kernel it is.
     most = 0 if varies(tiles) else tiles
-    has_loop = any(isinstance(each, Loop) for each in program.body)
+    has_loop = any(isinstance(each, TileLoop) for each in program.body)
     return Grid(
         tiles=tiles,
         programs=started,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..blocks import Blocks
 from ..descriptors import Described, described
-from ..instructions import Instruction, Load, Loops, Store, TilePlace
+from ..instructions import Instruction, Loops, TileLoad, TilePlace, TileStore
 from ..program import TileProgram, rewritten
 
 
@@ -17,16 +17,16 @@ def choose_access(program: TileProgram, *, access: str) -> TileProgram:
         return program
 
     def change(each: Instruction, _: Loops, blocks: Blocks) -> Instruction:
-        if isinstance(each, Load) and each.place is TilePlace.SHARED:
+        if isinstance(each, TileLoad) and each.place is TilePlace.SHARED:
             return replace(each, via=described(blocks, each.access, blocks.dims(each.access.axes)))
-        if isinstance(each, Store):
+        if isinstance(each, TileStore):
             return replace(each, via=describes_store(program, each, blocks))
         return each
 
     return rewritten(program, change)
 
 
-def describes_store(program: TileProgram, store: Store, blocks: Blocks) -> Described | None:
+def describes_store(program: TileProgram, store: TileStore, blocks: Blocks) -> Described | None:
     """The descriptor that can write the tile of an output; None where pointers have to."""
     live = program.nest.live[program.nest.outputs[store.output].value]
     dims = blocks.dims(live | store.access.axes)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..instructions import Instruction, Load, Loops, TilePlace, Unit
+from ..instructions import Instruction, Loops, MmaUnit, TileLoad, TilePlace
 from ..program import TileProgram
 
 
 def duplicate_raced_loads(program: TileProgram) -> TileProgram:
     """In a pipelined loop, others than the mmas that a warpgroup is at need a tile of their own:
     in that of the mmas the next would be written too early (see `runtime.races`)."""
-    mmas = [mma for mma in program.mmas.values() if mma.unit is Unit.WARPGROUP]
+    mmas = [mma for mma in program.mmas.values() if mma.unit is MmaUnit.WARPGROUP]
     raced = {v for mma in mmas for v in (mma.source, mma.times)}
     if not raced:
         return program
 
     def change(each: Instruction, loops: Loops, _: Blocks) -> Instruction:
         if (
-            not isinstance(each, Load)
+            not isinstance(each, TileLoad)
             or each.place is not TilePlace.BOTH
             or each.value not in raced
         ):

@@ -11,7 +11,7 @@ from ...nests.linear_forms import Access, Role
 from ...nests.nest import Nest
 from ...values import values
 from ..blocks import Blocks
-from ..instructions import Hint, Instruction, Load, Loops, SelectedLoad, Store, loads_of
+from ..instructions import Hint, Instruction, Loops, SelectedLoad, TileLoad, TileStore, loads_of
 from ..program import TileProgram, rewritten, walk
 
 
@@ -25,9 +25,9 @@ def hint_caches(program: TileProgram, *, eviction: str, again: frozenset[int]) -
             pieces = tuple(replace(piece, hint=reads.hint(piece)) for piece in each.pieces)
             asked = all(piece.hint and eviction in (piece.hint, "both") for piece in pieces)
             return replace(each, pieces=pieces) if asked else each
-        if isinstance(each, Load):
+        if isinstance(each, TileLoad):
             hint = reads.hint(each)
-        elif isinstance(each, Store):
+        elif isinstance(each, TileStore):
             hint = "first"
         else:
             return each
@@ -49,7 +49,7 @@ class _Reads:
         self.left = Counter(each.input for each in steps)
         self.passes = len(list(nest.loops()))
 
-    def hint(self, load: Load) -> Hint:
+    def hint(self, load: TileLoad) -> Hint:
         """ "first" for what nothing reads again. "last" for what other blocks, a later pass or a
         later kernel read, and for reads of the same input again at another offset. "" for the
         first of those reads."""

@@ -11,7 +11,16 @@ from ...memo import by_identity
 from ...nests.nest import Nest
 from ...values.values import ancestors
 from ..blocks import Blocks
-from ..instructions import Body, Instruction, Loop, Parts, Reduce, Reduction, Store, Welford
+from ..instructions import (
+    Body,
+    EpilogueSubtiles,
+    Instruction,
+    Reduce,
+    TileLoop,
+    TileReduction,
+    TileStore,
+    Welford,
+)
 from ..program import TileProgram, walk
 
 MOST = 4
@@ -22,7 +31,7 @@ def join_reductions(program: TileProgram) -> TileProgram:
     """Sums that go together become one `Reduce`, and what they are computed from goes before it.
     The lanes of a loop's states are combined likewise."""
     sums = [v for v, each in program.reductions.items() if may_join(program.nest, each)]
-    if not sums and not any(isinstance(each, Loop) for each in program.body):
+    if not sums and not any(isinstance(each, TileLoop) for each in program.body):
         return program
     joiner = _Joiner(program.nest, ancestors_of(program.nest))
     return replace(program, body=joiner.body(program.body, program.blocks))
@@ -33,7 +42,7 @@ def ancestors_of(nest: Nest) -> tuple[frozenset[int], ...]:
     return ancestors(nest.values)
 
 
-def may_join(nest: Nest, each: Reduction) -> bool:
+def may_join(nest: Nest, each: TileReduction) -> bool:
     """Whether it is a sum in float32 that goes with others."""
     is_plain = isinstance(each, Reduce) and nest.fold(each.value).monoid == SUM
     return is_plain and nest.values[each.value].dtype == "float32"
@@ -51,16 +60,16 @@ class _Joiner:
             head = rest.pop(0)
             if isinstance(head, Reduce) and self._is_sum(head):
                 found += self._joined(head, rest, blocks)
-            elif isinstance(head, Loop):
+            elif isinstance(head, TileLoop):
                 found.append(self._loop(head, head.blocks or blocks))
-            elif isinstance(head, Parts):
+            elif isinstance(head, EpilogueSubtiles):
                 bodies = tuple(self.body(part, head.blocks) for part in head.bodies)
                 found.append(replace(head, bodies=bodies))
             else:
                 found.append(head)
         return tuple(found)
 
-    def _loop(self, loop: Loop, blocks: Blocks) -> Loop:
+    def _loop(self, loop: TileLoop, blocks: Blocks) -> TileLoop:
         combined = self._combined(loop, blocks) if loop.by_lane else ()
         return replace(loop, body=self.body(loop.body, blocks), combined=combined)
 
@@ -101,9 +110,9 @@ class _Joiner:
         found: list[Instruction] = []
         for other in rest:
             match other:
-                case Store() | Parts():
+                case TileStore() | EpilogueSubtiles():
                     pass
-                case Loop():
+                case TileLoop():
                     if not above.isdisjoint(_values(other)):
                         return None
                 case Reduce(carried=True) | Welford(carried=True):
@@ -114,7 +123,7 @@ class _Joiner:
                         found.append(other)
         return found
 
-    def _combined(self, loop: Loop, blocks: Blocks) -> tuple[tuple[int, ...], ...]:
+    def _combined(self, loop: TileLoop, blocks: Blocks) -> tuple[tuple[int, ...], ...]:
         """The states of a loop in the order in which their lanes are combined: others than sums
         alone, for what comes after is corrected by them."""
         found: list[tuple[int, ...]] = []
@@ -140,7 +149,10 @@ class _Joiner:
         return found
 
 
-def _values(loop: Loop) -> set[int]:
+def _values(loop: TileLoop) -> set[int]:
     """All that a loop gives."""
     inside = (each for each, _ in walk(loop.body))
-    return {*loop.carries, *(i.value for i in inside if not isinstance(i, (Store, Loop, Parts)))}
+    return {
+        *loop.carries,
+        *(i.value for i in inside if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles))),
+    }

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...values.values import Fold
 from ..blocks import Blocks
-from ..instructions import Instruction, Load, Loops, Mma, OnesMma, TilePlace
+from ..instructions import Instruction, Loops, Mma, OnesMma, TileLoad, TilePlace
 from ..program import TileProgram
 
 
@@ -18,7 +18,7 @@ def keep_operands_shared(program: TileProgram) -> TileProgram:
         return program
 
     def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
-        if not isinstance(each, Load) or each.value not in operands:
+        if not isinstance(each, TileLoad) or each.value not in operands:
             return each
         only = _is_operand_only(program, each)
         return replace(each, place=TilePlace.SHARED if only else TilePlace.BOTH)
@@ -26,7 +26,7 @@ def keep_operands_shared(program: TileProgram) -> TileProgram:
     return program.deciding("operands", change)
 
 
-def _is_operand_only(program: TileProgram, load: Load) -> bool:
+def _is_operand_only(program: TileProgram, load: TileLoad) -> bool:
     """Whether nothing but mmas reads a loaded value, each in the dtype that it has in memory."""
     nest, dtype = program.nest, load.access.type.dtype
     if any(out.value == load.value for out in nest.outputs):

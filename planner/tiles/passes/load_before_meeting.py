@@ -8,7 +8,15 @@ from itertools import takewhile
 
 from ...graph.dtypes import itemsize
 from ...nests.linear_forms import Role
-from ..instructions import REDUCTIONS, Load, Loop, Parts, SelectedLoad, TilePlace, loads_of
+from ..instructions import (
+    REDUCTIONS,
+    EpilogueSubtiles,
+    SelectedLoad,
+    TileLoad,
+    TileLoop,
+    TilePlace,
+    loads_of,
+)
 from ..program import TileProgram
 
 _MOST = 256
@@ -24,14 +32,16 @@ def load_before_meeting(program: TileProgram, *, num_warps: int) -> TileProgram:
     persistent = program.grid is not None and program.grid.persistent
     if persistent or program.mmas or not program.nest.contractions:
         return program
-    straight = [*takewhile(lambda each: not isinstance(each, (Loop, Parts)), program.body)]
+    straight = [
+        *takewhile(lambda each: not isinstance(each, (TileLoop, EpilogueSubtiles)), program.body)
+    ]
     first = next((i for i, each in enumerate(straight) if isinstance(each, REDUCTIONS)), None)
     if first is None:
         return program
     early = sum(
-        _bytes(program, each) for each in program.head if isinstance(each, (Load, SelectedLoad))
+        _bytes(program, each) for each in program.head if isinstance(each, (TileLoad, SelectedLoad))
     )
-    after = [each for each in straight[first:] if isinstance(each, (Load, SelectedLoad))]
+    after = [each for each in straight[first:] if isinstance(each, (TileLoad, SelectedLoad))]
     moved = [*_chosen(program, after, _MOST * 32 * num_warps - early)]
     if not moved:
         return program
@@ -40,8 +50,8 @@ def load_before_meeting(program: TileProgram, *, num_warps: int) -> TileProgram:
 
 
 def _chosen(
-    program: TileProgram, loads: list[Load | SelectedLoad], room: int
-) -> Iterator[Load | SelectedLoad]:
+    program: TileProgram, loads: list[TileLoad | SelectedLoad], room: int
+) -> Iterator[TileLoad | SelectedLoad]:
     """Those of a program alone whose addresses are known at once, while there is room."""
     blocks = program.blocks
     grid = {a for a in program.nest.with_role(Role.GRID) if blocks.count(a) > 1}
@@ -56,5 +66,5 @@ def _chosen(
                 yield each
 
 
-def _bytes(program: TileProgram, load: Load | SelectedLoad) -> int:
+def _bytes(program: TileProgram, load: TileLoad | SelectedLoad) -> int:
     return program.elements(load.value) * itemsize(loads_of(load)[0].access.type.dtype)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...graph.dtypes import itemsize
 from ...graph.sizes import varies
 from ...nests.linear_forms import Access, Role, Term
-from ..instructions import Head, Load, Loop, Prefetch, SelectedLoad, Wait, loads_of
+from ..instructions import Head, Prefetch, SelectedLoad, TileLoad, TileLoop, Wait, loads_of
 from ..program import TileProgram
 
 _MOST = 256
@@ -44,10 +44,10 @@ def load_before_wait(
 
 def _chosen(
     program: TileProgram, unwritten: frozenset[int], room: int
-) -> Iterator[Load | SelectedLoad]:
+) -> Iterator[TileLoad | SelectedLoad]:
     """The loads in their order whose addresses are known at once, while there is room."""
     for each in program.body:
-        if not isinstance(each, (Load, SelectedLoad)):
+        if not isinstance(each, (TileLoad, SelectedLoad)):
             continue
         loads = loads_of(each)
         if all(own.input in unwritten and not own.access.at for own in loads):
@@ -58,12 +58,12 @@ def _chosen(
 
 def _fetched(program: TileProgram, unwritten: frozenset[int]) -> Iterator[Prefetch]:
     """Of the first loop, the large tensors that lie along it in rows which one program reads."""
-    loop = next((each for each in program.body if isinstance(each, Loop)), None)
+    loop = next((each for each in program.body if isinstance(each, TileLoop)), None)
     if loop is None or loop.reverse or program.nest.limits.get(loop.axis):
         return
     extent = program.nest.axes[loop.axis].extent
     for each in loop.body:
-        if not isinstance(each, Load) or each.input not in unwritten:
+        if not isinstance(each, TileLoad) or each.input not in unwritten:
             continue
         access, size = each.access, itemsize(each.access.type.dtype)
         others = [a for a in program.blocks.dims(access.axes) if a != loop.axis]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..instructions import Instruction, Loop, Loops
+from ..instructions import Instruction, Loops, TileLoop
 from ..program import TileProgram
 
 
@@ -14,9 +14,9 @@ def pipeline_loops(program: TileProgram, *, num_stages: int, flatten: bool) -> T
     so, so that the loads of its next turn begin before this turn ends."""
 
     def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
-        if not isinstance(each, Loop):
+        if not isinstance(each, TileLoop):
             return each
-        if any(isinstance(inner, Loop) for inner in each.body):
+        if any(isinstance(inner, TileLoop) for inner in each.body):
             return replace(each, flatten=True) if flatten else each
         return replace(each, stages=num_stages) if num_stages > 1 else each
 

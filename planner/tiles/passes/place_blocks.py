@@ -11,7 +11,17 @@ from ...nests.nest import Nest
 from ...stream.online import Correction
 from ...values import values
 from ..blocks import Blocks, Sizes
-from ..instructions import Body, Compute, Instruction, Load, Loop, Reduce, Scan, Store, Welford
+from ..instructions import (
+    Body,
+    Instruction,
+    Reduce,
+    TileCompute,
+    TileLoad,
+    TileLoop,
+    TileScan,
+    TileStore,
+    Welford,
+)
 from ..program import TileProgram
 
 
@@ -26,18 +36,18 @@ def _placed(nest: Nest) -> Body:
     return _body(nest, nest.body, None)
 
 
-def _body(nest: Nest, body: place.Body, around: place.Loop | None) -> Body:
+def _body(nest: Nest, body: place.NestBody, around: place.NestLoop | None) -> Body:
     return tuple(_instruction(nest, item, around) for item in body)
 
 
-def _instruction(nest: Nest, item: place.Item, around: place.Loop | None) -> Instruction:
+def _instruction(nest: Nest, item: place.Item, around: place.NestLoop | None) -> Instruction:
     match item:
-        case place.Loop(axis=axis, carries=carries, body=body, by_lane=by_lane):
+        case place.NestLoop(axis=axis, carries=carries, body=body, by_lane=by_lane):
             inner = _body(nest, body, item)
-            back = any(isinstance(each, Scan) and each.reverse for each in inner)
-            return Loop(axis, carries, inner, by_lane, reverse=back)
-        case place.Store(output=output):
-            return Store(output, nest.stores[output])
+            back = any(isinstance(each, TileScan) and each.reverse for each in inner)
+            return TileLoop(axis, carries, inner, by_lane, reverse=back)
+        case place.WriteOutput(output=output):
+            return TileStore(output, nest.stores[output])
         case place.Carry(value=value):
             assert around is not None, "a carried fold stands in the loop that carries it"
             if nest.fold(value).about is not None:
@@ -46,20 +56,20 @@ def _instruction(nest: Nest, item: place.Item, around: place.Loop | None) -> Ins
             followed = any(value == x for each in own if each for _, x in each.exponent)
             correction = _moving(nest, value, around)
             return Reduce(value, True, correction=correction, followed=followed)
-        case place.Step(value=value):
+        case place.Evaluate(value=value):
             kind = nest.values[value].kind
             if isinstance(kind, values.Load):
-                return Load(value, kind.input, nest.loads[value])
+                return TileLoad(value, kind.input, nest.loads[value])
             if isinstance(kind, values.Fold):
                 about = kind.about is not None
                 return Welford(value, carried=False) if about else Reduce(value, carried=False)
             if isinstance(kind, values.Scan):
                 axis = nest.scanned(value)
-                return Scan(value, axis, nest.axes[axis].role is Role.LOOP, kind.reverse)
-            return Compute(value)
+                return TileScan(value, axis, nest.axes[axis].role is Role.LOOP, kind.reverse)
+            return TileCompute(value)
 
 
-def _moving(nest: Nest, fold: int, loop: place.Loop) -> Correction | None:
+def _moving(nest: Nest, fold: int, loop: place.NestLoop) -> Correction | None:
     """How a fold follows the extrema that are under way in this loop; those of an earlier one are
     complete and move no more."""
     found = nest.corrections.get(fold)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ...graph.sizes import varies
-from ..instructions import Body, Instruction, Loop, Scan, Welford
+from ..instructions import Body, Instruction, TileLoop, TileScan, Welford
 from ..program import TileProgram
 
 
@@ -23,16 +23,16 @@ def reverse_second_sweep(program: TileProgram, *, later: bool) -> TileProgram:
 
 
 def _turned(each: Instruction, walked: Counter[int]) -> Instruction:
-    if not isinstance(each, Loop):
+    if not isinstance(each, TileLoop):
         return each
     back = walked[each.axis] % 2 == 1 and not _counts_turns(each)
-    if any(isinstance(inner, Scan) and inner.carried for inner in each.body):
+    if any(isinstance(inner, TileScan) and inner.carried for inner in each.body):
         back = each.reverse  # A scan has its own direction.
     walked[each.axis] += 1
     body: Body = tuple(_turned(inner, walked) for inner in each.body)
     return replace(each, body=body, reverse=back)
 
 
-def _counts_turns(loop: Loop) -> bool:
+def _counts_turns(loop: TileLoop) -> bool:
     """Whether a state depends on how many turns came before, so that full blocks come first."""
     return any(isinstance(each, Welford) and each.carried for each in loop.body)

@@ -17,7 +17,7 @@ from ...memo import by_identity
 from ...nests.nest import Nest
 from ...values import values
 from ..blocks import Blocks
-from ..instructions import Compute, Instruction, Loops
+from ..instructions import Instruction, Loops, TileCompute
 from ..program import TileProgram, rewritten
 
 
@@ -28,7 +28,7 @@ def round_cancelled_products(program: TileProgram) -> TileProgram:
         return program
 
     def change(each: Instruction, _: Loops, __: Blocks) -> Instruction:
-        if isinstance(each, Compute) and each.value in cancelled:
+        if isinstance(each, TileCompute) and each.value in cancelled:
             return replace(each, rounded=True)
         return each
 

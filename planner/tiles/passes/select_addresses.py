@@ -9,8 +9,7 @@ from ...nests.linear_forms import Access, Affine
 from ...nests.nest import Nest
 from ...values.values import Choice, Load, Value
 from ..blocks import conditions
-from ..instructions import Body, Compute, Loop, SelectedLoad
-from ..instructions import Load as LoadTile
+from ..instructions import Body, SelectedLoad, TileCompute, TileLoad, TileLoop
 from ..program import TileProgram
 
 
@@ -73,18 +72,18 @@ def _dense(access: Access) -> set[int]:
 
 def _body(body: Body, found: dict[int, tuple[int, ...]]) -> Body:
     """The body with one load for each choice, where the first of its pieces was loaded."""
-    loads = {each.value: each for each in body if isinstance(each, LoadTile) and not each.rows}
-    here = {each.value for each in body if isinstance(each, Compute)}
+    loads = {each.value: each for each in body if isinstance(each, TileLoad) and not each.rows}
+    here = {each.value for each in body if isinstance(each, TileCompute)}
     own = {c: pieces for c, pieces in found.items() if c in here and loads.keys() >= {*pieces}}
     firsts = {pieces[0]: choice for choice, pieces in own.items()}
     gone = {v for choice, pieces in own.items() for v in (choice, *pieces)}
     new: Body = ()
     for each in body:
-        if isinstance(each, Loop):
+        if isinstance(each, TileLoop):
             new += (replace(each, body=_body(each.body, found)),)
-        elif isinstance(each, LoadTile) and each.value in firsts:
+        elif isinstance(each, TileLoad) and each.value in firsts:
             choice = firsts[each.value]
             new += (SelectedLoad(choice, tuple(loads[piece] for piece in own[choice])),)
-        elif not (isinstance(each, (LoadTile, Compute)) and each.value in gone):
+        elif not (isinstance(each, (TileLoad, TileCompute)) and each.value in gone):
             new += (each,)
     return new

@@ -14,14 +14,14 @@ from ...nests.nest import Nest
 from ..blocks import LEAST_MMA
 from ..instructions import (
     Body,
+    EpilogueSubtiles,
     Instruction,
-    Loop,
     Mma,
     OnesMma,
-    Parts,
     Reduce,
-    Scan,
-    Store,
+    TileLoop,
+    TileScan,
+    TileStore,
     Welford,
 )
 from ..program import TileProgram
@@ -39,14 +39,18 @@ def split_epilogue(program: TileProgram, *, subtiles: int) -> TileProgram:
     if program.blocks.sizes[axis] < number * LEAST_MMA:
         name, block = nest.axes[axis].name, program.blocks.sizes[axis]
         raise Refused("subtiles", f"{name} has blocks of {block}, too few for {number} parts")
-    own = {item.value for item in items if not isinstance(item, (Store, Loop, Parts))}
+    own = {
+        item.value
+        for item in items
+        if not isinstance(item, (TileStore, TileLoop, EpilogueSubtiles))
+    }
     read = {r for item in items for r in _reads(nest, item)} - own
     values = tuple(sorted(v for v in read if axis in nest.live[v]))
     if not values:
         raise Refused("subtiles", f"the epilogue has no {nest.axes[axis].name}")
     again: Body = tuple(item for item in items if axis in _axes(nest, item))
     bodies = (items, *[again] * (number - 1))
-    parts = Parts(axis, values, bodies, program.blocks.part(axis, number))
+    parts = EpilogueSubtiles(axis, values, bodies, program.blocks.part(axis, number))
     return replace(program, body=(*before, parts))
 
 
@@ -58,22 +62,22 @@ def refuse_without_mma(program: TileProgram, subtiles: int) -> None:
 
 
 def _is_reduction(each: Instruction) -> bool:
-    return isinstance(each, (Loop, Mma, OnesMma, Reduce, Scan, Welford))
+    return isinstance(each, (TileLoop, Mma, OnesMma, Reduce, TileScan, Welford))
 
 
 def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:
     match item:
-        case Store(output=output):
+        case TileStore(output=output):
             return (nest.outputs[output].value,)
-        case Loop() | Parts():
+        case TileLoop() | EpilogueSubtiles():
             return ()
     return nest.values[item.value].reads
 
 
 def _axes(nest: Nest, item: Instruction) -> frozenset[int]:
     match item:
-        case Store(output=output, access=access):
+        case TileStore(output=output, access=access):
             return access.axes | nest.live[nest.outputs[output].value]
-        case Loop() | Parts():
+        case TileLoop() | EpilogueSubtiles():
             return frozenset()
     return nest.live[item.value]

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..blocks import Blocks
-from ..instructions import Body, Instruction, Loop
+from ..instructions import Body, Instruction, TileLoop
 from ..program import TileProgram
 
 
 def widen_storing_loops(program: TileProgram, *, widen: int) -> TileProgram:
     """So many blocks in every turn of a loop that carries nothing."""
-    if widen == 1 or not any(isinstance(each, Loop) for each in program.body):
+    if widen == 1 or not any(isinstance(each, TileLoop) for each in program.body):
         return program
     return replace(program, body=_widened(program.body, program.blocks, widen))
 
@@ -22,7 +22,7 @@ def _widened(body: Body, blocks: Blocks, number: int) -> Body:
 
 
 def _loop(each: Instruction, blocks: Blocks, number: int) -> Instruction:
-    if not isinstance(each, Loop):
+    if not isinstance(each, TileLoop):
         return each
     if each.carries:
         return replace(each, body=_widened(each.body, blocks, number))

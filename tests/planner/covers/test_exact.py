@@ -12,7 +12,7 @@ from corpus import corpus_graph
 from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.candidates import CandidateGroup, Ground, enumerated
-from fusionplan.planner.covers.cheapest import Effort, Found, Price, Search
+from fusionplan.planner.covers.cheapest import CheapestCover, CoverEffort, Price, Search
 from fusionplan.planner.covers.cover import (
     best_cover,
     best_cuts,
@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LARGE = TensorType((1 << 12, 1 << 10), (1 << 10, 1), "float32")
-ALL = Effort(enumerated=100_000, priced=100_000, tree=100_000)
+ALL = CoverEffort(enumerated=100_000, priced=100_000, tree=100_000)
 
 
 @st.composite
@@ -65,13 +65,13 @@ def priced(seed: int) -> Price:
     return price
 
 
-def searched(ground: Ground, price: Price, effort: Effort) -> Found:
+def searched(ground: Ground, price: Price, effort: CoverEffort) -> CheapestCover:
     """From single operations."""
     start = [ground.candidate(1 << node) for node in bits(ground.compute)]
     return searcher(ground, price, effort).run(start)
 
 
-def searcher(ground: Ground, price: Price, effort: Effort) -> Search:
+def searcher(ground: Ground, price: Price, effort: CoverEffort) -> Search:
     return Search(ground, ground.compute, price, lambda c: waiting(ground, (), c), effort)
 
 
@@ -156,7 +156,7 @@ def test_few_prices_give_no_worse_cover_than_the_first(graph: Graph, seed: int) 
     if not ground.compute:
         return
     price = priced(seed)
-    found = searched(ground, price, Effort(enumerated=10, priced=3))
+    found = searched(ground, price, CoverEffort(enumerated=10, priced=3))
     assert H200.launch_s / SPARED <= found.least_s <= found.seconds <= found.start_s
     best = searched(ground, price, ALL)
     assert best.seconds <= found.seconds * 1.000001
@@ -204,7 +204,7 @@ def test_growing_edge_by_edge_stops_where_a_cover_is_cheaper_further_on() -> Non
     def price(candidate: CandidateGroup) -> float:
         return candidate.floor_s * {1: 1.0, 2: 3.0, 3: 1.0}[candidate.nodes.bit_count()]
 
-    found = searched(ground, price, Effort())
+    found = searched(ground, price, CoverEffort())
     assert [each.nodes for each in found.groups] == [ground.compute]
     assert found.proven
     assert found.seconds == ground.candidate(ground.compute).floor_s
@@ -284,7 +284,7 @@ def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
     assert cuts == 1
     assert [max(bits(piece)) for piece in found] == [160, 300]
     assert sum(piece.bit_count() for piece in found) == 300
-    (best,) = covers(ground.graph, H200, 1, Effort(enumerated=10, priced=1))
+    (best,) = covers(ground.graph, H200, 1, CoverEffort(enumerated=10, priced=1))
     assert best.chosen.cuts == 1
     assert not best.chosen.proven
     assert H200.launch_s / SPARED < best.chosen.least_s < best.chosen.seconds

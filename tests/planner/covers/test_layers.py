@@ -7,7 +7,7 @@ from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers import cover, pricing
 from fusionplan.planner.graph.graph import Graph, Ref, kernel_key
 from fusionplan.planner.groups import group
-from fusionplan.planner.groups.group import Part
+from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.lowerings import triton
 from graphs import Builder
 
@@ -64,7 +64,7 @@ def test_groups_that_differ_in_a_number_or_an_edge_are_other_parts() -> None:
     same = b.op("sub.Tensor", twice, y)
     graph = b.graph(one, float_, turned, same, twice)
     pairs = [(r.node - 1, r.node) for r in (one, float_, turned, same) if isinstance(r, Ref)]
-    parts = [Part.of(graph, nodes) for nodes in pairs]
+    parts = [GroupContent.of(graph, nodes) for nodes in pairs]
     assert len({part.key for part in parts}) == 4  # the last stores its product as well
-    assert Part.of(graph, pairs[3], (twice.node,)) == parts[0]
-    assert Part.of(graph, pairs[3], (twice.node,)).group is parts[0].group
+    assert GroupContent.of(graph, pairs[3], (twice.node,)) == parts[0]
+    assert GroupContent.of(graph, pairs[3], (twice.node,)).group is parts[0].group

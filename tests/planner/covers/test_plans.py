@@ -13,10 +13,10 @@ from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.covers.cover import Groups, cut_edges, modelled_plan, partition
+from fusionplan.planner.covers.cover import cut_edges, modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.graph.ops import is_compute, is_input
-from fusionplan.planner.groups.group import is_copied, subgraph
+from fusionplan.planner.groups.group import Groups, is_copied, subgraph
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import GroupPlan, Plan

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.lowerings import base, registry
-from fusionplan.planner.lowerings.base import Call, GroupSite, Lowering
+from fusionplan.planner.lowerings.base import GroupCall, GroupSite, Lowering
 from fusionplan.planner.lowerings.registry import (
     CALLS,
     LOWERINGS,
@@ -123,9 +123,9 @@ class Doubled(Lowering):
     def options(self, group: Graph) -> tuple[str, ...]:
         return ("doubled",)
 
-    def build(self, site: GroupSite) -> Call:
+    def build(self, site: GroupSite) -> GroupCall:
         assert site.options == "doubled"
-        return Call(lambda args: [args[0] * 2])
+        return GroupCall(lambda args: [args[0] * 2])
 
 
 def test_what_one_file_adds_is_tried_and_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from fake_jobs import LOST, fake
 from fusionplan.bench import conformance
 from fusionplan.bench.conformance import (
     DTYPES,
+    ConformanceRecord,
     ConformanceReport,
     Failure,
     OperationJob,
-    Record,
     records,
     run,
 )
@@ -172,7 +172,9 @@ def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
     good = run(OperationJob("exp", "float32", DEVICE, 2, 60.0))
     assert good.counts.get("ours", 0) > 0
     assert good.kernels > 0
-    bad = Record("sin", "bool", dict(Counter(failed=1)), 1, (Failure("bool", 0, "a|b"),), 0.1, {})
+    bad = ConformanceRecord(
+        "sin", "bool", dict(Counter(failed=1)), 1, (Failure("bool", 0, "a|b"),), 0.1, {}
+    )
     text = ConformanceReport("scripts/conformance", "a device", [good, bad]).markdown()
     assert f"exp {good.counts['ours']}/{good.samples}" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| float32 |"))

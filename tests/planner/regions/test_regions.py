@@ -14,7 +14,7 @@ from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.capture.reassociate import reassociate
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers import cover
-from fusionplan.planner.covers.cheapest import Effort
+from fusionplan.planner.covers.cheapest import CoverEffort
 from fusionplan.planner.covers.cover import best_cuts, partition
 from fusionplan.planner.errors import PlanError, Refusal
 from fusionplan.planner.explain import explain
@@ -98,7 +98,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(recomputed, "LARGE_BYTES", LARGE)
     monkeypatch.setattr(chunked, "BUDGETS", (BUDGET,))
     # Of graphs as small as these the best cover is one kernel, with no region left.
-    monkeypatch.setattr(cover, "Effort", lambda: Effort(enumerated=0, priced=0))
+    monkeypatch.setattr(cover, "Effort", lambda: CoverEffort(enumerated=0, priced=0))
     for kept in (cover._grown, cover._searched):  # by other tests with other constants
         kept.cache_clear()
     torch.manual_seed(0)

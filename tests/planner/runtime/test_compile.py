@@ -13,7 +13,7 @@ from compiling import by_compiler
 from fusionplan.planner.runtime import compile as compiling
 from fusionplan.planner.runtime.compile import (
     CompileFailed,
-    Resources,
+    KernelResources,
     Target,
     _mended,
     compile_kernel,
@@ -62,7 +62,7 @@ class Kernel(SimpleNamespace):
 
 
 def used(registers, spill_bytes):
-    return Resources(registers, spill_bytes, 0, 0)
+    return KernelResources(registers, spill_bytes, 0, 0)
 
 
 @pytest.mark.process

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fusionplan.bench.kernel_texts import Record, configs, main, record
+from fusionplan.bench.kernel_texts import TextRecord, configs, main, record
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.space.space import Space, space_of
@@ -21,13 +21,13 @@ def sums() -> Graph:
     return b.graph(first, b.op("sum.dim_IntList", b.op("mul.Tensor", x, y), (1,), shape=(64,)))
 
 
-def records() -> list[Record]:
+def records() -> list[TextRecord]:
     space = space_of(sums(), H200)
     assert isinstance(space, Space)
     return [record("sums", space, config) for config in configs(space, "seed")]
 
 
-def write(file: Path, records: list[Record]) -> str:
+def write(file: Path, records: list[TextRecord]) -> str:
     file.write_text("".join(json.dumps(one) + "\n" for one in records))
     return str(file)
 

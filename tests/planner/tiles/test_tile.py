@@ -13,17 +13,17 @@ from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref
 from fusionplan.planner.nests.nest import Nest, schedule
 from fusionplan.planner.tiles.instructions import (
+    EpilogueSubtiles,
     LaunchNext,
-    Load,
-    Loop,
     Mma,
+    MmaUnit,
     OnesMma,
-    Parts,
     Prefetch,
     Reduce,
-    Store,
+    TileLoad,
+    TileLoop,
     TilePlace,
-    Unit,
+    TileStore,
     Wait,
 )
 from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
@@ -143,7 +143,7 @@ def test_every_pass_has_a_file_of_its_name() -> None:
 def test_a_product_is_an_mma_where_its_tile_is_large_enough() -> None:
     mma = only(program_of("linear"), Mma)
     assert isinstance(mma, Mma)
-    assert (mma.unit, mma.carried) == (Unit.WARPGROUP, True)
+    assert (mma.unit, mma.carried) == (MmaUnit.WARPGROUP, True)
     assert only(program_of("narrow"), Reduce)
     with pytest.raises(ValueError, match="not enough values"):
         only(program_of("narrow"), Mma)
@@ -152,25 +152,25 @@ def test_a_product_is_an_mma_where_its_tile_is_large_enough() -> None:
 def test_each_warp_multiplies_alone_where_too_few_go_together() -> None:
     mma = only(program_of("linear", num_warps=2), Mma)
     assert isinstance(mma, Mma)
-    assert mma.unit is Unit.WARP
+    assert mma.unit is MmaUnit.WARP
 
 
 def test_a_sum_beside_an_mma_is_by_ones_and_its_tile_stays_in_shared_memory() -> None:
     program = program_of("beside")
     ones = only(program, OnesMma)
     assert isinstance(ones, OnesMma)
-    places = {i.value: i.place for i, _ in program.walk() if isinstance(i, Load)}
+    places = {i.value: i.place for i, _ in program.walk() if isinstance(i, TileLoad)}
     assert places[ones.source] is TilePlace.SHARED
 
 
 def test_a_tile_that_others_read_is_loaded_twice_in_a_pipelined_loop() -> None:
-    loads = [i for i, _ in program_of("stored_too").walk() if isinstance(i, Load)]
+    loads = [i for i, _ in program_of("stored_too").walk() if isinstance(i, TileLoad)]
     assert {(i.place, i.twice) for i in loads} == {
         (TilePlace.BOTH, True),
         (TilePlace.SHARED, False),
     }
     once = program_of("stored_too", num_stages=1)
-    assert not any(i.twice for i, _ in once.walk() if isinstance(i, Load))
+    assert not any(i.twice for i, _ in once.walk() if isinstance(i, TileLoad))
 
 
 def test_sums_that_do_not_need_each_other_are_reduced_at_once() -> None:
@@ -188,8 +188,8 @@ def test_a_sum_that_needs_another_is_reduced_after_it() -> None:
 def test_an_epilogue_in_parts_stores_each_part_by_its_own_descriptor() -> None:
     program = program_of("parts")
     parts = program.body[-1]
-    assert isinstance(parts, Parts)
-    stores = [i for body in parts.bodies for i in body if isinstance(i, Store)]
+    assert isinstance(parts, EpilogueSubtiles)
+    stores = [i for body in parts.bodies for i in body if isinstance(i, TileStore)]
     assert [store.via.descriptor.block for store in stores if store.via] == [(128, 64)] * 2
     with pytest.raises(Refused, match="too few for 16 parts"):
         program_of("parts", subtiles=16)
@@ -202,12 +202,12 @@ def test_truth_values_are_stored_by_pointers() -> None:
     y = b.op("mm.default", x, w, shape=(512, 512))
     positive = b.node("aten.gt.Scalar", (y, 0.0), dense(512, 512, dtype="bool"))
     found = tile(nest_of(b.graph(y, positive)), replace(LOOP, access="descriptor"))
-    stores = [each for each, _ in found.walk() if isinstance(each, Store)]
+    stores = [each for each, _ in found.walk() if isinstance(each, TileStore)]
     assert [each.via is not None for each in stores] == [True, False]
 
 
 def test_the_second_walk_of_a_row_goes_backwards() -> None:
-    loops = [each for each in program_of("loop").body if isinstance(each, Loop)]
+    loops = [each for each in program_of("loop").body if isinstance(each, TileLoop)]
     assert [loop.reverse for loop in loops] == [False, True]
     assert [loop.stages for loop in loops] == [2, 2]
 
@@ -219,7 +219,7 @@ def test_what_kernels_around_change() -> None:
     later = tile(nest, config, Around(later=True, again=frozenset({0})))
     assert alone.head[-1] == Wait()
     assert (alone.grid.reverse, later.grid.reverse) == (False, True)
-    assert [only(p, Load).hint for p in (alone, later)] == ["", "last"]
+    assert [only(p, TileLoad).hint for p in (alone, later)] == ["", "last"]
 
 
 def scaled(at: bool = False) -> Graph:
@@ -243,9 +243,9 @@ def early_of(graph: Graph, config: Config, *unwritten: int) -> TileProgram:
 
 def test_what_nobody_writes_is_loaded_before_the_wait() -> None:
     program = early_of(scaled(), EARLY, 1)
-    assert [type(each) for each in program.head] == [LaunchNext, Load, Wait]
-    assert [each.input for each in program.head if isinstance(each, Load)] == [1]
-    assert [i.input for i, _ in program.walk() if isinstance(i, Load)] == [0]
+    assert [type(each) for each in program.head] == [LaunchNext, TileLoad, Wait]
+    assert [each.input for each in program.head if isinstance(each, TileLoad)] == [1]
+    assert [i.input for i, _ in program.walk() if isinstance(i, TileLoad)] == [0]
     lines = str(program).splitlines()
     assert lines.index("wait") == lines.index("launch next") + 2
 
@@ -253,7 +253,7 @@ def test_what_nobody_writes_is_loaded_before_the_wait() -> None:
 def test_what_an_index_finds_is_loaded_after_the_wait() -> None:
     """The index itself may be loaded early; where it leads is computed after that."""
     program = early_of(scaled(at=True), EARLY, 1, 2)
-    assert [each.input for each in program.head if isinstance(each, Load)] == [2]
+    assert [each.input for each in program.head if isinstance(each, TileLoad)] == [2]
 
 
 @pytest.mark.parametrize(

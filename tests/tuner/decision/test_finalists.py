@@ -13,7 +13,7 @@ from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.tuner.decision import finalists
 from fusionplan.tuner.gate.gate import Passed, case
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from tuner_fakes import captured
 
 X = torch.randn(8, 8)
@@ -26,7 +26,7 @@ def plan(given, *groups):
 
 def arena(given, inputs=(X,), stage="inference", device="cuda"):
     shown = SimpleNamespace(graph=given.graph, device=SimpleNamespace(type=device))
-    return SimpleNamespace(captured=shown, inputs=inputs, stage=stage, progress=Recording())
+    return SimpleNamespace(captured=shown, inputs=inputs, stage=stage, progress=RecordedProgress())
 
 
 def replayed(call, inputs):
@@ -61,7 +61,7 @@ def graphed(given, made, where):
     executor = Executor(given, made, torch.device("cpu"))
     if not finalists._saves_launches(made, where):
         return None
-    runner = finalists.Runner(made, executor, executor.kernels_per_call, Passed(("given",)))
+    runner = finalists.RunnablePlan(made, executor, executor.kernels_per_call, Passed(("given",)))
     found = finalists._graphs("0", runner, executor, case(given, where.inputs), where)
     return found.get("0 as a graph")
 
@@ -115,10 +115,12 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).logcumsumexp(1), 0), X)
     made = modelled_plan(given.graph, builtin("h200"))
-    where = SimpleNamespace(captured=given, inputs=(X,), stage="inference", progress=Recording())
+    where = SimpleNamespace(
+        captured=given, inputs=(X,), stage="inference", progress=RecordedProgress()
+    )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
-    runner = finalists.Runner(made, executor, executor.kernels_per_call, Passed(("given",)))
+    runner = finalists.RunnablePlan(made, executor, executor.kernels_per_call, Passed(("given",)))
     found = finalists._graphs(name, runner, executor, case(given, (X,)), where)
     plain, overlapping = f"{name} as a graph", f"{name} as a graph, overlapping"
     wanted = [overlapping] * (capability >= (9, 0)) + [plain] * (name == "0" or capability < (9, 0))

@@ -9,8 +9,8 @@ from fusionplan.planner.capture.capture import Captured, Stage
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.lowerings.inductor import MODES
 from fusionplan.planner.lowerings.registry import INDUCTOR
-from fusionplan.tuner.capture.capture_model import Call
-from fusionplan.tuner.capture.rotating_inputs import Turns
+from fusionplan.tuner.capture.capture_model import CallArguments
+from fusionplan.tuner.capture.rotating_inputs import RotatingInputs
 from fusionplan.tuner.decision import baselines
 from fusionplan.tuner.decision.baselines import (
     EAGER,
@@ -21,7 +21,7 @@ from fusionplan.tuner.decision.baselines import (
     modes_left_out,
 )
 from fusionplan.tuner.progress.progress import Silent
-from fusionplan.tuner.session.session import Limits, Session, TuneSite
+from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
 from tuner_fakes import baselines as given_baselines
 
@@ -35,7 +35,7 @@ def graph(device: str = "cuda") -> Captured:
 
 
 def compared(given: Captured, stage: Stage = "inference") -> list[str]:
-    calls = graph_baselines(given, Turns.of(Call((X, W))), stage)
+    calls = graph_baselines(given, RotatingInputs.of(CallArguments((X, W))), stage)
     return [*calls]
 
 
@@ -65,7 +65,7 @@ def test_modes_with_cuda_graphs_have_them_as_they_would_be_kept(monkeypatch: pyt
     monkeypatch.setattr(baselines, "Executor", lambda captured, plan, device: plans.append(plan))
     monkeypatch.setattr(baselines, "GraphedExecutor", lambda executor: lambda *inputs: ["graphed"])
     monkeypatch.setattr(INDUCTOR, "captured", lambda captured, mode: lambda *inputs: [mode])
-    calls = graph_baselines(graph(), Turns.of(Call((X, W))))
+    calls = graph_baselines(graph(), RotatingInputs.of(CallArguments((X, W))))
     for mode in MODES:
         assert calls[mode](0) == calls[mode](1) == ["graphed" if mode in GRAPHED else mode]
     assert [plan.groups[0].options for plan in plans] == [*GRAPHED]  # each compiled once
@@ -88,7 +88,7 @@ def test_the_plan_says_which_modes_were_not_compared(monkeypatch, tmp_path):
     with Store.open(tmp_path / "plans.db") as store:
         lab = OpenLab(FakeLab(lambda group, candidate: 1e-3))
         site = TuneSite(lab, lambda device, l2: FakeStopwatch())
-        limits = Limits(2, 600.0)
+        limits = TuneLimits(2, 600.0)
         tuning = Session(graph("cpu"), (X, W), store, limits, Silent(), "m", site=site)
         plan = tuning.measured(builtin("h200"), given_baselines(eager=3.0), "forward")
     assert plan.contest is not None

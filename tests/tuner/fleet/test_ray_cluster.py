@@ -24,7 +24,7 @@ from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import Ledger, device_record
 from fusionplan.tuner.search.graph_search import GraphSearch
 from fusionplan.tuner.search.group_trials import Budget
-from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.search.runoff import SharedSearch
 from fusionplan.tuner.search.tuned_groups import Identity, Partition, Tasks
 from sqlalchemy import create_engine, make_url
 from tuner_fakes import FakeLab
@@ -77,7 +77,7 @@ def search(store: Store, lab: FakeLab) -> list[Partition]:
     """As a tune searches."""
     tasks = Tasks(GRAPH, H200)
     ledger = Ledger(store, H200.key, versions(), key(GRAPH))
-    bench = Bench(lab, ledger, Findings(), Silent())
+    bench = SharedSearch(lab, ledger, Findings(), Silent())
     identity = Identity(key(GRAPH), H200.key, versions())
     found = GraphSearch(tasks, bench, identity, Budget(TRIALS, time.monotonic() + 120))
     found.run()

@@ -15,11 +15,11 @@ from fusionplan.db import Store
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.fleet.site import WorkerSite
-from fusionplan.tuner.fleet.worker import Lines, Worker
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.fleet.worker import FleetWorker, ProgressLines
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.jobs import Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
-from fusionplan.tuner.session.session import Limits, Session, TuneSite
+from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 pytestmark = pytest.mark.interpreter
@@ -39,8 +39,8 @@ def tune(place: Path, lab: FakeLab, help_it: Callable[[str], None]) -> Plan:
         store.put_device(device_record(H200))
         job = offers.offer(graph.graph, "m", SearchLimits(TRIALS, 0, 0), 60.0)
         site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
-        limits = Limits(TRIALS, 600.0)
-        session = Session(graph, (X, B), store, limits, Recording(), "m", site=site, job=job)
+        limits = TuneLimits(TRIALS, 600.0)
+        session = Session(graph, (X, B), store, limits, RecordedProgress(), "m", site=site, job=job)
         help_it(offers.tune)
         plan = session.measured(H200, baselines(eager=3.0))
         assert store.jobs.open() == []  # over before the best plans were compared
@@ -56,7 +56,7 @@ def test_a_tune_and_its_worker_share_the_trials_and_one_plan(tmp_path: Path):
     def work(tune: str) -> None:
         with Store.open(tmp_path / "shared.db") as store:
             site = WorkerSite(H200, lambda: nullcontext(theirs))
-            Worker(store, site, Lines(lambda text: None)).run(tune=tune)
+            FleetWorker(store, site, ProgressLines(lambda text: None)).run(tune=tune)
 
     def help_it(tune: str) -> None:
         threads.append(threading.Thread(target=work, args=(tune,)))

@@ -22,7 +22,7 @@ from fusionplan.planner.graph.graph import key
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.fleet.local_gpus import _indices, _visible, local_gpus, local_workers
 from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site, held
-from fusionplan.tuner.fleet.worker import Lines, Worker
+from fusionplan.tuner.fleet.worker import FleetWorker, ProgressLines
 from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
 from tuner_fakes import FakeLab
@@ -32,10 +32,12 @@ GRAPH = softmax(512, 1000)
 Offer = Callable[..., OfferedJob]
 
 
-def worker(store: Store, lab: FakeLab, told: list[str] | None = None, **site: object) -> Worker:
+def worker(
+    store: Store, lab: FakeLab, told: list[str] | None = None, **site: object
+) -> FleetWorker:
     said: list[str] = [] if told is None else told
     own = WorkerSite(H200, lambda: nullcontext(lab))
-    return Worker(store, replace(own, **site), Lines(said.append))
+    return FleetWorker(store, replace(own, **site), ProgressLines(said.append))
 
 
 def test_a_worker_searches_a_job_from_the_store_alone(store: Store, offer: Offer):

@@ -8,7 +8,7 @@ import torch
 from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
 from fusionplan.tuner.gate.check import Expected, check, compare, deepest, expected
 from fusionplan.tuner.gate.perturbed import Noise, disturbed
-from fusionplan.tuner.gate.slices import Limits
+from fusionplan.tuner.gate.slices import SliceLimits
 from fusionplan.tuner.trial.evaluate import evaluate
 from fusionplan.tuner.trial.inputs import DATA_SETS, empty, is_poison, make, poison
 from tuner_graphs import dense, looked_up, pointwise, softmax
@@ -92,7 +92,7 @@ def test_the_root_mean_square_of_a_slice_has_a_limit_of_its_own():
     """Errors of which none is too large by itself; in one slice of four."""
     value = torch.ones(4, 512, dtype=torch.float64)
     per_slice = torch.full((4, 1), 1.0)
-    limits = Limits(512, per_slice, 0.1 * per_slice, 0.01 * per_slice)
+    limits = SliceLimits(512, per_slice, 0.1 * per_slice, 0.01 * per_slice)
     wanted = Expected(value, value.float(), limits)
     found = value.float()
     found[2, ::64] += 0.1

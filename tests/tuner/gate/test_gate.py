@@ -15,7 +15,7 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.tuner.gate import gate
 from fusionplan.tuner.gate.check import Expected, compare
-from fusionplan.tuner.gate.gate import Case, Failed, Passed, case, cases, judge
+from fusionplan.tuner.gate.gate import Failed, GateCase, Passed, case, cases, judge
 from fusionplan.tuner.gate.slices import loose
 from tuner_fakes import captured
 
@@ -27,7 +27,7 @@ def judged(function: Callable, *inputs: torch.Tensor, plant: Callable) -> str | 
     return fault_of(case(captured(function, *inputs), inputs), plant)
 
 
-def fault_of(given: Case, plant: Callable) -> str | None:
+def fault_of(given: GateCase, plant: Callable) -> str | None:
     def run(*args: torch.Tensor) -> list[torch.Tensor]:
         first, *rest = (x.clone() for x in given.eager)
         plant(first)
@@ -179,7 +179,7 @@ def test_what_compares_inputs_has_no_excuse():
     assert "1 of 4096" in (reason or "")
 
 
-def runs_in_place_of(function: Callable, *inputs: torch.Tensor) -> tuple[Executor, Case]:
+def runs_in_place_of(function: Callable, *inputs: torch.Tensor) -> tuple[Executor, GateCase]:
     """An executor of a graph as ATen, and the case; a test changes what it allocates with."""
     given = captured(function, *inputs)
     return Executor(given, Plan("", "d", (), "modelled", ()), CPU), case(given, inputs)
@@ -342,7 +342,7 @@ def test_eager_that_strays_is_judged_by_float64(found, eager, fault):
     x = torch.rand(64) + 1
     given = captured(lambda x: torch.exp(x).bfloat16(), x)
     exact = torch.exp(x)
-    known = Case(given, (x,), [(exact * eager).bfloat16()])
+    known = GateCase(given, (x,), [(exact * eager).bfloat16()])
     reason = gate.fault(lambda *_: [(exact * found).bfloat16()], known)
     assert (reason is not None) == fault
 
@@ -353,7 +353,7 @@ def test_rounding_alone_may_be_as_large_as_eagers(times, fault):
     x = torch.rand(64) + 1
     given = captured(lambda x: (torch.exp(x) - torch.exp(x)).bfloat16(), x)
     noise = torch.randn(64) * 1e-4
-    known = Case(given, (x,), [noise.bfloat16()])
+    known = GateCase(given, (x,), [noise.bfloat16()])
     reason = gate.fault(lambda *_: [(noise * times).bfloat16()], known)
     assert (reason is not None) == fault
 
@@ -363,7 +363,7 @@ def test_where_eager_overflows_a_plan_must_still_be_right(times):
     x = torch.cat([torch.tensor([1100.0]), torch.rand(63) + 1]).half()
     given = captured(lambda x: x * x, x)
     eager = x * x
-    known = Case(given, (x,), [eager])
+    known = GateCase(given, (x,), [eager])
     assert not eager.isfinite().all()
     assert gate.fault(lambda *_: [eager * times], known) is not None
     assert gate.fault(lambda *_: [eager.clone()], known) is None

@@ -10,11 +10,11 @@ from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, varying
 from fusionplan.planner.graph.sizes import Size
 from fusionplan.tuner.gate.bucket_edges import edge, edges
 from fusionplan.tuner.measure import measure_role as bench_module
-from fusionplan.tuner.measure.measure_role import Bench
+from fusionplan.tuner.measure.measure_role import MeasureRole
 from fusionplan.tuner.measure.timing import Timer, stopwatch_for
 from fusionplan.tuner.trial.inputs import make, shifted
 from fusionplan.tuner.trial.outcome import Candidate
-from fusionplan.tuner.trial.running import Kernels, Loaded
+from fusionplan.tuner.trial.running import Loaded, LoadedKernels
 from tuner_graphs import dense
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ class Launcher:
 
 
 def kernels(aligned, unaligned=None) -> Loaded:
-    made = Kernels.__new__(Kernels)
+    made = LoadedKernels.__new__(LoadedKernels)
     made.program, made.device = SimpleNamespace(temporaries=()), CPU
     made.launchers = [Launcher(aligned, unaligned or aligned)]
     return Loaded(made.bind, made)
@@ -66,7 +66,7 @@ def ask(monkeypatch):
         timer = Timer(stopwatch_for(CPU), least=2, most=2, overhead_s=0.0)
         request = {"do": do, "group": graphs.to_json(group, varying_to_json), "budget_s": 0.01}
         data = [c.to_json() for c in candidates]
-        return Bench(CPU, timer, 1 << 30).handle(
+        return MeasureRole(CPU, timer, 1 << 30).handle(
             request | {"candidates": data, "candidate": data[0]}
         )
 

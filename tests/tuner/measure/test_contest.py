@@ -4,11 +4,11 @@ import random
 
 import pytest
 import torch
-from fusionplan.tuner.capture.capture_model import Call
-from fusionplan.tuner.capture.rotating_inputs import Turns
+from fusionplan.tuner.capture.capture_model import CallArguments
+from fusionplan.tuner.capture.rotating_inputs import RotatingInputs
 from fusionplan.tuner.measure.contest import MOST_BUSY, Ring, Rules
 
-NO_INPUTS = Turns.of(Call(()), count=2)
+NO_INPUTS = RotatingInputs.of(CallArguments(()), count=2)
 
 
 class Watch:
@@ -104,7 +104,7 @@ def test_every_call_has_other_inputs_and_what_it_writes_is_put_right():
         seen.append((given.data_ptr(), float(given.sum())))
         given += 1
 
-    turns = Turns.of(Call((x,)), count=2)
+    turns = RotatingInputs.of(CallArguments((x,)), count=2)
     calls = {"a": lambda turn: turns.calls[turn % 2].run(writes)}
 
     class Plain:
@@ -126,8 +126,8 @@ def test_copies_share_memory_as_the_arguments_do_and_keep_their_strides():
     base = torch.randn(4, 6)
     weight = torch.nn.Parameter(torch.randn(3))
     fixed = torch.randn(2)
-    call = Call((base[:, 1:], base.t(), weight, fixed), {"flag": True, "again": base})
-    turns = Turns.of(call, static={fixed.data_ptr()}, count=3)
+    call = CallArguments((base[:, 1:], base.t(), weight, fixed), {"flag": True, "again": base})
+    turns = RotatingInputs.of(call, static={fixed.data_ptr()}, count=3)
     assert len(turns) == 2 or len(turns) == 3
     for copy in turns.calls:
         part, turned, own, kept = copy.args

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 from fusionplan.planner.costs.device import builtin
-from fusionplan.tuner.capture.capture_model import Part
+from fusionplan.tuner.capture.capture_model import ModelGraph
 from fusionplan.tuner.decision.baselines import CUT_OFF, NO_TIME, Baselines
 from fusionplan.tuner.measure.time_limit import OutOfTime, stopped_after
 from fusionplan.tuner.measure.wall import Wall
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.session.shares import shares
 from tuner_fakes import captured
 
@@ -46,7 +46,9 @@ def test_a_model_that_takes_long_to_capture_has_more_kept_for_the_end():
 def test_graphs_have_shares_by_their_time():
     small = captured(lambda x: torch.relu(x) + 1, torch.randn(64, 64))
     large = captured(lambda x: torch.softmax(x, -1), torch.empty(1 << 14, 1 << 12))
-    parts = [Part(str(i), graph, (), "inference") for i, graph in enumerate((small, large, small))]
+    parts = [
+        ModelGraph(str(i), graph, (), "inference") for i, graph in enumerate((small, large, small))
+    ]
     first, second, third = shares(parts, H200)
     assert third == 1.0  # all that is left
     assert second > 0.9
@@ -61,7 +63,7 @@ def as_it_is() -> Iterator[None]:
 
 
 def warmed(seconds: float, calls: dict[str, Callable[[], object]], clock: Callable[[], float]):
-    told = Recording()
+    told = RecordedProgress()
     given = {name: lambda turn, call=call: call() for name, call in calls.items()}
     found = Baselines(given, told, as_it_is, wall=Wall(seconds, clock))
     found.warm()
@@ -101,7 +103,9 @@ def test_a_mode_that_takes_longer_than_there_is_time_is_cut_off():
 
 
 def test_without_a_limit_every_mode_is_compiled():
-    found = Baselines({"eager": lambda turn: 0, "default": lambda turn: 1}, Recording(), as_it_is)
+    found = Baselines(
+        {"eager": lambda turn: 0, "default": lambda turn: 1}, RecordedProgress(), as_it_is
+    )
     found.warm()
     assert [*found.ready] == ["eager", "default"]
 

@@ -11,7 +11,7 @@ from fusionplan.planner.config import Config
 from fusionplan.terminal import data_console
 from fusionplan.tuner.progress.live_panel import LiveProgress, reporting
 from fusionplan.tuner.progress.notebook_bar import NotebookBar
-from fusionplan.tuner.progress.progress import Logged, Recording, Silent, TrialDone
+from fusionplan.tuner.progress.progress import Logged, RecordedProgress, Silent, TrialDone
 from fusionplan.tuner.trial.outcome import Candidate, Timed, TimedOut
 
 CANDIDATE = Candidate("triton", Config((("x0", 64),), num_warps=4, num_stages=1))
@@ -69,8 +69,13 @@ def test_a_bar_in_a_notebook(monkeypatch, capsys):
 
 
 def test_python_chooses(monkeypatch, capsys):
-    own = Recording()
-    for given, kind in ((own, Recording), (False, Silent), (None, Silent), (True, LiveProgress)):
+    own = RecordedProgress()
+    for given, kind in (
+        (own, RecordedProgress),
+        (False, Silent),
+        (None, Silent),
+        (True, LiveProgress),
+    ):
         with reporting(given, 60) as told:
             assert isinstance(told, Logged)
             assert isinstance(told.progress, kind)

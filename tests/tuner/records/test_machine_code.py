@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 from fusionplan.planner.config import Config
 from fusionplan.planner.space.space import MOST_SPILLED
-from fusionplan.tuner.records.machine_code import Compiled
+from fusionplan.tuner.records.machine_code import GroupMachineCode
 
 CONFIG = Config((("x0", 64), ("x1", 64)), num_warps=4)
 
 
-def known(*kernels: tuple[Config, int, int, int]) -> Compiled:
-    found = Compiled()
+def known(*kernels: tuple[Config, int, int, int]) -> GroupMachineCode:
+    found = GroupMachineCode()
     for kernel in kernels:
         found.add(*kernel)
     return found
 
 
 def test_without_a_kernel_the_model_stands() -> None:
-    assert Compiled().registers(CONFIG, 77) == 77
-    assert Compiled().spilled(CONFIG, 77) == 0
+    assert GroupMachineCode().registers(CONFIG, 77) == 77
+    assert GroupMachineCode().spilled(CONFIG, 77) == 0
 
 
 def test_the_nearest_corrects_in_its_own_measure() -> None:

@@ -11,14 +11,21 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.space.space import space_of
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records import ledger as ledgers
 from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.search.config_search import tune_group
 from fusionplan.tuner.search.group_trials import Budget
-from fusionplan.tuner.search.runoff import Bench
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Failure, Resources, Timed
+from fusionplan.tuner.search.runoff import SharedSearch
+from fusionplan.tuner.trial.outcome import (
+    ATEN,
+    Candidate,
+    Crashed,
+    Failure,
+    ProgramResources,
+    Timed,
+)
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FINE, FakeLab
 from tuner_graphs import softmax
@@ -46,8 +53,8 @@ def slow(group: Group, candidate: Candidate) -> float | Failure:
 
 
 def tune(store: Store, lab: FakeLab, trials: int, until: float = 60.0) -> GroupFindings:
-    bench = Bench(
-        lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), Recording(), seed=0
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), RecordedProgress(), seed=0
     )
     limit = time.monotonic() + until
     return tune_group(GROUP, space_of(GRAPH, H200), bench, Budget(trials, limit))
@@ -130,7 +137,7 @@ def test_a_claim_that_was_lost_is_not_measured(place: Path, monkeypatch: pytest.
     monkeypatch.setattr(ledgers.Heartbeat, "_run", lambda self: None)
     taken: list[Candidate] = []
 
-    def compiled(config: Config) -> Resources:
+    def compiled(config: Config) -> ProgramResources:
         if len(taken) < 2:
             candidate = Candidate("triton", config)
             taken.append(candidate)

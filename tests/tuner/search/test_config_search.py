@@ -14,22 +14,22 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.space.space import space_of
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
-from fusionplan.tuner.records.machine_code import Compiled
+from fusionplan.tuner.records.machine_code import GroupMachineCode
 from fusionplan.tuner.records.optuna_export import mirror
 from fusionplan.tuner.search.config_search import tune_group
 from fusionplan.tuner.search.config_study import AGAIN
 from fusionplan.tuner.search.group_trials import Budget
-from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.search.runoff import SharedSearch
 from fusionplan.tuner.trial.outcome import (
     ATEN,
     Candidate,
     Crashed,
     Failure,
     Miscompiled,
-    Resources,
+    ProgramResources,
     Timed,
     TimedOut,
     Wrong,
@@ -61,11 +61,11 @@ def warps(group: Group, candidate: Candidate) -> float:
 
 def tune(
     store: Store, lab: FakeLab, trials: int = 20, graph=GRAPH, seed: int = 0, findings=None
-) -> tuple[GroupFindings, Recording]:
-    progress = Recording()
+) -> tuple[GroupFindings, RecordedProgress]:
+    progress = RecordedProgress()
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(graph))
-    bench = Bench(lab, ledger, Findings() if findings is None else findings, progress, seed)
+    bench = SharedSearch(lab, ledger, Findings() if findings is None else findings, progress, seed)
     found = tune_group(Group.of(graph, "g"), space_of(graph, H200), bench, Budget(trials))
     return found, progress
 
@@ -87,7 +87,7 @@ def test_every_trial_is_on_disk_with_prediction_and_registers(store: Store):
 
 def test_registers_are_expected_as_the_compiler_gave_them_before(store: Store):
     """The model is wrong by the same factor for all kernels of this group."""
-    lab = FakeLab(warps, resources=lambda config: Resources(120, 0, 0, 0.1))
+    lab = FakeLab(warps, resources=lambda config: ProgramResources(120, 0, 0, 0.1))
     tune(store, lab, trials=12)
     trials = [t for t in store.trials(level="kernel", subject=key(GRAPH)) if t.registers]
     expected = [t.predicted_registers for t in trials]
@@ -97,11 +97,15 @@ def test_registers_are_expected_as_the_compiler_gave_them_before(store: Store):
 
 @pytest.mark.slow
 def test_what_is_like_a_kernel_that_spilled_is_not_compiled(tmp_path: Path):
-    def spilling(config: Config) -> Resources:
-        return Resources(32, 9000, 0, 0.1) if config.num_warps == 4 else Resources(40, 0, 0, 0.1)
+    def spilling(config: Config) -> ProgramResources:
+        return (
+            ProgramResources(32, 9000, 0, 0.1)
+            if config.num_warps == 4
+            else ProgramResources(40, 0, 0, 0.1)
+        )
 
     of_four = []
-    for resources in (lambda config: Resources(40, 0, 0, 0.1), spilling):
+    for resources in (lambda config: ProgramResources(40, 0, 0, 0.1), spilling):
         with Store.open(tmp_path / f"{len(of_four)}.db") as own:
             own.put_device(device_record(H200))
             lab = FakeLab(warps, resources=resources)
@@ -112,13 +116,15 @@ def test_what_is_like_a_kernel_that_spilled_is_not_compiled(tmp_path: Path):
 
 @pytest.mark.slow
 def test_where_all_spill_none_like_another_is_compiled(store: Store):
-    lab = FakeLab(warps, resources=lambda config: Resources(32, 9000, 0, 0.1))
+    lab = FakeLab(warps, resources=lambda config: ProgramResources(32, 9000, 0, 0.1))
     found, _ = tune(store, lab, trials=40)
     known = found.compiled
     estimated = {c: k.estimated for c, k in known.kernels.items()}
     first = 2 + lab.compilers  # Those were under way before the first was known.
     for number, config in enumerate(lab.compiled[first:], first):
-        earlier = Compiled({c: known.kernels[c] for c in lab.compiled[: number - first + 1]})
+        earlier = GroupMachineCode(
+            {c: known.kernels[c] for c in lab.compiled[: number - first + 1]}
+        )
         assert not earlier.spilled(config, estimated[config])
 
 
@@ -202,15 +208,17 @@ def test_a_vendors_call_with_other_numbers_does_not_win(store: Store):
 def test_a_group_without_kernel_may_have_a_vendors_call(store: Store):
     graph, lab = attention(), FakeLab(lambda g, c: 0.5 if c == CALL else 1.0)
     store.put_graph(graph_record(graph, key(graph), "test"))
-    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(graph)), Findings(), Recording())
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, VERSIONS, key(graph)), Findings(), RecordedProgress()
+    )
     found = tune_group(Group.of(graph, "g"), Refusal("held", "too large"), bench, Budget(9))
     assert found.best.candidate == CALL
 
 
 def test_a_group_without_kernel_has_the_framework_only(store: Store):
-    lab, progress = FakeLab(warps), Recording()
+    lab, progress = FakeLab(warps), RecordedProgress()
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), progress)
+    bench = SharedSearch(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), progress)
     found = tune_group(Group.of(GRAPH, "g"), Refusal("held", "too large"), bench, Budget(9))
     assert found.best.candidate == ATEN
     assert not lab.compiled
@@ -221,7 +229,9 @@ def test_a_framework_that_cannot_win_is_not_measured(store: Store, ours: float, 
     """It takes 1.0 or more: where a kernel takes longer than that, it is measured after all."""
     lab = FakeLab(lambda g, c: 1.5 if c.config is None else ours)
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = Bench(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), Recording())
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), RecordedProgress()
+    )
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
     found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
     assert found.trials == 3
@@ -238,7 +248,7 @@ def test_the_framework_is_measured_when_the_kernels_are_dropped(store: Store):
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
     lab = Strict(lambda g, c: 0.1 if c.config else 1.5)
-    bench = Bench(lab, ledger, Findings(), Recording())
+    bench = SharedSearch(lab, ledger, Findings(), RecordedProgress())
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
     found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
     assert found.best.candidate == ATEN
@@ -247,7 +257,7 @@ def test_the_framework_is_measured_when_the_kernels_are_dropped(store: Store):
 def test_a_kernel_under_way_is_tried_when_time_is_over(store: Store):
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = Bench(FakeLab(warps), ledger, Findings(), Recording())
+    bench = SharedSearch(FakeLab(warps), ledger, Findings(), RecordedProgress())
     times = iter([0, 0])
     budget = Budget(500, until=1, clock=lambda: next(times, 1))
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
@@ -293,8 +303,11 @@ def test_stops_at_the_floor_when_nothing_improves(store: Store):
 def test_stops_when_time_is_over(store: Store):
     clock = iter(range(1000))
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = Bench(
-        FakeLab(warps), Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), Recording()
+    bench = SharedSearch(
+        FakeLab(warps),
+        Ledger(store, H200.key, VERSIONS, key(GRAPH)),
+        Findings(),
+        RecordedProgress(),
     )
     budget = Budget(500, until=30, clock=lambda: next(clock))
     found = tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, budget)
@@ -337,11 +350,11 @@ def test_trials_appear_in_optunas_tables(store: Store):
 
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = Bench(
+    bench = SharedSearch(
         FakeLab(warps, refuse=lambda c: Miscompiled("no") if c.num_warps == 4 else None),
         ledger,
         Findings(),
-        Recording(),
+        RecordedProgress(),
     )
     tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, Budget(12))
     assert mirror(store, ledger) is None
@@ -512,7 +525,7 @@ def test_a_kernel_that_compiles_for_long_is_not_waited_for_beyond_the_time(store
     group = Group.of(GRAPH, "softmax")
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = Bench(lab := Stuck(warps), ledger, Findings(), Recording())
+    bench = SharedSearch(lab := Stuck(warps), ledger, Findings(), RecordedProgress())
     found = tune_group(group, space_of(GRAPH, H200), bench, Budget(8, 5.0, lambda: now[0]))
     assert waited == [5.0]
     assert [candidate for _, candidate in lab.measured] == [ATEN]

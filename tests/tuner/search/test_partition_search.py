@@ -8,12 +8,12 @@ from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import learned
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.records.ledger import Ledger, compute_count, device_record, graph_record
 from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.partition_search import COVERS, PartitionSearch
-from fusionplan.tuner.search.runoff import Bench
+from fusionplan.tuner.search.runoff import SharedSearch
 from fusionplan.tuner.search.tuned_groups import Identity, Tasks, measured_s, plan_of
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
@@ -32,7 +32,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def search(store: Store, graph: Graph, lab: FakeLab, trials: int = 40):
     store.put_graph(graph_record(graph, key(graph), "test"))
-    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
+    )
     tasks = Tasks(graph, H200)
     found = PartitionSearch(tasks, bench, Budget(trials))
     found.run()
@@ -189,7 +191,7 @@ def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
 
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, {"t": "1"}, key(graph))
-    bench = Bench(FakeLab(slow), ledger, Findings(), Recording())
+    bench = SharedSearch(FakeLab(slow), ledger, Findings(), RecordedProgress())
     tasks = Tasks(graph, H200)
     found = PartitionSearch(tasks, bench, Budget(200, 27.0, lambda: now[0]))
     found.run()
@@ -221,7 +223,9 @@ def test_an_interrupted_search_gives_what_it_has(store: Store):
     graph = chain(3)
     store.put_graph(graph_record(graph, key(graph), "test"))
     lab = FakeLab(fused, interrupt_at=5)
-    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
+    )
     tasks = Tasks(graph, H200)
     found = PartitionSearch(tasks, bench, Budget(40))
     with pytest.raises(KeyboardInterrupt):
@@ -272,7 +276,9 @@ def test_a_group_of_a_vendors_call_is_measured_whatever_the_model_says(store: St
     graph = attention(32, 1024, "bfloat16")
     store.put_graph(graph_record(graph, key(graph), "test"))
     lab = FakeLab(lambda g, c: 1e-4)
-    bench = Bench(lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), Recording())
+    bench = SharedSearch(
+        lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
+    )
     tasks = Tasks(graph, H200)
     whole = tasks.cover.partition(graph, frozenset())
     (task,) = (tasks.of(nodes) for nodes in whole)

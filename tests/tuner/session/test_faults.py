@@ -14,11 +14,11 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.measure.busy import busy
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.search.tuned_groups import Partition, Tasks
 from fusionplan.tuner.session.effort import EFFORTS, allowance
-from fusionplan.tuner.session.session import Limits, Session, TuneSite
+from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Rejected, Timed
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
@@ -35,10 +35,10 @@ def fast(group: Group, candidate: Candidate) -> float:
     return 1e-5 if candidate.config else 1.0
 
 
-def tuned(tmp_path: Path, lab: FakeLab, limits: Limits, peer: Callable[[], float]):
+def tuned(tmp_path: Path, lab: FakeLab, limits: TuneLimits, peer: Callable[[], float]):
     """The plan, the stored one and what was told."""
     graph = captured(softmax_of_sum, X, B)
-    told = Recording()
+    told = RecordedProgress()
     with Store.open(tmp_path / "plans.db") as store:
         site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
         session = Session(graph, (X, B), store, limits, told, "m", site=site)
@@ -56,8 +56,8 @@ def test_efforts_grow_and_may_be_overridden():
     found = [(each.trials, each.seconds) for each in EFFORTS.values()]
     assert found == sorted(found)
     assert allowance("quick", trials=3).trials == 3
-    assert Limits(8, each=allowance("quick").each).trials_of(5) == 20
-    assert Limits(8, each=allowance("quick", trials=8).each).trials_of(5) == 8
+    assert TuneLimits(8, each=allowance("quick").each).trials_of(5) == 20
+    assert TuneLimits(8, each=allowance("quick", trials=8).each).trials_of(5) == 8
     assert allowance("quick", trials=3).seconds == EFFORTS["quick"].seconds
     assert allowance("thorough", seconds=2.0).trials == EFFORTS["thorough"].trials
     with pytest.raises(FusionplanError, match="quick, default, thorough"):
@@ -66,7 +66,7 @@ def test_efforts_grow_and_may_be_overridden():
 
 def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Path):
     lab = FakeLab(fast)
-    plan, stored, notes = tuned(tmp_path, lab, Limits(8, 1e-6), lambda: 3.0)
+    plan, stored, notes = tuned(tmp_path, lab, TuneLimits(8, 1e-6), lambda: 3.0)
     assert all(candidate.config is None for _, candidate in lab.measured)
     (note,) = [note for note in notes if "no kernel was measured" in note]
     assert "more seconds" in note
@@ -77,11 +77,11 @@ def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Pat
 
 def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
     graph = captured(lambda x: torch.sin(torch.logcumsumexp(torch.exp(x), 0)), X)
-    tasks, findings, told = Tasks(graph.graph, H200), Findings(), Recording()
+    tasks, findings, told = Tasks(graph.graph, H200), Findings(), RecordedProgress()
     groups = tasks.cover.best(graph.graph, H200, 1)[0].groups
     first, second = tasks.all(groups)
     with Store.open(tmp_path / "plans.db") as store:
-        session = Session(graph, (X,), store, Limits(8, 2.0), told)
+        session = Session(graph, (X,), store, TuneLimits(8, 2.0), told)
         for task in (first, second):
             config = task.space.top()[0]
             timed = Timed(1e-5, 1e-5, 10)
@@ -95,7 +95,7 @@ def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
 
 @pytest.mark.interpreter
 def test_one_trial_is_enough_for_a_plan_of_ours(tmp_path: Path):
-    plan, _, notes = tuned(tmp_path, FakeLab(fast), Limits(1, 600.0), lambda: 3.0)
+    plan, _, notes = tuned(tmp_path, FakeLab(fast), TuneLimits(1, 600.0), lambda: 3.0)
     assert [group.lowering for group in plan.groups] == ["triton"]
     assert not [note for note in notes if "no kernel was measured" in note]
 
@@ -113,7 +113,7 @@ def test_candidates_without_memory_leave_the_others(tmp_path: Path):
         seen.append(candidate)
         return Rejected("out of device memory: tried a lot") if len(seen) <= 2 else 1e-5
 
-    plan, _, _ = tuned(tmp_path, FakeLab(formula), Limits(8, 600.0), lambda: 3.0)
+    plan, _, _ = tuned(tmp_path, FakeLab(formula), TuneLimits(8, 600.0), lambda: 3.0)
     assert [group.lowering for group in plan.groups] == ["triton"]
     assert plan.groups[0].config not in [candidate.config for candidate in seen[:2]]
 
@@ -219,7 +219,7 @@ def test_ctrl_c_in_the_last_measurement_keeps_the_best_so_far(tmp_path: Path):
             raise KeyboardInterrupt
         return 3.0
 
-    plan, stored, notes = tuned(tmp_path, FakeLab(fast), Limits(8, 600.0), eager)
+    plan, stored, notes = tuned(tmp_path, FakeLab(fast), TuneLimits(8, 600.0), eager)
     assert [group.lowering for group in plan.groups] == ["triton"]
     assert plan == stored
     assert (plan.evidence, plan.peers, plan.speedup) == ("searched", (), None)

@@ -17,9 +17,9 @@ from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.measure.wall import Wall
-from fusionplan.tuner.progress.progress import Recording
+from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.session import session as session_module
-from fusionplan.tuner.session.session import Limits, Session, TuneSite
+from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
@@ -49,7 +49,9 @@ def wide(group: Group, candidate: Candidate) -> float:
 
 def session(store: Store, graph: Captured, lab: FakeLab, trials: int = 8) -> Session:
     site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
-    return Session(graph, (X, B), store, Limits(trials, 600.0), Recording(), "m", site=site)
+    return Session(
+        graph, (X, B), store, TuneLimits(trials, 600.0), RecordedProgress(), "m", site=site
+    )
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +233,8 @@ def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
     compile_one = lab.compile
     lab.compile = lambda group, config: begun.append(group.key) or compile_one(group, config)
     site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
-    limits = Limits(16, 600.0)
-    tuning = Session(given, (X,), store, limits, Recording(), "m", site=site)
+    limits = TuneLimits(16, 600.0)
+    tuning = Session(given, (X,), store, limits, RecordedProgress(), "m", site=site)
     tuning.measured(H200, baselines(eager=lambda: counts.append(set(begun)) or 3.0))
     assert len(counts[0]) == 2
     kept = [(key, config) for key, config in zip(begun, lab.compiled, strict=True)]

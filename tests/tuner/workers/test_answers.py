@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, Miscompiled, Resources, Timed
+from fusionplan.tuner.trial.outcome import (
+    ATEN,
+    Candidate,
+    Crashed,
+    Miscompiled,
+    ProgramResources,
+    Timed,
+)
 from fusionplan.tuner.workers.lab import Duel, Group, WorkerLab
-from fusionplan.tuner.workers.pool import Pool, Role
+from fusionplan.tuner.workers.pool import Pool, WorkerRole
 from tuner_graphs import pointwise
 
 GROUP = Group.of(pointwise(), "g")
@@ -25,7 +32,7 @@ for line in sys.stdin:
 def lab(answer: dict[str, Any]) -> WorkerLab:
     """A lab whose workers give one answer, whatever they are asked."""
     opened = WorkerLab.__new__(WorkerLab)
-    role = Role([sys.executable, "-S", "-c", SCRIPT % answer], 1, 10.0)
+    role = WorkerRole([sys.executable, "-S", "-c", SCRIPT % answer], 1, 10.0)
     opened._capability, opened._suspects = 90, set()
     opened.pool = Pool({"compile": role, "measure": role})
     return opened
@@ -70,6 +77,6 @@ def test_good_answers_are_what_they_say():
         assert isinstance(opened.check(GROUP, ATEN), Crashed)  # no time was asked for
     with lab(FINE) as opened:
         compiled = opened.compile(GROUP, Config((("x0", 16),))).result()
-        assert compiled == Resources(8, 0, 0, 0.1)
+        assert compiled == ProgramResources(8, 0, 0, 0.1)
     with lab({"outcomes": [TIMED], "best": 0, "conditions": {}}) as opened:
         assert opened.duel(GROUP, [ATEN]) == Duel((Timed(1e-5, 0.0, 3),), 0, {})

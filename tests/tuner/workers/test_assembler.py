@@ -13,7 +13,7 @@ from fusionplan.tuner.decision.baselines import Baselines
 from fusionplan.tuner.progress.progress import Silent
 from fusionplan.tuner.workers import lab
 from fusionplan.tuner.workers.assembler import as_in_workers, chosen
-from fusionplan.tuner.workers.pool import Role
+from fusionplan.tuner.workers.pool import WorkerRole
 from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
 
 pytestmark = pytest.mark.process
@@ -99,7 +99,7 @@ def test_kernels_of_plans_are_compiled_outside(of_torch: Path) -> None:
 def test_a_worker_that_is_started_again_keeps_tritons(
     of_torch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[dict[str, Role]] = []
+    given: list[dict[str, WorkerRole]] = []
     monkeypatch.setattr(lab, "Pool", given.append)
     lab.WorkerLab("cpu", SM_90, interpret=True)
     with as_in_workers():

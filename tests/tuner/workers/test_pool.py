@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fusionplan.tuner.trial.outcome import Crashed, TimedOut, TunerError
-from fusionplan.tuner.workers.pool import Pool, Role
+from fusionplan.tuner.workers.pool import Pool, WorkerRole
 
 pytestmark = pytest.mark.process
 
@@ -45,8 +45,8 @@ for line in sys.stdin:
 """
 
 
-def role(count: int = 1, limit_s: float = 5.0, script: str = SCRIPT) -> Role:
-    return Role([sys.executable, "-S", "-c", script], count, limit_s)
+def role(count: int = 1, limit_s: float = 5.0, script: str = SCRIPT) -> WorkerRole:
+    return WorkerRole([sys.executable, "-S", "-c", script], count, limit_s)
 
 
 def is_alive(pid: int) -> bool:
@@ -155,7 +155,7 @@ def test_a_stopped_worker_that_is_sent_much_is_killed_in_time():
 
 
 def test_no_interpreter_is_told_and_not_waited_for():
-    nowhere = Role(["/nonexistent/python"], 1, 5.0)
+    nowhere = WorkerRole(["/nonexistent/python"], 1, 5.0)
     with Pool({"w": nowhere}) as pool:
         asked = [pool.submit("w", {"do": ""}) for _ in range(2)]
         for future in asked:
@@ -167,7 +167,7 @@ def test_a_worker_that_cannot_be_started_again_fails_what_is_asked_of_it(tmp_pat
     """As when the interpreter's environment is taken away in the middle."""
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
-    with Pool({"w": Role([str(link), "-S", "-c", SCRIPT], 1, 5.0)}) as pool:
+    with Pool({"w": WorkerRole([str(link), "-S", "-c", SCRIPT], 1, 5.0)}) as pool:
         assert pool.submit("w", {"do": "", "n": 1}).result(timeout=20)["n"] == 1
         link.unlink()
         for _ in range(2):

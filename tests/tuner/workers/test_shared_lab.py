@@ -8,10 +8,10 @@ import torch
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import to_json
-from fusionplan.tuner.measure.measure_role import Bench
+from fusionplan.tuner.measure.measure_role import MeasureRole
 from fusionplan.tuner.measure.timing import Timer
 from fusionplan.tuner.progress.progress import Silent
-from fusionplan.tuner.session.session import Limits, Session, TuneSite
+from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group, WorkerLab
 from fusionplan.tuner.workers.shared_lab import SharedLab
@@ -58,7 +58,7 @@ def test_it_is_opened_once_and_released_after_each():
 
 
 def test_a_measuring_worker_lets_go_of_its_inputs():
-    bench = Bench(torch.device("cpu"), Timer(FakeStopwatch(), 1, 1), 1 << 30)
+    bench = MeasureRole(torch.device("cpu"), Timer(FakeStopwatch(), 1, 1), 1 << 30)
     bench.prepare(to_json(softmax(4, 8)))
     assert bench._prepared
     assert bench.handle({"do": "release"}) == {}
@@ -91,7 +91,7 @@ def test_kernels_that_nobody_asked_for_are_cancelled(tmp_path: Path):
     with Store.open(tmp_path / "plans.db") as store:
         site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
         graph = captured(lambda x: torch.softmax(x, -1), x)
-        tuning = Session(graph, (x,), store, Limits(8, 1e-6), Silent(), "m", site=site)
+        tuning = Session(graph, (x,), store, TuneLimits(8, 1e-6), Silent(), "m", site=site)
         tuning.measured(H200, baselines(eager=3.0))
     assert begun
     assert all(pending.cancelled for pending in begun)

@@ -7,7 +7,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.space.space import space_of
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Rejected, Resources, Timed
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, ProgramResources, Rejected, Timed
 from fusionplan.tuner.workers.lab import Group, WorkerLab
 from fusionplan.tuner.workers.ranking import Ranking
 from tuner_graphs import attention, dense, looked_up, pointwise, softmax
@@ -40,7 +40,7 @@ def test_compiles_for_a_target_and_measures_here(lab: WorkerLab, graph: Graph):
     assert isinstance(measured, Timed)
     assert measured.seconds > 0
     resources = compiling.result()
-    assert isinstance(resources, Resources)
+    assert isinstance(resources, ProgramResources)
     assert 8 <= resources.registers <= 255
 
 
