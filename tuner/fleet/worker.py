@@ -142,13 +142,13 @@ class FleetWorker:
         tasks = Tasks(job.graph, profile, self.site.cover)
         ledger = Ledger(self.store, job.device_key, job.versions, job.graph_key)
         seed = job.limits.seed + self.place
-        bench = SharedSearch(lab, ledger, Findings(), self.progress, seed, settles=False)
+        shared = SharedSearch(lab, ledger, Findings(), self.progress, seed, settles=False)
         clock = JobClock(self.store, job.key, time.monotonic() + left_s)
         tasks.begin(tasks.first, lab)
         trials = max(job.limits.trials, job.limits.each * tasks.different)
         identity = Identity(job.graph_key, job.device_key, job.versions)
         try:
-            GraphSearch(tasks, bench, identity, Budget(trials, clock.until, clock)).run()
+            GraphSearch(tasks, shared, identity, Budget(trials, clock.until, clock)).run()
         finally:
             self.measured += len(ledger.written)
         return len(ledger.written)

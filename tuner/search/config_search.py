@@ -19,7 +19,7 @@ measured: what lies in L2 between two operations is read faster than the model s
 def tune_group(
     group: Group,
     space: SpaceLike | Refusal,
-    bench: SharedSearch,
+    shared: SharedSearch,
     budget: Budget,
     framework_s: float = 0.0,
     settles: bool = True,
@@ -31,16 +31,16 @@ def tune_group(
     winner to be settled later. waits: False leaves what other tuners are at to them, so that this
     one can go on to another group; `found.elsewhere` counts it.
 
-    What is found goes to `bench.findings` and the store at once, so an interruption loses
+    What is found goes to `shared.findings` and the store at once, so an interruption loses
     nothing. With a refusal for a space no config is tried.
     """
-    found = bench.findings.of(group.key)
+    found = shared.findings.of(group.key)
     found.settled, found.elsewhere = None, 0
     try:
-        search = GroupTrials(group, bench, found, budget, waits)
+        search = GroupTrials(group, shared, found, budget, waits)
         _search(group, space, search, framework_s, settles)
     finally:
-        bench.ledger.let_go()
+        shared.ledger.let_go()
     return found
 
 
@@ -51,12 +51,12 @@ def _search(
     framework_s: float,
     settles: bool,
 ) -> None:
-    bench, found = search.bench, search.found
-    search.resume(bench.ledger.open(group))
+    shared, found = search.shared, search.found
+    search.resume(shared.ledger.open(group))
     if not isinstance(space, Refusal):
-        configs = ConfigStudy(space, bench.seed, search)
+        configs = ConfigStudy(space, shared.seed, search)
         try:
-            configs.run(bench.ledger.neighbours(group), framework_s)
+            configs.run(shared.ledger.neighbours(group), framework_s)
         finally:
             configs.cancel()
     else:
@@ -64,12 +64,12 @@ def _search(
     search.framework_again()
     if not settles or found.elsewhere:
         return
-    settle(group, bench, found)
+    settle(group, shared, found)
     # After that, because kernels may be dropped.
     if framework_s and ATEN not in found.outcomes and _may_win(framework_s, found):
         search.framework()
         found.settled = None
-        settle(group, bench, found)
+        settle(group, shared, found)
 
 
 def _may_win(framework_s: float, found: GroupFindings) -> bool:

@@ -60,7 +60,7 @@ class ConfigStudy:
         self.floor_s = space.floor_s()
         self.study = new_study(seed)
         self.flying: list[_Flying] = []
-        self.ahead = 1 + max(1, search.bench.lab.compilers)
+        self.ahead = 1 + max(1, search.shared.lab.compilers)
         self.measuring = 0
         self.asked: set[Config] = set()
         self.elsewhere: set[Config] = set()
@@ -120,7 +120,7 @@ class ConfigStudy:
     def _measure_now(self, candidate: Candidate, config: Config) -> None:
         cost = self.space.judge(config)
         if isinstance(cost, Cost):
-            pending = self.search.bench.lab.compile(self.search.group, config)
+            pending = self.search.shared.lab.compile(self.search.group, config)
             if self.search.measure(candidate, cost, pending.result(), lambda: None) is None:
                 self.elsewhere.add(config)
 
@@ -149,7 +149,7 @@ class ConfigStudy:
         while self.flying:
             flying = self.flying.pop()
             flying.pending.cancel()
-        self.search.bench.ledger.let_go()
+        self.search.shared.ledger.let_go()
 
     def _enqueue(self, neighbours: list[Candidate]) -> None:
         seeds = max(SEEDS, int(SEEDED * self.search.budget.trials))
@@ -251,7 +251,7 @@ class ConfigStudy:
         self.asked.add(config)
         candidate = Candidate.generated(config)
         expected = self.search.found.compiled.registers(config, cost.registers)
-        pending = self.search.bench.lab.compile(self.search.group, config)
+        pending = self.search.shared.lab.compile(self.search.group, config)
         told = replace(cost, registers=expected)
         return _Flying(trial, candidate, told, cost.registers, pending)
 
@@ -267,7 +267,7 @@ class ConfigStudy:
             if left_s <= 0:
                 return None
             pending = [flying.pending for flying in self.flying]
-            self.search.bench.lab.wait(pending, left_s if math.isfinite(left_s) else None)
+            self.search.shared.lab.wait(pending, left_s if math.isfinite(left_s) else None)
 
     def _deliver(self, flying: _Flying) -> None:
         self.measuring = 1

@@ -20,11 +20,11 @@ class GraphSearch:
     known."""
 
     def __init__(
-        self, tasks: Tasks, bench: SharedSearch, identity: Identity, budget: Budget
+        self, tasks: Tasks, shared: SharedSearch, identity: Identity, budget: Budget
     ) -> None:
         self.budget = budget
-        self.regional = RegionSearch(tasks, bench, identity)
-        self.partitions = PartitionSearch(tasks, bench, budget)
+        self.regional = RegionSearch(tasks, shared, identity)
+        self.partitions = PartitionSearch(tasks, shared, budget)
 
     def end_at(self, until: float) -> None:
         """The search is over by then, on the clock of its budget."""

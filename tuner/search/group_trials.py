@@ -41,7 +41,7 @@ class GroupTrials:
     """Settles candidates of one group: measured, written down, told."""
 
     group: Group
-    bench: SharedSearch
+    shared: SharedSearch
     found: GroupFindings
     budget: Budget
     waits: bool = True
@@ -80,14 +80,14 @@ class GroupTrials:
         known = self.outcomes.get(candidate)
         if known is not None and not is_transient(known):
             return False
-        if self.bench.ledger.claim(self.group, candidate):
+        if self.shared.ledger.claim(self.group, candidate):
             return True
         self.take_news()
         return False
 
     def take_news(self) -> None:
         """Take over what other tuners have found out meanwhile."""
-        for item in self.bench.ledger.news(self.group):
+        for item in self.shared.ledger.news(self.group):
             if item.candidate not in self.outcomes and not is_transient(item.outcome):
                 self._count(item.candidate, item.outcome, None, reused=True)
                 self.news.append(item)
@@ -109,7 +109,7 @@ class GroupTrials:
                 self.found.elsewhere += 1
                 return
             time.sleep(POLL_S)
-        outcome = self.bench.lab.measure(self.group, candidate, self.found.best_s)
+        outcome = self.shared.lab.measure(self.group, candidate, self.found.best_s)
         self.finish(candidate, outcome, None, None)
 
     def measure(
@@ -121,13 +121,13 @@ class GroupTrials:
     ) -> Outcome | None:
         """Settle one that came from the compiler. None: it took so long that another tuner has
         taken it over."""
-        if not self.bench.ledger.keeps(self.group, candidate):
+        if not self.shared.ledger.keeps(self.group, candidate):
             return None
         if not isinstance(compiled, ProgramResources):
             self.finish(candidate, compiled, cost, None)
             return compiled
         best_s = self.found.best_s
-        outcome = self.bench.lab.measure(self.group, candidate, best_s, meanwhile)
+        outcome = self.shared.lab.measure(self.group, candidate, best_s, meanwhile)
         self.finish(candidate, outcome, cost, compiled)
         return outcome
 
@@ -138,17 +138,17 @@ class GroupTrials:
         cost: Cost | None,
         resources: ProgramResources | None,
     ) -> None:
-        self.bench.ledger.add(self.group, candidate, outcome, cost, resources)
+        self.shared.ledger.add(self.group, candidate, outcome, cost, resources)
         self._count(candidate, outcome, cost)
         if not isinstance(outcome, Timed) and outcome.transient:
             self._tell(candidate, outcome.reason)
 
     def _tell(self, candidate: Candidate, reason: str) -> None:
         """Each kind of trouble once: a full disk fails every candidate."""
-        told = self.bench.findings.told
+        told = self.shared.findings.told
         if reason not in told:
             told.add(reason)
-            self.bench.progress.note(
+            self.shared.progress.note(
                 f"{self.group.name}: {candidate} failed, perhaps for no fault of its own, and is "
                 f"tried again: {reason}"
             )
@@ -165,7 +165,7 @@ class GroupTrials:
         after = self.found.best_s
         better = after is not None and (before is None or after < before)
         self.since_better = 0 if better else self.since_better + 1
-        self.bench.progress.trial(
+        self.shared.progress.trial(
             TrialDone(
                 self.group.key,
                 self.group.name,

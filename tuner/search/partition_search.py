@@ -67,9 +67,9 @@ class PartitionSearch:
     """`run`, then `best`; after an interruption `best` gives what is known."""
 
     def __init__(
-        self, tasks: Tasks, bench: SharedSearch, budget: Budget, split: TrialBudget | None = None
+        self, tasks: Tasks, shared: SharedSearch, budget: Budget, split: TrialBudget | None = None
     ) -> None:
-        self.tasks, self.bench, self.budget = tasks, bench, budget
+        self.tasks, self.shared, self.budget = tasks, shared, budget
         self.split = split or TrialBudget()
         self.graph = tasks.graph
         self.edges = tasks.cover.edges(self.graph)
@@ -136,7 +136,7 @@ class PartitionSearch:
         """The measured partitions, fastest first; if none is, the first as it stands."""
         found = []
         for groups in self.seen:
-            seconds = measured_s(groups, self.tasks, self.bench.findings)
+            seconds = measured_s(groups, self.tasks, self.shared.findings)
             found.append(Partition(groups, self.tasks.modelled_s(groups), seconds))
         complete = [p for p in found if p.measured_s is not None]
         complete.sort(key=lambda p: p.measured_s or 0.0)
@@ -168,7 +168,7 @@ class PartitionSearch:
         measured = modelled = 0.0
         unknown: list[Task] = []
         for task in self.tasks.all(groups):
-            best = self.bench.findings.best(task.group.key)
+            best = self.shared.findings.best(task.group.key)
             if best is None:
                 unknown.append(task)
             else:
@@ -188,7 +188,7 @@ class PartitionSearch:
         done = {task.group.key: task for g in self.seen for task in self.tasks.all(g)}
         found = {}
         for key, task in done.items():
-            best = self.bench.findings.best(key)
+            best = self.shared.findings.best(key)
             if best is not None and task.modelled is not None:
                 found[key] = task.modelled.seconds, best.seconds
         return found
@@ -200,7 +200,7 @@ class PartitionSearch:
         for groups in best:
             if self._is_new(groups):
                 yield groups
-        study = new_study(self.bench.seed)
+        study = new_study(self.shared.seed)
         names = {f"{a}-{b}": (a, b) for a, b in self.edges}
         everything: Cuts = frozenset(self.edges)
         known = [cuts_of(self.graph, groups) for groups in best]
@@ -243,7 +243,7 @@ class PartitionSearch:
         is as slow as the group that there was no time for."""
         end = self.budget.clock()
         end += (self.budget.until - end) * share
-        self.tasks.begin(groups, self.bench.lab)
+        self.tasks.begin(groups, self.shared.lab)
         own = self.tasks.all(groups)
         counts = Counter(task.group.key for task in own)
         tasks = {task.group.key: task for task in own}
@@ -253,7 +253,7 @@ class PartitionSearch:
             if again or key in self.short or self._is_new_task(task)
         }
         costliest = sorted(weights, key=lambda key: -weights[key])
-        before = {key: self.bench.findings.of(key).trials for key in costliest}
+        before = {key: self.shared.findings.of(key).trials for key in costliest}
         if len(weights) > 1 and not again:
             for key in costliest:
                 if not self.budget.is_spent:
@@ -264,8 +264,8 @@ class PartitionSearch:
             costliest.sort(key=lambda key: -weights[key])
         self._tune_longer(tasks, weights, before, trials, end)
         for key in costliest:
-            if self.bench.findings.of(key).settled is None and not self.budget.is_spent:
-                settle(tasks[key].group, self.bench, self.bench.findings.of(key))
+            if self.shared.findings.of(key).settled is None and not self.budget.is_spent:
+                settle(tasks[key].group, self.shared, self.shared.findings.of(key))
 
     def _tune_longer(
         self,
@@ -293,7 +293,7 @@ class PartitionSearch:
             self.short.discard(key)
             total = before[key] + self._trials(len(weights), part, trials)
             self._tune_one(tasks[key], total, until, waits=len(weights) == 1)
-            found = self.bench.findings.of(key)
+            found = self.shared.findings.of(key)
             trials = max(0, trials - found.trials - found.elsewhere + before[key])
             if found.elsewhere:
                 shared[key] = total
@@ -302,7 +302,7 @@ class PartitionSearch:
 
     def _seconds(self, task: Task) -> float:
         """Of a group, measured or else modelled."""
-        best = self.bench.findings.best(task.group.key)
+        best = self.shared.findings.best(task.group.key)
         if best is not None:
             return best.seconds
         return task.modelled.seconds if task.modelled else 1e-6
@@ -311,15 +311,15 @@ class PartitionSearch:
         self, task: Task, total: int, until: float, *, settles: bool = True, waits: bool = True
     ) -> None:
         """A group, up to so many trials of it in all. settles, waits: see `tune_group`."""
-        before = self.bench.findings.of(task.group.key).trials
+        before = self.shared.findings.of(task.group.key).trials
         budget = Budget(total, until, self.budget.clock)
-        tune_group(task.group, task.space, self.bench, budget, task.framework_s, settles, waits)
-        self.used += self.bench.findings.of(task.group.key).trials - before
+        tune_group(task.group, task.space, self.shared, budget, task.framework_s, settles, waits)
+        self.used += self.shared.findings.of(task.group.key).trials - before
 
     def _is_new_task(self, task: Task) -> bool:
         """Whether none of its kernels was tried, as when its time was over before one was compiled;
         of a group without kernels, whether it was not measured."""
-        found = self.bench.findings.of(task.group.key)
+        found = self.shared.findings.of(task.group.key)
         return not (found.outcomes if isinstance(task.space, Refusal) else found.trials)
 
     def _try_inductor(self, groups: Groups) -> None:
@@ -328,7 +328,7 @@ class PartitionSearch:
         if self.tasks.profile == CPU:  # in the interpreter speed means nothing
             return
         tasks = {task.group.key: task for task in self.tasks.all(groups)}
-        findings = self.bench.findings
+        findings = self.shared.findings
         seconds = {key: findings.of(key).best_s or 0.0 for key in tasks}
         tried = 0
         for key in sorted(tasks, key=lambda key: -seconds[key]):
@@ -345,22 +345,22 @@ class PartitionSearch:
             self._measure_inductor(task)
 
     def _measure_inductor(self, task: Task) -> None:
-        group, bench = task.group, self.bench
-        found = bench.findings.of(group.key)
+        group, shared = task.group, self.shared
+        found = shared.findings.of(group.key)
         before_s = found.best_s
-        if not bench.ledger.claim(group, INDUCTOR):
+        if not shared.ledger.claim(group, INDUCTOR):
             return  # another tuner is at it, and a later one will know
-        outcome = bench.lab.measure(group, INDUCTOR, before_s)
-        bench.ledger.add(group, INDUCTOR, outcome)
+        outcome = shared.lab.measure(group, INDUCTOR, before_s)
+        shared.ledger.add(group, INDUCTOR, outcome)
         found.add(INDUCTOR, outcome, None)
         if isinstance(outcome, Timed) and (before_s is None or outcome.seconds < before_s):
             found.settled = None
-            settle(group, bench, found)
+            settle(group, shared, found)
         number, most = len(found.outcomes), self.budget.trials
         done = TrialDone(
             group.key, group.name, number, most, INDUCTOR, outcome, None, found.best_s, False
         )
-        bench.progress.trial(done)
+        shared.progress.trial(done)
 
     def _trials(self, groups: int, share: float, trials: int) -> int:
         if groups == 1:

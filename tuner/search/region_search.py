@@ -37,8 +37,8 @@ class RegionSearch:
     """The regions of a graph, around the large values of the partition that the model prefers.
     `run`, then `plans`; after an interruption with what is known."""
 
-    def __init__(self, tasks: Tasks, bench: SharedSearch, identity: Identity) -> None:
-        self.tasks, self.bench, self.identity = tasks, bench, identity
+    def __init__(self, tasks: Tasks, shared: SharedSearch, identity: Identity) -> None:
+        self.tasks, self.shared, self.identity = tasks, shared, identity
         cover, graph = tasks.cover, tasks.graph
         self.preferred = cover.best(graph, tasks.profile, 1)[0].groups
         self.trials = [t for nodes in regions(graph, self.preferred) for t in self._ways(nodes)]
@@ -71,7 +71,7 @@ class RegionSearch:
         in the others."""
         if not self.found:
             return []
-        findings = self.bench.findings
+        findings = self.shared.findings
         preferred = plan_of(self.preferred, self.tasks, findings, self.identity)
         for base in (*bases, preferred):
             made = [self._plan(base, place) for place in range(len(REGIONAL))]
@@ -109,11 +109,11 @@ class RegionSearch:
             share = 0.7 if number + 1 < len(found.bodies) else 1.0
             until = now + (budget.until - now) * share
             trials = max(1, int(budget.trials * share) >> number)
-            search = PartitionSearch(tasks, self.bench, Budget(trials, until, budget.clock))
+            search = PartitionSearch(tasks, self.shared, Budget(trials, until, budget.clock))
             search.run()
             identity = replace(self.identity, graph_key=graph_key(body))
             best = search.best(1)
-            yield plan_of(best[0].groups if best else (), tasks, self.bench.findings, identity)
+            yield plan_of(best[0].groups if best else (), tasks, self.shared.findings, identity)
 
     def _group(self, trial: _Trial, bodies: Sequence[Plan]) -> GroupPlan:
         walk, profile = trial.walk, self.tasks.profile

@@ -194,10 +194,10 @@ class Session:
         with self._lab(profile) as lab:
             tasks.begin(tasks.first, lab)
             gated = GatedLab(lab, baselines)
-            bench = SharedSearch(gated, ledger, findings, self.progress, self.limits.seed)
+            shared = SharedSearch(gated, ledger, findings, self.progress, self.limits.seed)
             # It is given an end when the baselines are compiled.
             budget = Budget(self.limits.trials_of(tasks.different), clock=wall.clock)
-            search = GraphSearch(tasks, bench, identity, budget)
+            search = GraphSearch(tasks, shared, identity, budget)
             self._search(search, findings, gated)
             gated.cancel()
         if self.job is not None:

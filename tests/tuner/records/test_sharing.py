@@ -53,11 +53,11 @@ def slow(group: Group, candidate: Candidate) -> float | Failure:
 
 
 def tune(store: Store, lab: FakeLab, trials: int, until: float = 60.0) -> GroupFindings:
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), RecordedProgress(), seed=0
     )
     limit = time.monotonic() + until
-    return tune_group(GROUP, space_of(GRAPH, H200), bench, Budget(trials, limit))
+    return tune_group(GROUP, space_of(GRAPH, H200), shared, Budget(trials, limit))
 
 
 def test_tuners_share_the_candidates_out(place: Path):

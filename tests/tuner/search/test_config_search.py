@@ -65,8 +65,8 @@ def tune(
     progress = RecordedProgress()
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(graph))
-    bench = SharedSearch(lab, ledger, Findings() if findings is None else findings, progress, seed)
-    found = tune_group(Group.of(graph, "g"), space_of(graph, H200), bench, Budget(trials))
+    shared = SharedSearch(lab, ledger, Findings() if findings is None else findings, progress, seed)
+    found = tune_group(Group.of(graph, "g"), space_of(graph, H200), shared, Budget(trials))
     return found, progress
 
 
@@ -208,18 +208,18 @@ def test_a_vendors_call_with_other_numbers_does_not_win(store: Store):
 def test_a_group_without_kernel_may_have_a_vendors_call(store: Store):
     graph, lab = attention(), FakeLab(lambda g, c: 0.5 if c == CALL else 1.0)
     store.put_graph(graph_record(graph, key(graph), "test"))
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, VERSIONS, key(graph)), Findings(), RecordedProgress()
     )
-    found = tune_group(Group.of(graph, "g"), Refusal("held", "too large"), bench, Budget(9))
+    found = tune_group(Group.of(graph, "g"), Refusal("held", "too large"), shared, Budget(9))
     assert found.best.candidate == CALL
 
 
 def test_a_group_without_kernel_has_the_framework_only(store: Store):
     lab, progress = FakeLab(warps), RecordedProgress()
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = SharedSearch(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), progress)
-    found = tune_group(Group.of(GRAPH, "g"), Refusal("held", "too large"), bench, Budget(9))
+    shared = SharedSearch(lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), progress)
+    found = tune_group(Group.of(GRAPH, "g"), Refusal("held", "too large"), shared, Budget(9))
     assert found.best.candidate == ATEN
     assert not lab.compiled
 
@@ -229,11 +229,11 @@ def test_a_framework_that_cannot_win_is_not_measured(store: Store, ours: float, 
     """It takes 1.0 or more: where a kernel takes longer than that, it is measured after all."""
     lab = FakeLab(lambda g, c: 1.5 if c.config is None else ours)
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), RecordedProgress()
     )
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
-    found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
+    found = tune_group(group, space, shared, Budget(3), framework_s=1.0)
     assert found.trials == 3
     assert (ATEN in found.outcomes) == measured
     assert (found.best.candidate == ATEN) == measured
@@ -248,20 +248,20 @@ def test_the_framework_is_measured_when_the_kernels_are_dropped(store: Store):
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
     lab = Strict(lambda g, c: 0.1 if c.config else 1.5)
-    bench = SharedSearch(lab, ledger, Findings(), RecordedProgress())
+    shared = SharedSearch(lab, ledger, Findings(), RecordedProgress())
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
-    found = tune_group(group, space, bench, Budget(3), framework_s=1.0)
+    found = tune_group(group, space, shared, Budget(3), framework_s=1.0)
     assert found.best.candidate == ATEN
 
 
 def test_a_kernel_under_way_is_tried_when_time_is_over(store: Store):
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = SharedSearch(FakeLab(warps), ledger, Findings(), RecordedProgress())
+    shared = SharedSearch(FakeLab(warps), ledger, Findings(), RecordedProgress())
     times = iter([0, 0])
     budget = Budget(500, until=1, clock=lambda: next(times, 1))
     group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
-    found = tune_group(group, space, bench, budget, framework_s=1.0)
+    found = tune_group(group, space, shared, budget, framework_s=1.0)
     assert found.trials == 1
     assert ATEN not in found.outcomes
 
@@ -303,14 +303,14 @@ def test_stops_at_the_floor_when_nothing_improves(store: Store):
 def test_stops_when_time_is_over(store: Store):
     clock = iter(range(1000))
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
-    bench = SharedSearch(
+    shared = SharedSearch(
         FakeLab(warps),
         Ledger(store, H200.key, VERSIONS, key(GRAPH)),
         Findings(),
         RecordedProgress(),
     )
     budget = Budget(500, until=30, clock=lambda: next(clock))
-    found = tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, budget)
+    found = tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), shared, budget)
     assert 0 < found.trials < 40
 
 
@@ -350,13 +350,13 @@ def test_trials_appear_in_optunas_tables(store: Store):
 
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = SharedSearch(
+    shared = SharedSearch(
         FakeLab(warps, refuse=lambda c: Miscompiled("no") if c.num_warps == 4 else None),
         ledger,
         Findings(),
         RecordedProgress(),
     )
-    tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), bench, Budget(12))
+    tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), shared, Budget(12))
     assert mirror(store, ledger) is None
     study = optuna.load_study(study_name=None, storage=store.url)
     states = {t.state.name for t in study.trials}
@@ -525,8 +525,8 @@ def test_a_kernel_that_compiles_for_long_is_not_waited_for_beyond_the_time(store
     group = Group.of(GRAPH, "softmax")
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
-    bench = SharedSearch(lab := Stuck(warps), ledger, Findings(), RecordedProgress())
-    found = tune_group(group, space_of(GRAPH, H200), bench, Budget(8, 5.0, lambda: now[0]))
+    shared = SharedSearch(lab := Stuck(warps), ledger, Findings(), RecordedProgress())
+    found = tune_group(group, space_of(GRAPH, H200), shared, Budget(8, 5.0, lambda: now[0]))
     assert waited == [5.0]
     assert [candidate for _, candidate in lab.measured] == [ATEN]
     assert found.best is not None

@@ -32,13 +32,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def search(store: Store, graph: Graph, lab: FakeLab, trials: int = 40):
     store.put_graph(graph_record(graph, key(graph), "test"))
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
     tasks = Tasks(graph, H200)
-    found = PartitionSearch(tasks, bench, Budget(trials))
+    found = PartitionSearch(tasks, shared, Budget(trials))
     found.run()
-    return found, tasks, bench
+    return found, tasks, shared
 
 
 def big(count: int) -> Graph:
@@ -71,10 +71,10 @@ def test_one_obvious_group_costs_nothing_extra(store: Store):
 
 @pytest.mark.slow
 def test_fusing_wins_where_it_is_faster(store: Store):
-    found, tasks, bench = search(store, big(4), FakeLab(fused))
+    found, tasks, shared = search(store, big(4), FakeLab(fused))
     best = found.best()[0]
     assert len(best.groups) == 1
-    assert best.measured_s == measured_s(best.groups, tasks, bench.findings)
+    assert best.measured_s == measured_s(best.groups, tasks, shared.findings)
 
 
 @pytest.mark.slow
@@ -191,13 +191,13 @@ def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
 
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, {"t": "1"}, key(graph))
-    bench = SharedSearch(FakeLab(slow), ledger, Findings(), RecordedProgress())
+    shared = SharedSearch(FakeLab(slow), ledger, Findings(), RecordedProgress())
     tasks = Tasks(graph, H200)
-    found = PartitionSearch(tasks, bench, Budget(200, 27.0, lambda: now[0]))
+    found = PartitionSearch(tasks, shared, Budget(200, 27.0, lambda: now[0]))
     found.run()
     groups = found.best()[0].groups
     assert len(groups) == 12
-    assert all(bench.findings.of(task.group.key).trials for task in tasks.all(groups))
+    assert all(shared.findings.of(task.group.key).trials for task in tasks.all(groups))
 
 
 def test_a_group_that_disappoints_gets_the_time(store: Store):
@@ -223,14 +223,14 @@ def test_an_interrupted_search_gives_what_it_has(store: Store):
     graph = chain(3)
     store.put_graph(graph_record(graph, key(graph), "test"))
     lab = FakeLab(fused, interrupt_at=5)
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
     tasks = Tasks(graph, H200)
-    found = PartitionSearch(tasks, bench, Budget(40))
+    found = PartitionSearch(tasks, shared, Budget(40))
     with pytest.raises(KeyboardInterrupt):
         found.run()
-    plan = plan_of(found.best()[0].groups, tasks, bench.findings, Identity("k", "d", {"t": "1"}))
+    plan = plan_of(found.best()[0].groups, tasks, shared.findings, Identity("k", "d", {"t": "1"}))
     assert [g.lowering for g in plan.groups] == ["triton"]
 
 
@@ -265,9 +265,9 @@ def test_a_plan_names_the_vendors_call_that_won(store: Store):
             return 1e-4
         return 4e-4 * (compute_count(group.graph) if candidate.config is None else 1)
 
-    found, tasks, bench = search(store, graph, FakeLab(formula))
+    found, tasks, shared = search(store, graph, FakeLab(formula))
     identity = Identity("k", "d", {"t": "1"})
-    (group,) = plan_of(found.best()[0].groups, tasks, bench.findings, identity).groups
+    (group,) = plan_of(found.best()[0].groups, tasks, shared.findings, identity).groups
     assert (group.lowering, group.options, group.config) == ("vendor", "attention", None)
     assert (group.measured, group.predicted, group.kernels) == (1e-4, None, 1)
 
@@ -276,7 +276,7 @@ def test_a_group_of_a_vendors_call_is_measured_whatever_the_model_says(store: St
     graph = attention(32, 1024, "bfloat16")
     store.put_graph(graph_record(graph, key(graph), "test"))
     lab = FakeLab(lambda g, c: 1e-4)
-    bench = SharedSearch(
+    shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
     tasks = Tasks(graph, H200)
@@ -284,7 +284,7 @@ def test_a_group_of_a_vendors_call_is_measured_whatever_the_model_says(store: St
     (task,) = (tasks.of(nodes) for nodes in whole)
     assert task.vendors
     assert not tasks.of((3, 4)).vendors
-    found = PartitionSearch(tasks, bench, Budget(40))
+    found = PartitionSearch(tasks, shared, Budget(40))
     assert task.modelled is not None
     assert found._estimated_s(whole) == task.floor_s < task.modelled.seconds
 
@@ -298,18 +298,18 @@ def with_inductor(seconds: float):
 
 def test_inductor_is_tried_on_a_group_of_several_operations_and_may_win(store: Store):
     graph = big(4)
-    found, tasks, bench = search(store, graph, lab := FakeLab(with_inductor(5e-5)))
+    found, tasks, shared = search(store, graph, lab := FakeLab(with_inductor(5e-5)))
     assert [k for k, c in lab.measured if c.lowering == "inductor"] == [key(graph)]
     identity = Identity("k", "d", {"t": "1"})
-    (group,) = plan_of(found.best()[0].groups, tasks, bench.findings, identity).groups
+    (group,) = plan_of(found.best()[0].groups, tasks, shared.findings, identity).groups
     assert (group.lowering, group.options, group.config) == ("inductor", "default", None)
     (trial,) = [t for t in store.trials() if t.config["lowering"] == "inductor"]
     assert trial.measured_s == 5e-5
 
 
 def test_an_inductor_that_is_slower_changes_nothing(store: Store):
-    found, tasks, bench = search(store, big(4), FakeLab(with_inductor(1.0)))
-    plan = plan_of(found.best()[0].groups, tasks, bench.findings, Identity("k", "d", {"t": "1"}))
+    found, tasks, shared = search(store, big(4), FakeLab(with_inductor(1.0)))
+    plan = plan_of(found.best()[0].groups, tasks, shared.findings, Identity("k", "d", {"t": "1"}))
     assert [g.lowering for g in plan.groups] == ["triton"]
 
 
