@@ -43,7 +43,7 @@ def few_looks(monkeypatch):
     from fusionplan.planner.covers import cover
     from fusionplan.planner.covers.cheapest import CoverEffort
 
-    monkeypatch.setattr(cover, "Effort", lambda: CoverEffort(enumerated=60, priced=6))
+    monkeypatch.setattr(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(recomputed, "LARGE_BYTES", LARGE)
     monkeypatch.setattr(chunked, "BUDGETS", (BUDGET,))
     # Of graphs as small as these the best cover is one kernel, with no region left.
-    monkeypatch.setattr(cover, "Effort", lambda: CoverEffort(enumerated=0, priced=0))
+    monkeypatch.setattr(cover, "CoverEffort", lambda: CoverEffort(enumerated=0, priced=0))
     for kept in (cover._grown, cover._searched):  # by other tests with other constants
         kept.cache_clear()
     torch.manual_seed(0)
