@@ -17,6 +17,7 @@ from ..graph.graph import Arg, Node, Ref
 from ..graph.op import Op
 from ..graph.ops import bound
 from ..values.values import Choice, Dims, Literal, Load, Window, Windows, compute
+from .combine import combined, united
 from .views import Reader, TracedValue, TraceSteps
 from .windows import hits
 
@@ -25,26 +26,6 @@ MOST_TAPS = 64
 
 MOST_BESIDE = 8
 """Neighbours that a thread has as values of their own, each of eight channels."""
-
-
-def combined(
-    reader: Reader, op: Op, left: TracedValue, right: Arg, right_dims: Dims, node: Node
-) -> TracedValue:
-    """An operation that is part of a node, with a value or a number on its right."""
-    assert node.type is not None
-    dims = _united(reader, left[1], right_dims)
-    dtype = register_dtype(node.type.dtype)
-    kind = compute(op, dtype, self=Ref(left[0]), other=right)
-    return reader.add(kind, dims, dtype, node)
-
-
-def _united(reader: Reader, left: Dims, right: Dims) -> Dims:
-    """The dimensions of what reads values of these; those on the right may be missing."""
-    for mine, other in zip(left, right, strict=False):
-        if mine and other:
-            reader.space.unify(mine, other)
-    found = (mine or other for mine, other in itertools.zip_longest(left, right, fillvalue=()))
-    return tuple(found)
 
 
 def depthwise(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
@@ -89,7 +70,7 @@ def _taken_in(
 ) -> TracedValue:
     """The sum so far with one tap more."""
     assert node.type is not None
-    dims = _united(reader, _united(reader, total[1], pixel[1]), weight[1])
+    dims = united(reader, united(reader, total[1], pixel[1]), weight[1])
     dtype = register_dtype(node.type.dtype)
     operands = {"self": Ref(pixel[0]), "other": Ref(weight[0]), "addend": Ref(total[0])}
     return reader.add(compute(Op.FMA, dtype, **operands), dims, dtype, node)

@@ -6,21 +6,14 @@ from typing import Protocol
 
 from ..errors import Refused
 from ..graph.dtypes import NARROW, is_float, register_dtype
-from ..graph.graph import Node, Ref, TensorType
+from ..graph.graph import Node, Ref
 from ..graph.ops import Cumulative, bound
-from ..values.values import Dims, Scan, Value, ValueKind, Window, Windows, conversion
-from .views import TracedValue, TraceSteps
+from ..values.values import Scan, Window, Windows, conversion
+from .views import Reader, TraceSteps
 
 
-class ScanReader(Protocol):
-    """What reads the nodes of a group, as `trace.Tracer` does; in_order: see `views.Reader`."""
-
-    in_order: bool
-    values: list[Value]
-
-    def type(self, node_id: int) -> TensorType: ...
-
-    def add(self, kind: ValueKind, dims: Dims, dtype: str, node: Node) -> TracedValue: ...
+class ScanReader(Reader, Protocol):
+    """A reader that can round a value to the dtype of its node."""
 
     def rounded(self, value: int, node: Node) -> int: ...
 

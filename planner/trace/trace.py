@@ -37,7 +37,6 @@ from ..stream.one_hot_sums import read_by_index
 from ..stream.unroll import unrolled
 from ..values.axes import Factors, FactorSpace
 from ..values.values import (
-    Choice,
     Compute,
     Dims,
     Fold,
@@ -55,15 +54,17 @@ from ..values.values import (
     mapped,
     written,
 )
-from .convolutions import combined, depthwise, runs
+from .combine import combined
+from .concats import concat
+from .convolutions import depthwise, runs
 from .exactness import Forms
 from .indexed_loads import lookup
 from .integer_ranges import narrowed
-from .precision import dtype_of, number_of, product_dtypes, rounds, working_dtype
+from .matmuls import matmul
+from .precision import dtype_of, number_of, rounds, working_dtype
 from .scans import scan
 from .views import Request, TracedValue, TraceSteps, load_dims, view
 from .windows import dims_of
-from .windows import hits as _hits
 
 MOST_VALUES = 384
 """Values that a group may have in any case, and"""
@@ -198,7 +199,7 @@ class Tracer:
             case Cumulative() as scanned:
                 return (yield from scan(self, node, scanned, windows))
             case Contraction() as contraction:
-                return (yield from self._contract(node, contraction, windows))
+                return (yield from matmul(self, node, contraction, windows))
             case Depthwise():
                 found = yield from depthwise(self, node, windows)
                 self.convolved.append((node, found[1]))
@@ -208,7 +209,7 @@ class Tracer:
             case Lookup() as named:
                 return (yield from self._lookup(node, named, windows))
             case Concat():
-                return (yield from self._concat(node, windows))
+                return (yield from concat(self, node, windows))
             case Constant() as constant:
                 return self._constant(node, constant, windows)
             case Iota():
@@ -373,42 +374,6 @@ class Tracer:
             found = self.add(Fold(SUM, value, rest), kept, dtype, node)
         return combined(self, Op.MUL, found, count, (), node)
 
-    def _contract(self, node: Node, contraction: Contraction, windows: Windows) -> TraceSteps:
-        """Left [..., m, k] times right [..., k, n], summed over k; then scaled, and the bias."""
-        named, shape = bound(node), _type(node).shape
-        left, right = named[contraction.left], named[contraction.right]
-        assert isinstance(left, Ref)
-        assert isinstance(right, Ref)
-        batch = windows[:-2]
-        a, a_dims = yield left.node, (*batch, windows[-2], None)
-        b, b_dims = yield right.node, (*batch, None, windows[-1])
-        for mine, other in zip(a_dims[:-2], b_dims[:-2], strict=True):
-            if mine and other:
-                self.space.unify(mine, other)
-        if a_dims[-1] and b_dims[-2]:
-            self.space.unify(a_dims[-1], b_dims[-2])
-        reduced = a_dims[-1] or b_dims[-2]
-        if _type(self.group.nodes[left.node]).shape[-1] == 0:
-            raise Refused("empty", f"{node.name} contracts an axis of length 0")
-        lead = tuple(x or y for x, y in zip(a_dims[:-2], b_dims[:-2], strict=True))
-        dims = (*lead, a_dims[-2], b_dims[-1])
-        operand, precision = product_dtypes(self.group, node, left.node, right.node)
-        kind = Fold(SUM, a, reduced, False, b, operand, precision)
-        result = self.add(kind, dims, _type(node).dtype, node)
-        if not contraction.bias:
-            return result
-        bias = named[contraction.bias]
-        assert isinstance(bias, Ref)
-        alpha, beta = named.get("alpha", 1), named.get("beta", 1)
-        if alpha != 1:
-            result = combined(self, Op.MUL, result, alpha, (), node)
-        if beta == 0:
-            return result
-        added = yield from self.operand(bias.node, shape, windows)
-        if beta != 1:
-            added = combined(self, Op.MUL, added, beta, (), node)
-        return combined(self, Op.ADD, result, Ref(added[0]), added[1], node)
-
     def _lookup(self, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
         return lookup(self, node, row, windows)
 
@@ -430,40 +395,6 @@ class Tracer:
         dims = self.fresh(_type(node).shape, windows)
         whole = Window(start, step, _type(node).shape[0]).inside(window)
         return self.add(Index(dims[0], whole.start, whole.step), dims, _type(node).dtype, node)
-
-    def _concat(self, node: Node, windows: Windows) -> TraceSteps:
-        named, shape = bound(node), _type(node).shape
-        parts, dim = named["tensors"], named["dim"]
-        assert isinstance(parts, tuple)
-        assert isinstance(dim, int)
-        dim %= len(shape)
-        outer = windows[dim] or Window(0, 1, shape[dim])
-        pieces: list[tuple[int, int, int]] = []
-        dims: list[Factors] = []
-        start = 0
-        for part in parts:
-            assert isinstance(part, Ref)
-            own = _type(self.group.nodes[part.node]).shape
-            if len(own) != len(shape):
-                raise Refused("concat", f"{node.name} has an operand of another rank")
-            size = own[dim]
-            low, high = _hits(outer, start, start + size)
-            if low < high:
-                inner = list(windows)
-                inner[dim] = Window(-start, 1, size).inside(outer)
-                value, own_dims = yield part.node, tuple(inner)
-                pieces.append((value, low, high))
-                for position, factors in enumerate(own_dims):
-                    if dims and dims[position] and factors:
-                        self.space.unify(dims[position], factors)
-                    elif dims and factors:
-                        dims[position] = factors
-                dims = dims or list(own_dims)
-            start += size
-        # Operands of length 1 are the same wherever they are read.
-        dims[dim] = dims[dim] or self.space.fresh(outer.size)
-        kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
-        return self.add(kind, tuple(dims), _type(node).dtype, node)
 
     def finish(self, outputs: list[Output]) -> Values:
         """Resolve every factor, check that no value meets itself transposed, merge equal loads."""

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from typing import Protocol
 
 from ..errors import Refused
-from ..graph.graph import Arg, Graph, Node, Ref
+from ..graph.graph import Arg, Graph, Node, Ref, TensorType
 from ..graph.ops import bound
 from ..values.axes import Factors, FactorSpace
 from ..values.values import Dims, Load, LoadDim, Value, ValueKind, Window, Windows
@@ -46,6 +46,9 @@ class Reader(Protocol):
         """Of a value."""
 
     def shape(self, node_id: int) -> tuple[int, ...]:
+        """Of a node. Raises Refused where it is no single tensor."""
+
+    def type(self, node_id: int) -> TensorType:
         """Of a node. Raises Refused where it is no single tensor."""
 
 

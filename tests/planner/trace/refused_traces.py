@@ -12,7 +12,8 @@ from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
 from fusionplan.planner.stream.unroll import unrolled
 from fusionplan.planner.trace.survey import dims_of_nodes
-from fusionplan.planner.trace.trace import _hits, trace
+from fusionplan.planner.trace.trace import trace
+from fusionplan.planner.trace.windows import hits
 from fusionplan.planner.values.axes import FactorSpace
 from fusionplan.planner.values.values import Fold, Window
 from graphs import Builder
@@ -169,7 +170,7 @@ def slice_at_a_tensor() -> object:
 
 @case("window", "a concatenation read at one index only")
 def concatenation_read_at_one_index() -> object:
-    return _hits(Window(3, 0, 4), 0, 8)
+    return hits(Window(3, 0, 4), 0, 8)
 
 
 @case("indexed", "n3 reads by index what the kernel itself computes")
