@@ -163,7 +163,8 @@ def tune(
         graph, and the time of the whole tune, in which the modes of torch.compile are compiled too.
     store: path or database URL. None is $PLANNER_STORE, else a file in the user's data folder.
     device: None is the current CUDA device.
-    target: plan for this GPU ("h200", "h100", "a100") with the cost model and measure nothing.
+    target: plan for this GPU ("h200", "h100", "a100", "b200", "l4" or "rtx4090") with the cost
+        model and measure nothing.
         Without a CUDA device this happens in any case; the target is then "h200" by default.
     training: tune the backward pass, too.
     dynamic: let the sizes of the inputs vary, as torch.compile(dynamic=True) does. The plans hold

@@ -1,4 +1,4 @@
-"""Where the time of a plan goes beyond what the device needs: the table of `planner explain`."""
+"""The table of `planner explain`: the time of a plan beyond what the device needs at least."""
 
 from __future__ import annotations
 

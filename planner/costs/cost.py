@@ -41,8 +41,6 @@ line. Of 1,294 kernels timed on an H200 (`bench.strides`), of 20 functions most 
 write in strides: with it, with sectors alone weighed (see `traffic`) and results that threads
 share exchanged (see `work`), the mean regret of the model's choice falls from 76% to 18%, and the
 mean correlation with what was measured rises from 0.47 to 0.73."""
-_AHEAD_S = 0.35e-6
-"""Between the tiles of a persistent kernel that loads ahead: its warps wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
     apart = 0.12 + (0.4 / work.resident if work.folds and not work.ahead else 0.0)
     walked = _WALKED if work.turns else 1.0
-    between_s = work.waves * _AHEAD_S if work.ahead else 0.0
+    between_s = work.waves * device.waits.persistent_tile_s if work.ahead else 0.0
     return (longest + apart * other) * walked + between_s
 
 
@@ -166,13 +164,15 @@ def _chain_s(work: Work, device: DeviceProfile) -> float:
     """Seconds of one program alone: its loads wait for memory once in straight-line work (unless
     they were begun ahead) and in every pass, and all its warps meet at every fold."""
     waits = 0.0 if work.ahead else device.latency_s * max(1, work.passes)
-    return waits + work.folds * (0.2e-6 + 0.03e-6 * work.num_warps)
+    of = device.waits
+    return waits + work.folds * (of.fold_s + of.fold_warp_s * work.num_warps)
 
 
 def _started_s(work: Work, device: DeviceProfile) -> float:
-    """Seconds to start every program on SMs that have room for it: 80 ns each for up to 4 warps
-    and about 7.5 ns for each warp beyond, one at a time on an SM."""
-    each = max(80e-9, 50e-9 + 7.5e-9 * work.num_warps)
+    """Seconds to start every program on SMs that have room for it, one at a time on an SM: on an
+    H200 80 ns each for up to 4 warps and about 7.5 ns for each warp beyond."""
+    of = device.waits
+    each = max(of.start_least_s, of.start_s + of.start_warp_s * work.num_warps)
     return work.started / device.sm_count * each
 
 
@@ -180,7 +180,8 @@ def _replaced_s(work: Work, device: DeviceProfile) -> float:
     """Seconds in which every program can be started where each takes the place of one that ended:
     of 254 kernels on an H200 with 200 programs or more for each SM, whatever they do, none took
     less than 160 ns for each of up to 8 warps, 210 ns of 16."""
-    each = max(160e-9, 50e-9 + 10e-9 * work.num_warps)
+    of = device.waits
+    each = max(of.replace_least_s, of.start_s + of.replace_warp_s * work.num_warps)
     return work.started / device.sm_count * each
 
 

@@ -17,6 +17,43 @@ from ..errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds in which the warps of a GPU wait for something other than memory. They were timed, or
+    fitted to what was timed, on an H200; other GPUs count with them by their clocks."""
+
+    fold_s: float = 0.2e-6
+    """A program's warps meet at a reduction,"""
+    fold_warp_s: float = 0.03e-6
+    """and longer for each warp."""
+    start_s: float = 50e-9
+    """A program is started on an SM that has room,"""
+    start_warp_s: float = 7.5e-9
+    """longer for each warp,"""
+    start_least_s: float = 80e-9
+    """and never in less."""
+    replace_warp_s: float = 10e-9
+    """A program that takes the place of one that ended: longer than `start_s` for each warp,"""
+    replace_least_s: float = 160e-9
+    """and never in less."""
+    persistent_tile_s: float = 0.35e-6
+    """Between the tiles of a persistent kernel that loads ahead its warps wait for each other."""
+    mma_s: float = 5.2e-6
+    """A program of a single matmul waits for its first loads."""
+    chain_s: float = 6.8e-6
+    """Of a launch of several matmuls, until the first ones are under way."""
+    chain_step_s: float = 0.25e-6
+    """A matmul waits for the one before it."""
+    chain_turn_s: float = 0.21e-6
+    """A turn of their loop waits for its loads."""
+    join_s: float = 1e-6
+    """The vendor's matmul adds up the parts of a sum, besides what is moved for them."""
+
+    def at_clock(self, times: float) -> Waits:
+        """Those of a GPU with so many times the clock."""
+        return replace(self, **{f.name: getattr(self, f.name) / times for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """copy_s: (bytes read and written, seconds) of a streaming kernel, launch included, by size;
     the last entry gives the bandwidth beyond it. Rates are results per SM and clock cycle;
@@ -47,6 +84,7 @@ class DeviceProfile:
     threads_per_sm: int = 2048
     shared_per_sm: int = 228 * 1024
     blocks_per_sm: int = 32
+    waits: Waits = field(default=Waits(), repr=False)
     estimated: bool = False
 
     @property
@@ -89,7 +127,7 @@ class DeviceProfile:
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"no device profile: {first['loc']}: {first['msg']}") from error
-        rates = [getattr(found, name) for name in RATES]
+        rates = [getattr(found, name) for name in RATES] + [*asdict(found.waits).values()]
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise ValueError(f"no device profile: one of {', '.join(RATES)} is not positive")
         sizes, times = zip(*found.copy_s, strict=True) if found.copy_s else ((), ())
@@ -171,12 +209,149 @@ A100 = replace(
     libdevice_rate=64.0 / 22.0,
     tensor_flops=280e12,
     shared_per_sm=164 * 1024,
+    waits=H200.waits.at_clock(1.41 / 1.755),
 )
 
 CPU = replace(H200, name="interpreter", sm_count=1, memory_bytes=0)
 """Stands for Triton's interpreter: kernels are planned as for an H200 and run on the CPU."""
 
-BUILTIN = {"h200": H200, "h100": H100, "a100": A100}
+
+@dataclass(frozen=True, slots=True)
+class DataSheet:
+    """A GPU as `torch.cuda.get_device_properties` reports it, from NVIDIA's data sheet. Clocks are
+    in kHz, the width of the memory's bus in bits."""
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int
+    total_memory: int
+    L2_cache_size: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    max_threads_per_multi_processor: int
+    shared_memory_per_multiprocessor: int
+
+
+_PEAKS = {80: 2.04e12, 90: 3.35e12}
+"""Bytes per second of the memory of the A100 and the H100, by their data sheets."""
+
+_TENSOR_RATE = {80: 2048, 86: 512, 87: 1024, 89: 1024, 90: 4096, 100: 8192, 103: 8192, 120: 1024}
+"""Operations per SM and clock cycle of 16-bit matrix products, by compute capability, from NVIDIA's
+architecture papers. Of others those of the next lower capability count."""
+
+_GEFORCE = 0.5
+"""Part of it that GeForce cards have where sums are in float32 (NVIDIA's paper on the Ada
+architecture: 165 TFLOP/s of an RTX 4090 in place of 330)."""
+
+_BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}
+"""Programs that an SM holds, by compute capability, from the CUDA programming guide."""
+
+_REACHED = 0.8
+"""Part of that rate that the vendor's best matrix product reaches on the H200."""
+
+
+def _of_capability(table: Mapping[int, int], capability: int) -> int:
+    return max((known, figure) for known, figure in table.items() if known <= capability)[1]
+
+
+def scaled(found: Any) -> DeviceProfile:
+    """An estimate for a GPU that was not measured, from what CUDA reports of it (`found`, of
+    torch.cuda.get_device_properties) or from its data sheet: an A100 or H100 scaled by SM count,
+    clock, memory clock and bus width. What this torch does not report counts as the base's."""
+    capability = found.major * 10 + found.minor
+    base = H100 if capability >= 90 else A100
+    peak = _PEAKS[base.capability]
+    clock_hz = 1e3 * getattr(found, "clock_rate", 0) or base.clock_hz  # reported in kHz
+    # Memory moves data twice per clock cycle; the bus width is in bits.
+    memory_hz, bits = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
+    slower = peak / (2 * 1e3 * memory_hz * bits / 8) if memory_hz and bits else 1.0
+    arithmetic = found.multi_processor_count * clock_hz / (base.sm_count * base.clock_hz)
+    rate = _REACHED * _of_capability(_TENSOR_RATE, capability)
+    rate *= _GEFORCE if "GeForce" in found.name else 1.0
+    doubled = 2.0 if base is A100 and capability > 80 else 1.0  # twice the A100's float32 units
+    return replace(
+        base,
+        name=found.name,
+        sm_count=found.multi_processor_count,
+        memory_bytes=found.total_memory,
+        capability=capability,
+        l2_bytes=getattr(found, "L2_cache_size", 0) or base.l2_bytes,
+        clock_hz=clock_hz,
+        copy_s=tuple((n, base.launch_s + (s - base.launch_s) * slower) for n, s in base.copy_s),
+        l2_bandwidth=base.l2_bandwidth * arithmetic,
+        fma_rate=base.fma_rate * doubled,
+        div_rate=base.div_rate * doubled,
+        libdevice_rate=base.libdevice_rate * doubled,
+        tensor_flops=rate * found.multi_processor_count * clock_hz,
+        registers_per_sm=getattr(found, "regs_per_multiprocessor", base.registers_per_sm),
+        threads_per_sm=getattr(found, "max_threads_per_multi_processor", base.threads_per_sm),
+        shared_per_sm=getattr(found, "shared_memory_per_multiprocessor", base.shared_per_sm),
+        blocks_per_sm=_of_capability(_BLOCKS, capability),
+        waits=base.waits.at_clock(clock_hz / base.clock_hz),
+        estimated=True,
+    )
+
+
+_KB, _MIB = 1024, 2**20
+
+L4 = scaled(
+    DataSheet(
+        name="NVIDIA L4",
+        major=8,
+        minor=9,
+        multi_processor_count=58,
+        total_memory=23_800_000_000,
+        L2_cache_size=48 * _MIB,
+        clock_rate=2_040_000,
+        memory_clock_rate=6_251_000,
+        memory_bus_width=192,
+        max_threads_per_multi_processor=1536,
+        shared_memory_per_multiprocessor=100 * _KB,
+    )
+)
+
+RTX_4090 = scaled(
+    DataSheet(
+        name="NVIDIA GeForce RTX 4090",
+        major=8,
+        minor=9,
+        multi_processor_count=128,
+        total_memory=25_390_000_000,
+        L2_cache_size=72 * _MIB,
+        clock_rate=2_520_000,
+        memory_clock_rate=10_501_000,
+        memory_bus_width=384,
+        max_threads_per_multi_processor=1536,
+        shared_memory_per_multiprocessor=100 * _KB,
+    )
+)
+
+B200 = scaled(
+    DataSheet(
+        name="NVIDIA B200",
+        major=10,
+        minor=0,
+        multi_processor_count=148,
+        total_memory=191_500_000_000,
+        L2_cache_size=126 * _MIB,
+        clock_rate=1_965_000,
+        memory_clock_rate=3_906_000,
+        memory_bus_width=8192,
+        max_threads_per_multi_processor=2048,
+        shared_memory_per_multiprocessor=228 * _KB,
+    )
+)
+
+BUILTIN = {
+    "h200": H200,
+    "h100": H100,
+    "a100": A100,
+    "l4": L4,
+    "rtx4090": RTX_4090,
+    "b200": B200,
+}
 
 
 def builtin(name: str) -> DeviceProfile:
@@ -197,7 +372,7 @@ def shipped(data: Mapping[str, Any]) -> DeviceProfile:
     if base is None and found.estimated:
         return found  # The device is not at hand to be asked for its clocks again.
     sizes = {name: getattr(found, name) for name in _SIZES}
-    return replace(base or H100, **sizes, estimated=base is None)
+    return replace(base or H100, **sizes, estimated=base is None or base.estimated)
 
 
 def profile_of(device: torch.device) -> DeviceProfile:
@@ -219,45 +394,4 @@ def profile_of(device: torch.device) -> DeviceProfile:
         memory_bytes=found.total_memory,
         capability=capability,
         l2_bytes=getattr(found, "L2_cache_size", 0) or (base or H100).l2_bytes,
-    )
-
-
-_PEAKS = {80: 2.04e12, 90: 3.35e12}
-"""Bytes per second of the memory of the A100 and the H100, by their data sheets."""
-
-_TENSOR_RATE = {80: 2048, 86: 512, 87: 1024, 89: 1024, 90: 4096, 100: 8192, 103: 8192, 120: 1024}
-"""Operations per SM and clock cycle of 16-bit matrix products, by compute capability, from NVIDIA's
-architecture papers. Of others those of the next lower capability count."""
-
-_REACHED = 0.8
-"""Part of that rate that the vendor's best matrix product reaches on the H200."""
-
-
-def scaled(found: Any) -> DeviceProfile:
-    """An estimate for a GPU without a built-in profile, from what CUDA reports of it (`found`, of
-    torch.cuda.get_device_properties): an A100 or H100 scaled by SM count, clock, memory clock and
-    bus width. What this torch does not report counts as the base's."""
-    capability = found.major * 10 + found.minor
-    base = H100 if capability >= 90 else A100
-    peak = _PEAKS[base.capability]
-    clock_hz = 1e3 * getattr(found, "clock_rate", 0) or base.clock_hz  # reported in kHz
-    # Memory moves data twice per clock cycle; the bus width is in bits.
-    memory_hz, bits = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
-    slower = peak / (2 * 1e3 * memory_hz * bits / 8) if memory_hz and bits else 1.0
-    arithmetic = found.multi_processor_count * clock_hz / (base.sm_count * base.clock_hz)
-    rate = max((c, r) for c, r in _TENSOR_RATE.items() if c <= capability)[1]
-    doubled = 2.0 if base is A100 and capability > 80 else 1.0  # twice the A100's float32 units
-    return replace(
-        base,
-        clock_hz=clock_hz,
-        copy_s=tuple((n, base.launch_s + (s - base.launch_s) * slower) for n, s in base.copy_s),
-        l2_bandwidth=base.l2_bandwidth * arithmetic,
-        fma_rate=base.fma_rate * doubled,
-        div_rate=base.div_rate * doubled,
-        libdevice_rate=base.libdevice_rate * doubled,
-        tensor_flops=_REACHED * rate * found.multi_processor_count * clock_hz,
-        registers_per_sm=getattr(found, "regs_per_multiprocessor", base.registers_per_sm),
-        threads_per_sm=getattr(found, "max_threads_per_multi_processor", base.threads_per_sm),
-        shared_per_sm=getattr(found, "shared_memory_per_multiprocessor", base.shared_per_sm),
-        estimated=True,
     )

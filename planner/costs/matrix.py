@@ -14,7 +14,7 @@ from ..tiles.blocks import Blocks
 from ..tiles.descriptors import LONGEST
 from ..tiles.instructions import ONES, WARPGROUP, Mma, OnesMma, TileLoad, TileStore
 from ..tiles.program import TileProgram
-from .device import DeviceProfile
+from .device import DeviceProfile, Waits
 from .tile_cache import once
 from .traffic import turns
 from .vendor_tiles import tiles_s
@@ -186,9 +186,9 @@ _FULL, _MANY, _TURNS = 0.2, 128, 8
 # Fitted, the weights above kept, to 720 kernels of 43 groups timed on H200s. The workloads left out
 # in turn, the correlation within a group rises from 0.43 to 0.72, the mean error falls from 28% to
 # 13% and the mean regret from 18% to 5%.
-_WAIT_S = 5.2e-6
-_TURN = 0.123  # of that, for each turn of the loop whose loads are not under way ahead
-_NEXT = 0.58  # of that, for every later wave, shared by the programs of an SM
+# Of `Waits.mma_s`:
+_TURN = 0.123  # for each turn of the loop whose loads are not under way ahead
+_NEXT = 0.58  # for every later wave, shared by the programs of an SM
 _L2_ALONE = 0.23
 _BESIDE = 3.1  # times the arithmetic
 # What is computed of an operand counts for more where no product hides it: a warp reads it from
@@ -212,9 +212,9 @@ _IEEE = 0.0445  # Products in float32 without tensor cores, times the rate of 16
 # A program's products wait for each other however small they are, and its turns for their loads.
 # Fitted, those above kept, to 316 kernels of 60 groups timed on H200s. Of 56 in models that were
 # left out the mean regret of the model's choice falls from 59% to 14%.
-_CHAINED_S = 6.8e-6  # Of a launch, until the first products are under way.
-_STEP_S, _STEP_ALONE = 0.25e-6, 2.2  # Of each; times that where each warp does its own.
-_TURN_S, _AT_HAND = 0.21e-6, 2.0  # Of each turn; times that where nothing is loaded ahead.
+# The seconds are `Waits.chain_s`, `chain_step_s` and `chain_turn_s`.
+_STEP_ALONE = 2.2  # Times those of a product, where each warp does its own.
+_AT_HAND = 2.0  # Times those of a turn, where nothing is loaded ahead.
 _CHAIN_SPILLED = 0.29  # For each 100 bytes a thread: as in exp of it.
 _NORM = (
     3.0  # With it configs that L2 binds are told apart: attention's mean regret is 14%, not 29%.
@@ -283,7 +283,7 @@ def seconds(
     """Seconds of a kernel with matrix products. spills: bytes a thread."""
     if products.chain is not None:
         return _chained(products.chain, waiting, min(4.0, spills / 100), alone, device)
-    return _single(products, waiting, min(2.0, spills / 100), alone)
+    return _single(products, waiting, min(2.0, spills / 100), alone, device.waits)
 
 
 def _chained(
@@ -298,19 +298,22 @@ def _chained(
     multiply_s = sms * chain.tensor / device.tensor_flops
     # Each quarter of an SM has its own tensor core, and one warp keeps to one quarter.
     quarters = max(1.0, 4.0 * waiting.resident / waiting.warps)
-    waits_s = chain.steps * _STEP_S + chain.waits * _TURN_S + device.latency_s
+    of = device.waits
+    waits_s = chain.steps * of.chain_step_s + chain.waits * of.chain_turn_s + device.latency_s
     one_s = (multiply_s + between_s) * quarters + waits_s
     # While one program multiplies, another does what stands between.
     all_s = resident * math.hypot(multiply_s, between_s)
     moved_s, works_s = max(alone.memory_s, alone.l2_s), waves * math.hypot(one_s, all_s)
     found = math.pow(moved_s**_NORM + works_s**_NORM, 1 / _NORM)
-    return found * math.exp(_CHAIN_SPILLED * spilled) + _CHAINED_S
+    return found * math.exp(_CHAIN_SPILLED * spilled) + of.chain_s
 
 
-def _single(products: Products, waiting: Waiting, spilled: float, alone: Alone) -> float:
+def _single(
+    products: Products, waiting: Waiting, spilled: float, alone: Alone, waits: Waits
+) -> float:
     later = _NEXT * max(0.0, waiting.waves - 1) / max(1, waiting.resident)
     first = _STREAM_WAIT if products.streams else 1.0
-    waits_s = _WAIT_S * (first + _TURN * waiting.turns / products.ahead) * (1 + later)
+    waits_s = waits.mma_s * (first + _TURN * waiting.turns / products.ahead) * (1 + later)
     memory_s = alone.memory_s * (_READ if products.streams else 1.0)
     least_s = max(memory_s, alone.tensor_s)
     worked_s = _BESIDE * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)

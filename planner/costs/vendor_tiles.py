@@ -34,9 +34,6 @@ what is written and the SMs that have no tile in the last turn are counted apart
 _REUSE = 150.0
 """Times that a number is used of those a tile reads, above which nothing waits for them."""
 
-_JOIN_S = 1e-6
-"""Seconds of adding up parts of sums, besides what is moved for them."""
-
 
 @lru_cache(maxsize=4096)
 def tiles_s(
@@ -57,6 +54,6 @@ def tiles_s(
             stored = high * wide * size * min(tiles * parts, on.sm_count)
             found = turns * (multiply_s / parts + stored / on.bandwidth)
             if parts > 1:
-                found += _JOIN_S + 4 * (parts + 1) * batches * rows * columns / on.bandwidth
+                found += on.waits.join_s + 4 * (parts + 1) * batches * rows * columns / on.bandwidth
             best = min(best, found)
     return best

@@ -14,7 +14,19 @@ from typing import Any
 
 import pytest
 import torch
-from fusionplan.planner.costs.device import A100, H100, H200, DeviceProfile, profile_of, shipped
+from fusionplan.planner.costs.device import (
+    A100,
+    B200,
+    H100,
+    H200,
+    L4,
+    RTX_4090,
+    DeviceProfile,
+    Waits,
+    profile_of,
+    scaled,
+    shipped,
+)
 from fusionplan.planner.settings import settings
 from fusionplan.planner.versions import differences, versions
 from fusionplan.tuner.workers.lab import WorkerLab
@@ -48,6 +60,18 @@ REAL = {
     "h100": (H100, H100_SXM),
     "h100 of another driver": (H100, replace(H100_SXM, total_memory=84_929_806_336)),
     "a100": (A100, Reported("NVIDIA A100-SXM4-80GB", 8, 0, 108, 85_095_874_560)),
+    # 22.17 GiB, and the 23,034 MiB of nvidia-smi.
+    "l4": (L4, Reported("NVIDIA L4", 8, 9, 58, 23_804_870_656)),
+    "l4 of another driver": (L4, Reported("NVIDIA L4", 8, 9, 58, 24_152_899_584)),
+    # 23.64 GiB on Linux, 23.99 GiB on Windows.
+    "rtx4090": (RTX_4090, Reported("NVIDIA GeForce RTX 4090", 8, 9, 128, 25_383_206_912)),
+    "rtx4090 of Windows": (
+        RTX_4090,
+        Reported("NVIDIA GeForce RTX 4090", 8, 9, 128, 25_756_696_576),
+    ),
+    # 178.35 GiB, and the 183,359 MiB of nvidia-smi.
+    "b200": (B200, Reported("NVIDIA B200", 10, 0, 148, 191_501_854_310)),
+    "b200 of another driver": (B200, Reported("NVIDIA B200", 10, 0, 148, 192_265_846_784)),
 }
 
 
@@ -59,7 +83,9 @@ def test_a_target_has_the_key_of_the_real_device(
     found = profile(monkeypatch, reported)
     assert found.key == builtin.key
     assert found.copy_s == builtin.copy_s
-    assert not found.estimated
+    assert found.waits == builtin.waits
+    assert found.estimated == builtin.estimated == (builtin in (L4, RTX_4090, B200))
+    assert shipped(found.to_json()) == found
 
 
 def test_another_size_or_part_of_a_gpu_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +95,36 @@ def test_another_size_or_part_of_a_gpu_is_another_device(monkeypatch: pytest.Mon
     assert len(keys) == 3
 
 
+# By their data sheets: bytes and 16-bit operations a second.
+SHEETS = {
+    "l4": (L4, 0.3e12, 121e12),
+    "4090": (RTX_4090, 1.008e12, 165e12),
+    "b200": (B200, 8e12, 2.4e15),
+}
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_a_gpu_known_by_its_data_sheet_comes_near_it(name: str) -> None:
+    device, bandwidth, flops = SHEETS[name]
+    assert 0.8 * bandwidth < device.bandwidth < bandwidth
+    assert 0.7 * flops < device.tensor_flops < flops
+
+
+def test_waits_go_by_the_clock() -> None:
+    fast = scaled(replace(H100_SXM, clock_rate=2 * 1_755_000))
+    assert fast.waits == Waits().at_clock(2.0)
+    assert 2 * fast.waits.mma_s == pytest.approx(H200.waits.mma_s)
+
+
 def test_an_unknown_gpu_is_scaled_from_what_it_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An L4: 300 GB/s, 121 TFLOP/s of float16 by its data sheet."""
-    l4 = Reported("NVIDIA L4", 8, 9, 58, 23_570_000_000, 48 << 20, 2_040_000, 6_251_000, 192)
-    found = profile(monkeypatch, l4)
+    """An L40S: 864 GB/s, 362 TFLOP/s of float16 by its data sheet."""
+    l40s = Reported("NVIDIA L40S", 8, 9, 142, 47_697_362_944, 96 << 20, 2_520_000, 9_001_000, 384)
+    found = profile(monkeypatch, l40s)
     assert found.estimated
-    assert 0.2e12 < found.bandwidth < 0.3e12
-    assert 80e12 < found.tensor_flops < 121e12
-    assert (found.sm_count, found.capability, found.fma_rate) == (58, 89, 128.0)
+    assert 0.7e12 < found.bandwidth < 0.864e12
+    assert 270e12 < found.tensor_flops < 367e12
+    assert (found.sm_count, found.capability, found.fma_rate) == (142, 89, 128.0)
+    assert found.blocks_per_sm == 24
     assert shipped(found.to_json()) == DeviceProfile.from_json(found.to_json()) == found
     again = DeviceProfile.from_json({k: v for k, v in found.to_json().items() if k != "estimated"})
     assert not again.estimated  # as an earlier version wrote it
