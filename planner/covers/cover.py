@@ -235,7 +235,7 @@ def _plan(graph: Graph, groups: Sequence[GroupPlan], device: DeviceProfile) -> P
 def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
     found = best_cover(graph, device)
     both = zip(found, copies_in(graph, found), strict=True)
-    return [_group_plan(graph, nodes, copies, device) for nodes, copies in both]
+    return [group_plan(graph, nodes, copies, device) for nodes, copies in both]
 
 
 def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
@@ -246,7 +246,7 @@ def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
     return [*(g for g in groups if g not in inside), region]
 
 
-def _group_plan(
+def group_plan(
     graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...], device: DeviceProfile
 ) -> GroupPlan:
     """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's

@@ -32,7 +32,8 @@ Cuts = frozenset[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class CoverFunctions:
     """The planner's functions over partitions; a test brings its own. best: the model's best few;
-    learned: the best with seconds that are known; grown: the cuts that growing groups leaves."""
+    learned: the best with seconds that are known; grown: the cuts that growing groups leaves.
+    group: a group as the model alone would run it."""
 
     edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
     partition: Callable[[Graph, Cuts], Groups] = cover.partition
@@ -40,6 +41,9 @@ class CoverFunctions:
     learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned
     grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
     space: Callable[[GroupContent, DeviceProfile], SpaceLike | Refusal] = space_for
+    group: Callable[[Graph, tuple[int, ...], tuple[int, ...], DeviceProfile], GroupPlan] = (
+        cover.group_plan
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +202,57 @@ class Identity:
 def plan_of(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity) -> Plan:
     """The partition with the best that was found for each group. A group without any finding
     runs as the framework runs it."""
+    return _planned(
+        groups, tasks, identity, lambda nodes, copies, task: _best(nodes, copies, task, findings)
+    )
+
+
+def completed(groups: Groups, tasks: Tasks, findings: Findings, identity: Identity) -> Plan | None:
+    """The same, but a group of which no kernel was tried runs as the cost model would have it. None
+    where there is no such group, or the model would have it no other way."""
+
+    def made(nodes: tuple[int, ...], copies: tuple[int, ...], task: Task) -> GroupPlan:
+        return _untried(nodes, copies, task, tasks, findings) or _best(
+            nodes, copies, task, findings
+        )
+
+    found = _planned(groups, tasks, identity, made)
+    return None if found == plan_of(groups, tasks, findings, identity) else found
+
+
+def _planned(
+    groups: Groups,
+    tasks: Tasks,
+    identity: Identity,
+    make: Callable[[tuple[int, ...], tuple[int, ...], Task], GroupPlan],
+) -> Plan:
     own = zip(groups, copies_in(tasks.graph, groups), tasks.all(groups), strict=True)
-    made = [_group_plan(nodes, copies, task, findings) for nodes, copies, task in own]
+    made = [make(nodes, copies, task) for nodes, copies, task in own]
     predicted = [g.predicted for g in made]
     known = [p for p in predicted if p is not None]
     total = sum(known) if len(known) == len(predicted) else None
     return identity.plan(made, "searched", total)
 
 
-def _group_plan(
+def _untried(
+    nodes: tuple[int, ...],
+    copies: tuple[int, ...],
+    task: Task,
+    tasks: Tasks,
+    findings: Findings,
+) -> GroupPlan | None:
+    """A group of which no kernel was tried, as the model would run it. None where one was tried, or
+    where what was measured is faster than the model expects."""
+    if isinstance(task.space, Refusal) or findings.of(task.group.key).trials:
+        return None
+    best = findings.best(task.group.key)
+    made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile)
+    if best is not None and (made.predicted is None or best.seconds <= made.predicted):
+        return None
+    return made
+
+
+def _best(
     nodes: tuple[int, ...], copies: tuple[int, ...], task: Task, findings: Findings
 ) -> GroupPlan:
     best = findings.best(task.group.key)

@@ -41,7 +41,15 @@ from ..records.optuna_export import mirror
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
-from ..search.tuned_groups import CoverFunctions, Identity, Partition, Tasks, plan_of, runners_up
+from ..search.tuned_groups import (
+    CoverFunctions,
+    Identity,
+    Partition,
+    Tasks,
+    completed,
+    plan_of,
+    runners_up,
+)
 from ..trial.outcome import Candidate, Outcome
 from ..workers.lab import Duel, Group, Lab, Pending, WorkerLab
 from ..workers.ranking import Begun
@@ -207,6 +215,8 @@ class Session:
             baselines.warm()
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if plans:
+            untried = completed(partitions[0].groups, tasks, findings, identity)
+            plans = [*([untried] if untried else []), *plans]
             plans = [
                 *search.regional.plans(plans),
                 *plans,
@@ -275,13 +285,13 @@ class Session:
         within = f"within {self.limits.trials} trials and {self.limits.seconds:g} s"
         if possible and not any(found.trials for found in findings.groups.values()):
             self.progress.note(
-                f"no kernel was measured {within}: the plan is the fastest of eager and "
-                "torch.compile; allow more seconds"
+                f"no kernel was measured {within}: the cost model's plan is compared with eager "
+                "and torch.compile; allow more seconds"
             )
         elif without:
             self.progress.note(
-                f"of {without} of {len(possible)} groups no kernel was measured {within}: others "
-                "run them; allow more seconds"
+                f"of {without} of {len(possible)} groups no kernel was measured {within}: the cost "
+                "model says how they run; allow more seconds"
             )
 
     def _begun(self) -> Wall:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import FusionplanError, ModelError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
@@ -66,13 +67,13 @@ def test_efforts_grow_and_may_be_overridden():
 
 def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Path):
     lab = FakeLab(fast)
-    plan, stored, notes = tuned(tmp_path, lab, TuneLimits(8, 1e-6), lambda: 3.0)
+    plan, stored, notes = tuned(tmp_path, lab, TuneLimits(8, 1e-6), lambda: 1e-9)
     assert all(candidate.config is None for _, candidate in lab.measured)
     (note,) = [note for note in notes if "no kernel was measured" in note]
     assert "more seconds" in note
     assert plan == stored
     assert plan.groups == ()  # eager
-    assert dict(plan.peers) == {"eager": 3.0}
+    assert dict(plan.peers) == {"eager": 1e-9}
 
 
 def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
@@ -91,6 +92,18 @@ def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
     assert told.of("note")[0].startswith(
         "of 1 of 2 groups no kernel was measured within 8 trials and 2 s"
     )
+
+
+@pytest.mark.interpreter
+def test_without_a_trial_the_plan_of_the_cost_model_is_compared(tmp_path: Path):
+    """Not one operation after the other: that is slower than what nobody tuned."""
+    lab = FakeLab(fast)
+    plan, stored, _ = tuned(tmp_path, lab, TuneLimits(8, 1e-6), lambda: 3.0)
+    assert all(candidate.config is None for _, candidate in lab.measured)
+    graph = captured(softmax_of_sum, X, B).graph
+    assert [g.config for g in plan.groups] == [g.config for g in modelled_plan(graph, H200).groups]
+    assert plan.groups[0].lowering == "triton"
+    assert (plan.evidence, plan) == ("measured", stored)
 
 
 @pytest.mark.interpreter
