@@ -92,6 +92,10 @@ RULES: Mapping[str, Advice] = {
         "Write the formula in one of the usual forms (softmax, mean and variance, log-sum-exp); "
         "`planner explain` names the step that failed. Else the row is read once more.",
     ),
+    "fold": Advice(
+        "No call of the library computes a convolution with what follows it in this region.",
+        "Nothing: what follows is a kernel of its own.",
+    ),
     "opaque": Advice(
         "The table of operations has no row for this operation, so no kernel of ours holds it.",
         "Write it in operations that are known, or leave it: it runs as ATen.",

@@ -13,7 +13,7 @@ from ..terminal import duration
 from .config import Config
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LoweringName = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked"]
+LoweringName = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked", "folded"]
 """Ways to run a group; `planner/lowerings` has a file for each."""
 
 Evidence = Literal["measured", "searched", "modelled"]

@@ -239,11 +239,14 @@ def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
 
 
 def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
-    """The groups with those of a region replaced by it, where they make it up."""
+    """The groups with those of a region replaced by it, where they make it up, perhaps with nodes
+    that are in no group."""
     inside = [g for g in groups if set(g.nodes) <= set(region.nodes)]
-    if {n for g in inside for n in g.nodes} != set(region.nodes):
+    outside = [g for g in groups if g not in inside]
+    left = set(region.nodes).difference(*(g.nodes for g in inside))
+    if not inside or any(left & set(g.nodes) for g in outside):
         return list(groups)
-    return [*(g for g in groups if g not in inside), region]
+    return [*outside, region]
 
 
 def group_plan(
@@ -265,12 +268,13 @@ def region_group(
     """A region of these groups in the way that the model thinks best, its bodies by the model's
     plans; None where there is none, or the groups one after another are much faster."""
     part = GroupContent.of(graph, region)
-    found = [each.modelled(part, device, cover_s) for each in REGIONAL]
-    best = min((each for each in found if each), key=lambda each: each.seconds, default=None)
-    if best is None or best.walk is None:
-        return None
     inside = [GroupContent.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
-    if best.seconds > SPARED * sum(pricing.seconds(each, device) for each in inside):
+    apart_s = sum(pricing.seconds(each, device) for each in inside)
+    ways = ((each, each.modelled(part, device, cover_s)) for each in REGIONAL)
+    most = {True: SPARED * apart_s, False: apart_s}
+    found = [way for each, way in ways if way and way.seconds <= most[each.spares]]
+    best = min(found, key=lambda way: way.seconds, default=None)
+    if best is None or best.walk is None:
         return None
     bodies = tuple(_plan(b, _apart(b, device), device) for b in best.walk.bodies)
     return replace(best.plan(region, part.key), bodies=bodies)

@@ -121,6 +121,8 @@ class Lowering(Protocol):
     numbers are what others are compared with."""
     takes_numbers: bool = False
     """The group may read values that are no tensors."""
+    spares: bool = False
+    """It spares memory for which it may take a little longer."""
     slow: bool = False
     """It compiles for minutes, in the process that measures."""
 

@@ -9,14 +9,15 @@ from ..plan import LoweringName
 from ..regions.chunks import Walk
 from ..regions.recompute import recomputed
 from ..regions.regions import LARGE_BYTES
-from .regional import Regional
+from .regional import Regional, number_of_bytes
 
 
 class Recomputed(Regional):
     name: LoweringName = "recomputed"
 
-    def sizes(self) -> tuple[int, ...]:
-        return (LARGE_BYTES,)
+    def choices(self) -> tuple[str, ...]:
+        return (str(LARGE_BYTES),)
 
-    def bodies(self, group: Graph, size: int) -> Walk | Refusal:
-        return recomputed(group, size)
+    def bodies(self, group: Graph, options: str) -> Walk | Refusal:
+        size = number_of_bytes(options)
+        return size if isinstance(size, Refusal) else recomputed(group, size)

@@ -1,5 +1,5 @@
 """The common part of the ways to run a region: other graphs stand for it, its bodies, and each
-of them runs by a plan of its own. `options` is a number of bytes.
+of them runs by a plan of its own.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from .run_chunks import run_chunks
 
 
 class Regional(Lowering):
-    @abstractmethod
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers of bytes that are tried."""
+    spares = True
 
     @abstractmethod
-    def bodies(self, group: Graph, size: int) -> Walk | Refusal:
+    def choices(self) -> tuple[str, ...]:
+        """The options that are tried."""
+
+    @abstractmethod
+    def bodies(self, group: Graph, options: str) -> Walk | Refusal:
         """The graphs that stand for a group."""
 
     def options(self, group: Graph) -> tuple[str, ...]:
-        sizes = map(str, self.sizes())
-        return tuple(size for size in sizes if isinstance(self.walk(group, size), Walk))
+        return tuple(each for each in self.choices() if isinstance(self.walk(group, each), Walk))
 
     def walk(self, group: Graph, options: str) -> Walk | Refusal:
-        if not options.isdecimal():
-            return Refusal("options", f"{options!r} is no number of bytes")
-        return self.bodies(group, int(options))
+        return self.bodies(group, options)
 
     def modelled(
         self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
     ) -> Modelled | None:
         found = []
-        for size in map(str, self.sizes()):
-            walk = self.walk(part.group, size)
+        for options in self.choices():
+            walk = self.walk(part.group, options)
             if isinstance(walk, Walk):
                 seconds = walk_s(walk, [cover_s(body, device) for body in walk.bodies], device)
-                found.append(Modelled(self.name, seconds, options=size, walk=walk))
+                found.append(Modelled(self.name, seconds, options=options, walk=walk))
         return min(found, key=lambda each: each.seconds, default=None)
 
     def build(self, site: GroupSite) -> GroupCall | Refusal:
@@ -65,3 +64,10 @@ def walk_s(walk: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
         if result.cuts:
             total += walk.count * device.stream_s(2 * result.type.nbytes / walk.count)
     return total
+
+
+def number_of_bytes(options: str) -> int | Refusal:
+    """What `options` says where it is a number of bytes."""
+    if not options.isdecimal():
+        return Refusal("options", f"{options!r} is no number of bytes")
+    return int(options)

@@ -10,6 +10,7 @@ from ..plan import LoweringName
 from .aten import Aten
 from .base import Lowering, WholeLowering
 from .chunked import Chunked
+from .folded import Folded
 from .inductor import Inductor
 from .recomputed import Recomputed
 from .regional import Regional
@@ -17,7 +18,7 @@ from .triton import Triton
 from .vendor import Vendor
 
 TRITON, ATEN, INDUCTOR, VENDOR = Triton(), Aten(), Inductor(), Vendor()
-RECOMPUTED, CHUNKED = Recomputed(), Chunked()
+RECOMPUTED, CHUNKED, FOLDED = Recomputed(), Chunked(), Folded()
 
 LOWERINGS: Mapping[str, Lowering] = {
     "triton": TRITON,
@@ -26,6 +27,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "vendor": VENDOR,
     "recomputed": RECOMPUTED,
     "chunked": CHUNKED,
+    "folded": FOLDED,
 }
 
 CALLS: tuple[Lowering, ...] = (ATEN, VENDOR)
@@ -34,7 +36,7 @@ CALLS: tuple[Lowering, ...] = (ATEN, VENDOR)
 WHOLE: tuple[WholeLowering, ...] = (ATEN, INDUCTOR)
 """Those by which a whole graph may run, without a group of its own."""
 
-REGIONAL: tuple[Regional, ...] = (RECOMPUTED, CHUNKED)
+REGIONAL: tuple[Regional, ...] = (RECOMPUTED, CHUNKED, FOLDED)
 """Those that run a region of several groups."""
 
 

@@ -14,6 +14,7 @@ from ..graph.graph import Graph
 from ..graph.ops import Contraction, is_compute, row
 from ..groups.group import Groups, is_copied, subgraph, with_free_nodes
 from ..groups.legality import Dependences, comes_back
+from .fold_convolutions import around_convolutions
 
 LARGE_BYTES = 64 << 20
 """A smaller value stays in the second-level cache, or nearly."""
@@ -26,10 +27,13 @@ MOST_NODES = 256
 
 def regions(graph: Graph, groups: Groups, *, large: int | None = None) -> Groups:
     """Sets of nodes of a partition (free ones included) around its large, grown values, each a
-    union of groups; none depends on itself through the outside. large: bytes; None is
-    LARGE_BYTES."""
+    union of groups, and around its convolutions; none depends on itself through the outside.
+    large: bytes; None is LARGE_BYTES."""
     finder = _Finder(graph, groups, LARGE_BYTES if large is None else large)
-    return tuple(finder.found())
+    found = list(finder.found())
+    taken = {node for nodes in found for node in nodes}
+    others = around_convolutions(graph, groups)
+    return (*found, *(nodes for nodes in others if taken.isdisjoint(nodes)))
 
 
 class _Finder:

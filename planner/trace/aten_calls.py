@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType
+from ..graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType, map_refs
 from ..values.axes import Factors
 from ..values.values import Load, Output, Values
 
@@ -20,12 +20,12 @@ def operator(name: str) -> Callable[..., Any]:
     return found
 
 
-class Calls:
-    """Builder of such a graph, with the inputs of the group. Types come from running each call
+class Builder:
+    """Builder of a graph of calls with the inputs of the group. Types come from running each call
     on tensors without data."""
 
-    def __init__(self, group: Graph, values: Values) -> None:
-        self.values = values
+    def __init__(self, group: Graph) -> None:
+        self._group = group
         self._nodes: list[Node] = []
         self._made: list[torch.Tensor] = []
         self._inputs: dict[int, Ref] = {}
@@ -36,6 +36,20 @@ class Calls:
             dtype = getattr(torch, kind.dtype)
             like = torch.empty_strided(kind.shape, kind.stride, dtype=dtype, device="meta")
             self._inputs[node] = self._append(old.name, INPUT, (), (), like)
+
+    def input(self, node: int) -> Ref:
+        """What stands for an input of the group."""
+        return self._inputs[node]
+
+    def again(self, node: Node, made: Mapping[int, Ref]) -> Ref:
+        """A node of the group as it is; made: what stands for the nodes that it reads."""
+        assert node.type is not None
+        kind, dtype = node.type, getattr(torch, node.type.dtype)
+        like = torch.empty_strided(kind.shape, kind.stride, dtype=dtype, device="meta")
+        renumber = {old: ref.node for old, ref in made.items()}
+        args = tuple(map_refs(a, renumber) for a in node.args)
+        named = tuple((k, map_refs(v, renumber)) for k, v in node.kwargs)
+        return self._append(node.name, node.op, args, named, like)
 
     def call(self, op: str, *args: Arg, like: torch.Tensor | None = None, **named: Arg) -> Ref:
         """One more call of `aten.<op>`. like: its result where that is not to be computed."""
@@ -52,13 +66,74 @@ class Calls:
         return self._append(label, f"fusionplan.{op}", args, (), like)
 
     def finish(self, result: Ref) -> Graph:
-        return Graph(tuple(self._nodes), (result.node,))
+        return Graph(tuple(self._nodes), (result.node,), self._group.numerics)
+
+    def type(self, value: Ref) -> TensorType:
+        found = self._nodes[value.node].type
+        assert found is not None
+        return found
 
     def shape(self, value: Ref) -> tuple[int, ...]:
         return tuple(self._made[value.node].shape)
 
     def stride(self, value: Ref) -> tuple[int, ...]:
         return self._made[value.node].stride()
+
+    def cast(self, ref: Ref, dtype: str) -> Ref:
+        if self._made[ref.node].dtype == getattr(torch, dtype):
+            return ref
+        return self.call("_to_copy.default", ref, dtype=Symbol("dtype", dtype))
+
+    def rounded(self, ref: Ref, dtype: str) -> Ref:
+        """A conversion that is not the user's."""
+        like = self._made[ref.node].to(getattr(torch, dtype))
+        name, label = "prims.convert_element_type.default", f"convert_{len(self._nodes)}"
+        return self._append(label, name, (ref, Symbol("dtype", dtype)), (), like)
+
+    def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
+        if list(order) == list(range(len(order))):
+            return ref
+        return self.call("permute.default", ref, tuple(order))
+
+    def reshape(self, ref: Ref, shape: tuple[int, ...]) -> Ref:
+        """Copies where the strides ask for it."""
+        return ref if self.shape(ref) == shape else self.call("reshape.default", ref, shape)
+
+    def dense(self, ref: Ref) -> Ref:
+        """Copied unless its last dimension lies dense in memory."""
+        if self.shape(ref)[-1] == 1 or self._made[ref.node].stride(-1) == 1:
+            return ref
+        order = Symbol("memory_format", "contiguous_format")
+        return self.call("clone.default", ref, memory_format=order)
+
+    def _meta(self, value: Arg) -> Any:
+        if isinstance(value, Ref):
+            return self._made[value.node]
+        if isinstance(value, Symbol):
+            return getattr(torch, value.name)
+        return [self._meta(v) for v in value] if isinstance(value, tuple) else value
+
+    def _append(
+        self,
+        name: str,
+        op: str,
+        args: tuple[Arg, ...],
+        named: tuple[tuple[str, Arg], ...],
+        like: torch.Tensor,
+    ) -> Ref:
+        dtype = str(like.dtype).removeprefix("torch.")
+        kind = TensorType(tuple(like.shape), tuple(like.stride()), dtype)
+        self._nodes.append(Node(len(self._nodes), name, op, args, named, kind))
+        self._made.append(like)
+        return Ref(len(self._nodes) - 1)
+
+
+class Calls(Builder):
+    """The same, of which operands and results are seen through the factors of the group."""
+
+    def __init__(self, group: Graph, values: Values) -> None:
+        super().__init__(group)
+        self.values = values
 
     def operand(self, load: Load, dtype: str, axes: Sequence[Factors]) -> Ref:
         """What a load reads, as a tensor with one dimension for each of `axes`; repeated along
@@ -100,48 +175,6 @@ class Calls:
             ref = self.reshape(ref, tuple(values.extents[f] for f in own))
             ref = self.permute(ref, [own.index(f) for f in wanted])
         return self.reshape(ref, output.type.shape)
-
-    def cast(self, ref: Ref, dtype: str) -> Ref:
-        if self._made[ref.node].dtype == getattr(torch, dtype):
-            return ref
-        return self.call("_to_copy.default", ref, dtype=Symbol("dtype", dtype))
-
-    def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
-        if list(order) == list(range(len(order))):
-            return ref
-        return self.call("permute.default", ref, tuple(order))
-
-    def reshape(self, ref: Ref, shape: tuple[int, ...]) -> Ref:
-        """Copies where the strides ask for it."""
-        return ref if self.shape(ref) == shape else self.call("reshape.default", ref, shape)
-
-    def dense(self, ref: Ref) -> Ref:
-        """Copied unless its last dimension lies dense in memory."""
-        if self.shape(ref)[-1] == 1 or self._made[ref.node].stride(-1) == 1:
-            return ref
-        order = Symbol("memory_format", "contiguous_format")
-        return self.call("clone.default", ref, memory_format=order)
-
-    def _meta(self, value: Arg) -> Any:
-        if isinstance(value, Ref):
-            return self._made[value.node]
-        if isinstance(value, Symbol):
-            return getattr(torch, value.name)
-        return [self._meta(v) for v in value] if isinstance(value, tuple) else value
-
-    def _append(
-        self,
-        name: str,
-        op: str,
-        args: tuple[Arg, ...],
-        named: tuple[tuple[str, Arg], ...],
-        like: torch.Tensor,
-    ) -> Ref:
-        dtype = str(like.dtype).removeprefix("torch.")
-        kind = TensorType(tuple(like.shape), tuple(like.stride()), dtype)
-        self._nodes.append(Node(len(self._nodes), name, op, args, named, kind))
-        self._made.append(like)
-        return Ref(len(self._nodes) - 1)
 
 
 def _regroups(load: Load, axes: Sequence[Factors]) -> bool:

@@ -18,7 +18,7 @@ from ...planner.covers.pricing import SPARED
 from ...planner.errors import FusionplanError
 from ...planner.graph.graph import Graph
 from ...planner.graph.ops import is_compute
-from ...planner.lowerings.registry import REGIONAL, lowering_of
+from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.executor import Executor
@@ -88,7 +88,7 @@ def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
 
 
 def _spares(plan: Plan) -> bool:
-    return any(lowering_of(group) in REGIONAL for group in plan.groups)
+    return any(lowering_of(group).spares for group in plan.groups)
 
 
 def _first(

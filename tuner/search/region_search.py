@@ -55,16 +55,20 @@ class RegionSearch:
         return own / total if total else 1.0
 
     def run(self, budget: Budget) -> None:
-        """Search the bodies of every way of every region."""
-        for number, trial in enumerate(self.trials):
+        """Search the bodies of every way of every region, those of equal regions once."""
+        equal: dict[tuple[str, str, str], list[_Trial]] = {}
+        for trial in self.trials:
+            way = trial.way
+            equal.setdefault((trial.key, way.lowering, way.options), []).append(trial)
+        for number, same in enumerate(equal.values()):
             if budget.is_spent:
                 return
-            left = len(self.trials) - number
             now = budget.clock()
-            until = now + (budget.until - now) / left
-            trials = max(1, budget.trials // len(self.trials))
-            bodies = list(self._bodies(trial.walk, Budget(trials, until, budget.clock)))
-            self.found.setdefault(trial.nodes, []).append(self._group(trial, bodies))
+            until = now + (budget.until - now) / (len(equal) - number)
+            trials = max(1, budget.trials // len(equal))
+            bodies = list(self._bodies(same[0].walk, Budget(trials, until, budget.clock)))
+            for trial in same:
+                self.found.setdefault(trial.nodes, []).append(self._group(trial, bodies))
 
     def plans(self, bases: Sequence[Plan]) -> list[Plan]:
         """The first plan in which the groups make up the regions, with those in the best way, then

@@ -23,10 +23,11 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.base import GroupSite, Lowering
-from fusionplan.planner.lowerings.registry import CHUNKED, RECOMPUTED, TRITON, VENDOR
+from fusionplan.planner.lowerings.registry import CHUNKED, FOLDED, RECOMPUTED, TRITON, VENDOR
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.nest import schedule
 from fusionplan.planner.regions.chunks import walk
+from fusionplan.planner.regions.fold_convolutions import folded
 from fusionplan.planner.regions.recompute import recomputed
 from fusionplan.planner.space.space import Space, space_of
 from graphs import Builder, dense
@@ -415,6 +416,18 @@ def region_that_reads_several_tensors() -> object:
     first, second = (b.op("sum.dim_IntList", y, (dim,), shape=(64,)) for dim in (0, 1))
     last = b.node("aten.sort.default", (x, first), dense(64))
     return recomputed(b.graph(last, second), 1 << 10)
+
+
+@case("fold", "no convolution that is cut off at 0 alone: not one convolution with one result")
+def region_without_a_convolution() -> object:
+    b = Builder()
+    return folded(b.graph(b.op("exp.default", b.input(4, 6))))
+
+
+@case("options", "'linear' is no call that a scale is folded into")
+def region_by_a_call_that_is_none() -> object:
+    b = Builder()
+    return FOLDED.walk(b.graph(b.op("exp.default", b.input(4, 6))), "linear")
 
 
 @case("options", "'64 MiB' is no number of bytes")
