@@ -65,6 +65,7 @@ def test_efforts_grow_and_may_be_overridden():
         allowance("endless")
 
 
+@pytest.mark.interpreter
 def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Path):
     lab = FakeLab(fast)
     plan, stored, notes = tuned(tmp_path, lab, TuneLimits(8, 1e-6), lambda: 1e-9)
