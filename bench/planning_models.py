@@ -4,21 +4,26 @@ tensor, long chains. Each gives a function and its inputs, which hold no data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-Function = Callable[..., Any]
-PlanningCase = tuple[Function, list[torch.Tensor]]
-
-
-def _tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
-
+from .planning_networks import (
+    PlanningCase,
+    attention_layers,
+    attention_training,
+    different_training,
+    gru,
+    lstm,
+    optimizer,
+    residual_blocks,
+    rnn,
+    scan,
+    scan_with_state,
+    tensor,
+)
 
 # --- shifted copies of one tensor ---
 
@@ -33,7 +38,7 @@ def rolls(steps: int = 6) -> PlanningCase:
             x = x + 0.1 * (near - 4 * x)
         return x
 
-    return run, [_tensor(1024, 1024)]
+    return run, [tensor(1024, 1024)]
 
 
 def rolls_of_two(steps: int = 4) -> PlanningCase:
@@ -53,7 +58,7 @@ def rolls_of_two(steps: int = 4) -> PlanningCase:
             u, v = u + 0.2 * laplace(u) - both, v + 0.1 * laplace(v) + both - 0.06 * v
         return u, v
 
-    return run, [_tensor(512, 512), _tensor(512, 512)]
+    return run, [tensor(512, 512), tensor(512, 512)]
 
 
 def game_of_life(generations: int = 3) -> PlanningCase:
@@ -68,7 +73,7 @@ def game_of_life(generations: int = 3) -> PlanningCase:
             x = ((near == 3) | ((near == 2) & (x == 1))).to(x.dtype)
         return x
 
-    return run, [_tensor(1024, 1024, dtype=torch.int32)]
+    return run, [tensor(1024, 1024, dtype=torch.int32)]
 
 
 def game_of_life_padded(generations: int = 3) -> PlanningCase:
@@ -87,7 +92,7 @@ def game_of_life_padded(generations: int = 3) -> PlanningCase:
             x = ((near == 3) | ((near == 2) & (x == 1))).to(x.dtype)
         return x
 
-    return run, [_tensor(1024, 1024, dtype=torch.int32)]
+    return run, [tensor(1024, 1024, dtype=torch.int32)]
 
 
 def stencil(steps: int = 3) -> PlanningCase:
@@ -106,7 +111,7 @@ def stencil(steps: int = 3) -> PlanningCase:
             x = near
         return x
 
-    return run, [_tensor(96, 96, 96)]
+    return run, [tensor(96, 96, 96)]
 
 
 def wave(steps: int = 5) -> PlanningCase:
@@ -118,7 +123,7 @@ def wave(steps: int = 5) -> PlanningCase:
             u, before = 2 * u - before + 0.1 * (near - 6 * u), u
         return u
 
-    return run, [_tensor(96, 96, 96), _tensor(96, 96, 96)]
+    return run, [tensor(96, 96, 96), tensor(96, 96, 96)]
 
 
 def shifts_of_one_row(count: int = 32) -> PlanningCase:
@@ -130,7 +135,7 @@ def shifts_of_one_row(count: int = 32) -> PlanningCase:
             total = total + w[i] * F.pad(x, (i, 0))[:, : x.shape[1]]
         return torch.tanh(total)
 
-    return run, [_tensor(512, 4096), _tensor(count)]
+    return run, [tensor(512, 4096), tensor(count)]
 
 
 def interleaved(levels: int = 5) -> PlanningCase:
@@ -146,7 +151,7 @@ def interleaved(levels: int = 5) -> PlanningCase:
             x = torch.stack(((x + detail) * 0.7071, (x - detail) * 0.7071), -1).flatten(1)
         return x
 
-    return run, [_tensor(512, 4096)]
+    return run, [tensor(512, 4096)]
 
 
 # --- many operations, many readers ---
@@ -158,7 +163,7 @@ def pointwise(count: int = 600) -> PlanningCase:
             x = torch.sin(x) if i % 3 == 0 else x * 1.01 if i % 3 == 1 else x + 0.1
         return x
 
-    return run, [_tensor(1024, 1024, grad=True)]
+    return run, [tensor(1024, 1024, grad=True)]
 
 
 def read_by_all(count: int = 150) -> PlanningCase:
@@ -174,7 +179,7 @@ def read_by_all(count: int = 150) -> PlanningCase:
             total = total + each
         return total
 
-    return run, [_tensor(1024, 1024)]
+    return run, [tensor(1024, 1024)]
 
 
 def lattice(side: int = 12) -> PlanningCase:
@@ -188,7 +193,7 @@ def lattice(side: int = 12) -> PlanningCase:
                 left = above[i] = torch.sigmoid(above[i] * left)
         return above[-1]
 
-    return run, [_tensor(1024, 1024), _tensor(1024, 1024)]
+    return run, [tensor(1024, 1024), tensor(1024, 1024)]
 
 
 def fan_in(count: int = 120) -> PlanningCase:
@@ -198,14 +203,14 @@ def fan_in(count: int = 120) -> PlanningCase:
             total = total + torch.relu(each)
         return total
 
-    return run, [_tensor(512, 512) for _ in range(count)]
+    return run, [tensor(512, 512) for _ in range(count)]
 
 
 def fan_out(count: int = 120) -> PlanningCase:
     def run(x: torch.Tensor) -> list[torch.Tensor]:
         return [torch.exp(x * (0.1 * i)) for i in range(count)]
 
-    return run, [_tensor(512, 512)]
+    return run, [tensor(512, 512)]
 
 
 def fan_of_sums(count: int = 48) -> PlanningCase:
@@ -219,7 +224,7 @@ def fan_of_sums(count: int = 48) -> PlanningCase:
             power = power * x
         return found
 
-    return run, [_tensor(2048, 2048)]
+    return run, [tensor(2048, 2048)]
 
 
 def concatenated(count: int = 64) -> PlanningCase:
@@ -227,14 +232,14 @@ def concatenated(count: int = 64) -> PlanningCase:
         parts = [torch.sin(x[:, 16 * i : 16 * i + 16]) * (i + 1.0) for i in range(count)]
         return torch.relu(torch.cat(parts[::-1], 1)) + x
 
-    return run, [_tensor(1024, 16 * count)]
+    return run, [tensor(1024, 16 * count)]
 
 
 def stacked(count: int = 64) -> PlanningCase:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.stack([torch.tanh(x) for x in inputs], 1), 1).sum(-1)
 
-    return run, [_tensor(256, 512) for _ in range(count)]
+    return run, [tensor(256, 512) for _ in range(count)]
 
 
 def horner(degree: int = 100) -> PlanningCase:
@@ -244,7 +249,7 @@ def horner(degree: int = 100) -> PlanningCase:
             total = (total + c[i]) * x
         return total
 
-    return run, [_tensor(1024, 1024), _tensor(degree)]
+    return run, [tensor(1024, 1024), tensor(degree)]
 
 
 def powers(degree: int = 60) -> PlanningCase:
@@ -257,7 +262,7 @@ def powers(degree: int = 60) -> PlanningCase:
             power = power * x
         return total
 
-    return run, [_tensor(1024, 1024, grad=True)]
+    return run, [tensor(1024, 1024, grad=True)]
 
 
 def butterfly(stages: int = 10) -> PlanningCase:
@@ -271,7 +276,7 @@ def butterfly(stages: int = 10) -> PlanningCase:
             x = torch.stack((a + b, a - b), 2)
         return x.reshape(-1, size)
 
-    return run, [_tensor(1024, 1 << stages)]
+    return run, [tensor(1024, 1 << stages)]
 
 
 def fourier(stages: int = 8) -> PlanningCase:
@@ -291,7 +296,7 @@ def fourier(stages: int = 8) -> PlanningCase:
         return re.reshape(-1, size), im.reshape(-1, size)
 
     size = 1 << stages
-    return run, [_tensor(2048, size), _tensor(2048, size), _tensor(size), _tensor(size)]
+    return run, [tensor(2048, size), tensor(2048, size), tensor(size), tensor(size)]
 
 
 def sorting(rounds: int = 16) -> PlanningCase:
@@ -305,7 +310,7 @@ def sorting(rounds: int = 16) -> PlanningCase:
                 columns[i], columns[i + 1] = torch.minimum(a, b), torch.maximum(a, b)
         return torch.stack(columns, 1)
 
-    return run, [_tensor(1 << 16, rounds)]
+    return run, [tensor(1 << 16, rounds)]
 
 
 def newton(steps: int = 40) -> PlanningCase:
@@ -316,170 +321,7 @@ def newton(steps: int = 40) -> PlanningCase:
             y = torch.where(value.abs() < 1e-6, y, y - value / (3 * y * y + 1e-3))
         return y
 
-    return run, [_tensor(2048, 2048)]
-
-
-# --- loops over time ---
-
-
-def scan(steps: int = 24) -> PlanningCase:
-    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        h = torch.zeros_like(a[:, 0])
-        found = []
-        for t in range(steps):
-            h = a[:, t] * h + b[:, t]
-            found.append(h)
-        return torch.stack(found, 1)
-
-    return run, [_tensor(64, steps, 1024), _tensor(64, steps, 1024)]
-
-
-def scan_with_state(steps: int = 24) -> PlanningCase:
-    """The selective scan of Mamba, written plainly."""
-
-    def run(x: Any, dt: Any, a: Any, b: Any, c: Any) -> torch.Tensor:
-        h = torch.zeros(x.shape[0], x.shape[2], a.shape[1], device=x.device)
-        found = []
-        for t in range(steps):
-            step = F.softplus(dt[:, t])[..., None]
-            h = torch.exp(step * a) * h + step * b[:, t, None, :] * x[:, t, :, None]
-            found.append((h * c[:, t, None, :]).sum(-1))
-        return torch.stack(found, 1)
-
-    wide, narrow = (4, steps, 512), (4, steps, 16)
-    return run, [
-        _tensor(*wide),
-        _tensor(*wide),
-        _tensor(512, 16),
-        _tensor(*narrow),
-        _tensor(*narrow),
-    ]
-
-
-def rnn(steps: int = 100) -> PlanningCase:
-    def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        h = torch.zeros(x.shape[0], w.shape[0], device=x.device)
-        for t in range(steps):
-            h = torch.tanh(x[:, t] @ w + h @ u + b)
-        return h
-
-    return run, [_tensor(64, steps, 256), _tensor(256, 256), _tensor(256, 256), _tensor(256)]
-
-
-def lstm(steps: int = 100) -> PlanningCase:
-    def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        h = c = torch.zeros(x.shape[0], u.shape[0], device=x.device)
-        for t in range(steps):
-            i, f, g, o = (x[:, t] @ w + h @ u + b).chunk(4, 1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-        return h
-
-    return run, [_tensor(64, steps, 256), _tensor(256, 1024), _tensor(256, 1024), _tensor(1024)]
-
-
-def gru(steps: int = 30) -> PlanningCase:
-    """With a backward pass."""
-
-    def run(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-        h = torch.zeros(x.shape[0], u.shape[0], device=x.device)
-        for t in range(steps):
-            a, b = x[:, t] @ w, h @ u
-            (ar, az, an), (br, bz, bn) = a.chunk(3, 1), b.chunk(3, 1)
-            z = torch.sigmoid(az + bz)
-            h = (1 - z) * torch.tanh(an + torch.sigmoid(ar + br) * bn) + z * h
-        return h
-
-    return run, [
-        _tensor(64, steps, 256),
-        _tensor(256, 768, grad=True),
-        _tensor(256, 768, grad=True),
-    ]
-
-
-# --- layers ---
-
-
-class _NormResidual(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        grown: torch.Tensor = self.down(F.gelu(self.up(self.norm(x))))
-        return x + grown
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norm(x)).reshape(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(width // self.heads)
-        mixed = torch.softmax(scores, -1) @ v
-        joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + joined
-
-
-class _Different(nn.Module):
-    """Layers no two of which are equal: nothing is priced once for all."""
-
-    def __init__(self, width: int, count: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Linear(width + 64 * i, width + 64 * (i + 1)) for i in range(count)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            y = layer(x)
-            x = F.silu(F.layer_norm(y, y.shape[-1:])) * torch.sigmoid(y)
-        return x
-
-
-def _model(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -> PlanningCase:
-    module = module.to(device="meta", dtype=torch.bfloat16).requires_grad_(training)
-    return module, list(inputs)
-
-
-def residual_blocks(count: int = 24) -> PlanningCase:
-    blocks = nn.Sequential(*(_NormResidual(512) for _ in range(count)))
-    return _model(blocks, _tensor(8, 512, 512, dtype=torch.bfloat16))
-
-
-def attention_layers(count: int = 24) -> PlanningCase:
-    layers = (each for _ in range(count) for each in (_Attention(512, 8), _NormResidual(512)))
-    return _model(nn.Sequential(*layers), _tensor(8, 512, 512, dtype=torch.bfloat16))
-
-
-def attention_training(count: int = 12) -> PlanningCase:
-    layers = (each for _ in range(count) for each in (_Attention(512, 8), _NormResidual(512)))
-    return _model(nn.Sequential(*layers), _tensor(8, 512, 512, dtype=torch.bfloat16), training=True)
-
-
-def different_training(count: int = 24) -> PlanningCase:
-    return _model(_Different(256, count), _tensor(2048, 256, dtype=torch.bfloat16), training=True)
-
-
-def optimizer(count: int = 40) -> PlanningCase:
-    """Adam over tensors of different shapes."""
-
-    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        found = []
-        for p, g, m, v in zip(*(tensors[i::4] for i in range(4)), strict=True):
-            m = 0.9 * m + 0.1 * g
-            v = 0.999 * v + 0.001 * g * g
-            found += [p - 1e-3 * (m / 0.1) / ((v / 0.001).sqrt() + 1e-8), m, v]
-        return found
-
-    return run, [_tensor(64 * (i + 1), 512) for i in range(count) for _ in range(4)]
+    return run, [tensor(2048, 2048)]
 
 
 CASES: dict[str, tuple[Callable[[], PlanningCase], bool]] = {

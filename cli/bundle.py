@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +30,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..db import PlanRecord
+    from ..bundles.contents import Code
+    from ..db import PlanRecord, Snapshot
     from ..planner.graph.graph import Graph
     from ..planner.plan import Plan
 
@@ -92,25 +95,46 @@ def bundle(
     plans = [plan for _, plan in found]
     code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
     size = write(output, Contents(records, code, {"model": named.name}), private)
-    others = from_others(plans)
-    signer = shown(private.public)
+    written = _Written(
+        output, size, shown(private.public), from_others(plans), place.profile.name, code, records
+    )
     if json:
-        about = {"file": str(output), "bytes": size, "signer": signer}
-        made = {"machine_code": len(code.kernels), "host_modules": len(code.host)}
-        render.print_json(about | made | {"plans": [r.key for r, _ in found], "inductor": others})
+        render.print_json(written.to_json() | {"plans": [record.key for record, _ in found]})
         return
-    made_with = f"{place.profile.name}, made with {render.pairs(dict(code.maker))}"
-    lines = [
-        f"{output}: {words(records)}",
-        f"machine code of {len(code.kernels)} kernels for {made_with}; {size:,} bytes",
-        *(
-            [f"{others} groups are torch.compile's, which compiles them at the start"]
-            * bool(others)
-        ),
-        f"signed by {signer}",
-    ]
-    for line in lines:
+    for line in written.lines():
         render.out().print(line, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A bundle that was written. size: in bytes; others: groups that torch.compile compiles."""
+
+    file: Path
+    size: int
+    signer: str
+    others: int
+    device: str
+    code: Code
+    records: Snapshot
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file),
+            "bytes": self.size,
+            "signer": self.signer,
+            "machine_code": len(self.code.kernels),
+            "host_modules": len(self.code.host),
+            "inductor": self.others,
+        }
+
+    def lines(self) -> Iterator[str]:
+        made_with = f"{self.device}, made with {render.pairs(dict(self.code.maker))}"
+        count = len(self.code.kernels)
+        yield f"{self.file}: {words(self.records)}"
+        yield f"machine code of {count} kernels for {made_with}; {self.size:,} bytes"
+        if self.others:
+            yield f"{self.others} groups are torch.compile's, which compiles them at the start"
+        yield f"signed by {self.signer}"
 
 
 def _plan(
