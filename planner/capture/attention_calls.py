@@ -4,7 +4,9 @@ Torch decides how attention is computed while AOTAutograd traces the call, by th
 has then. A mask that is only spread over heads and queries has no fused kernel, so that the choice
 is a formula in float32, also where the mask keeps every key. So a mask that follows from positions
 and numbers is taken away before. Where torch would still choose the formula, numbers of 16 bits
-get one whose products are of 16 bits, with sums and softmax in float32, as in fused kernels.
+get one whose products are of 16 bits, with sums and softmax in float32, as in fused kernels. So do
+calls of one query, as in a step that generates text: a library's kernels are made for many, and
+ours divide the keys over the device.
 """
 
 from __future__ import annotations
@@ -242,19 +244,57 @@ def attention(
 ) -> torch.Tensor:
     """`scaled_dot_product_attention` by a kernel of a library where torch has one, else opened."""
     given = (query, key, value, attn_mask, dropout_p, is_causal)
-    if _is_for_torch(query, key, value) or _has_kernel(*given, enable_gqa):
+    single = _is_one_query(query, key, value, attn_mask)
+    if _is_for_torch(query, key, value) or (not single and _has_kernel(*given, enable_gqa)):
         found: torch.Tensor = F.scaled_dot_product_attention(
             *given, scale=scale, enable_gqa=enable_gqa
         )
         return found
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if single:
+        return _of_one_query(query, key, value, attn_mask, scale, is_causal)
     if enable_gqa:
         shared = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(shared, -3) for x in (key, value))
     if is_causal:
         attn_mask = _causal(query, key)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     opened: torch.Tensor = _formula(query, key, value, attn_mask, scale, is_causal)
     return opened
+
+
+def _is_one_query(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+) -> bool:
+    """Whether each sequence asks with one position, and nothing asks for a gradient."""
+    given = [x for x in (query, key, value, mask) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return False
+    if not query.dim() == key.dim() == value.dim() == 4 or query.shape[-2] != 1:
+        return False
+    if mask is not None and mask.dim() not in (2, 4):
+        return False
+    same = query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
+    return same and query.shape[1] % key.shape[1] == 0
+
+
+def _of_one_query(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> torch.Tensor:
+    """The formula with the heads that share their keys as rows of one product."""
+    batch, heads, _, size = query.shape
+    shared = heads // key.shape[1]
+    if is_causal:
+        mask = _causal(query, key)
+    if mask is not None and mask.dim() == 4 and mask.shape[1] == heads > 1:
+        mask = mask.reshape(mask.shape[0], heads // shared, shared, mask.shape[-1])
+    rows = query.reshape(batch, heads // shared, shared, size)
+    found: torch.Tensor = _formula(rows, key, value, mask, scale, is_causal)
+    return found.reshape(batch, heads, 1, value.shape[-1])
 
 
 def _is_for_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:

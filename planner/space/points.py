@@ -94,10 +94,11 @@ def dot_sides(nest: Nest) -> dict[int, str]:
     and "summed". Empty where no contraction can be such a product. One side may be shorter than an
     mma, which pads it: so a few rows share one read of what they are multiplied by."""
     found: dict[int, str] = {}
+    together = _batches(nest)
     for value in nest.contractions:
         fold = nest.fold(value)
         assert fold.times is not None
-        left, right = nest.live[fold.source], nest.live[fold.times]
+        left, right = (nest.live[v] - together for v in (fold.source, fold.times))
         summed = set(nest.reduced(fold))
         # Of float32 in full precision the padding would be arithmetic for nothing.
         least = _LEAST_ROWS if fold.operand in NARROW else LEAST_MMA
@@ -109,6 +110,17 @@ def dot_sides(nest: Nest) -> dict[int, str]:
             found |= dict.fromkeys(both, "result")
             for axis in summed:
                 found.setdefault(axis, "summed")
+    return found
+
+
+def _batches(nest: Nest) -> frozenset[int]:
+    """The axes along which some contraction only repeats: the parts of divided keys are columns of
+    the scores, and yet each part of the values is multiplied by its own."""
+    found = frozenset[int]()
+    for value in nest.contractions:
+        fold = nest.fold(value)
+        assert fold.times is not None
+        found |= nest.live[fold.source] & nest.live[fold.times] - {*nest.reduced(fold)}
     return found
 
 

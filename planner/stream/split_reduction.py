@@ -20,6 +20,7 @@ from typing import Literal
 from ..errors import Refused
 from ..graph.graph import Arg, Ref, TensorType, contiguous
 from ..graph.op import Accuracy, Op
+from ..graph.ops import MIN
 from ..graph.sizes import divisor_of, nominal, reciprocal, varies
 from ..values.axes import Factors
 from ..values.values import (
@@ -38,8 +39,9 @@ from ..values.values import (
 )
 from .online import Correction, derive, followed
 
-SMALLEST = 4096
-"""Elements below which a reduction is not worth cutting."""
+SMALLEST, _SMALLEST_PRODUCT = 4096, 1024
+"""Elements below which a reduction is not worth cutting; where products are summed, of which each
+element is a row of a matrix."""
 
 
 Written = Literal["tmp", "out"]
@@ -74,7 +76,8 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitK
     if any(isinstance(value.kind, Scan) for value in values.values):
         raise Refused("split", "a scan is not cut into parts")
     over = _longest(values)
-    if math.prod(values.extents[f] for f in over) < max(SMALLEST, 2 * parts):
+    least = _SMALLEST_PRODUCT if _are_multiplied(values, over) else SMALLEST
+    if math.prod(values.extents[f] for f in over) < max(least, 2 * parts):
         raise Refused("split", "no reduction is large enough to be cut")
     wholes, divided = _divided(values, over, parts)
     derived = derive(values, frozenset(over))
@@ -85,6 +88,12 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitK
     if early:
         builder.early = builder.independent()
     return builder.build()
+
+
+def _are_multiplied(values: Values, over: Factors) -> bool:
+    """Whether a product is summed over these factors."""
+    folds = (v.kind for v in values.values if isinstance(v.kind, Fold))
+    return any(fold.times is not None and {*over} <= {*fold.reduced} for fold in folds)
 
 
 def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int]:
@@ -241,7 +250,8 @@ class _SplitBuilder:
             dims = (self.parted, *(copy.factors(d) for d in value.dims))
             shape = (self.parts, *(self.values.size(d) for d in value.dims))
             kind = TensorType(shape, self._strides(value, shape), value.dtype)
-            outputs.append(Output(index, copy.value(fold), dims, kind))
+            copy.value(fold)
+            outputs.append(Output(index, copy.folded[fold], dims, kind))
         for index, fold in enumerate(folds):
             self.place[fold] = first + index
             self.temporaries.append(outputs[index].type)
@@ -265,6 +275,8 @@ class _Copy:
     under_way: frozenset[int] = frozenset()
     made: list[Value] = field(default_factory=list)
     known: dict[int, int] = field(default_factory=dict)
+    folded: dict[int, int] = field(default_factory=dict)
+    """Of the folds under way what they come to in a part."""
 
     def value(self, number: int) -> int:
         """The copy of a value, made with all that it reads."""
@@ -302,7 +314,24 @@ class _Copy:
             kept = tuple(f for f in kind.reduced if f not in self.builder.parted)
             kind = replace(kind, reduced=kept, mean=False)
             dims = (self.builder.parted, *dims)
+            self.folded[old.id] = found = self._add(kind, dims, old.dtype, old.origin)
+            return self._finite(old, found, dims) if self._is_followed(old.id) else found
         return self._add(kind, dims, old.dtype, old.origin)
+
+    def _is_followed(self, fold: int) -> bool:
+        """Whether exponents have this extremum."""
+        each = self.builder.corrections.values()
+        return any(fold == x for c in each for _, x in c.exponent)
+
+    def _finite(self, old: Value, found: int, dims: Dims) -> int:
+        """An extremum as it stands in exponents: 0 where a mask leaves a part nothing. Its sums are
+        then 0, and not of inf - inf, which is NaN."""
+        assert isinstance(old.kind, Fold)
+        nothing = math.inf if old.kind.monoid == MIN else -math.inf
+        kind = compute(Op.EQ, old.dtype, self=Ref(found), other=nothing)
+        empty = self._add(kind, dims, "bool", old.origin)
+        own: dict[str, Arg] = {"condition": Ref(empty), "self": 0.0, "other": Ref(found)}
+        return self._compute(Op.WHERE, dims, old, **own)
 
     def _combined(self, old: Value) -> int:
         """A fold of an earlier pass, from its parts."""

@@ -1,0 +1,132 @@
+"""Attention of one query for each sequence: keys in parts over the grid, masks that leave some of
+the parts empty."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.planner.capture.attention_calls import attention
+from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.config import Layout
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import Part, with_free_nodes
+from fusionplan.planner.lowerings.triton import space_for
+from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.space.space import Space
+from torch.fx.experimental.proxy_tensor import make_fx
+
+BATCH, HEADS, SHARED, LENGTH, SIZE = 1, 8, 2, 2048, 64
+"""SHARED: heads of keys."""
+
+
+def given(batch: int = BATCH, length: int = LENGTH) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(batch, HEADS, 1, SIZE), *[(batch, SHARED, length, SIZE)] * 2]
+    return [torch.randn(s, generator=generator).bfloat16() for s in shapes]
+
+
+def masks() -> dict[str, Callable[[torch.Tensor], torch.Tensor | None]]:
+    places = torch.arange(LENGTH)
+    return {
+        "none": lambda _: None,
+        "position": lambda position: (places <= position)[None, None, None],
+        "row of two dimensions": lambda position: (places <= position)[None],
+        "window": lambda position: ((places <= position) & (places > position - 9))[None],
+        "added": lambda position: torch.where(places <= position, 0.0, -math.inf).bfloat16()[None],
+        "heads": lambda position: (places[None] <= position + torch.arange(HEADS)[:, None] % 2)[
+            None, :, None
+        ],
+    }
+
+
+@pytest.mark.parametrize("name", masks())
+def test_the_formula_is_that_of_the_call(name: str) -> None:
+    q, k, v = given()
+    for position in (0, 700, LENGTH - 1):
+        mask = masks()[name](torch.tensor([position]))
+        found = attention(q, k, v, mask, enable_gqa=True)
+        wide = None if mask is None or mask.dtype == torch.bool else mask.double()
+        wide = mask if wide is None else wide
+        exact = F.scaled_dot_product_attention(
+            *(x.double() for x in (q, k, v)), attn_mask=wide, enable_gqa=True
+        )
+        torchs = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        assert found.shape == torchs.shape
+        error, own = ((x.double() - exact).abs().max() for x in (found, torchs))
+        assert error <= 2 * own + 2**-9
+
+
+def test_two_products_without_copies_of_the_keys() -> None:
+    """Heads that share their keys are rows of one product."""
+    traced = _traced(lambda q, k, v: [attention(q, k, v, enable_gqa=True)], *given())
+    graph = capture(traced).graph
+    shapes = [n.type.shape for n in graph.nodes if n.op == "aten.bmm.default" and n.type]
+    assert shapes == [(SHARED, HEADS // SHARED, LENGTH), (SHARED, HEADS // SHARED, SIZE)]
+
+
+def test_it_is_one_group_that_divides_the_keys() -> None:
+    traced = _traced(_at_position, *given(), torch.arange(LENGTH), torch.tensor([5]))
+    plan = modelled_plan(capture(traced).graph, H200)
+    (group,) = plan.groups
+    assert group.config is not None
+    assert group.config.split > 1
+    assert group.kernels == 2
+
+
+LAYOUTS = [Layout("natural", "held", 64), Layout("natural", "loop", 64)]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("safe", [True, False], ids=["of torch", "plain softmax"])
+def test_parts_without_a_key_count_nothing(
+    layout: Layout, safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    function = _at_position if safe else _plain
+    inputs = [*given(), torch.arange(LENGTH), torch.tensor([0])]
+    captured = capture(_traced(function, *inputs))
+    graph = captured.graph
+    nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
+    part = Part.of(graph, nodes)
+    space = space_for(part, H200)
+    assert isinstance(space, Space)
+    config = next(c for c, _ in space.seeds(60) if c.layout == layout)
+    group = GroupPlan(nodes, "triton", part.key, config)
+    run = Executor(captured, Plan(key(graph), H200.key, (), "modelled", (group,)), captured.device)
+    assert run.kernels_per_call == 2
+    for position in (0, 31, 32, 700, LENGTH - 1):
+        inputs[-1] = torch.tensor([position])
+        (found,) = run(*inputs)
+        exact = _plain(*(x.double() for x in inputs[:3]), *inputs[3:])[0]
+        assert (found.double() - exact).abs().max() <= 2**-7 * exact.abs().max()
+
+
+def _at_position(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor, position: torch.Tensor
+) -> list[torch.Tensor]:
+    return [attention(q, k, v, (places <= position)[None, None, None], enable_gqa=True)]
+
+
+def _plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor, position: torch.Tensor
+) -> list[torch.Tensor]:
+    """The formula as users write it."""
+    rows = q.view(BATCH, SHARED, HEADS // SHARED, SIZE)
+    scores = torch.matmul(rows, k.transpose(-1, -2)) * SIZE**-0.5
+    scores = scores.masked_fill(places > position, -math.inf)
+    weights = torch.softmax(scores, -1, dtype=torch.float64 if q.dtype == torch.float64 else None)
+    return [torch.matmul(weights.to(v.dtype), v).view(q.shape)]
+
+
+def _traced(
+    function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor
+) -> torch.fx.GraphModule:
+    with torch.no_grad():
+        return make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
