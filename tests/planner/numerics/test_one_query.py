@@ -14,7 +14,7 @@ from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
-from fusionplan.planner.groups.group import Part, with_free_nodes
+from fusionplan.planner.groups.group import GroupContent, with_free_nodes
 from fusionplan.planner.lowerings.triton import space_for
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
@@ -94,7 +94,7 @@ def test_parts_without_a_key_count_nothing(
     captured = capture(_traced(function, *inputs))
     graph = captured.graph
     nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
-    part = Part.of(graph, nodes)
+    part = GroupContent.of(graph, nodes)
     space = space_for(part, H200)
     assert isinstance(space, Space)
     config = next(c for c, _ in space.seeds(60) if c.layout == layout)
