@@ -9,14 +9,15 @@ from ..graph.ops import Contraction, is_convolution, row
 from ..groups.needs import inputs_read_whole
 from .depthwise import convolution_work
 from .device import DeviceProfile
-from .matrix import vendor_work
+from .matrix import vendor_s, vendor_work
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
     """What the device cannot go below, by the model: every input that is needed as a whole is read
     once and every result written once at the device's bandwidth (bytes_s), all matrix products and
-    convolutions at the vendor's rate (products_s), one launch. seconds: the longer of the two, and
+    convolutions at the vendor's rate (products_s; by the model some products that fill the device
+    evenly are faster, and count as that), one launch. seconds: the longer of the two, and
     the launch."""
 
     nbytes: int
@@ -33,7 +34,7 @@ def least(part: Graph, device: DeviceProfile) -> Least:
     nbytes = sum(t.nbytes for t in (part.nodes[n].type for n in ends) if t)
     works = [work for node in part.nodes if (work := _work(part, node, device)) is not None]
     bytes_s = nbytes / device.bandwidth
-    products_s = sum(flops / rate for flops, rate in works)
+    products_s = sum(seconds for _, seconds in works)
     return Least(
         nbytes,
         sum(flops for flops, _ in works),
@@ -45,7 +46,10 @@ def least(part: Graph, device: DeviceProfile) -> Least:
 
 
 def _work(part: Graph, node: Node, device: DeviceProfile) -> tuple[float, float] | None:
-    """Floating-point operations and their rate a second; None where there is no product."""
+    """Floating-point operations and their seconds; None where there is no product."""
     if isinstance(row(node), Contraction):
-        return vendor_work(part, node.id, device)
-    return convolution_work(part, node.id, device) if is_convolution(node) else None
+        flops, rate = vendor_work(part, node.id, device)
+        alone_s = vendor_s(part, node.id, device) - device.launch_s
+        return flops, min(flops / rate, max(0.0, alone_s))
+    work = convolution_work(part, node.id, device) if is_convolution(node) else None
+    return None if work is None else (work[0], work[0] / work[1])
