@@ -15,10 +15,12 @@ from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
 from .markup.panel import panels_html
+from .planner.capture.source_lines import source_lines
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Numerics, short_names
 from .planner.lowerings.inductor import MODES
+from .planner.origin import Origin
 from .planner.plan import Plan
 from .planner.versions import versions
 from .tuner.capture.capture_model import CallArguments, CapturedModel, capture_model
@@ -378,13 +380,14 @@ class _ModelTune:
         limits = TuneLimits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
         title = self._title(captured, number)
         static = _addresses(self.model)
-        about = {"stage": part.stage, "inputs": self.inputs}
+        lines = source_lines(part.captured.fx_nodes)
+        origin = Origin(part.stage, self.inputs, {n: str(line) for n, line in lines.items()})
         return Session(
             *(part.captured, part.inputs, self.store, limits, self.progress, title),
             compilers=self.helpers.compilers,
             static=static,
             site=site or TuneSite(),
-            about=about,
+            origin=origin,
             job=job,
             wall=self.wall,
             share=share,

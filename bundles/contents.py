@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..db.records import Snapshot
 from ..planner.costs.device import DeviceProfile
 from ..planner.errors import BundleError
 from ..planner.graph.graph import from_json, kernel_key, key
+from ..planner.origin import without_sources
 from ..planner.plan import Plan
 from ..planner.runtime.host_code import HostModule
 from ..planner.runtime.ready import MachineCode
@@ -88,9 +89,10 @@ def write(path: Path, contents: Contents, private: Private) -> int:
         check(contents.records)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BundleError(f"{error}: no bundle would be read; name the plans to write") from error
+    records = _to_give(contents.records)
     about = {"made": datetime.now(UTC).isoformat(timespec="seconds"), **contents.about}
     code = None if contents.code is None else _code(contents.code)
-    document = _DOCUMENT.dump_python(_Document(FORMAT, about, contents.records, code), mode="json")
+    document = _DOCUMENT.dump_python(_Document(FORMAT, about, records, code), mode="json")
     data = seal(document, _blobs(contents.code), private)
     part = path.with_name(f"{path.name}.part")
     try:
@@ -99,6 +101,12 @@ def write(path: Path, contents: Contents, private: Private) -> int:
     except OSError as error:
         raise BundleError(f"{path} cannot be written: {error.strerror or error}") from error
     return len(data)
+
+
+def _to_give(records: Snapshot) -> Snapshot:
+    """A bundle goes to others: the lines of the model's code stay with who tuned it."""
+    plans = (replace(plan, payload=without_sources(plan.payload)) for plan in records.plans)
+    return replace(records, plans=tuple(plans))
 
 
 def open_bundle(path: Path, trusted: Collection[bytes]) -> Contents:

@@ -251,7 +251,7 @@ def sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
     """The line of the user's code behind each node, with its place."""
     from ..planner.capture.source_lines import source_lines
 
-    return {n: f"{found.place}: {found.code}" for n, found in source_lines(nodes).items()}
+    return {n: str(found) for n, found in source_lines(nodes).items()}
 
 
 # --- text ---

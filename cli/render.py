@@ -10,7 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -36,7 +36,8 @@ _SHOWN_OPERATIONS = 6
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
     """A plan with its key and name; graph: None where the store does not have it. stage: of
-    training or inference; inputs: types and shapes of the example; both empty where unknown."""
+    training or inference; inputs: types and shapes of the example; sources: lines of the user's
+    code by node; all empty where unknown."""
 
     key: str
     name: str
@@ -45,6 +46,7 @@ class ShownPlan:
     graph: Graph | None = None
     stage: str = ""
     inputs: str = ""
+    sources: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints of a plan."""

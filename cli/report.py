@@ -176,6 +176,7 @@ def _of_plan(opened: Store, wanted: str | None) -> Report:
         stage=found.stage,
         inputs=found.inputs,
         measured=measured_in(opened, found.plan),
+        sources=found.sources,
     )
     return collect(found.name, [subject], _calibrated(opened, profile), opened)
 

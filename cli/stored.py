@@ -7,11 +7,9 @@ from pathlib import PurePath
 from ..db import PlanNotFound, PlanRecord, Store, StoreCorrupt
 from ..planner.graph import graph as graphs
 from ..planner.graph.graph import Graph
+from ..planner.origin import Origin
 from ..planner.plan import Plan
 from .render import ShownPlan
-
-ABOUT = "about"
-"""Of a plan's payload: what was tuned, for people. It is no part of the plan."""
 
 
 def find(store: Store, wanted: str | None) -> ShownPlan:
@@ -54,19 +52,19 @@ def shown(store: Store, record: PlanRecord) -> ShownPlan:
     name = device.name if device is not None else record.device_key
     graph = graph_of(store, record.graph_key)
     stage, inputs = about(record, graph)
-    return ShownPlan(record.key, record.name, plan, name, graph, stage, inputs)
+    sources = Origin.of(record.payload).sources
+    return ShownPlan(record.key, record.name, plan, name, graph, stage, inputs, sources)
 
 
 def about(record: PlanRecord, graph: Graph | None) -> tuple[str, str]:
     """The stage of a plan, and types and shapes of the call that was tuned; where the plan is older
     than that record, those of the graph's first inputs."""
-    told = record.payload.get(ABOUT)
-    told = told if isinstance(told, dict) else {}
-    inputs = told.get("inputs")
-    if inputs is None and graph is not None:
+    told = Origin.of(record.payload)
+    inputs = told.inputs
+    if not inputs and graph is not None:
         types = [str(graph.nodes[i].type) for i in graph.inputs]
         inputs = ", ".join(types[:_INPUTS]) + ", ..." * (len(types) > _INPUTS)
-    return str(told.get("stage", "")), str(inputs or "")
+    return told.stage, inputs
 
 
 _INPUTS = 3

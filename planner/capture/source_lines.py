@@ -25,6 +25,9 @@ class SourceLine:
     def place(self) -> str:
         return f"{self.file}:{self.line}"
 
+    def __str__(self) -> str:
+        return f"{self.place}: {self.code}"
+
 
 def source_lines(nodes: Sequence[fx.Node]) -> dict[int, SourceLine]:
     """The innermost line of the user's code behind each node, where Dynamo kept it; of torch's code

@@ -1,18 +1,21 @@
 """fusionplan.load(model, bundle=...): in Triton's interpreter, with no store."""
 
 import warnings
+from dataclasses import replace
 
 import fusionplan
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.bundles.contents import Contents
+from fusionplan.bundles.contents import Contents, open_bundle, write
+from fusionplan.bundles.signing import trusted
 from fusionplan.db import Snapshot, Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200, profile_of
 from fusionplan.planner.cures import WARNINGS, FusionplanWarning
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import bucket_key
+from fusionplan.planner.origin import Origin
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
@@ -177,3 +180,14 @@ def test_a_key_that_is_no_longer_trusted(bundle):
     assert distrust(private_key().public)
     with pytest.raises(fusionplan.BundleError, match="trust"):
         use(path)
+
+
+def test_no_line_of_the_models_code_is_in_a_bundle(records_of, tmp_path, private):
+    records = records_of()
+    (plan,) = records.plans
+    told = Origin("inference", "float32[64, 128]", {2: "secret.py:3: x + b"}).to_json()
+    with_lines = replace(records, plans=(replace(plan, payload=plan.payload | {"about": told}),))
+    write(tmp_path / "plans.bundle", Contents(with_lines), private)
+    (read,) = open_bundle(tmp_path / "plans.bundle", trusted()).records.plans
+    assert Origin.of(read.payload) == Origin("inference", "float32[64, 128]")
+    assert b"secret.py" not in (tmp_path / "plans.bundle").read_bytes()

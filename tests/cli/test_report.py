@@ -1,6 +1,7 @@
 """`planner report`: of a model, of a stored plan, as JSON, and its errors."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fusionplan.db import Store
@@ -48,7 +49,12 @@ def test_of_a_stored_plan(planner, quick, small, tmp_path):
         assert result.code == 0, result
         text = (tmp_path / "page.html").read_text()
         assert f"stored as {record.key[:12]}" in text
-        assert "make the report of the model" in text  # the store has no lines of source
+        assert "small.py:7: return torch.log(torch.relu(x + b) + 1)" in text
+    older = replace(record, payload={k: v for k, v in record.payload.items() if k != "about"})
+    with Store.open(tmp_path / "plans.db") as store:
+        store.save_plan(older)
+    assert planner("report", "small", "-o", "page.html").code == 0
+    assert "make the report of the model" in (tmp_path / "page.html").read_text()
     result = planner("report", small, "--target", "h200", "-o", "page.html")
     assert result.code == 0, result
     text = (tmp_path / "page.html").read_text()

@@ -21,6 +21,7 @@ from ...planner.costs.device import DeviceProfile, builtin, profile_of
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
 from ...planner.graph.varying import bucket_key
+from ...planner.origin import ABOUT, Origin
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
 from ...planner.versions import versions
@@ -57,7 +58,6 @@ from .effort import EFFORTS
 from .offline import plan_offline
 
 RUNNERS_UP, WITHIN = 3, 1.04
-ABOUT = "about"
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
@@ -149,7 +149,7 @@ class Session:
     compilers: int | None = None
     static: Collection[int] = ()
     site: TuneSite = field(default_factory=TuneSite)
-    about: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
     job: OfferedJob | None = None
     """The search as others share it."""
     wall: Wall | None = None
@@ -358,7 +358,7 @@ class Session:
             self.progress.note(f"the store keeps its plan for this graph: it is {exact.evidence}")
             return
         bucket = bucket_key(self.captured.graph)
-        record = plan_record(plan, profile.key, self.name, bucket, self.about)
+        record = plan_record(plan, profile.key, self.name, bucket, self.origin)
         if not self.store.save_plan(record):
             known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
             word = "better" if known is None else known.evidence
@@ -378,10 +378,10 @@ def plan_record(
     device_key: str,
     name: str,
     bucket: str | None = None,
-    about: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
 ) -> PlanRecord:
     """The plan as the store keeps it; one for each graph, device and versions. bucket: see
-    `varying`. about: what was tuned, for people."""
+    `varying`. origin: for people."""
     current = dict(plan.versions)
     identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
     return PlanRecord(
@@ -391,7 +391,7 @@ def plan_record(
         versions=current,
         name=name or plan.graph_key[:12],
         evidence=plan.evidence,
-        payload=plan.to_json() | ({ABOUT: dict(about)} if about else {}),
+        payload=plan.to_json() | ({ABOUT: origin.to_json()} if origin else {}),
         speedup=plan.speedup,
         bucket_key=bucket,
     )
