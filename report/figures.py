@@ -27,6 +27,16 @@ def figures(group: GroupExplanation) -> tuple[FigureRow, ...]:
     # A plan of an older model of the device was chosen by other figures.
     seconds += "" if planned in (seconds, "-") else f" ({planned} in the plan)"
 
+    def rates(amount: float, unit: str, scale: float) -> tuple[str, str | None]:
+        """The model's amount over its seconds, and over the measured ones."""
+        told = [
+            None if not s else f"{amount / s / scale:,.3g} {unit}"
+            for s in (cost.seconds, known.seconds)
+        ]
+        return told[0] or "-", told[1]
+
+    flops = cost.flops + cost.fma + cost.sfu
+
     def bytes_of(nbytes: int | None) -> str | None:
         return None if nbytes is None else size(nbytes)
 
@@ -48,4 +58,6 @@ def figures(group: GroupExplanation) -> tuple[FigureRow, ...]:
         FigureRow("launches", str(cost.launches)),
         FigureRow("bound by", cost.limit),
         FigureRow("time", seconds, None if known.seconds is None else duration(known.seconds)),
+        FigureRow("memory rate", *rates(cost.hbm_bytes, "TB/s", 1e12)),
+        FigureRow("arithmetic rate", *rates(flops, "Tops/s", 1e12)),
     )

@@ -17,6 +17,7 @@ from .draw import (
     Point,
     Roofline,
     history_plot,
+    kind,
     label,
     lanes_width,
     roofline,
@@ -24,9 +25,12 @@ from .draw import (
     search_plot,
 )
 from .figures import FigureRow, figures
+from .spent import Segment, Spent, spent, strip
 
 _DEAREST = 12
 """Borders that are listed for the whole graph."""
+_LONGEST = 10
+"""Kinds of steps that are listed as the longest."""
 _FAILURES = 30
 """Failures that are listed for a group, those of one reason once."""
 
@@ -208,7 +212,20 @@ class GraphPage:
         measured = self.graph.explanation.measured_s
         return self.graph.predicted_s if measured is None else measured
 
+    @cached_property
+    def longest_steps(self) -> tuple[Spent, ...]:
+        """Equal steps together, those that take most of the time first."""
+        return spent(self.graph.steps)[:_LONGEST]
+
+    @cached_property
+    def strip(self) -> tuple[Segment, ...]:
+        return strip(self.graph.steps)
+
     # --- a step ---
+
+    @staticmethod
+    def kind(step: StepReport) -> str:
+        return kind(step.lowering)
 
     @staticmethod
     def brief(seconds: float) -> str:

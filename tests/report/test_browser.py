@@ -98,6 +98,18 @@ def test_keys_and_the_roofline_choose_a_group(opened):
     assert shown(browser) == ["step-0-0"]
 
 
+def test_the_strip_and_the_longest_steps_choose_a_group(opened):
+    browser = opened("one.html")
+    first, second = browser.find_elements("css selector", ".strip rect")
+    widths = [float(each.get_attribute("width")) for each in (first, second)]
+    assert sum(widths) == pytest.approx(1000, abs=0.1)
+    second.click()
+    assert shown(browser) == ["step-0-1"]
+    assert second.get_attribute("aria-current") == "true"
+    browser.find_element("css selector", "a[data-open='step-0-0']").click()
+    assert shown(browser) == ["step-0-0"]
+
+
 def test_an_address_names_a_group(opened, browser, pages):
     opened("one.html")
     browser.get("about:blank")

@@ -112,7 +112,7 @@ def test_what_was_not_recorded_is_said(modelled, stored):
         "No comparison with eager or torch.compile is recorded.",
         "1 step of which the model knows no time is in none of them.",
         "No trials are recorded: nothing was searched on the device.",
-        "Not recorded in the store: make the report of the model's file to see its lines.",
+        "make the report of the model's file to see them.",
         "What lost, by the model",
         "No earlier run is known: the report was made without a store.",
         "no estimate",

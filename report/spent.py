@@ -1,0 +1,61 @@
+"""Where the time of a call goes: equal steps together, the longest first, and a strip of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .data import StepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Equal steps, such as those of a model's layers. step: the first of them. seconds, least_s: of
+    all together; share: of the seconds of all steps of the graph, from 0 to 1."""
+
+    step: StepReport
+    times: int
+    seconds: float
+    least_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A step in a strip whose width is 1. left, width: shares of it."""
+
+    step: StepReport
+    left: float
+    width: float
+
+
+def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
+    """What the model knows no time of is left out."""
+    total = sum(step.seconds or 0.0 for step in steps) or 1.0
+    found: dict[tuple[object, ...], Spent] = {}
+    for step in steps:
+        if step.seconds is None:
+            continue
+        key = step.search or step.operations, step.lowering, step.least.nbytes
+        known = found.get(key, Spent(step, 0, 0.0, 0.0, 0.0))
+        seconds = known.seconds + step.seconds
+        found[key] = replace(
+            known,
+            times=known.times + 1,
+            seconds=seconds,
+            least_s=known.least_s + step.least.seconds,
+            share=seconds / total,
+        )
+    return tuple(sorted(found.values(), key=lambda each: -each.seconds))
+
+
+def strip(steps: Sequence[StepReport]) -> tuple[Segment, ...]:
+    """All steps of known time in the order of execution, as wide as they are long."""
+    total = sum(step.seconds or 0.0 for step in steps) or 1.0
+    segments, left = [], 0.0
+    for step in steps:
+        if step.seconds:
+            width = step.seconds / total
+            segments.append(Segment(step, left, width))
+            left += width
+    return tuple(segments)

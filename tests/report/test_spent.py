@@ -1,0 +1,40 @@
+"""Where the time goes: equal steps stand together, and the strip is as wide as the call is long."""
+
+from dataclasses import replace
+
+import pytest
+from fusionplan.planner.costs.device import H200
+from fusionplan.report.collect import Subject, collect
+from fusionplan.report.spent import spent, strip
+from report_store import block, measured
+
+
+@pytest.fixture(scope="module")
+def steps():
+    graph = block()
+    (made,) = collect("block", [Subject("block", graph, measured(graph), "")], H200, None).graphs
+    return made.steps
+
+
+def test_equal_steps_stand_together(steps):
+    layers = [*steps[:2], *steps[:2], steps[2]]
+    first, second = spent(layers)
+    assert [each.times for each in (first, second)] == [2, 2]
+    assert first.seconds == pytest.approx(2 * steps[0].measured_s)
+    assert first.least_s == pytest.approx(2 * steps[0].least.seconds)
+    assert first.share + second.share == pytest.approx(1.0)
+    assert first.seconds >= second.seconds
+
+
+def test_steps_of_other_sizes_are_others(steps):
+    larger = replace(steps[0], least=replace(steps[0].least, nbytes=1))
+    assert [each.times for each in spent([steps[0], larger])] == [1, 1]
+
+
+def test_the_strip_is_in_the_order_of_execution(steps):
+    segments = strip(steps)
+    assert [s.step.place for s in segments] == [0, 1]  # of the third nobody knows a time
+    assert segments[0].left == 0.0
+    assert segments[1].left == pytest.approx(segments[0].width)
+    assert segments[1].left + segments[1].width == pytest.approx(1.0)
+    assert strip([]) == spent([]) == ()
