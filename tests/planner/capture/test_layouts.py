@@ -172,6 +172,36 @@ def test_one_pixel_at_a_time_is_a_product_in_our_kernel(compiled, stride, bias):
         assert live.runner.kernels_per_call
 
 
+@pytest.mark.parametrize("size", [4, (2, 4)])
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_a_convolution_of_patches_is_a_product(compiled, channels, size):
+    """The image may lie in planes or not, and end within a patch."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(channels, 32, size, size), nn.ReLU(), nn.Conv2d(32, 8, 2, 2), nn.SiLU()
+    model = nn.Sequential(*layers).to(DEVICE, torch.bfloat16)
+    x = torch.randn(2, channels, 17, 19, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            near(fast(given), model(given))
+    for graph in graphs(dispatcher):
+        assert not convolutions(graph)
+    assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
+
+
+def test_gradients_of_patches(compiled):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 4, 4), nn.SiLU()).to(DEVICE, torch.bfloat16)
+    x = torch.randn(2, 3, 18, 16, device=DEVICE, dtype=torch.bfloat16)
+    fast, _ = compiled(copy.deepcopy(model))
+    results = []
+    for run in (fast, model):
+        given = x.clone().requires_grad_()
+        run(given).float().square().sum().backward()
+        results.append(given.grad)
+    near(*results)
+
+
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("channels, side", [(1, 8), (32, 1)])
 def test_one_channel_or_one_pixel_lies_in_both_orders(compiled, channels, side, flat):
