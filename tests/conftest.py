@@ -30,10 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Dynamo times the guards of all that it compiles, for its log, and first empties the caches
-    of the processor: a third of what it takes to capture a small function."""
+    of the processor: a third of what it takes to capture a small function. Triton's interpreter
+    does much for nothing."""
     guards = sys.modules.get("torch._dynamo.guards")
     if hasattr(guards, "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
+    if "torch" in sys.modules:
+        from quick_interpreter import quicken
+
+        quicken()
 
 
 @pytest.fixture
