@@ -263,7 +263,7 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
 
 
 class Shelf(Protocol):
-    """Where plans are looked up: a store, or a bundle."""
+    """A store or a bundle in which plans are looked up."""
 
     def plan(
         self, graph_key: str, device_key: str, versions: dict[str, str]

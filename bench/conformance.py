@@ -45,10 +45,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceRecord:
-    """What became of one operation's samples in one dtype. counts: samples by `Status`.
-    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all
-    samples ran, for want of time or because the process broke. broken: its process is of no use
-    any more."""
+    """The results of one operation's samples in one dtype. counts: samples by `SampleStatus`.
+    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all samples ran,
+    for want of time or because the process broke. broken: its process is of no use any more."""
 
     name: str
     dtype: str

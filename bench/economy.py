@@ -72,7 +72,8 @@ class MeasuredSpace:
 
 @dataclass(frozen=True, slots=True)
 class SpaceRecording:
-    """What was measured, on which machine, planned for which device. made: when, and with what."""
+    """Measurements of a search space, with the machine and the device that was planned for. made:
+    when, and with what."""
 
     machine: str
     profile: DeviceProfile

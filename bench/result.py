@@ -79,7 +79,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the cost model expects of one call. hbm_bytes: None where a graph has no plan of ours.
+    """The cost model's figures of one call. hbm_bytes: None where a graph has no plan of ours.
     whole: whether every kernel is generated; of the others only their inputs and results count,
     each once."""
 
@@ -89,7 +89,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class CountedTraffic:
-    """What ncu counted over the kernels of one call, each begun with an empty cache: bytes read
+    """The counts of ncu over the kernels of one call, each begun with an empty cache: bytes read
     from and written to the memory, bytes through the L2 cache, seconds."""
 
     read_bytes: int
@@ -129,7 +129,7 @@ class MeasuredWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a call may take at most: seconds, and bytes besides its inputs. None: not asked."""
+    """The most that a call may take: seconds, and bytes besides its inputs. None: not asked."""
 
     reach_s: float | None = None
     peak_extra: int | None = None

@@ -36,7 +36,7 @@ class BenchError(FusionplanError):
 
 
 class Processes(Protocol):
-    """What runs in processes of its own; raises BenchError when one fails."""
+    """Runs parts of a benchmark in processes of their own. Raises BenchError when one fails."""
 
     def measure(self, workload: Workload) -> MeasuredWorkload | Missing: ...
 

@@ -42,7 +42,7 @@ class SampleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CallResults:
-    """What one way of running gave: outputs, gradients (None: there is none), and the inputs
+    """The results of one way of running: outputs, gradients (None: there is none), and the inputs
     afterwards, which the operation may have written to."""
 
     outputs: tuple[torch.Tensor, ...]

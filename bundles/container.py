@@ -37,7 +37,7 @@ _HEAD = len(MAGIC) + PUBLIC_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a bundle holds. signer: its public key, as `planner trust` shows it."""
+    """The content of a bundle. signer: its public key, as `planner trust` shows it."""
 
     document: dict[str, Any]
     blobs: Mapping[str, bytes]

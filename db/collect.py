@@ -11,8 +11,8 @@ from .payload import canonical, digest
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """Which plans and trials are to go: those that match all that is given. before: last saved
-    then; device_key: of that device; versions: made with one of these."""
+    """The plans and trials to delete: those that match all that is given. before: last saved then;
+    device_key: of that device; versions: made with one of these."""
 
     before: datetime | None = None
     device_key: str | None = None
@@ -21,7 +21,8 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How many rows went. Graphs and kernels go with the last plan or trial that names them."""
+    """The number of rows that were deleted. Graphs and kernels go with the last plan or trial that
+    names them."""
 
     plans: int
     trials: int

@@ -155,8 +155,8 @@ class TrialRow(Base):
 
 
 class ClaimRow(Base):
-    """Who is at a trial. key: a digest of the trial's identity; expires_at: seconds since 1970 by
-    the clock of the database."""
+    """A claim: a tune or a worker makes this trial now. key: a digest of the trial's identity;
+    expires_at: seconds since 1970 by the clock of the database."""
 
     __tablename__ = "claim"
 

@@ -137,7 +137,7 @@ class CalibrationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
-    """What a study came to, for one subject on one device."""
+    """The result of a study, for one subject on one device."""
 
     study: str
     level: Level
@@ -174,7 +174,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What came of each table's records."""
+    """The counts of a merge: what became of each table's records."""
 
     devices: Counts = field(default_factory=Counts)
     graphs: Counts = field(default_factory=Counts)

@@ -45,7 +45,7 @@ R = TypeVar(
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How a kind of record lies in its table."""
+    """The columns in which a kind of record lies in its table."""
 
     model: type[Base]
     key: str

@@ -16,7 +16,7 @@ ReductionLayout = Literal["held", "loop", "nested"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What decides the nests of a group: how its grid is tiled and how its reductions are walked.
+    """Decides the nests of a group: how its grid is tiled and how its reductions are walked.
 
     tiling    "natural" keeps an axis apart where some access needs it apart; "flat" merges all
               grid axes into one and recovers the parts by division.

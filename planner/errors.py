@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a group, a nest or a config is not possible. A value: refusing is normal work."""
+    """The reason why a group, a nest or a config is not possible. A value: refusing is normal
+    work."""
 
     rule: str
     reason: str

@@ -65,7 +65,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """What was refused, by which rule, and the step that failed."""
+    """A refused derivation: the rule, and the step that failed."""
 
     subject: str
     rule: str
@@ -74,8 +74,8 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class MaskedAxis:
-    """What masks leave of a looped axis: only where all conditions hold does a tile count; that
-    is `turns` of its `whole` tiles on average."""
+    """The part of a looped axis that masks keep: only where all conditions hold does a tile count;
+    that is `turns` of its `whole` tiles on average."""
 
     axis: str
     conditions: tuple[str, ...]
@@ -98,7 +98,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a measurement told of a group's config; None where it did not tell."""
+    """The measured figures of a group's config; None where the measurement did not give one."""
 
     seconds: float | None = None
     registers: int | None = None

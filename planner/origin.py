@@ -1,4 +1,4 @@
-"""Where a plan comes from, for people: it is stored beside the plan, and is no part of it."""
+"""The origin of a plan, for people: it is stored beside the plan, and is no part of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LONGEST = 240
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What was tuned. stage: of training, or inference. inputs: types and shapes of the call.
-    sources: the line of the user's code behind each node of the graph, as `file.py:12: code`. All
-    are text to be shown, and "" or empty where they are not known."""
+    """The model and the call that a plan was tuned for. stage: of training, or inference. inputs:
+    types and shapes of the call. sources: the line of the user's code behind each node of the
+    graph, as `file.py:12: code`. All are text to be shown, and "" or empty where they are not
+    known."""
 
     stage: str = ""
     inputs: str = ""

@@ -49,7 +49,7 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """How the model chose the groups of a graph. seconds: of its cover, where a group that spares
+    """The model's choice of the groups of a graph. seconds: of its cover, where a group that spares
     a large value counts for less; greedy_s: of the cover that the search began with; least_s: what
     no cover can beat, as far as that is known; proven: none is better. priced: groups that the
     model looked at; pieces: in which the graph was searched; cuts: places where a piece was too
@@ -107,7 +107,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """How a whole graph runs: its groups, and the figures that the choice rests on.
+    """A plan of how a whole graph runs: its groups, and the figures that the choice rests on.
 
     A node that is in no group runs as `aten`. A plan without groups runs the user's own eager code.
     """

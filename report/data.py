@@ -43,9 +43,10 @@ class ValueReport:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """Why a step and its neighbour `other` (its place) are not one kernel. refusal: the rule that
-    forbids it; else the model expects `together_s` of one kernel and `apart_s` of both. spared_s:
-    what one kernel would save at most: what it need not read again or write, and a launch."""
+    """The reason why a step and its neighbour `other` (its place) are not one kernel. refusal: the
+    rule that forbids it; else the model expects `together_s` of one kernel and `apart_s` of both.
+    spared_s: what one kernel would save at most: what it need not read again or write, and a
+    launch."""
 
     other: int
     through: tuple[str, ...]
@@ -108,7 +109,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What a group could run by instead. measured: else the seconds are the model's."""
+    """Another lowering by which a group could run. measured: else the seconds are the model's."""
 
     candidate: str
     seconds: float

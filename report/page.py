@@ -21,7 +21,7 @@ LIMIT = 3_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page has room for, for all groups."""
+    """The amount of detail for which a page has room, for all groups."""
 
     kernels: bool = True
     operations: bool = True

@@ -1,4 +1,4 @@
-"""Where the time of a call goes: equal steps together, the longest first, and a strip of all."""
+"""The time of a call by steps: equal steps together, the longest first, and a strip of all."""
 
 from __future__ import annotations
 

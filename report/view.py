@@ -62,7 +62,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """What equal groups share: kernels and search. group: the first of them; count: of them."""
+    """Equal groups, which share kernels and search. group: the first of them; count: of them."""
 
     name: str
     group: GroupExplanation

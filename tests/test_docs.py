@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import fusionplan
@@ -93,13 +94,37 @@ def test_messages_list_every_rule_warning_and_exception():
 # Docstrings
 
 
+ASKING = re.compile(r"(What|How|Which|Whether|Why|Who|Where)\b")
+
+
 def test_a_module_is_named_by_its_first_line():
     """A noun or a verb says what a module is; "What", "How" and "Which" are questions."""
-    asking = re.compile(r"(What|How|Which|Whether|Why|Who|Where)\b")
     first = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in sources()}
-    asked = [path for path, text in first.items() if asking.match(text)]
+    asked = [path for path, text in first.items() if ASKING.match(text)]
     assert len(first) > 300
     assert [str(path.relative_to(ROOT)) for path in asked] == []
+
+
+def test_a_class_is_named_by_its_first_line():
+    classes = [
+        node
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert len(classes) > 400
+    assert [c.name for c in classes if ASKING.match(ast.get_docstring(c) or "")] == []
+
+
+def test_a_class_has_a_name_of_its_own():
+    """One name, one thing: the name tells the file."""
+    count = Counter(
+        node.name
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, times in count.items() if times > 1] == []
 
 
 # The site

@@ -24,8 +24,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an input is after the graph. place: the input's, among the inputs. value: an operation
-    on it in place, or where `is_copied` what is to be copied into it at the end."""
+    """The new value of an input that the graph writes to. place: the input's, among the inputs.
+    value: an operation on it in place, or where `is_copied` what is to be copied into it at the
+    end."""
 
     place: int
     value: fx.Node

@@ -13,7 +13,7 @@ from .triton import TritonPrinter
 
 
 class InterpreterPrinter(TritonPrinter):
-    """What the interpreter must have otherwise:
+    """Prints a program for Triton's interpreter. It differs from the printer for GPUs:
 
     - It launches nothing before the last kernel ends.
     - It reduces several values at once one element after the other: each sum goes alone.

@@ -14,11 +14,11 @@ from .matrix import vendor_s, vendor_work
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What the device cannot go below, by the model: every input that is needed as a whole is read
-    once and every result written once at the device's bandwidth (bytes_s), all matrix products and
-    convolutions at the vendor's rate (products_s; by the model some products that fill the device
-    evenly are faster, and count as that), one launch. seconds: the longer of the two, and
-    the launch."""
+    """The bound that the device cannot go below, by the model: every input that is needed as a
+    whole is read once and every result written once at the device's bandwidth (bytes_s), all matrix
+    products and convolutions at the vendor's rate (products_s; by the model some products that fill
+    the device evenly are faster, and count as that), one launch. seconds: the longer of the two,
+    and the launch."""
 
     nbytes: int
     flops: float

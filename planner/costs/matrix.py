@@ -223,8 +223,9 @@ _NORM = (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What hides latency. programs: blocks of work; resident: those on an SM; warps: of all of
-    them; waves: blocks over what the device holds at once; turns: of one program's loops."""
+    """The work beside which latency is hidden. programs: blocks of work; resident: those on an SM;
+    warps: of all of them; waves: blocks over what the device holds at once; turns: of one program's
+    loops."""
 
     programs: int
     resident: int

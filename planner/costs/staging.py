@@ -18,8 +18,8 @@ from .tile_cache import once
 
 @dataclass(frozen=True, slots=True)
 class StagingNeeds:
-    """How a kernel is run. described: it stores by descriptors where it can. walks: by a persistent
-    grid. subtiles: the parts of its epilogue."""
+    """The decisions of a config on which shared memory depends. described: it stores by descriptors
+    where it can. walks: by a persistent grid. subtiles: the parts of its epilogue."""
 
     num_warps: int
     described: bool = False

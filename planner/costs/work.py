@@ -75,7 +75,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one launch does. Only the sizes of a device count here, none of its rates.
+    """The work of one launch. Only the sizes of a device count here, none of its rates.
 
     programs: blocks of work; started: programs that are started for them (fewer in a persistent
     grid); resident: those an SM holds; waves: blocks over what the device holds at once; busy: the

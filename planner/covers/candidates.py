@@ -36,7 +36,7 @@ class CandidateGroup:
 
 
 class Ground(Keeping):
-    """What candidates of a graph are measured by."""
+    """The graph, its dependences and its device, by which candidates are judged."""
 
     def __init__(self, graph: Graph, device: DeviceProfile) -> None:
         super().__init__()

@@ -12,8 +12,7 @@ Changed = tuple[int, int]
 
 
 class Nearby:
-    """What is near a cover; of groups that it shares with the last one that was asked about it is
-    known."""
+    """The covers near a cover. What is known of groups is kept from one cover to the next."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground

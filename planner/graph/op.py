@@ -124,7 +124,7 @@ class Op(Enum):
 
 
 class Accuracy(Enum):
-    """How exactly an operation is computed, the most exact first."""
+    """The accuracy to which an operation is computed, the most exact first."""
 
     __hash__ = object.__hash__
 

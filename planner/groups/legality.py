@@ -23,7 +23,7 @@ MOST_BUFFERS = 40
 
 
 class Dependences(Keeping):
-    """Who reads whom among the nodes that do work, through views and constants."""
+    """The readers of each node that does work, through views and constants."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def program_of(built: Built) -> Program | None:
 
 
 class SubgraphRunner(Protocol):
-    """What runs one of the graphs that stand for a group."""
+    """Runs one of the graphs that stand for a group."""
 
     boxed: Boxed
     kernels_per_call: int

@@ -19,7 +19,7 @@ they mostly combine a few parts."""
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a kernel reads or writes: kind "in", "out" (of the whole group) or "tmp"."""
+    """A buffer that a kernel reads or writes: kind "in", "out" (of the whole group) or "tmp"."""
 
     kind: str
     index: int

@@ -36,8 +36,8 @@ from .tiling import tile_axes
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """What was derived for the looped axes, and by origin the folds that need a pass of their
-    own, with the step that failed."""
+    """The proofs for the looped axes, and by origin the folds that need a pass of their own, with
+    the step that failed."""
 
     proofs: tuple[Proof, ...] = ()
     refusals: Mapping[str, Refusal] = field(default_factory=dict)

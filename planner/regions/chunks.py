@@ -56,8 +56,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class ChunkInput:
-    """What the body takes: the group's input `index`; or start, step of a counting (`iota`); or the
-    sum so far of the result `index`. cuts: the dimensions of which a chunk takes a part."""
+    """An input of the body: the group's input `index`; or start, step of a counting (`iota`); or
+    the sum so far of the result `index`. cuts: the dimensions of which a chunk takes a part."""
 
     kind: Literal["input", "iota", "sum"]
     type: TensorType

@@ -22,13 +22,12 @@ from ..graph.dtypes import FLOATS, NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, Symbol, TensorType
 from ..graph.op import Op
 from ..graph.ops import Cast, Pointwise, bound, is_convolution, is_input, row
+from ..groups.group import Groups
 from ..groups.legality import Dependences
 from ..trace.aten_calls import Builder
 from ..vendor.convolution import WHOLE
 from ..vendor.operands import Other
 from .chunks import ChunkInput, ChunkOutput, Walk
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 def around_convolutions(graph: Graph, groups: Groups) -> Iterator[tuple[int, ...]]:

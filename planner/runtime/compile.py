@@ -62,7 +62,7 @@ class CompileFailed(FusionplanError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to compile for; the default is Hopper (H100, H200)."""
+    """The architecture to compile for; the default is Hopper (H100, H200)."""
 
     backend: str = "cuda"
     capability: int = 90

@@ -49,8 +49,8 @@ Runner = Executor | GraphedExecutor
 
 
 class Unreadable(str):
-    """Why there is no plan, where it is no matter of the graph: told once, not for each graph.
-    told: whoever made this has done so."""
+    """The reason why there is no plan, where the graph does not matter: told once, not for each
+    graph. told: whoever made this has done so."""
 
     told: bool
 
@@ -74,8 +74,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where plans come from. find: the stored plan, or why there is none. tune, model: make one;
-    None where that is not to be had. device_key: how a device is named in a plan."""
+    """The functions that plans come from. find: the stored plan, or why there is none. tune, model:
+    make one; None where that is not to be had. device_key: how a device is named in a plan."""
 
     find: Callable[[Captured], Plan | str]
     tune: Callable[[Captured, Given], Plan] | None = None
@@ -85,7 +85,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What runs for one graph. `why`: for a fall-back, the reason."""
+    """The function that runs one graph. `why`: for a fall-back, the reason."""
 
     plan: Plan
     runner: Runner | None = None

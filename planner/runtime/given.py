@@ -15,10 +15,10 @@ from ..capture.capture import Stage, hint
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a graph is compiled with. fakes: its inputs as AOTAutograd has them. real: those of
-    the call that led to it, where they are at hand; of a backward graph they never are. eager:
-    runs the user's code behind the graph on such tensors. results: of a forward graph, how many
-    outputs are the user's; the others are saved for its backward graph."""
+    """The inputs with which a graph is compiled. fakes: its inputs as AOTAutograd has them. real:
+    those of the call that led to it, where they are at hand; of a backward graph they never are.
+    eager: runs the user's code behind the graph on such tensors. results: of a forward graph, how
+    many outputs are the user's; the others are saved for its backward graph."""
 
     fakes: Sequence[Any]
     stage: Stage

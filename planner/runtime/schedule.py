@@ -18,7 +18,7 @@ from ..graph.graph import INPUT
 
 @dataclass(frozen=True, slots=True)
 class ScheduledUnit:
-    """What runs in one go: a group (`group` is its index in the plan) or one node by ATen
+    """A unit that runs in one go: a group (`group` is its index in the plan) or one node by ATen
     (`group` is None). inputs, outputs: node ids."""
 
     group: int | None

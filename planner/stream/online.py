@@ -33,8 +33,8 @@ from .welford import follow_mean
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How a fold that is under way follows the extrema it was computed with:
-    H(t, x, x') = t * base ** sum(c * (x' - x)) over `exponent`.
+    """Brings a fold that is under way up to new values of the extrema it was computed with: H(t, x,
+    x') = t * base ** sum(c * (x' - x)) over `exponent`.
 
     exponent: (coefficient c, id of the extremum x in `Derived.values`); c is negative for a
     maximum and positive for a minimum, so that H never grows and is 0 where x was infinite."""
@@ -45,7 +45,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was derived for the fold of node `fold`: the rule, and the statement it gives."""
+    """The derivation for the fold of node `fold`: the rule, and the statement it gives."""
 
     fold: str
     rule: str

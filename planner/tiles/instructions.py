@@ -32,7 +32,7 @@ Hint = Literal["", "first", "last"]
 
 
 class TilePlace(Enum):
-    """Where a loaded tile is kept for those that read it."""
+    """The memory in which a loaded tile is kept for those that read it."""
 
     REGISTERS = "registers"
     SHARED = "shared"
@@ -42,7 +42,7 @@ class TilePlace(Enum):
 
 
 class MmaUnit(Enum):
-    """What multiplies the tiles of an mma."""
+    """The hardware that multiplies the tiles of an mma."""
 
     WARPGROUP = "warpgroup"
     """Tensor cores, four warps at once, straight from shared memory."""
@@ -278,7 +278,7 @@ def loads_of(each: Instruction | LaunchNext | Prefetch | Wait) -> tuple[TileLoad
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How tiles are given to programs."""
+    """The distribution of tiles over programs."""
 
     tiles: int
     """Blocks of work."""

@@ -25,8 +25,8 @@ too long for Python's own."""
 
 
 class Reader(Protocol):
-    """What reads the nodes of a group, as `trace.Tracer` does. in_order: views that do not walk
-    along their source in its own order are refused."""
+    """Reads the nodes of a group, as `trace.Tracer` does. in_order: views that do not walk along
+    their source in its own order are refused."""
 
     group: Graph
     space: FactorSpace

@@ -25,8 +25,9 @@ _LEAST_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class StridedCalls:
-    """How a product of these sizes is done. whole: elements in 16 bytes; calls: every so many rows
-    are one call; body: columns of each; ends: columns on each side that are done apart."""
+    """The calls that compute a product of these sizes. whole: elements in 16 bytes; calls: every
+    so many rows are one call; body: columns of each; ends: columns on each side that are done
+    apart."""
 
     columns: int
     whole: int

@@ -47,8 +47,8 @@ class RunnablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """What all plans of a graph share. ring: holds copies of `inputs`, of which those that change
-    from call to call are different tensors in each turn."""
+    """The graph, the inputs and the site that all plans of a graph share. ring: holds copies of
+    `inputs`, of which those that change from call to call are different tensors in each turn."""
 
     captured: Captured
     inputs: Sequence[Any]

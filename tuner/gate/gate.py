@@ -93,7 +93,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why it is not right: output, data set and element."""
+    """The reason why a plan is not right: output, data set and element."""
 
     reason: str
 

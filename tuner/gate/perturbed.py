@@ -36,10 +36,10 @@ _SUMMING = ("sum", "prod")
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How operations err. narrow: each result is rounded to its own type, else to float32 where
-    it has 16 bits: kernels may hold it so. times: more than rounding does. extreme: each error is
-    as large as it may be, one way or the other. sign: -1 for the same errors the other way round.
-    Equal seeds give equal errors."""
+    """The errors that are put on the results of operations. narrow: each result is rounded to its
+    own type, else to float32 where it has 16 bits: kernels may hold it so. times: more than
+    rounding does. extreme: each error is as large as it may be, one way or the other. sign: -1 for
+    the same errors the other way round. Equal seeds give equal errors."""
 
     narrow: bool
     seed: int = 1

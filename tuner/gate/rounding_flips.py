@@ -37,8 +37,8 @@ _EXTREMES = ("max", "min")
 
 @dataclass(slots=True)
 class Doubt:
-    """What may be of one output of a graph, for given inputs. known: what two evaluations with
-    errors gave. expected: `check.expected`, for the floats that decide."""
+    """The values that one output of a graph may have, for given inputs. known: what two evaluations
+    with errors gave. expected: `check.expected`, for the floats that decide."""
 
     graph: Graph
     output: int

@@ -49,8 +49,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How a contestant's time compares with the fastest's: the median of the ratios by round, and
-    the ends of its interval."""
+    """A contestant's time beside the fastest's: the median of the ratios by round, and the ends of
+    its interval."""
 
     median: float
     low: float
@@ -84,7 +84,8 @@ def _behind(name: str, laps: Mapping[str, Sequence[float]]) -> Behind:
 
 @dataclass(slots=True)
 class Ring:
-    """Where contestants meet. stopwatch: of the device. rules: see `Rules`."""
+    """The device and the rules by which contestants meet. stopwatch: of the device. rules: see
+    `Rules`."""
 
     stopwatch: Stopwatch
     turns: RotatingInputs

@@ -22,7 +22,7 @@ kernels are compiled by then."""
 
 @dataclass(slots=True)
 class Wall:
-    """What is left of a tune's time. Whoever needs some asks what is left then, so that what one
+    """The remaining time of a tune. Whoever needs some asks what is left then, so that what one
     takes is missing for those who come later, and what it leaves is theirs."""
 
     seconds: float

@@ -205,10 +205,10 @@ def predicted_s(sample: Sample, profile: DeviceProfile) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FamilyAccuracy:
-    """How well the model knows one family. spearman: rank correlation over all its trials; within:
-    the mean of those of each group, by trials. regret, mean_regret: median and mean of how much
-    slower than the best tried the model's choice is; recall: groups whose best is among the five
-    that the model likes best (both of groups with LEAST trials; None without one). mape: mean
+    """The accuracy of the model in one family. spearman: rank correlation over all its trials;
+    within: the mean of those of each group, by trials. regret, mean_regret: median and mean of how
+    much slower than the best tried the model's choice is; recall: groups whose best is among the
+    five that the model likes best (both of groups with LEAST trials; None without one). mape: mean
     absolute error. registers: kernels within 15% or 8 of the compiler's, by the model alone;
     learned: the same with the kernels of the group before known, one at a time."""
 
@@ -296,9 +296,10 @@ def _close(sample: Sample, predicted: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """What never should have been tried. spilled: kernels that spill over 512 bytes a thread;
-    foreseen: those of them of which the model said so. slow: kernels over twice as slow as the best
-    of their group; foreseen_slow: those that the model put over twice its own best too."""
+    """The counts of configs that never should have been tried. spilled: kernels that spill over 512
+    bytes a thread; foreseen: those of them of which the model said so. slow: kernels over twice as
+    slow as the best of their group; foreseen_slow: those that the model put over twice its own best
+    too."""
 
     spilled: int
     foreseen: int

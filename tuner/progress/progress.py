@@ -29,8 +29,8 @@ class TrialDone:
 
 
 class Progress(Protocol):
-    """What receives the progress of a tune. Its methods are called from the thread that tunes. They
-    must not raise, and should be quick."""
+    """Receives the progress of a tune. Its methods are called from the thread that tunes. They must
+    not raise, and should be quick."""
 
     def phase(self, name: str, text: str) -> None:
         """A new phase of the work has begun: "model", "peers", "search", "verify", "store". `text`

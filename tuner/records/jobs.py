@@ -21,7 +21,7 @@ from .ledger import graph_record
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How far a graph is to be searched. trials, each: see `Allowance`; seed: of the tune."""
+    """The limits of the search of a graph. trials, each: see `Allowance`; seed: of the tune."""
 
     trials: int
     each: int

@@ -56,7 +56,7 @@ LEARNED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TrialBudget:
-    """How many trials a group gets: before any gets more, at least, and in all."""
+    """The number of trials of a group: before any gets more, at least, and in all."""
 
     first: int = 1
     least: int = 4

@@ -16,8 +16,8 @@ WITHIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class SharedSearch:
-    """What every group's search shares. settles: finalists are timed against each other, which
-    a worker leaves to the tune whose search it shares."""
+    """The lab, the records and the progress that every group's search shares. settles: finalists
+    are timed against each other, which a worker leaves to the tune whose search it shares."""
 
     lab: Lab
     ledger: Ledger

@@ -180,7 +180,7 @@ def measured_s(groups: Groups, tasks: Tasks, findings: Findings) -> float | None
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a plan is for."""
+    """The graph, device and versions that a plan is for."""
 
     graph_key: str
     device: str

@@ -15,8 +15,8 @@ DEFAULT_TARGET = "h200"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the model runs, and for which device it is planned. measured: the plan's figures
-    come from that device; else from the cost model."""
+    """The device on which the model runs, and the one for which it is planned. measured: the plan's
+    figures come from that device; else from the cost model."""
 
     device: torch.device
     profile: DeviceProfile

@@ -117,8 +117,8 @@ def tune_captured(
 
 @dataclass(frozen=True, slots=True)
 class TuneSite:
-    """Where it happens; a test brings its own. lab: opens the place for candidates by the name
-    of its device; stopwatch: times what runs in this process."""
+    """The devices and clocks of a tune; a test brings its own. lab: opens the place for candidates
+    by the name of its device; stopwatch: times what runs in this process."""
 
     lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
     stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
@@ -127,7 +127,7 @@ class TuneSite:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What the search leaves: the plans that go into the contest, and all that it liked."""
+    """The results of the search: the plans that go into the contest, and all that it liked."""
 
     identity: Identity
     finalists: Finalists

@@ -77,7 +77,7 @@ class Duel:
 
 
 class Pending(Protocol):
-    """What `Lab.compile` gives: done at some time, then with a result."""
+    """A compilation under way, from `Lab.compile`: done at some time, then with a result."""
 
     def done(self) -> bool: ...
     def result(self) -> ProgramResources | Failure: ...
