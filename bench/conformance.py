@@ -46,8 +46,9 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class ConformanceRecord:
     """The results of one operation's samples in one dtype. counts: samples by `SampleStatus`.
-    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all samples ran,
-    for want of time or because the process broke. broken: its process is of no use any more."""
+    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all
+    samples ran, for want of time or because the process broke. broken: its process is of no use
+    any more."""
 
     name: str
     dtype: str
