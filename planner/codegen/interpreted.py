@@ -87,6 +87,7 @@ fast_log = _elementwise(np.log)
 fast_logf = _elementwise(np.log)
 fast_sigmoid = _elementwise(lambda x: 1 / (1 + np.exp(-x)))
 fast_tanh = _elementwise(np.tanh)
+logistic = _elementwise(lambda x: 1 / (1 + np.exp2(x)))
 
 
 def rounded(x: Any) -> Any:

@@ -20,6 +20,7 @@ STAND_INS = (
     "fmax",
     "fmin",
     "invert",
+    "logistic",
     "max_nan",
     "min_nan",
     "negative",
@@ -112,6 +113,26 @@ def fast_tanh(x):
     return tl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )
+''',
+    "logistic": '''
+@triton.jit
+def logistic(x):
+    """1 / (1 + 2**x) by the special function unit alone; what is below 2**-126 becomes 0."""
+    y = 1.0 + libdevice.exp2(x)
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
+    )
+''',
+    "erf_exponent": '''
+@triton.jit
+def erf_exponent(x):
+    """The logarithm, to the base 2, of (1 - erf(x)) / (1 + erf(x)): an odd function, by a
+    polynomial. 1 + erf(x) = 2 / (1 + 2**it) is good to 2**-10 of itself, or to 2**-24."""
+    u = x * x
+    p = tl.fma(u, -0.000111914245, 0.00761043512)
+    p = tl.fma(p, u, -0.308032806)
+    p = tl.fma(p, u, -3.25016696)
+    return p * x
 ''',
     "quick_log": '''
 @triton.jit

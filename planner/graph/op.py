@@ -65,7 +65,9 @@ class Op(Enum):
     RECIPROCAL = "reciprocal"
     SIGMOID = "sigmoid"
     TANH = "tanh"
+    TANH_PLUS_ONE = "tanh_plus_one"
     ERF = "erf"
+    ERF_PLUS_ONE = "erf_plus_one"
     ERFC = "erfc"
     ERFCX = "erfcx"
     ERFINV = "erfinv"
@@ -150,6 +152,9 @@ class Accuracy(Enum):
     """As QUICK where it is no matter that what is below 2**-126 becomes 0."""
 
 
+PLUS_ONE = {Op.TANH: Op.TANH_PLUS_ONE, Op.ERF: Op.ERF_PLUS_ONE}
+"""By function the one that is it and 1, which does not cancel where it is near -1."""
+
 PREDICATES = frozenset(
     {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.EXCEEDS, Op.ISNAN, Op.ISINF, Op.SIGNBIT}
     | {Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR, Op.LOGICAL_NOT}
@@ -175,7 +180,9 @@ RISING = frozenset(
         Op.EXPM1,
         Op.SIGMOID,
         Op.TANH,
+        Op.TANH_PLUS_ONE,
         Op.ERF,
+        Op.ERF_PLUS_ONE,
         Op.RELU,
         Op.FLOOR,
         Op.CEIL,
@@ -195,6 +202,7 @@ RISING_FROM_0 = frozenset({Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SQRT})
 
 NEVER_NEGATIVE = frozenset(
     {Op.RELU, Op.ABS, Op.SIGMOID, Op.SQRT, Op.POW_HALF, Op.SQUARE, *EXPONENTIALS}
+    | {Op.TANH_PLUS_ONE, Op.ERF_PLUS_ONE}
 )
 """At least 0, or NaN, whatever the operand is."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..graph.dtypes import NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, refs
-from ..graph.op import EXPONENTIALS, Accuracy, Op
+from ..graph.op import EXPONENTIALS, PLUS_ONE, Accuracy, Op
 from ..graph.ops import (
     MAX,
     SUM,
@@ -27,6 +27,7 @@ from ..graph.ops import (
 )
 from ..graph.sizes import nominal, reciprocal
 from ..graph.texts import has, settled, widens
+from ..values.values import Compute, Value
 from .precision import dtype_of
 
 _MANY = 4096
@@ -77,6 +78,22 @@ class Forms:
             return form.at(Accuracy.FLUSHING)
         if node.id in self._normalizing:
             return Form(Op.MUL, operands, inverts=True)
+        return form
+
+    def plus_one(self, node: Node, form: Form, values: Sequence[Value]) -> Form:
+        """The form of a sum of 1 and a quick function as one function, where there is one."""
+        number = [a for _, a in form.operands if isinstance(a, (int, float)) and a == 1]
+        read = [a for _, a in form.operands if isinstance(a, Ref)]
+        if form.op is not Op.ADD or len(number) != 1 or len(read) != 1 or len(form.operands) != 2:
+            return form
+        kind = values[read[0].node].kind
+        if not isinstance(kind, Compute) or kind.accuracy is not Accuracy.QUICK:
+            return form
+        op = PLUS_ONE.get(kind.op, Op.ADD)
+        if has(op, Accuracy.QUICK):
+            return Form(op, kind.operands, Accuracy.QUICK)
+        if has(op, Accuracy.RELAXED) and _is_factor_of_bfloat16(self._group, node):
+            return Form(op, kind.operands, Accuracy.RELAXED)
         return form
 
     def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
@@ -280,6 +297,16 @@ def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
     users = [group.nodes[u] for u in group.users(node.id)]
     casts = (isinstance(row(u), Cast) and dtype_of(u) == "bfloat16" for u in users)
     return bool(users) and node.id not in group.outputs and all(casts)
+
+
+def _is_factor_of_bfloat16(group: Graph, node: Node) -> bool:
+    """The same, perhaps after products with other values: of these, too, it shows in no more."""
+    if _is_rounded_to_bfloat16(group, node):
+        return True
+    users = [group.nodes[u] for u in group.users(node.id)]
+    if not users or node.id in group.outputs:
+        return False
+    return all(op_of(u) is Op.MUL and _is_factor_of_bfloat16(group, u) for u in users)
 
 
 def _quick(form: Form) -> Form:
