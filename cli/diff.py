@@ -10,7 +10,7 @@ import typer
 
 from ..db import Store
 from ..planner.plan import GroupPlan, Plan
-from . import render, stored
+from . import dated, render
 from .options import JsonOption, StoreOption
 from .render import ShownPlan
 
@@ -34,7 +34,9 @@ def diff(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="A plan: its name, its file, or the first characters of its key."
+            metavar="A",
+            help="A plan: its name, its file, or the first characters of its key. NAME@2026-11-20: "
+            "the plan as it was on that day.",
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The plan to compare it with.")],
@@ -49,7 +51,8 @@ def diff(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two plans: what they are for, which groups changed, and the time of each group.
+    """Compare two plans, of one store or of two, or one plan on two dates: what they are for, which
+    groups changed, and the time of each group.
 
     Groups are matched by their operations if both plans are for the same graph, else by their
     kernels.
@@ -73,7 +76,7 @@ def diff(
 
 def _find(store: str | None, wanted: str) -> ShownPlan:
     with Store.open(store, create=False, read_only=True) as opened:
-        return stored.find(opened, wanted)
+        return dated.find(opened, wanted)
 
 
 def about(a: ShownPlan, b: ShownPlan) -> dict[str, tuple[str, str]]:

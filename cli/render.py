@@ -209,7 +209,7 @@ def candidate(data: Mapping[str, Any]) -> str:
         shown = ", ".join(f"{lowerings.count(x)} {x}" for x in dict.fromkeys(lowerings))
         return f"groups: {shown or 'none'}" + ", as a graph" * bool(data.get("cudagraph"))
     if "blocks" not in data:
-        return pairs({k: v for k, v in data.items() if v})
+        return " ".join(str(value) for value in data.values() if value)
     split, eviction = data.get("split", 1), data.get("eviction", "none")
     parts = [f"{axis}={size}" for axis, size in data["blocks"]]
     parts += [f"{short}={data[name]}" for short, name in _NUMBERS.items() if name in data]

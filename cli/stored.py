@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any
 
 from ..db import PlanNotFound, PlanRecord, Store, StoreCorrupt
 from ..planner.graph import graph as graphs
@@ -73,9 +75,18 @@ _INPUTS = 3
 def graph_of(store: Store, key: str) -> Graph | None:
     """The graph, where the store has it in a form that can be read."""
     record = store.graph(key)
-    if record is None:
-        return None
+    return None if record is None else _graph(record.payload)
+
+
+def graph_of_kernel(store: Store, key: str) -> Graph | None:
+    """The graph of a group by its kernel's key, where the store has it."""
+    record = store.kernel(key)
+    payload = None if record is None else record.payload.get("graph")
+    return _graph(payload) if isinstance(payload, dict) else None
+
+
+def _graph(payload: Mapping[str, Any]) -> Graph | None:
     try:
-        return graphs.from_json(record.payload)
+        return graphs.from_json(payload)
     except (KeyError, TypeError, ValueError, IndexError):
         return None

@@ -17,8 +17,9 @@ from ..terminal import escaped
 _GAP = 2
 """Columns of the terminal between two columns of a table."""
 
-_LEAST = 14
-"""Columns of the terminal that a wide column has at least."""
+_LEAST, _WORD = 14, 40
+"""Columns of the terminal that a wide column has at least, and those of the longest word for which
+it is made wider."""
 
 
 @dataclass(slots=True)
@@ -47,10 +48,19 @@ class Table:
             for place, name in enumerate(self.columns)
         }
 
+    def least_widths(self) -> dict[str, int]:
+        """Of each column, what it needs so that no word of it is broken."""
+        least = self.widths()
+        for place, name in enumerate(self.columns):
+            if name in self.wide:
+                words = [word for row in self.rows for word in row[place].split()]
+                longest = min(_WORD, max(map(cell_len, words), default=0))
+                least[name] = min(least[name], max(_LEAST, longest))
+        return least
+
     def least_width(self, left_out: Sequence[str] = ()) -> int:
         """Columns of the terminal that it takes without those columns of its own."""
-        shown = {name: w for name, w in self.widths().items() if name not in left_out}
-        least = [min(w, _LEAST) if name in self.wide else w for name, w in shown.items()]
+        least = [w for name, w in self.least_widths().items() if name not in left_out]
         return sum(least) + _GAP * len(least)
 
     def left_out(self, width: int) -> Sequence[str] | None:
@@ -79,7 +89,7 @@ class Table:
         made = RichTable(
             box=SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), header_style="bold"
         )
-        widths = self.widths()
+        least = self.least_widths()
         for name in shown:
             wraps = name in self.wide
             made.add_column(
@@ -87,7 +97,7 @@ class Table:
                 justify="right" if name in self.right else "left",
                 overflow="fold",
                 no_wrap=not wraps,
-                min_width=min(_LEAST, widths[name]) if wraps else None,
+                min_width=least[name] if wraps else None,
             )
         places = [self.columns.index(name) for name in shown]
         for row in self.rows:

@@ -2,15 +2,21 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
-from fusionplan.cli import why_miss
+from fusionplan.cli import stored, why_miss
 from fusionplan.db import Store
+from fusionplan.planner.config import Config
 from fusionplan.planner.plan import Contest, Contestant, Plan
+from fusionplan.tuner.records.ledger import Ledger
+from fusionplan.tuner.trial.outcome import Candidate, Wrong
+from fusionplan.tuner.workers.lab import Group
 
 NET = """\
 import torch
@@ -185,6 +191,37 @@ def test_diff_of_two_stores(planner, filled, tmp_path):
     assert document(planner, "diff", "chain", "chain")["differences"] == {}
 
 
+def test_diff_of_two_dates(planner, filled):
+    """As tunes of three days leave it behind: the same graph by other configs."""
+    record = filled.find_plan("chain")
+    plan = Plan.from_json(record.payload)
+    (group,) = plan.groups
+    ledger = Ledger(filled, plan.device, record.versions, plan.graph_key)
+    for day, warps, seconds in ((1, 2, 9e-6), (2, 8, 7e-6), (2, 16, 8e-6)):
+        config = replace(group.config, num_warps=warps)
+        older = replace(plan, groups=(replace(group, config=config),), measured=seconds)
+        ledger.add_plan(older, "chain")
+        (trial,) = filled.trials(level="partition", newest_first=True, limit=1)
+        _set(filled, "trial", "created_at", "id", trial.id, f"2025-03-0{day} 12:00:00.000000")
+    _set(filled, "plan", "updated_at", "key", record.key, "2025-04-01 12:00:00.000000")
+    data = document(planner, "diff", "chain@2025-03-01", "chain@2025-03-02")
+    assert data["measured_s"] == [9e-6, 7e-6]  # of the second day the fastest
+    (change,) = data["groups"]
+    assert "warps=2" in change["what"].split(", now ")[0]
+    assert "warps=8" in change["what"].split(", now ")[1]
+    assert document(planner, "diff", "chain@2025-03-02T11:00", "chain")["measured_s"][0] == 9e-6
+    today = document(planner, "diff", "chain@2999-01-01", "chain")
+    assert (today["differences"], [g["what"] for g in today["groups"]]) == ({}, ["same"])
+    assert "2025-03-01" in planner("diff", "chain@2024-01-01", "chain").err
+    assert planner("diff", "chain@2024-01-01", "chain").code == 5
+    assert "'yesterday' is no date" in planner("diff", "chain@yesterday", "chain").err
+
+
+def _set(store, table, column, name, key, value):
+    with closing(sqlite3.connect(store.location)) as database, database:
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE {name} = ?", (value, key))
+
+
 # repro
 
 
@@ -229,6 +266,41 @@ def test_repro_runs_in_the_interpreter_what_that_has_no_code_for(planner, quick,
         check=False,
     )
     assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
+
+
+@pytest.mark.process
+def test_repro_of_a_wrong_trial(planner, filled, tmp_path):
+    """Whatever the search said of it: its reason is a comment, and the script judges anew."""
+    record = filled.find_plan("chain")
+    graph = stored.graph_of(filled, record.graph_key)
+    config = Config((("x0", 2), ("x1", 128)), num_warps=8, num_stages=1)
+    about = Group.of(graph, "fused_add_relu")
+    ledger = Ledger(filled, record.device_key, record.versions, record.graph_key)
+    ledger.open(about)
+    outcome = Wrong("a NaN at 3\nraise SystemExit(7)")
+    ledger.add(about, Candidate.generated(config), outcome, None, None)
+    (trial,) = filled.trials(outcome="wrong", newest_first=True, limit=1)
+    result = planner("repro", "--trial", str(trial.id), "-o", tmp_path / "alone.py")
+    assert result.code == 0, result
+    text = (tmp_path / "alone.py").read_text()
+    assert text.startswith(f'# Trial {trial.id} of "fused_add_relu')
+    assert "raise SystemExit(7)" in text.splitlines()[0]
+    assert "num_warps=8" in text
+    done = subprocess.run(
+        [sys.executable, "-I", tmp_path / "alone.py"],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
+
+
+def test_repro_of_a_trial_that_is_not_there(planner, filled):
+    (first, *_) = filled.trials()
+    assert "no such trial" in planner("repro", "--trial", "9999").err
+    assert planner("repro", "--trial", str(first.id), "chain").code == 2
+    assert planner("repro", "--trial", str(first.id)).code == 5  # its kernel's graph is not stored
 
 
 @pytest.mark.parametrize("arguments, code", [(["--group", "7"], 2), (["nothing"], 5)])

@@ -33,6 +33,15 @@ def test_words_stay_whole(width):
         assert any(word in line for line in lines), (word, lines)
 
 
+@pytest.mark.parametrize("width", [200, 80, 60, 40])
+def test_a_long_word_of_a_wide_column_stays_whole(width):
+    made = render.table("study", "best", "config", wide=("study", "config"))
+    made.add_row("fused_add_relu_log 5529033dd5b8", "821 us", "vendor linear_padded_and_more")
+    text = "\n".join(lines_of(made, width))
+    for word in ("fused_add_relu_log", "5529033dd5b8", "linear_padded_and_more"):
+        assert word in text, text
+
+
 def test_a_narrow_terminal_gets_cards():
     lines = [line for line in lines_of(listing(), 40) if line.strip()]
     assert [line.split()[0] for line in lines[:3]] == ["key", "name", "config"]

@@ -220,6 +220,7 @@ class Ledger:
         data = plan.to_json()
         groups = [
             {k: g[k] for k in ("nodes", "lowering", "kernel_key", "config", "options")}
+            | {k: g[k] for k in ("copies", "bodies") if g[k]}
             for g in data["groups"]
         ]
         self.store.add_trial(
