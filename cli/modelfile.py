@@ -101,7 +101,7 @@ def _model(file: Path, module: ModuleType, name: str) -> Any:
         return _constructed(file, module)
     raise ModelError(
         f"{file.name}: no model found; looked for get_model(), model and a class Model; "
-        f"the file has {_contents(module)}; name one with {file.name}:NAME"
+        f"{_offered(module, callable, f'{file.name}:NAME', 'def get_model(): ...')}"
     )
 
 
@@ -125,6 +125,12 @@ def _constructed(file: Path, module: ModuleType) -> Any:
     """A class `Model` with the arguments that `get_init_inputs` gives for its constructor."""
     make: Any = getattr(module, "get_init_inputs", None)
     given = _called(file, make, "get_init_inputs") if callable(make) else ()
+    needed = _required(module.Model)
+    if needed and not callable(make):
+        raise ModelError(
+            f"{file.name}: class Model needs {', '.join(needed)}; write get_model() that makes "
+            "one, or get_init_inputs() that gives the arguments"
+        )
     if isinstance(given, Mapping):
         return _called(file, module.Model, "Model", **given)
     if not isinstance(given, (tuple, list)):
@@ -146,7 +152,7 @@ def _call(
         if not name:
             raise ModelError(
                 f"{file.name}: no inputs found; looked for get_inputs() and example_inputs; "
-                f"the file has {_contents(module)}; name them with --inputs FILE.py:FUNCTION"
+                f"{_offered(module, _may_be_inputs, '--inputs FILE.py:FUNCTION', _MAKE_INPUTS)}"
             )
         value = getattr(module, name)
     if callable(value) and not isinstance(value, torch.Tensor):
@@ -186,7 +192,9 @@ def _found(file: Path, module: ModuleType, name: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            raise ModelError(f"{file.name} has no {name!r}; it has {_contents(module)}")
+            raise ModelError(
+                f"{file.name} has no {name!r}; it has {_contents(module) or 'nothing'}"
+            )
         value = getattr(value, part)
     return value
 
@@ -227,14 +235,28 @@ def _required(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _contents(module: ModuleType) -> str:
-    """What the file itself defines, for a message."""
+_MAKE_INPUTS = "def get_inputs(): ..."
+
+
+def _offered(module: ModuleType, fits: Callable[[Any], bool], named: str, made: str) -> str:
+    """What the file itself defines that fits, for a message, and how to name or to make it."""
+    own = _contents(module, fits)
+    if not own:
+        return f"nothing in the file could be used; write {made}"
+    return f"the file has {own}; name one with {named}"
+
+
+def _contents(module: ModuleType, fits: Callable[[Any], bool] = lambda value: True) -> str:
     own = [
         f"{name} ({_kind(value)})"
         for name, value in vars(module).items()
-        if not name.startswith("_") and _is_own(value, module)
+        if not name.startswith("_") and fits(value) and _is_own(value, module)
     ]
-    return ", ".join(own[:8]) + (", ..." if len(own) > 8 else "") if own else "nothing"
+    return ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
+
+
+def _may_be_inputs(value: Any) -> bool:
+    return callable(value) or isinstance(value, (torch.Tensor, tuple, list, Mapping))
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:

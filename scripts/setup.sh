@@ -99,6 +99,10 @@ install() { # level fingerprint
     # not look; they do read path files.
     printf '%s\n' "$IMPORT_DIR" >"$("$PYTHON" -c 'import sysconfig
 print(sysconfig.get_path("purelib"))')/fusionplan.pth"
+    # What the command imports for a look at the store is compiled now: its first call should not
+    # wait for it, and where PYTHONDONTWRITEBYTECODE is set every call would.
+    env -u PYTHONDONTWRITEBYTECODE "$BIN/planner" doctor --quick --store "$ROOT/.build/none.db" \
+        </dev/null >/dev/null 2>&1 || true
     printf '%s\n' "$2" >"$ROOT/.venv/.stamp-$1"
 }
 

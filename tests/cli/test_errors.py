@@ -31,6 +31,10 @@ FILES = {
     "arguments.py": NET.replace(
         "    def forward", "    def __init__(self, width):\n        pass\n\n    def forward"
     ),
+    "constant.py": "WIDTH = 3\nNAMES = ['x']\n",
+    "unmade.py": NET.replace("Net", "Model").replace(
+        "    def forward", "    def __init__(self, width):\n        pass\n\n    def forward"
+    ),
     "good.py": NET + "\n\nmodel = Net()\nexample_inputs = torch.ones(4, 8)\n",
 }
 
@@ -82,6 +86,8 @@ def assert_told(result, code, *words):
         ("bad_inputs.py", ["bad_inputs.py, line 13", "ZeroDivisionError"]),
         ("good.py:Missing", ["'Missing'", "Net (class)"]),
         ("arguments.py:Net", ["needs width"]),
+        ("constant.py", ["nothing in the file could be used", "write def get_model()"]),
+        ("unmade.py", ["class Model needs width", "get_model()", "get_init_inputs()"]),
     ],
 )
 def test_model(planner, spec, words):

@@ -52,7 +52,7 @@ class LiveProgress:
         self._console = console
         self._seconds = seconds
         self._started = self._phase_began = time.monotonic()
-        self._phase = self._text = ""
+        self._phase, self._text = "start", "loading torch and the compiler"
         self._last: TrialDone | None = None
         self._trials = 0
         self._reused = 0

@@ -59,7 +59,7 @@ def _bring(name: str, store: Store, ledger: Ledger, storage: optuna.storages.RDB
     trials = [
         trial
         for trial in store.trials(study=name, device_key=ledger.device_key)
-        if "blocks" in trial.config and trial.versions.get("codegen") == codegen
+        if trial.versions.get("codegen") == codegen
     ]
     if not trials:
         return
@@ -110,6 +110,9 @@ def _frozen(records: Sequence[TrialRecord]) -> Iterable[FrozenTrial]:
             "spill_bytes": record.spill_bytes,
             "outcome": record.outcome,
             "reason": record.reason,
+            # The best of a study may be a call of the vendor, as in `planner history`.
+            "lowering": record.config.get("lowering"),
+            "options": record.config.get("options"),
         }
         made = create_trial(
             state=state,
@@ -126,9 +129,11 @@ def _frozen(records: Sequence[TrialRecord]) -> Iterable[FrozenTrial]:
 
 
 def _params(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config flat: blocks by axis beside the rest."""
+    """The config flat: blocks by axis beside the rest. Nothing of what is not generated."""
+    if "blocks" not in config:
+        return {}
     flat = {k: v for k, v in config.items() if k not in ("blocks", "lowering")}
-    return {**dict(config.get("blocks", ())), **flat}
+    return {**dict(config["blocks"]), **flat}
 
 
 def _distributions(params: Sequence[Mapping[str, Any]]) -> dict[str, BaseDistribution]:
