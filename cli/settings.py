@@ -103,7 +103,13 @@ SETTINGS = {
 }
 
 
-OTHER_VARIABLES = ("PLANNER_DEBUG", "PLANNER_LOGS", "PLANNER_PYTHON", "PLANNER_TRUSTED_KEYS")
+OTHER_VARIABLES = (
+    "PLANNER_DEBUG",
+    "PLANNER_LOGS",
+    "PLANNER_PROFILE",
+    "PLANNER_PYTHON",
+    "PLANNER_TRUSTED_KEYS",
+)
 """Of planner, its scripts and the library, besides those of settings."""
 
 

@@ -217,6 +217,10 @@ class GraphPage:
         """Equal steps together, those that take most of the time first."""
         return spent(self.graph.steps)[:_LONGEST]
 
+    @property
+    def known_s(self) -> float:
+        return sum(step.seconds or 0.0 for step in self.graph.steps)
+
     @cached_property
     def strip(self) -> tuple[Segment, ...]:
         return strip(self.graph.steps)

@@ -24,6 +24,7 @@ from ..errors import FusionplanError
 from ..groups.unwritten import unwritten
 from ..lowerings.base import Boxed
 from .executor import Executor
+from .profiled import by_launches, is_profiled
 
 SMALL = 1 << 20
 """Bytes up to which an output may be handed out as a copy: about what a launch costs."""
@@ -99,6 +100,8 @@ class GraphedExecutor:
         self._moving: tuple[int, ...] = ()
         """The inputs that are elsewhere in every call, by place."""
         self._seen: Key = ()
+        if by_launches():
+            self.boxed = self._launched_if_profiled  # type: ignore[method-assign]
 
     def __call__(self, *inputs: Any) -> list[Any]:
         with torch.no_grad():
@@ -130,6 +133,11 @@ class GraphedExecutor:
         if self._room > 0 and len(known) < _IN_TURN:
             self._capture(args, key)
         return self.executor.boxed(args)
+
+    def _launched_if_profiled(self, args: list[Any]) -> Sequence[Any]:
+        if is_profiled():
+            return self.executor.boxed(args)
+        return GraphedExecutor.boxed(self, args)
 
     def _key(self, args: Sequence[Any]) -> Key:
         """Addresses of tensors, and what is none as it is."""

@@ -2,11 +2,13 @@
 
 Kernels of equal layers are one kernel, so that its own name can name no line. While torch's
 profiler runs (or `torch.autograd.profiler.emit_nvtx`, for Nsight), each launch stands in a range
-whose name does. Within a replayed CUDA graph there are no launches to name.
+whose name does. Within a replayed CUDA graph there are no launches to name:
+PLANNER_PROFILE=launches has plans launch their kernels one by one while a profiler runs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,14 @@ MOST_LINES = 4
 
 is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 """Whether a profiler of torch's runs. It costs some 40 ns."""
+
+
+VARIABLE = "PLANNER_PROFILE"
+
+
+def by_launches() -> bool:
+    """Whether the user wants to see launches under a profiler, not the replay of a CUDA graph."""
+    return os.environ.get(VARIABLE) == "launches"
 
 
 def label(kernel: str, nodes: Sequence[int], lines: Mapping[int, SourceLine]) -> str:

@@ -30,6 +30,7 @@ from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
+from .quiet import quiet_autotuning
 
 EAGER = "eager"
 
@@ -95,7 +96,8 @@ class Baselines:
         wall = self.wall if name != EAGER else None
         began = wall.clock() if wall else 0.0
         try:
-            with stopped_after(until - began) if wall else nullcontext():
+            limit = stopped_after(until - began) if wall else nullcontext()
+            with limit, quiet_autotuning():
                 call(0)
                 call(1)
                 if torch.cuda.is_available():

@@ -51,6 +51,20 @@ def test_the_second_call_with_the_same_addresses_is_captured(graphed):
     assert run.replays == 2
 
 
+@pytest.mark.parametrize("wanted, replays", [("launches", 1), ("", 2)])
+def test_under_a_profiler_launches_can_be_seen(graphed, monkeypatch, wanted, replays):
+    monkeypatch.setenv("PLANNER_PROFILE", wanted)
+    run, _, x = graphed(100)
+    for _ in range(3):
+        run(x)
+    assert run.replays == 1
+    with torch.profiler.profile():
+        assert torch.equal(run(x)[0], x * 2)
+    assert run.replays == replays
+    run(x)
+    assert run.replays == replays + 1
+
+
 def test_a_small_result_of_several_kernels_is_a_copy(graphed):
     run, _, x = graphed(100)
     run.kernels_per_call = 2
