@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -197,12 +198,22 @@ def compile_graph(
         from .planner.runtime.ahead import ahead
 
         return ahead(gm, inputs, dispatcher_for(chosen))
-    owner: Any = innermost_backend(compiler)
+    owner = _owner(compiler)
     dispatcher: Dispatcher | None = getattr(owner, _ATTRIBUTE, None)
     if dispatcher is None:
         dispatcher = dispatcher_for(chosen)
         setattr(owner, _ATTRIBUTE, dispatcher)
     return dispatcher(gm, inputs)
+
+
+def _owner(compiler: Any) -> Any:
+    """The object of torch.compile that keeps the dispatcher of a compiled function. For a model
+    under DistributedDataParallel, Dynamo compiles by a method that cuts the graph where gradients
+    are sent, and then calls the back end."""
+    found = innermost_backend(compiler)
+    while isinstance(found, MethodType) and hasattr(found.__self__, "backend_compile_fn"):
+        found = innermost_backend(found.__self__.backend_compile_fn)
+    return found
 
 
 def dispatcher_for(options: Options) -> Dispatcher:
@@ -402,6 +413,6 @@ def _dispatcher_of(compiled: Any) -> Dispatcher:
         context = next((c for c in held if hasattr(c, "callback")), None)
     if context is None:
         raise PlanError(f"{compiled!r} was not made by fusionplan.load or torch.compile")
-    owner = innermost_backend(context.callback)
+    owner = _owner(context.callback)
     found = getattr(owner, _ATTRIBUTE, None)
     return found if found is not None else Dispatcher(Policy(), Sources(lambda _: "not run yet"))
