@@ -14,6 +14,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .collectives import process_group
+
 aten = torch.ops.aten
 
 
@@ -57,12 +59,15 @@ def _is_mutable(target: Any) -> bool:
 
 
 def _is_repeatable(node: fx.Node) -> bool:
-    """Whether the operation gives the same each time; memory that nobody has written is not."""
+    """Whether the operation gives the same each time; memory that nobody has written is not. What
+    all ranks of a process group do stays as often as the others do it."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target is operator.getitem
-    return target._overloadpacket is not aten.empty and (
-        torch.Tag.nondeterministic_seeded not in target.tags
+    return (
+        process_group(node) is None
+        and target._overloadpacket is not aten.empty
+        and torch.Tag.nondeterministic_seeded not in target.tags
     )
 
 

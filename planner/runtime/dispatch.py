@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..capture.attention_calls import attention_chosen
 from ..capture.capture import Captured, Stage, capture, decompositions, is_dynamic
+from ..capture.collectives import process_groups
 from ..capture.layouts import laid_out
 from ..capture.saving import RESULTS, partition
 from ..capture.writes_in_place import keeps_writes
@@ -180,6 +181,9 @@ class Dispatcher:
         except Exception as error:
             log.debug("cannot look up the plan of graph %s", graph_key, exc_info=True)
             live = f"looking up its plan failed: {_short(error)}"
+        groups = process_groups(captured.fx_nodes)
+        if groups:
+            live = _agreed(live, groups)
         if isinstance(live, Live):
             self.live[graph_key, stage] = live
             if live.runner is not None:
@@ -234,6 +238,8 @@ class Dispatcher:
     def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
         """A plan made for the graph, if that is the policy for a miss; else why it is one."""
         sources, on_miss = self.sources, self.policy.on_miss
+        if on_miss == "tune" and process_groups(captured.fx_nodes):
+            return f"{why}; and it holds collectives, which one rank cannot measure alone"
         try:
             if on_miss == "tune" and sources.tune is not None:
                 return sources.tune(captured, given)
@@ -262,7 +268,9 @@ class Dispatcher:
                 text = f"graph {plan.graph_key[:12]}: {others.said}"
                 self._warn("substitute", f"groups of {plan.graph_key}", text)
             wanted = plan.cudagraph or (self.policy.cudagraph and inference)
-            if wanted and captured.device.type == "cuda":
+            # Ranks capture at calls of their own: one would replay what the others run.
+            alone = not process_groups(captured.fx_nodes)
+            if wanted and alone and captured.device.type == "cuda":
                 copies = None if inference else given.results
                 return GraphedExecutor(executor, copies=copies, patience=4 * backward)
             return executor
@@ -315,6 +323,16 @@ class Dispatcher:
         device = self.sources.device_key(captured.device)
         current = tuple(sorted(versions().items()))
         return Plan(key(captured.graph), device, current, "modelled", groups)
+
+
+def _agreed(live: Live | str, groups: Sequence[str]) -> Live | str:
+    """The same, or why the ranks of these process groups do not all run by that plan."""
+    from .ranks import disagreement
+
+    why = disagreement(groups, live.plan if isinstance(live, Live) else None)
+    if not why:
+        return live
+    return f"{live}; and {why}" if isinstance(live, str) else why
 
 
 def _boxed(run: Boxed) -> Boxed:

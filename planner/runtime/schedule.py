@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from ..capture.capture import Captured
+from ..capture.collectives import process_group
 from ..errors import PlanError
 from ..graph.graph import INPUT
 
@@ -91,7 +92,10 @@ def in_order(units: Sequence[ScheduledUnit], before: Sequence[set[int]]) -> list
 
 
 def _mutated(node: fx.Node) -> tuple[fx.Node, ...] | None:
-    """The values that the node writes to (perhaps none: another effect); None for a pure one."""
+    """The values that the node writes to (perhaps none: another effect); None for a pure one. The
+    ranks of a process group must all come to its collectives in one order: these are effects."""
+    if process_group(node) is not None:
+        return ()
     if node.op != "call_function" or not node.is_impure(impure_random=False):
         return None
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -1,0 +1,116 @@
+"""Two training steps of a small transformer that is spread over processes; one rank of them.
+
+Arguments: rank, ranks, port of the rendezvous, folder, way of spreading ("ddp", "fsdp", "tp"), and
+what a graph without a plan does here ("model", "baseline", "tune"). Prints what it found as one
+line of JSON.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from fusionplan import executors, load
+from fusionplan.planner.cures import FusionplanWarning
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+WIDTH, HEADS, WORDS = 16, 4, 11
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, _ = x.shape
+        y = self.first(x)
+        parts = [each(y).view(rows, length, -1, WIDTH // HEADS) for each in self.qkv]
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        x = x + self.out(mixed.reshape(rows, length, -1))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.norm = Block(), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        scores = self.head(self.norm(self.block(x)))
+        return F.cross_entropy(scores.flatten(0, 1), words.flatten())
+
+
+def spread(model: Any, way: str) -> Any:
+    if way == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    if way == "fsdp":
+        fully_shard(model.block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    columns = {f"qkv.{i}": ColwiseParallel() for i in range(3)} | {"up": ColwiseParallel()}
+    rows = {name: RowwiseParallel() for name in ("out", "down")}
+    parallelize_module(model.block, mesh, columns | rows)
+    return model
+
+
+def whole(value: Any) -> torch.Tensor:
+    full: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return full.detach()
+
+
+def main(rank: int, ranks: int, port: str, folder: str, way: str, on_miss: Any) -> dict[str, Any]:
+    meet = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
+    torch.manual_seed(0)
+    made = Transformer()
+    own = [spread(copy.deepcopy(made), way) for _ in range(2)]
+    store = Path(folder) / f"{rank}.db"
+    fast = load(own[1], store=store, on_miss=on_miss, evidence="any")
+    steps = [torch.optim.SGD(model.parameters(), lr=0.1) for model in own]
+    losses: list[list[float]] = [[], []]
+    for turn in range(2):
+        torch.manual_seed(2 * turn + (rank if way != "tp" else 0))
+        x, words = torch.randn(2, 4, WIDTH), torch.randint(WORDS, (2, 4))
+        for said, call, step in zip(losses, (own[0], fast), steps, strict=True):
+            step.zero_grad()
+            loss = call(x, words)
+            loss.backward()
+            step.step()
+            said.append(loss.item())
+    pairs = zip(own[0].parameters(), own[1].parameters(), strict=True)
+    error = max((whole(a) - whole(b)).abs().max().item() for a, b in pairs)
+    kernels = sum(each.kernels_per_call * each.calls for each in executors(fast))
+    collectives = sum("_c10d_functional" in each.text for each in executors(fast))
+    dist.barrier()  # Who leaves first would take the connections of the others with it.
+    dist.destroy_process_group()
+    return {"losses": losses, "error": error, "kernels": kernels, "collectives": collectives}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7])
+    ours = [str(each.message) for each in caught if each.category is FusionplanWarning]
+    print(json.dumps(found | {"warnings": ours}), flush=True)
+    os._exit(0)  # Gloo's threads may wait for each other for minutes while processes end.
