@@ -6,6 +6,7 @@ All are calls of the whole model as its user would call it, on the inputs of a t
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
+from .device_turns import Turn, timed_in_turn
 from .quiet import quiet_autotuning
 
 EAGER = "eager"
@@ -52,13 +54,16 @@ class Baselines:
     torch.compile cannot do the model is no fault of the plan. compiling: around their first calls;
     for calls that run by a plan nothing is to be changed. kind: what they are, for the progress.
     wall: the time that they are a part of. Eager is always run; a mode that would take longer than
-    their share of it is left out. None: there is no limit."""
+    their share of it is left out. None: there is no limit. beside: the only search of the tune runs
+    at the same time. turn: held by whoever times something on the device meanwhile."""
 
     given: Mapping[str, TurnCall]
     progress: Progress
     compiling: Callable[[], AbstractContextManager[None]] = as_in_workers
     kind: str = "baselines"
     wall: Wall | None = None
+    beside: bool = False
+    turn: Turn = field(default_factory=threading.RLock)
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
@@ -70,8 +75,9 @@ class Baselines:
         if self._warmed:
             return
         self._warmed = True
-        until = self.wall.baselines_until() if self.wall else float("inf")
-        with self.compiling():
+        until = self.wall.baselines_until(self.beside) if self.wall else float("inf")
+        tunes = any(name in MODES for name in self.given)
+        with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
             for number, (name, call) in enumerate(self.given.items(), 1):
                 if self._has_time(name, until):
                     text = f"compiling {name}, {number} of {len(self.given)}"
@@ -83,6 +89,11 @@ class Baselines:
             # What compiling and tuning them took, the process that measures candidates needs.
             gc.collect()
             torch.cuda.empty_cache()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether modes of torch.compile are still to be compiled."""
+        return not self._warmed and any(name != EAGER for name in self.given)
 
     def _has_time(self, name: str, until: float) -> bool:
         """Whether a mode may be compiled by then: none takes less than the quickest one so far."""
@@ -98,10 +109,13 @@ class Baselines:
         try:
             limit = stopped_after(until - began) if wall else nullcontext()
             with limit, quiet_autotuning():
-                call(0)
-                call(1)
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
+                # The first call of a mode compiles, which takes the turn where it times kernels.
+                with self.turn if name == EAGER else nullcontext():
+                    call(0)
+                with self.turn:
+                    call(1)
+                    if torch.cuda.is_available():
+                        torch.cuda.synchronize()
         except OutOfTime:
             self._leave_out(name, CUT_OFF)
         except Exception as error:  # noqa: BLE001 - the user's model under another compiler

@@ -10,7 +10,8 @@ END_SHARE, MOST_END_SHARE = 0.15, 0.4
 """Of all seconds, at least and at most, kept for the comparison of whole models at the end."""
 
 BASELINES_SHARE = 0.6
-"""Of what is left before the end, the most that compiling the baselines may take."""
+"""Of what is left before the end, the most that compiling the baselines may take where a search
+comes after it."""
 
 CHECK_SHARE = 0.15
 """Of a graph's time, kept at least to check its best plans and to time them by themselves."""
@@ -51,9 +52,11 @@ class Wall:
         """What is left without what is kept for the end."""
         return max(0.0, self.left_s - self.kept_s)
 
-    def baselines_until(self) -> float:
-        """When compiling the baselines, which begins now, has to be over."""
-        return self.clock() + BASELINES_SHARE * self.before_end_s
+    def baselines_until(self, beside: bool = False) -> float:
+        """When compiling the baselines, which begins now, has to be over. beside: the only search
+        of the tune runs at the same time; what is left then is kept for its check."""
+        share = 1.0 - CHECK_SHARE if beside else BASELINES_SHARE
+        return self.clock() + share * self.before_end_s
 
     def search_until(self, share: float) -> float:
         """When a search that begins now ends, of a graph that is given this part of what is left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..capture.capture_model import CallArguments, ModelGraph
 from ..capture.rotating_inputs import TURNS, RotatingInputs
 from ..decision.baselines import Baselines, graph_baselines, modes_left_out, real_inputs
 from ..decision.decide import Decision, Entrant, by_executor
+from ..decision.device_turns import Stop, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.timing import Stopwatch, conditions, stopwatch_for
@@ -118,11 +119,13 @@ def tune_captured(
 @dataclass(frozen=True, slots=True)
 class TuneSite:
     """The devices and clocks of a tune; a test brings its own. lab: opens the place for candidates
-    by the name of its device; stopwatch: times what runs in this process."""
+    by the name of its device; stopwatch: times what runs in this process; beside: whether
+    candidates of a device are measured while the baselines are compiled."""
 
     lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
     stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
     cover: CoverFunctions = field(default_factory=CoverFunctions)
+    beside: Callable[[torch.device], bool] = lambda device: device.type == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +196,8 @@ class Session:
     def searched(
         self, profile: DeviceProfile, baselines: Baselines, stage: Stage = "inference"
     ) -> Searched:
-        """Search on the device, and the best plans by themselves. The baselines are compiled while
-        the first kernels are."""
+        """Search on the device, and the best plans by themselves. The baselines are compiled at the
+        same time, by the first search of a tune."""
         wall = self._begun()
         identity = self._record(profile)
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
@@ -203,10 +206,11 @@ class Session:
             tasks.begin(tasks.first, lab)
             gated = GatedLab(lab, baselines)
             shared = SharedSearch(gated, ledger, findings, self.progress, self.limits.seed)
-            # It is given an end when the baselines are compiled.
-            budget = Budget(self.limits.trials_of(tasks.different), clock=wall.clock)
+            # It is given an end when it begins.
+            stop = Stop(wall.clock)
+            budget = Budget(self.limits.trials_of(tasks.different), clock=stop)
             search = GraphSearch(tasks, shared, identity, budget)
-            self._search(search, findings, gated)
+            self._search(search, findings, gated, stop)
             gated.cancel()
         if self.job is not None:
             self.job.end()
@@ -330,19 +334,36 @@ class Session:
         self.save(plan, profile)
         return plan
 
-    def _search(self, search: GraphSearch, findings: Findings, lab: GatedLab) -> None:
+    def _search(self, search: GraphSearch, findings: Findings, lab: GatedLab, stop: Stop) -> None:
         """Until the budget is spent, or Ctrl-C once something is known."""
         self.progress.phase("search", f"up to {search.budget.trials} trials")
         try:
             for group, config in search.partitions.ahead():
                 lab.begin(group, config)
-            lab.warm()
-            search.end_at(self._begun().search_until(self.share))
-            search.run()
+            if lab.baselines.compiles and self.site.beside(self.captured.device):
+                self._search_beside(search, lab, stop)
+            else:
+                lab.warm()
+                search.end_at(self._begun().search_until(self.share))
+                search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in findings.groups.values()):
                 raise
             self.progress.note("interrupted: the best so far is verified and kept")
+
+    def _search_beside(self, search: GraphSearch, lab: GatedLab, stop: Stop) -> None:
+        """In a thread, while torch.compile compiles the baselines in this one: that keeps one core
+        busy and the device idle, but where it times kernels of its own."""
+        device = self.captured.device
+        is_cuda = device.type == "cuda"
+
+        def run() -> None:
+            with torch.no_grad(), torch.cuda.device(device) if is_cuda else nullcontext():
+                search.run()
+
+        lab.open, lab.baselines.beside = True, self.share == 1.0
+        search.end_at(self._begun().search_until(self.share))
+        side_by_side(run, lab.baselines.warm, stop)
 
     def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
         key = graph_key(self.captured.graph)
@@ -399,9 +420,9 @@ def plan_record(
 
 @dataclass(slots=True)
 class GatedLab:
-    """A lab whose first measurement waits until the peers are compiled, which happens in this
-    process while the compile workers do their first batch: torch.compile tunes on the same
-    device, and neither must run beside the other's measuring."""
+    """A lab that shares its device with torch.compile, which compiles the baselines in this process
+    and tunes on the same device: neither may run beside the other's measuring. A measurement waits
+    for its turn, and where nobody compiles them meanwhile until all baselines are compiled."""
 
     lab: Lab
     baselines: Baselines
@@ -441,11 +462,13 @@ class GatedLab:
         meanwhile: Callable[[], None] | None = None,
     ) -> Outcome:
         self.warm()
-        return self.lab.measure(group, candidate, incumbent_s, meanwhile)
+        with self.baselines.turn:
+            return self.lab.measure(group, candidate, incumbent_s, meanwhile)
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
         self.warm()
-        return self.lab.duel(group, candidates)
+        with self.baselines.turn:
+            return self.lab.duel(group, candidates)
 
     def warm(self) -> None:
         """Compile the baselines, once."""

@@ -1,5 +1,6 @@
 """A whole tune: plans that are kept, peers that win, interruptions, and no GPU at all."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -239,6 +240,29 @@ def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
     assert len(counts[0]) == 2
     kept = [(key, config) for key, config in zip(begun, lab.compiled, strict=True)]
     assert len(kept) == len(set(kept))  # what was begun is not begun again
+
+
+def test_candidates_are_measured_while_torch_compile_compiles(store: Store, graph: Captured):
+    lab, measured, threads = FakeLab(wide), threading.Event(), set()
+    measure = lab.measure
+
+    def told(*given, **named):
+        threads.add(threading.current_thread())
+        measured.set()
+        return measure(*given, **named)
+
+    def compiled() -> float:
+        assert threading.current_thread() is threading.main_thread()
+        return 3.0 if measured.wait(60.0) else 9.0
+
+    lab.measure = told
+    site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch(), beside=lambda device: True)
+    limits = TuneLimits(16, 600.0)
+    tuning = Session(graph, (X, B), store, limits, RecordedProgress(), "m", site=site)
+    plan = tuning.measured(H200, baselines(eager=4.0, default=compiled))
+    assert dict(plan.peers) == {"eager": 4.0, "default": 3.0}
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert threading.main_thread() not in threads
 
 
 def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):

@@ -1,0 +1,89 @@
+"""The search and torch.compile side by side: turns on the device, errors, Ctrl-C."""
+
+import threading
+import time
+
+import pytest
+from fusionplan.tuner.decision.device_turns import Stop, side_by_side, timed_in_turn
+
+
+def test_both_run_at_the_same_time_and_are_over_afterwards():
+    inside, seen = threading.Barrier(2, timeout=10), []
+
+    def one(name: str) -> None:
+        inside.wait()  # neither passes before the other is here
+        seen.append((name, threading.current_thread() is threading.main_thread()))
+
+    side_by_side(lambda: one("work"), lambda: one("here"), Stop(time.monotonic))
+    assert sorted(seen) == [("here", True), ("work", False)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_is_raised_here_stops_the_work(error):
+    stop, begun, looks = Stop(time.monotonic), threading.Event(), []
+    until = time.monotonic() + 60.0
+
+    def work() -> None:
+        begun.set()
+        while stop() < until:
+            time.sleep(0.005)
+        looks.append(until - (until - stop()))  # differences stay numbers
+
+    def here() -> None:
+        begun.wait()
+        raise error
+
+    with pytest.raises(error):
+        side_by_side(work, here, stop)
+    assert looks[0] > until
+
+
+def test_what_the_work_raises_is_raised_here():
+    def work() -> None:
+        raise ValueError("of the work")
+
+    with pytest.raises(ValueError, match="of the work"):
+        side_by_side(work, lambda: None, Stop(time.monotonic))
+
+
+def test_what_inductor_times_holds_the_turn_and_nothing_stays_changed():
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    places = [(CachingAutotuner, "bench"), (AlgorithmSelectorCache, "benchmark_choices")]
+    before = [vars(owner)[name] for owner, name in places]
+
+    class Turn:
+        held = 0
+
+        def __enter__(self) -> None:
+            self.held += 1
+
+        def __exit__(self, *error: object) -> None:
+            self.held -= 1
+
+    turn, seen = Turn(), []
+
+    class Launcher:
+        store_cubin = False
+
+        def __getattr__(self, name: str) -> object:
+            seen.append(turn.held)
+            raise LookupError(name)
+
+    class Choices(list):
+        def __iter__(self):
+            seen.append(turn.held)
+            raise LookupError
+
+    tuner = object.__new__(CachingAutotuner)
+    tuner.custom_kernel = False
+    with timed_in_turn(turn):
+        with pytest.raises(LookupError):
+            CachingAutotuner.bench(tuner, Launcher())
+        with pytest.raises(LookupError):
+            AlgorithmSelectorCache.benchmark_choices(Choices(), None)
+    assert len(seen) == 2
+    assert all(seen)
+    assert turn.held == 0
+    assert [vars(owner)[name] for owner, name in places] == before
