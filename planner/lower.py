@@ -15,6 +15,7 @@ from .graph.ops import is_compute
 from .nests.group_nests import KernelNest, Schedule, schedule_group
 from .tiles.program import TileProgram
 from .tiles.tile import Around, Pass, passed
+from .trace.indexed_writes import target_of
 from .values.values import Load
 
 
@@ -43,7 +44,15 @@ def lower(
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
-    return Program(tuple(kernels), found.temporaries)
+    return Program(tuple(kernels), found.temporaries, tuple(_written(group)))
+
+
+def _written(group: Graph) -> Iterator[tuple[int, int]]:
+    """The outputs of a group that are its inputs, written by index, with the places of both."""
+    for number, output in enumerate(group.outputs):
+        target = None if output is None else target_of(group, group.nodes[output])
+        if target is not None:
+            yield number, group.inputs.index(target)
 
 
 def tile_programs(group: Graph, config: Config, after: Pass) -> list[TileProgram] | Refusal:

@@ -90,6 +90,12 @@ fast_tanh = _elementwise(np.tanh)
 logistic = _elementwise(lambda x: 1 / (1 + np.exp2(x)))
 
 
+def trap_unless(inside: Any) -> None:
+    """Raises IndexError where an index lies outside."""
+    if not inside.handle.data.all():
+        raise IndexError("an index is out of bounds of the tensor that is written")
+
+
 def rounded(x: Any) -> Any:
     """float32 at bfloat16's precision, rounded to nearest even."""
     if not hasattr(x, "handle"):

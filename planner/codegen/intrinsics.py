@@ -25,6 +25,7 @@ STAND_INS = (
     "min_nan",
     "negative",
     "prod",
+    "trap_unless",
 )
 
 
@@ -101,6 +102,19 @@ def prefetch(pointers):
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
         "=r,l",
         [pointers],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+''',
+    "trap_unless": '''
+@triton.jit
+def trap_unless(inside):
+    """End the kernel with an error where an index lies outside, as kernels of eager do."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.eq.s32 p, $1, 0; @p trap; mov.u32 $0, 0; }",
+        "=r,r",
+        [inside.to(tl.int32)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..graph.graph import TensorType
 from ..tiles.descriptors import Descriptor
@@ -70,3 +72,12 @@ class Program:
 
     kernels: tuple[KernelSource, ...]
     temporaries: tuple[TensorType, ...] = ()
+    written: tuple[tuple[int, int], ...] = ()
+    """Outputs that are inputs, written in place: the place of each, and that of the input."""
+
+    def placed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """The outputs, with inputs in place of those that are such."""
+        found = list(outputs)
+        for output, place in self.written:
+            found[output] = inputs[place]
+        return found

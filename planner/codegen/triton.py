@@ -413,7 +413,8 @@ class TritonPrinter(Scope):
         out, access = self.nest.outputs[each.output], each.access
         dims = self.blocks.dims([*access.axes, *self.dims[out.value]])
         text = self.stored(self.at(out.value, dims), self.dtypes[out.value], out.type.dtype)
-        pointer = self.text.pointer(f"out{out.result}", access, dims)
+        terms, inside = self.places(access, dims)
+        pointer = self.text.pointer(f"out{out.result}", access, dims, terms)
         if each.via is not None:
             block = self.described("out", out.result, access, each.via)
             text = f"tl.trans({text})" if each.via.is_turned else text
@@ -423,6 +424,9 @@ class TritonPrinter(Scope):
         # Blocks along an axis that the output lacks all hold the same; one writes it.
         masks += [f"({self.nest.axes[a].name}_block == 0)" for a in self.blocks.repeated(access)]
         options = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        if inside:
+            outside = [f"(({_all(masks)}) == 0)"] if masks else []
+            self.line(f"trap_unless({' | '.join([*outside, f'({_all(inside)})'])})")
         if each.rows == "aligned":
             assert self.rows is not None, "the pass says what rows are aligned"
             self.rows.store(each, f"out{out.result}", text, masks, options)

@@ -10,6 +10,7 @@ from ..config import Config
 from ..graph.graph import Graph
 from ..groups.needs import inputs_read_whole
 from ..nests.nest import Nest
+from ..trace.indexed_writes import nbytes_given
 from . import matrix
 from .device import DeviceProfile
 from .work import Arithmetic, Work, work_of
@@ -209,5 +210,5 @@ def floor_s(group: Graph, device: DeviceProfile) -> float:
     """A lower bound on any kernel of a group: each input of which it needs every element read once,
     each output written once."""
     ends = [*inputs_read_whole(group), *(o for o in group.outputs if o is not None)]
-    types = [group.nodes[n].type for n in ends]
-    return device.launch_s + sum(t.nbytes for t in types if t) / device.bandwidth
+    moved = sum(nbytes_given(group, group.nodes[n]) for n in ends)
+    return device.launch_s + moved / device.bandwidth

@@ -20,6 +20,7 @@ from ..groups.group import is_copied
 from ..groups.legality import LARGEST_GROUP, MOST_BUFFERS, Dependences
 from ..groups.needs import read_whole
 from ..memo import Keeping, asked_once
+from ..trace.indexed_writes import nbytes_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Ground(Keeping):
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
-        return tuple(0 if n.type is None else n.type.nbytes for n in self.graph.nodes)
+        return tuple(nbytes_given(self.graph, n) for n in self.graph.nodes)
 
     @cached_property
     def whole(self) -> tuple[int, ...]:

@@ -122,6 +122,7 @@ class Op(Enum):
 
     UNIFORM = "uniform"  # a random number of [0, 1) by seed and index
     WRAP_INDEX = "wrap_index"  # self where it is not negative, else self + size
+    PLACE = "place"  # self, to be stored where at0, at1 ... name places (see `values.places`)
     CHANGE = "change"  # new - old; 0 where they are equal, be they infinite
 
 

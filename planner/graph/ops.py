@@ -33,6 +33,7 @@ from .rows import (
     Contraction,
     Cumulative,
     Depthwise,
+    IndexedWrite,
     Iota,
     Lookup,
     Monoid,
@@ -57,6 +58,7 @@ __all__ = [
     "Contraction",
     "Cumulative",
     "Depthwise",
+    "IndexedWrite",
     "Iota",
     "Lookup",
     "Monoid",
@@ -172,6 +174,7 @@ _EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default")
 _OTHERS: dict[str, Row] = {
     "cat.default": Concat(),
     "convolution.default": Depthwise(),
+    "index_put_.default": IndexedWrite("self", "indices", "values"),
     "_to_copy.default": Cast(by_user=True),
     "full.default": Constant("fill_value"),
     "full_like.default": Constant("fill_value"),
@@ -200,7 +203,17 @@ OPS: dict[str, Row] = {
 }
 
 
-_COMPUTE = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise, Concat, Lookup)
+_COMPUTE = (
+    Pointwise,
+    Cast,
+    Reduction,
+    Cumulative,
+    Contraction,
+    Depthwise,
+    Concat,
+    Lookup,
+    IndexedWrite,
+)
 _SAME_DEVICE = Symbol("device", "graph")
 
 
@@ -234,6 +247,8 @@ def row(node: Node) -> Row | None:
     if isinstance(found, Cast) and bound(node).get("device") not in (None, _SAME_DEVICE):
         return None
     if isinstance(found, Contraction) and node.type.dtype not in FLOATS:
+        return None
+    if isinstance(found, IndexedWrite) and bound(node)["accumulate"]:
         return None
     if isinstance(found, Depthwise) and not _is_depthwise(node):
         return None

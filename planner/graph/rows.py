@@ -138,6 +138,16 @@ class Lookup:
     along: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class IndexedWrite:
+    """`values` written into `target`, in place, at places that the tensors of `index` name; a
+    negative one counts from the end. The result is the target."""
+
+    target: str
+    index: str
+    values: str
+
+
 Row = (
     Pointwise
     | Cast
@@ -150,4 +160,5 @@ Row = (
     | Constant
     | Iota
     | Lookup
+    | IndexedWrite
 )

@@ -218,6 +218,7 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
     Op.RIGHT_SHIFT: _only("right_shift({self}, {other})"),
     Op.UNIFORM: _only("uniform({seed}, {index})", cost="div"),
     Op.WRAP_INDEX: _only("tl.where({self} < 0, {self} + {size}, {self})"),
+    Op.PLACE: _only("{self}"),
     Op.CHANGE: _only("tl.where({new} == {old}, 0.0, {new} - {old})"),
 }
 """By operation the forms that it has; each has an exact one."""

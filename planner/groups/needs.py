@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..bitsets import bits, bitset
 from ..graph.graph import Graph, Node, refs
-from ..graph.ops import Depthwise, Lookup, bound, row
+from ..graph.ops import Depthwise, IndexedWrite, Lookup, bound, row
 from ..memo import by_identity
 from .group import is_copied
 
@@ -51,6 +51,8 @@ def _read(node: Node) -> tuple[int, ...]:
         stride = named["stride"]
         steps = isinstance(stride, tuple) and set(stride) != {1}
         return tuple(refs((weight, bias) if steps else (image, weight, bias)))
+    if isinstance(kind, IndexedWrite):
+        return tuple(refs((bound(node)[kind.index], bound(node)[kind.values])))
     if not isinstance(kind, Lookup):
         return node.inputs
     return tuple(refs(bound(node)[kind.index]))

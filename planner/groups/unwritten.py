@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..graph.graph import Graph, Node, Ref
-from ..graph.ops import View, is_input, is_item, row
+from ..graph.ops import IndexedWrite, View, bound, is_input, is_item, row
 from ..memo import by_identity
 from ..trace.aten_calls import operator
 
@@ -40,7 +40,12 @@ def places(graph: Graph, inputs: Sequence[int]) -> frozenset[int]:
 
 def _targets(node: Node) -> Iterator[int]:
     """The values that an operation writes: of one that does not say, all that it reads."""
-    if is_input(node) or row(node) is not None:
+    kind = row(node)
+    if isinstance(kind, IndexedWrite):
+        target = bound(node)[kind.target]
+        if isinstance(target, Ref):
+            yield target.node
+    if is_input(node) or kind is not None:
         return
     try:
         overload = operator(node.op)
@@ -61,4 +66,4 @@ def _targets(node: Node) -> Iterator[int]:
 def _shared(node: Node) -> tuple[int, ...]:
     """The values whose memory the result may be: a generated operation other than a view has a
     place of its own, of others nothing is known."""
-    return node.inputs if row(node) is None or isinstance(row(node), View) else ()
+    return node.inputs if row(node) is None or isinstance(row(node), (View, IndexedWrite)) else ()

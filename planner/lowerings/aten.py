@@ -14,6 +14,7 @@ from ..graph.graph import Graph
 from ..graph.ops import Contraction, Depthwise, is_compute, row
 from ..groups.group import GroupContent
 from ..plan import LoweringName
+from ..trace.indexed_writes import nbytes_given, target_of
 from .base import Boxed, CoverSeconds, GroupSite, Modelled, WholeLowering
 
 
@@ -26,6 +27,8 @@ def aten_s(group: Graph, device: DeviceProfile) -> float:
             total += matrix.vendor_s(group, node.id, device)
         elif isinstance(row(node), Depthwise):
             total += depthwise.vendor_s(group, node.id, device)
+        elif target_of(group, node) is not None:
+            total += device.stream_s(2 * nbytes_given(group, node))
         elif is_compute(node):
             ends = [group.nodes[i].type for i in node.inputs] + [node.type]
             total += device.stream_s(sum(t.nbytes for t in ends if t))

@@ -21,7 +21,7 @@ from ..costs.vendor_tiles import tiles_s
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph, TensorType
-from ..graph.ops import Contraction, View, is_input, row
+from ..graph.ops import Contraction, IndexedWrite, View, is_input, row
 from ..groups.group import GroupContent
 from ..plan import LoweringName
 from ..trace.trace import trace
@@ -67,7 +67,7 @@ def equal(group: Graph, name: str) -> Graph | None:
 
 
 def _equals(group: Graph, calls: Mapping[str, _Call]) -> Iterator[Equal]:
-    if len(group.outputs) != 1:
+    if len(group.outputs) != 1 or any(isinstance(row(n), IndexedWrite) for n in group.nodes):
         return
     try:
         values = trace(group)

@@ -12,12 +12,22 @@ from dataclasses import dataclass, field, replace
 
 from ..config import Layout
 from ..errors import Refusal, Refused
-from ..graph.graph import Graph
+from ..graph.graph import Graph, TensorType
 from ..graph.sizes import nominal
 from ..memo import by_identity
 from ..stream.online import Correction, Proof, derive
 from ..trace.trace import trace
-from ..values.values import Choice, Fold, Index, Load, Output, Scan, Value, Values
+from ..values.values import (
+    Choice,
+    Fold,
+    Index,
+    Load,
+    Output,
+    Scan,
+    Value,
+    Values,
+    places,
+)
 from .linear_forms import (
     Access,
     Affine,
@@ -192,6 +202,14 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         for out in values.outputs
     }
     live = _live_axes(values, axes, loads, forms)
+    for out in values.outputs:
+        if at := places(values.values[out.value]):
+            named = frozenset[int]().union(*(live[a.value] for a in at))
+            shape, stride = ((getattr(a, n) for a in at) for n in ("size", "stride"))
+            whole = TensorType(
+                (*out.type.shape, *shape), (*out.type.stride, *stride), out.type.dtype
+            )
+            stores[out.index] = replace(stores[out.index], type=whole, at=at, along=named)
     refuse_scans(values, live, axes)
     behind = values.ancestors() if any(access.at for access in loads.values()) else ()
     for load, access in loads.items():

@@ -61,6 +61,8 @@ class Emitter:
     _defined: set[int] = field(default_factory=set)
     _number: dict[fx.Node, int] = field(init=False)
     _strided: set[int] = field(default_factory=set)
+    _in_place: set[str] = field(default_factory=set)
+    """The variables of results that are inputs, written in place."""
 
     def __post_init__(self) -> None:
         self._number = {node: i for i, node in enumerate(self.captured.fx_nodes)}
@@ -235,9 +237,14 @@ class Emitter:
     def _launch(self, inputs: list[str], outputs: Sequence[int], how: EmittedKernels) -> None:
         nodes = self.captured.graph.nodes
         variables: dict[str, list[str]] = {"in": inputs, "out": [], "tmp": []}
-        for node in outputs:
+        written = dict(how.program.written)
+        for number, node in enumerate(outputs):
             name = self._result(node)
-            self._allocate(name, nodes[node].type)
+            if number in written:
+                self.lines.append(f"{name} = {inputs[written[number]]}")
+                self._in_place.add(name)
+            else:
+                self._allocate(name, nodes[node].type)
             variables["out"].append(name)
         for i, tensor in enumerate(how.program.temporaries):
             variables["tmp"].append(f"t{i}")
@@ -260,7 +267,8 @@ class Emitter:
         pointers = {t: f"p{i}" for i, t in enumerate(dict.fromkeys(tensors))}
         self.lines += [f"{p} = {t}.data_ptr()" for t, p in pointers.items()]
         # What the allocator gave is aligned; what came from elsewhere may not be.
-        read = [t for t, b in zip(tensors, kernel.buffers, strict=True) if b.kind == "in"]
+        both = zip(tensors, kernel.buffers, strict=True)
+        read = [t for t, b in both if b.kind == "in" or t in self._in_place]
         doubtful = [pointers[t] for t in dict.fromkeys(read)] or ["0"]
         given = ", ".join(["stream", *(pointers[t] for t in tensors)])
         self.lines.append(f"({name}u if ({' | '.join(doubtful)}) & 15 else {name})({given})")

@@ -15,7 +15,7 @@ from ..errors import Refused
 from ..graph.dtypes import INDICES
 from ..graph.graph import Node, Ref
 from ..graph.op import Op
-from ..graph.ops import Lookup, bound
+from ..graph.ops import IndexedWrite, Lookup, bound, row
 from ..values.axes import Factors
 from ..values.values import At, Dims, Load, LoadDim, Windows, compute
 from .strided_views import strided
@@ -23,7 +23,7 @@ from .views import Reader, Request, TracedValue, TraceSteps, load_dims
 
 
 @dataclass(frozen=True, slots=True)
-class _Picks:
+class Picks:
     """indices: by dimension of the source, the node that names places along it. first: where the
     dimensions of the indices stand in the result, or None where each stands at its own place."""
 
@@ -32,31 +32,31 @@ class _Picks:
     first: int | None
 
 
-def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
+def lookup(reader: Reader, node: Node, way: Lookup, windows: Windows) -> TraceSteps:
     """The load of a lookup, and the dimensions of its result. Raises Refused where the source is
     computed by the same kernel, or the index is no integer."""
-    picks = _picks(reader, node, row)
-    memory = strided(reader.group, reader.group.nodes[picks.source])
+    chosen = picks(reader, node, way)
+    memory = strided(reader.group, reader.group.nodes[chosen.source])
     if memory is None or node.type is None:
         raise Refused("indexed", f"{node.name} reads by index what the kernel itself computes")
-    shape = reader.shape(picks.source)
-    values, dims = yield from _index(reader, node, picks, windows)
-    if picks.first is None:
-        own = [d for d in range(len(shape)) if d != picks.indices[0][0]]
+    shape = reader.shape(chosen.source)
+    values, dims = yield from index_values(reader, node, chosen, windows)
+    if chosen.first is None:
+        own = [d for d in range(len(shape)) if d != chosen.indices[0][0]]
         kept = tuple(dims[d] for d in own)
         sizes = tuple(node.type.shape[d] for d in own)
         seen = tuple(windows[d] for d in own)
     else:
-        own = [d for d in range(len(shape)) if d not in dict(picks.indices)]
+        own = [d for d in range(len(shape)) if d not in dict(chosen.indices)]
         sizes = tuple(shape[d] for d in own)
-        seen = windows[: picks.first] + windows[picks.first + len(dims) :]
+        seen = windows[: chosen.first] + windows[chosen.first + len(dims) :]
         kept = reader.fresh(sizes, seen)
-        dims = kept[: picks.first] + dims + kept[picks.first :]
+        dims = kept[: chosen.first] + dims + kept[chosen.first :]
     parts = load_dims(kept, sizes, tuple(memory.stride[d] for d in own), seen)
     at = []
-    for value, (dim, index) in zip(values, picks.indices, strict=True):
-        if row.wraps:
-            value = _wrapped(reader, value, shape[dim], index)
+    for value, (dim, index) in zip(values, chosen.indices, strict=True):
+        if way.wraps:
+            value = wrapped_index(reader, value, shape[dim], index)
         at.append(At(value, memory.stride[dim], shape[dim]))
     first = LoadDim((), 1, memory.offset, 0)
     dtype = node.type.dtype
@@ -64,30 +64,30 @@ def lookup(reader: Reader, node: Node, row: Lookup, windows: Windows) -> TraceSt
     return reader.add(kind, dims, dtype, node)
 
 
-def survey(reader: Reader, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
+def survey(reader: Reader, node: Node, way: Lookup, windows: Windows) -> TraceSteps:
     """The dimensions of a lookup, its source being read as a whole. Raises Refused where a part
     of an axis of the result asks for another part of the source."""
-    picks = _picks(reader, node, row)
-    shape, whole = reader.shape(picks.source), reader.shape(node.id)
-    value, source = yield picks.source, (None,) * len(shape)
-    _, dims = yield from _index(reader, node, picks, windows)
-    own = [d for d in range(len(shape)) if d not in dict(picks.indices)]
-    if picks.first is None:
+    chosen = picks(reader, node, way)
+    shape, whole = reader.shape(chosen.source), reader.shape(node.id)
+    value, source = yield chosen.source, (None,) * len(shape)
+    _, dims = yield from index_values(reader, node, chosen, windows)
+    own = [d for d in range(len(shape)) if d not in dict(chosen.indices)]
+    if chosen.first is None:
         kept = tuple(dims[d] for d in own)
         if any(whole[d] != shape[d] for d in own):
             raise Refused("window", f"{node.name} gathers from a part of its source")
     else:
         kept = reader.fresh(tuple(shape[d] for d in own), (None,) * len(own))
-        dims = kept[: picks.first] + dims + kept[picks.first :]
+        dims = kept[: chosen.first] + dims + kept[chosen.first :]
     for mine, dim in zip(kept, own, strict=True):
         if mine and source[dim]:
             reader.space.unify(mine, source[dim])
     return value, dims
 
 
-def _picks(reader: Reader, node: Node, row: Lookup) -> _Picks:
+def picks(reader: Reader, node: Node, way: Lookup) -> Picks:
     named = bound(node)
-    source, index = named[row.source], named[row.index]
+    source, index = named[way.source], named[way.index]
     assert isinstance(source, Ref)
     rank = len(reader.shape(source.node))
     if isinstance(index, tuple):
@@ -97,26 +97,26 @@ def _picks(reader: Reader, node: Node, row: Lookup) -> _Picks:
             raise Refused("indexed", f"{node.name} has no index")
         # Indices side by side leave their dimensions there, others in front.
         first = taken[0] if taken == list(range(taken[0], taken[-1] + 1)) else 0
-        return _Picks(source.node, tuple(found), first)
+        return Picks(source.node, tuple(found), first)
     assert isinstance(index, Ref)
     dim = named.get("dim", 0)
     if not rank or not isinstance(dim, int):
         raise Refused("indexed", f"{node.name} reads a number by index")
     dim %= rank
-    return _Picks(source.node, ((dim, index.node),), None if row.along else dim)
+    return Picks(source.node, ((dim, index.node),), None if way.along else dim)
 
 
-def _index(
-    reader: Reader, node: Node, picks: _Picks, windows: Windows
+def index_values(
+    reader: Reader, node: Node, chosen: Picks, windows: Windows
 ) -> Generator[Request, TracedValue, tuple[list[int], Dims]]:
     """The values of the indices, and their common dimensions."""
-    nodes = [reader.group.nodes[i] for _, i in picks.indices]
+    nodes = [reader.group.nodes[i] for _, i in chosen.indices]
     if any(n.type is None or n.type.dtype not in INDICES for n in nodes):
         raise Refused("indexed", f"{node.name} reads by what is no index: {nodes[0].type}")
     shape = _broadcast([reader.shape(n.id) for n in nodes])
-    if picks.first is not None:
-        shape = shape or ((1,) if _keeps_one(reader, node, picks) else ())
-        windows = windows[picks.first : picks.first + len(shape)]
+    if chosen.first is not None:
+        shape = shape or ((1,) if _keeps_one(reader, node, chosen) else ())
+        windows = windows[chosen.first : chosen.first + len(shape)]
     values: list[int] = []
     dims: list[Factors] = [()] * len(shape)
     for n in nodes:
@@ -135,13 +135,15 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(next((n for n in sizes if n != 1), 1) for sizes in aligned)[::-1]
 
 
-def _keeps_one(reader: Reader, node: Node, picks: _Picks) -> bool:
+def _keeps_one(reader: Reader, node: Node, chosen: Picks) -> bool:
     """Whether an index without dimensions leaves one of size 1 (`index_select`)."""
-    kept = len(reader.shape(picks.source)) - len(picks.indices)
+    if isinstance(row(node), IndexedWrite):
+        return False
+    kept = len(reader.shape(chosen.source)) - len(chosen.indices)
     return len(reader.shape(node.id)) > kept
 
 
-def _wrapped(reader: Reader, value: int, size: int, index: int) -> int:
+def wrapped_index(reader: Reader, value: int, size: int, index: int) -> int:
     """The place that an index names; a negative one counts from the end."""
     node = reader.group.nodes[index]
     assert node.type is not None

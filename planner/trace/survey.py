@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import Refused
 from ..graph.graph import Graph, Node
-from ..graph.ops import Lookup
+from ..graph.ops import IndexedWrite, Lookup, row
 from ..values.values import Dims, Windows
 from .indexed_loads import survey
 from .trace import Tracer
@@ -26,6 +26,8 @@ class NodeDims:
 def dims_of_nodes(group: Graph) -> NodeDims:
     """The dimensions of a graph's nodes, views too. Raises Refused where one does not factor."""
     tracer = _Surveyor(group)
+    if any(isinstance(row(node), IndexedWrite) for node in group.nodes):
+        raise Refused("indexed", "a part of what a group writes by index is no tensor")
     for node in group.outputs:
         if node is None:
             raise Refused("output", "a group's output is no tensor")

@@ -21,6 +21,7 @@ from ..graph.ops import (
     Contraction,
     Cumulative,
     Depthwise,
+    IndexedWrite,
     Iota,
     Lookup,
     Pointwise,
@@ -60,6 +61,7 @@ from .concats import concat
 from .convolutions import depthwise, runs
 from .exactness import Forms
 from .indexed_loads import lookup
+from .indexed_writes import indexed_write, refuse_readers
 from .integer_ranges import narrowed
 from .matmuls import matmul
 from .precision import dtype_of, number_of, rounds, working_dtype
@@ -107,11 +109,13 @@ def _trace(group: Graph, shared: bool) -> Values:
     for each in group.nodes:
         if is_compute(each) and each.type is not None and each.type.numel == 0:
             raise Refused("empty", f"{each.name} has no elements")
+    refuse_readers(group)
     for index, node in enumerate(group.outputs):
         if node is None:
             raise Refused("output", "a group's output is no tensor")
         value, dims = tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
-        outputs.append(Output(index, value, dims, _type(group.nodes[node])))
+        kind = tracer.written.get(node) or _type(group.nodes[node])
+        outputs.append(Output(index, value, dims, kind))
     return tracer.finish(outputs)
 
 
@@ -141,6 +145,8 @@ class Tracer:
         self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
         self.seen: dict[tuple[int, Windows], TracedValue] = {}
         self.convolved: list[tuple[Node, Dims]] = []
+        self.written: dict[int, TensorType] = {}
+        """By node, what it writes of its target by index."""
 
     def read(self, node_id: int, windows: Windows) -> TracedValue:
         """The value of a node read through windows, and the dimensions it is read at."""
@@ -181,7 +187,8 @@ class Tracer:
 
     def _trace(self, node: Node, windows: Windows) -> TraceSteps:
         value, dims = yield from self._evaluated(node, windows)
-        if rounds(self.group, node) and not self._has(value, _type(node).dtype):
+        kept = isinstance(row(node), IndexedWrite)
+        if not kept and rounds(self.group, node) and not self._has(value, _type(node).dtype):
             value = self.rounded(value, node)
         return value, dims
 
@@ -207,6 +214,10 @@ class Tracer:
                 return found
             case View(kind=kind):
                 return (yield from view(self, node, kind, windows))
+            case IndexedWrite() as write:
+                found = yield from indexed_write(self, node, write)
+                value, dims, self.written[node.id] = found
+                return value, dims
             case Lookup() as named:
                 return (yield from self._lookup(node, named, windows))
             case Concat():

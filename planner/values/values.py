@@ -105,6 +105,30 @@ def compute(
     return Compute(op, tuple(operands.items()), working, yields, accuracy)
 
 
+def place(value: Value, at: Sequence[At]) -> Compute:
+    """A value that is stored where others name places."""
+    named: dict[str, Arg] = {"self": Ref(value.id)}
+    for number, one in enumerate(at):
+        named |= {f"at{number}": Ref(one.value), f"stride{number}": one.stride}
+        named[f"size{number}"] = one.size
+    return compute(Op.PLACE, None, Accuracy.EXACT, value.dtype, **named)
+
+
+def places(value: Value) -> tuple[At, ...]:
+    """The places at which a value is stored, besides those of its dimensions."""
+    if not isinstance(value.kind, Compute) or value.kind.op is not Op.PLACE:
+        return ()
+    named = dict(value.kind.operands)
+    found = []
+    for number in range(len(named) // 3):
+        one, stride, size = (named[f"{part}{number}"] for part in ("at", "stride", "size"))
+        assert isinstance(one, Ref)
+        assert isinstance(stride, int)
+        assert isinstance(size, int)
+        found.append(At(one.node, stride, size))
+    return tuple(found)
+
+
 def conversion(value: Value, target: str) -> Compute:
     """The value in another register dtype."""
     op, source = Op.RECAST, value.dtype

@@ -22,6 +22,9 @@ _ITEM = "operator.getitem"
 # A value that was widened may have other strides than the captured one: no view is then sure.
 _SAME_VALUE = {"aten.view.default": "aten.reshape.default"}
 
+_COPYING = {"aten.index_put_.default": "aten.index_put.default"}
+"""What gives a new tensor in place of writing into one: the same inputs are given again."""
+
 _BITCAST = "fusionplan.bitcast.default"
 
 
@@ -32,7 +35,8 @@ class Outside(IndexError):
 class Evaluator:
     """`evaluator(*inputs)` gives the outputs of the graph as a list. `wide`: a dtype that
     every float has, and to which every cast to a float goes; integers and booleans stay. within:
-    look at every index first, and raise Outside, where a device would end the process.
+    look at every index first, and raise Outside, where a device would end the process. in_place:
+    inputs that the graph writes are written, as when it runs; else their results are copies.
 
     Raises PlanError for a graph with something that is no operator, such as a constant of the
     user's model: a group reads those as inputs.
@@ -45,7 +49,9 @@ class Evaluator:
         *,
         wide: torch.dtype | None = None,
         within: bool = False,
+        in_place: bool = False,
     ) -> None:
+        self._in_place = in_place
         self.graph, self.device, self.wide = graph, device, wide
         self._lookups = {n.id: n for n in graph.nodes if within and isinstance(row(n), Lookup)}
         self._steps = [
@@ -88,7 +94,8 @@ class Evaluator:
     def _step(
         self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
     ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-        function = _operator(_SAME_VALUE.get(op, op))
+        op = _SAME_VALUE.get(op, op)
+        function = _operator(op if self._in_place else _COPYING.get(op, op))
         if self.wide:
             function = wide_attention(op) or function
         if self.wide and op == _BITCAST:

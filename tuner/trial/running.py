@@ -49,6 +49,7 @@ class LoadedKernels:
     def bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> KernelRun:
         """A call that launches all kernels over these tensors, which it keeps alive."""
         temporaries = [empty(kind, self.device) for kind in self.program.temporaries]
+        outputs = self.program.placed(inputs, outputs)
         kinds = {"in": inputs, "out": outputs, "tmp": temporaries}
         stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else 0
         launches: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -99,7 +100,7 @@ def load(group: Graph, candidate: Candidate, device: torch.device) -> Loaded | R
         case GroupCall():
             return _calls(lambda *inputs: built.run(list(inputs)))
         case Graph():
-            evaluator = Evaluator(built, device)
+            evaluator = Evaluator(built, device, in_place=True)
             own = built is group
             return _calls(evaluator if own else _matched(evaluator, output_types(group)))
         case Copied(calls=calls, copy=copy):
