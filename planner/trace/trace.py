@@ -215,8 +215,8 @@ class Tracer:
             case View(kind=kind):
                 return (yield from view(self, node, kind, windows))
             case IndexedWrite() as write:
-                found = yield from indexed_write(self, node, write)
-                value, dims, self.written[node.id] = found
+                value, dims, part = yield from indexed_write(self, node, write)
+                self.written[node.id] = part
                 return value, dims
             case Lookup() as named:
                 return (yield from self._lookup(node, named, windows))

@@ -23,7 +23,7 @@ ROOT = Path(fusionplan.__file__).parent
 ROWS = {name: found for name, found in OPS.items() if isinstance(found, Pointwise)}
 MADE = {
     *(Op.AS_FLOAT16, Op.AS_BFLOAT16, Op.AS_FLOAT8_E4M3FN, Op.AS_FLOAT8_E5M2),
-    *(Op.TRUNCATE, Op.RECAST, Op.WRAP_INDEX, Op.CHANGE, Op.FMA),
+    *(Op.TRUNCATE, Op.RECAST, Op.WRAP_INDEX, Op.CHANGE, Op.PLACE, Op.FMA),
 }
 """Operations that kernels have beside those of ATen."""
 
