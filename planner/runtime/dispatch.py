@@ -37,6 +37,7 @@ from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
 from .given import Given, device_of, matching, with_tensors
 from .leaving import DYNAMOS, NoPlan, RunsWhole
+from .overlapping import overlapping
 from .phases import phase, told
 from .substitutes import Substitutes
 from .varying_sizes import VaryingSizes
@@ -255,6 +256,13 @@ class Dispatcher:
         try:
             backward = given.stage == "backward"
             others = Substitutes(captured.device)
+            device = captured.device
+            wanted = plan.cudagraph or (self.policy.cudagraph and inference)
+            # Ranks capture at calls of their own: one would replay what the others run.
+            alone = not process_groups(captured.fx_nodes)
+            graphed = wanted and alone and device.type == "cuda"
+            if graphed:
+                plan = overlapping(plan, torch.cuda.get_device_capability(device))
             with phase("build"):
                 executor = Executor(
                     captured,
@@ -267,10 +275,7 @@ class Dispatcher:
             if others.notes:
                 text = f"graph {plan.graph_key[:12]}: {others.said}"
                 self._warn("substitute", f"groups of {plan.graph_key}", text)
-            wanted = plan.cudagraph or (self.policy.cudagraph and inference)
-            # Ranks capture at calls of their own: one would replay what the others run.
-            alone = not process_groups(captured.fx_nodes)
-            if wanted and alone and captured.device.type == "cuda":
+            if graphed:
                 copies = None if inference else given.results
                 return GraphedExecutor(executor, copies=copies, patience=4 * backward)
             return executor

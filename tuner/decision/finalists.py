@@ -22,15 +22,13 @@ from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cudagraph import GraphedExecutor
 from ...planner.runtime.executor import Executor
+from ...planner.runtime.overlapping import OVERLAPPING
 from ...planner.runtime.whole_way import whole_way
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
-
-OVERLAPPING = (9, 0)
-"""The compute capability from which a kernel can be launched while the one before it ends."""
 
 PlanRun = Callable[..., list[Any]]
 

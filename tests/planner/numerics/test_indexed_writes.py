@@ -9,9 +9,9 @@ from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import Refusal
+from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.groups.legality import has_nest
 from fusionplan.planner.groups.unwritten import unwritten
-from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.runtime.executor import Executor
 from torch.fx.experimental.proxy_tensor import make_fx
 
