@@ -126,12 +126,12 @@ class DecodeStep(nn.Module):
         turns = 500_000.0 ** (-torch.arange(0, of.head, 2) / of.head)
         angles = torch.cat([places[:, None] * turns] * 2, -1)
         self.cos, self.sin = nn.Buffer(angles.cos()), nn.Buffer(angles.sin())
-        self.places = nn.Buffer(places)
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens)[:, None]
         rotary = self.cos[position], self.sin[position]
-        mask = (self.places <= position)[None, None, None]
+        places = torch.arange(self.of.cache, device=position.device)
+        mask = (places <= position)[None, None, None]
         for i, layer in enumerate(self.layers):
             cache = getattr(self, f"keys_{i}"), getattr(self, f"values_{i}")
             x = layer(x, cache, position, rotary, mask)

@@ -67,11 +67,12 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(
             Layer(width, heads, key_heads, inner, length) for _ in range(layers)
         )
-        self.places = nn.Buffer(torch.arange(length))
+        self.length = length
 
     def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         x = self.words(token)[:, None]
-        mask = (self.places <= position)[None, None, None]
+        places = torch.arange(self.length, device=position.device)
+        mask = (places <= position)[None, None, None]
         for layer in self.layers:
             x = layer(x, position, mask)
         return F.linear(self.after(x), self.words.weight)[:, 0].argmax(-1)

@@ -362,9 +362,10 @@ def _bounds(blocks: Blocks) -> tuple[MaskedAxis, ...]:
 
 def condition(axes: Sequence[TileAxis], axis: int, limit: Limit) -> str:
     """A limit of `axis` with its index on a side of its own: "r0 <= x1 - 128"."""
-    if limit.scale > 0:
-        return f"{axes[axis].name} <= {_form(axes, limit.rest, -1)}"
-    return f"{axes[axis].name} >= {_form(axes, limit.rest, 1)}"
+    sign = -1 if limit.scale > 0 else 1
+    given = "".join(f" {'+' if c * sign > 0 else '-'} v{v}" for v, c in limit.values)
+    relation = "<=" if limit.scale > 0 else ">="
+    return f"{axes[axis].name} {relation} {_form(axes, limit.rest, sign)}{given}"
 
 
 def _form(axes: Sequence[TileAxis], form: Affine, sign: int) -> str:

@@ -387,17 +387,32 @@ class TritonPrinter(Scope):
         name, block = self.nest.axes[axis].name, self.blocks.sizes[axis]
         for limit in self.nest.limits.get(axis, ()):
             parts = [self._least(term) for term in limit.rest.terms]
+            parts += [self._least_given(value, scale) for value, scale in limit.values]
             base = limit.rest.base
             rest = " + ".join([*parts, self.numbers.text(base)] if base else parts or ["0"])
-            if limit.scale > 0:
+            if limit.scale > 0 and limit.values:
+                # A part of the axis may lie beyond the position altogether: no turn is left.
+                text = f"tl.minimum({last}, tl.maximum({block} - ({rest}), 0) // {block})"
+                text = f"{text}.to(tl.int32)"
+                last = f"{name}_last"
+                self.line(f"{last} = {text}", "masks empty the blocks from here on")
+            elif limit.scale > 0:
                 text = f"tl.minimum({last}, tl.maximum(-({rest}), 0) // {block} + 1)"
                 last = f"{name}_last"
                 self.line(f"{last} = {text}", "masks empty the blocks from here on")
             else:
                 text = f"tl.maximum({first}, tl.maximum({rest}, 0) // {block})"
+                text += ".to(tl.int32)" * bool(limit.values)
                 first = f"{name}_first"
                 self.line(f"{first} = {text}", "masks empty the blocks before")
         return first, last
+
+    def _least_given(self, value: int, scale: int) -> str:
+        """The least multiple of a value in this tile."""
+        text = f"({self.names[value]}).to(tl.int64)"
+        if self.dims[value]:
+            text = f"tl.max({text})" if scale < 0 else f"tl.min({text})"
+        return f"{text} * {scale}" if scale != 1 else text
 
     def _least(self, term: Term) -> str:
         """The least value of a term of a linear form in this tile."""

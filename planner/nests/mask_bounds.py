@@ -20,22 +20,29 @@ from .linear_forms import Affine, TileAxis, affine
 from .placement import Carry, Evaluate, NestBody, NestLoop
 
 Linear = tuple[dict[int, int], int]
-"""Coefficients by factor, and a constant."""
+"""Coefficients by factor, and a constant. The number -1 - v stands for value v, which nothing is
+known of: a position that lies in a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A tile of the looped axis counts only if scale * index + rest <= 0 for some element of it;
-    scale is 1 or -1, rest a form over the other axes."""
+    scale is 1 or -1, rest a form over the other axes. values: with their coefficients, those that
+    are parts of the rest, none of which varies along the axis."""
 
     scale: int
     rest: Affine
+    values: tuple[tuple[int, int], ...] = ()
 
 
 def limits(
-    values: Values, loop: NestLoop, place: Mapping[int, tuple[int, TileAxis]]
+    values: Values,
+    loop: NestLoop,
+    place: Mapping[int, tuple[int, TileAxis]],
+    live: Sequence[frozenset[int]],
 ) -> tuple[Limit, ...]:
-    """What masks say about the tiles of a loop; nothing where empty tiles would still count."""
+    """What masks say about the tiles of a loop; nothing where empty tiles would still count. live:
+    the tile axes of each value."""
     items = list(_items(loop.body))
     if not loop.carries or any(not isinstance(item, (Evaluate, Carry)) for item in items):
         return ()
@@ -48,7 +55,7 @@ def limits(
         condition, masked_if, constant = _mask(value, values)
         if constant and _is_empty(values, inside, loop.carries, number, constant):
             for form in kept(values, condition, not masked_if):
-                limit = _limit(form, loop.axis, place)
+                limit = _limit(form, loop.axis, place, live)
                 found += [limit] if limit else []
     return tuple(dict.fromkeys(found))
 
@@ -67,16 +74,14 @@ def _items(body: NestBody) -> Iterator[Evaluate | Carry | object]:
 
 def _mask(value: Value, values: Values) -> tuple[int, bool, str]:
     """The condition of a select, for which outcome it gives a constant, and which: "-inf", "0",
-    or "" for any other."""
+    or "" for any other. Of two constants, as in a mask that is added, it is the lower one."""
     assert isinstance(value.kind, Compute)
     named = dict(value.kind.operands)
     condition = named["condition"]
     assert isinstance(condition, Ref)
-    for name, outcome in (("self", True), ("other", False)):
-        constant = _constant(named[name], {}, values)
-        if constant:
-            return condition.node, outcome, constant
-    return condition.node, False, ""
+    both = [(_constant(named[n], {}, values), n == "self") for n in ("self", "other")]
+    constant, outcome = max(both, key=lambda one: ("", "0", "-inf").index(one[0]))
+    return condition.node, outcome, constant
 
 
 def _constant(argument: Arg, known: Mapping[int, str], values: Values) -> str:
@@ -202,9 +207,9 @@ def _linear(argument: Arg, values: Values) -> Linear | None:
             return form, start
         case Literal(number=int() as number):
             return {}, number
-        case Compute() as compute:
-            return _computed(compute, values)
-    return None
+        case Compute() as compute if (found := _computed(compute, values)) is not None:
+            return found
+    return {-1 - value.id: 1}, 0
 
 
 def _computed(compute: Compute, values: Values) -> Linear | None:
@@ -239,12 +244,20 @@ def _sum(left: Linear, right: Linear, scale: int, more: int = 0) -> Linear:
     return {f: c for f, c in form.items() if c}, left[1] + scale * right[1] + more
 
 
-def _limit(form: Linear, axis: int, place: Mapping[int, tuple[int, TileAxis]]) -> Limit | None:
-    whole = affine(form[0], place, form[1])
+def _limit(
+    form: Linear,
+    axis: int,
+    place: Mapping[int, tuple[int, TileAxis]],
+    live: Sequence[frozenset[int]],
+) -> Limit | None:
+    whole = affine({f: c for f, c in form[0].items() if f >= 0}, place, form[1])
+    given = tuple((-1 - f, c) for f, c in form[0].items() if f < 0)
+    if any(axis in live[v] or abs(c) != 1 for v, c in given):
+        return None
     own = [t for t in whole.terms if t.axis == axis]
     rest = tuple(t for t in whole.terms if t.axis != axis)
     if len(own) != 1 or own[0].div != 1 or own[0].mod or abs(own[0].scale) != 1:
         return None
     if any(t.div != 1 or t.mod for t in rest):
         return None
-    return Limit(own[0].scale, Affine(rest, whole.base))
+    return Limit(own[0].scale, Affine(rest, whole.base), given)

@@ -236,7 +236,7 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         corrections,
         derived,
         {
-            loop.axis: limits(values, loop, place_of)
+            loop.axis: limits(values, loop, place_of, live)
             for loop in body
             if isinstance(loop, NestLoop)
             and not scans_in(values, loop)

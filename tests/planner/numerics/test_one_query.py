@@ -114,11 +114,18 @@ def _at_position(
     return [attention(q, k, v, (places <= position)[None, None, None], enable_gqa=True)]
 
 
+def _at_index(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Tensor, position: torch.Tensor
+) -> list[torch.Tensor]:
+    """The mask is made of indices: what lies beyond the position is known to be empty."""
+    return [attention(q, k, v, (torch.arange(LENGTH) <= position)[None], enable_gqa=True)]
+
+
 def _plain(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor, position: torch.Tensor
 ) -> list[torch.Tensor]:
     """The formula as users write it."""
-    rows = q.view(BATCH, SHARED, HEADS // SHARED, SIZE)
+    rows = q.view(len(q), SHARED, HEADS // SHARED, SIZE)
     scores = torch.matmul(rows, k.transpose(-1, -2)) * SIZE**-0.5
     scores = scores.masked_fill(places > position, -math.inf)
     weights = torch.softmax(scores, -1, dtype=torch.float64 if q.dtype == torch.float64 else None)
@@ -130,3 +137,29 @@ def _traced(
 ) -> torch.fx.GraphModule:
     with torch.no_grad():
         return make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("split", [1, 16])
+def test_keys_beyond_the_position_are_not_read(split: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies there is NaN, which masks alone would not keep out of the sums."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    inputs = [*given(batch=4), torch.arange(LENGTH), torch.tensor([0])]
+    captured = capture(_traced(_at_index, *inputs))
+    graph = captured.graph
+    nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
+    part = GroupContent.of(graph, nodes)
+    space = space_for(part, H200)
+    assert isinstance(space, Space)
+    layout = Layout("natural", "loop", split)
+    configs = [c for c, _ in space.ranked(4000) if c.layout == layout]
+    config = min(configs, key=lambda c: c.block("r0"))
+    group = GroupPlan(nodes, "triton", part.key, config)
+    run = Executor(captured, Plan(key(graph), H200.key, (), "modelled", (group,)), captured.device)
+    for position in (0, 31, 32, 700, LENGTH - 1):
+        q, k, v = given(batch=4)
+        exact = _plain(q.double(), k.double(), v.double(), inputs[3], torch.tensor([position]))[0]
+        for cache in (k, v):
+            cache[:, :, (position // 64 + 1) * 64 :] = math.nan
+        (found,) = run(q, k, v, inputs[3], torch.tensor([position]))
+        assert (found.double() - exact).abs().max() <= 2**-7 * exact.abs().max()
