@@ -1,0 +1,240 @@
+"""`python -m fusionplan.bench.row_lengths`: functions of rows of every length.
+
+Softmax, layer norm, RMS norm and cross-entropy of rows of lengths that are no powers of two, in
+three types, by the cost model's plan without a tune. A byte of such a row should take as long as
+one of the next power of two: `ratio` says how much longer it takes, `of least` how much longer
+than the device needs to read and write all tensors once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..planner.capture.capture import capture, decompositions
+from ..planner.capture.layouts import laid_out
+from ..planner.codegen.source import Program
+from ..planner.costs.device import DeviceProfile, profile_of
+from ..planner.covers.cover import modelled_plan
+from ..planner.graph.graph import Graph
+from ..planner.groups.group import subgraph
+from ..planner.lower import lower
+from ..planner.plan import Plan
+from ..planner.runtime.compile import CompileFailed, compile_kernel
+from ..planner.runtime.executor import Executor
+from ..planner.runtime.modules import captured_of
+
+COLUMNS = (1000, 4099, 5128, 32000, 50257, 50304, 128256, 151936)
+DTYPES = ("bfloat16", "float16", "float32")
+ELEMENTS = 2**27
+"""Elements of the rows together, more or less: many times a cache."""
+
+CALLS, ROUNDS = 5, 5
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, weight.shape, weight, 1e-5)
+
+
+def _cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, target)
+
+
+FUNCTIONS: Mapping[str, tuple[Callable[..., torch.Tensor], int]] = {
+    "softmax": (_softmax, 0),
+    "layer_norm": (_layer_norm, 2),
+    "rms_norm": (_rms_norm, 1),
+    "cross_entropy": (_cross_entropy, 0),
+}
+"""The function of rows, and how many vectors as long as a row it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One combination."""
+
+    function: str
+    columns: int
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        return max(1, ELEMENTS // self.columns)
+
+    @property
+    def beside(self) -> Rows:
+        """The same of the next power of two."""
+        return Rows(self.function, 1 << (self.columns - 1).bit_length(), self.dtype)
+
+    def inputs(self, device: torch.device) -> list[torch.Tensor]:
+        dtype = getattr(torch, self.dtype)
+        made = [torch.randn(self.count, self.columns, device=device, dtype=dtype)]
+        _, vectors = FUNCTIONS[self.function]
+        made += [torch.randn(self.columns, device=device, dtype=dtype) for _ in range(vectors)]
+        if self.function == "cross_entropy":
+            made.append(torch.randint(self.columns, (self.count,), device=device))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The model's plan of a combination. failed: why its kernels do not compile."""
+
+    rows: Rows
+    graph: Graph
+    plan: Plan
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRows:
+    """moved: bytes of all inputs and results, once."""
+
+    rows: Rows
+    seconds: float
+    moved: int
+    plan: str
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.moved / self.seconds
+
+
+def graph_of(rows: Rows) -> Graph:
+    """The graph of a combination, without data."""
+    function, _ = FUNCTIONS[rows.function]
+    with FakeTensorMode():
+        given = rows.inputs(torch.device("cpu"))
+        opened = make_fx(lambda *x: [function(*x)], decomposition_table=decompositions())(*given)
+        traced = make_fx(functionalize(opened))(*given)  # RMS norm adds in place
+    return capture(laid_out(traced, "inference")).graph
+
+
+def planned(rows: Rows, profile: DeviceProfile) -> Planned:
+    """The model's plan, its kernels in Triton's cache after this."""
+    torch.set_num_threads(1)
+    graph = graph_of(rows)
+    plan = modelled_plan(graph, profile)
+    try:
+        for group in plan.groups:
+            if group.config is None:
+                continue
+            program = lower(subgraph(graph, group.nodes, group.copies).graph, group.config)
+            for kernel in program.kernels if isinstance(program, Program) else ():
+                compile_kernel(kernel)
+    except CompileFailed as error:
+        return Planned(rows, graph, plan, str(error))
+    return Planned(rows, graph, plan)
+
+
+def timed(each: Planned, device: torch.device) -> TimedRows:
+    """Median of some rounds of calls one after the other. Raises RuntimeError where a result is
+    not eager's."""
+    run = Executor(captured_of(each.graph, device), each.plan, device)
+    inputs = each.rows.inputs(device)
+    (result,) = run(*inputs)
+    function, _ = FUNCTIONS[each.rows.function]
+    few = inputs if result.dim() == 0 else [inputs[0][:64], *inputs[1:]]
+    mine = result if result.dim() == 0 else result[:64]
+    torch.testing.assert_close(mine, function(*few), rtol=2e-2, atol=2e-2)
+    moved = sum(t.nbytes for t in (*inputs, result))
+    laps = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(CALLS):
+            run(*inputs)
+        end.record()
+        end.synchronize()
+        laps.append(begin.elapsed_time(end) / 1e3 / CALLS)
+    text = "; ".join(f"{g.lowering} {g.config or g.options}".strip() for g in each.plan.groups)
+    return TimedRows(each.rows, statistics.median(laps), moved, text)
+
+
+HEAD = ("function", "columns", "type", "us", "GB/s", "ratio", "of least", "plan")
+
+
+def row(found: TimedRows, beside: TimedRows | None, read: float) -> str:
+    """beside: the next power of two. read: bytes a second that the device reads at best."""
+    ratio = "" if beside is None else f"{beside.rate / found.rate:.2f}"
+    cells = [
+        *(found.rows.function, str(found.rows.columns), found.rows.dtype),
+        *(f"{found.seconds * 1e6:.0f}", f"{found.rate / 1e9:.0f}", ratio),
+        *(f"{found.seconds * read / found.moved:.2f}", found.plan),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def combinations(names: Sequence[str], columns: Sequence[int], dtypes: Sequence[str]) -> list[Rows]:
+    """All that is asked, each after the power of two that it is compared with."""
+    asked = [Rows(*each) for each in product(names, columns, dtypes)]
+    return list(dict.fromkeys(rows for each in asked for rows in (each.beside, each)))
+
+
+def measured(
+    asked: Sequence[Rows], device: torch.device, profile: DeviceProfile, jobs: int
+) -> Iterator[TimedRows]:
+    """Each that can be built, in order; what cannot is told on stderr."""
+    prepare = partial(planned, profile=profile)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        ready = list(pool.map(prepare, asked))
+    for each in ready:
+        if each.failed:
+            print(f"{each.rows}: {each.failed}", file=sys.stderr)
+        else:
+            yield timed(each, device)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 2: usage; 3: no GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*FUNCTIONS, []], help="functions; default all")
+    parser.add_argument("--columns", type=int, nargs="+", default=list(COLUMNS))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
+    parser.add_argument("--json", type=Path, help="write each time there, a line each")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("no CUDA device", file=sys.stderr)
+        return 3
+    device = torch.device("cuda", torch.cuda.current_device())
+    profile = profile_of(device)
+    asked = combinations(options.names or [*FUNCTIONS], options.columns, options.dtypes)
+    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    found: dict[Rows, TimedRows] = {}
+    for each in measured(asked, device, profile, options.jobs):
+        found[each.rows] = each
+        print(row(each, found.get(each.rows.beside), profile.bandwidth), flush=True)
+        if options.json:
+            with options.json.open("a") as lines:
+                lines.write(json.dumps(asdict(each)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
