@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..graph.dtypes import FLOATS, NARROW, TRITON_DTYPE
 from ..graph.op import Accuracy, Op
+from ..graph.ops import SUM
 from ..graph.sizes import varies
 from ..graph.texts import text_of
 from ..stream.online import Correction
@@ -85,7 +86,7 @@ class Carried:
         self.states: dict[int, TileReduction] = {
             each.value: each for each in loop.body if isinstance(each, REDUCTIONS) and each.carried
         }
-        self._scales: dict[Correction, tuple[str, TileDims]] = {}
+        self._scales: dict[object, tuple[str, TileDims]] = {}
 
     def begin(self) -> None:
         """Before the loop: each state is the identity."""
@@ -93,7 +94,7 @@ class Carried:
             value, kind = self.scope.nest.values[fold], self.scope.nest.fold(fold)
             state, dtype = self.states[fold], _working(value)
             dims, neutral = self._dims(fold), identity(dict(kind.monoid.identity), dtype)
-            shape = self.scope.text.shape(dims)
+            shape = self._shape(dims)
             if isinstance(state, OnesMma):
                 assert not self.loop.by_lane, "a product has no state for every lane"
                 _ones(self.scope, state)
@@ -130,6 +131,9 @@ class Carried:
         text, over = _item(scope, value, kind)
         if not self.loop.by_lane:
             text = _reduced(scope, value, kind, text, over)
+        elif self.loop.shared > 1:
+            runs = f"tl.reshape({text}, {self._shape(over, self.loop.shared)})"
+            text = kind.monoid.reduce.format(x=runs, axis=len(over))
         if each.compensated:
             self._add(each.value, text)
             return
@@ -137,12 +141,20 @@ class Carried:
         if not each.followed:
             scope.line(f"{state} = {text}")
             return
-        # Inside exponents an extremum that is still the identity stands as 0: inf - inf is NaN.
-        neutral = identity(dict(kind.monoid.identity), _working(value))
         scope.line(f"v{each.value}_before = {state}")
         scope.line(f"{state} = {text}")
-        guarded = _guarded(state, neutral)
-        scope.assign(each.value, f"v{each.value}", guarded, self._dims(each.value))
+        if kind.monoid == SUM:
+            return  # Of weights, which only the shift beside them reads under way.
+        # Inside exponents an extremum that is still the identity stands as 0: inf - inf is NaN.
+        neutral = identity(dict(kind.monoid.identity), _working(value))
+        guarded, dims = _guarded(state, neutral), self._dims(each.value)
+        if self.loop.shared > 1:
+            name, runs = f"v{each.value}_run", self._shape(dims, self.loop.shared)
+            scope.line(f"{name} = {guarded}")
+            whole = ", ".join([*[":"] * len(dims), "None"])
+            guarded = f"tl.broadcast_to({name}[{whole}], {runs})"
+            guarded = f"tl.reshape({guarded}, {scope.text.shape(dims)})"
+        scope.assign(each.value, f"v{each.value}", guarded, dims)
 
     def end(self) -> None:
         """After the loop: the results."""
@@ -172,8 +184,8 @@ class Carried:
         _bind_together(scope, items)
         for value, _, _ in items:
             state = self.states[value.id]
-            if isinstance(state, Reduce) and state.followed:
-                monoid = scope.nest.fold(value.id).monoid
+            monoid = scope.nest.fold(value.id).monoid
+            if isinstance(state, Reduce) and state.followed and monoid != SUM:
                 neutral = identity(dict(monoid.identity), _working(value))
                 scope.line(f"v{value.id}_end = {_guarded(f'v{value.id}', neutral)}")
                 ends[value.id] = f"v{value.id}_end"
@@ -184,11 +196,21 @@ class Carried:
         if not isinstance(state, Reduce) or state.correction is None:
             return text
         correction = state.correction
-        terms = [
-            (c, scope.text.broadcast(ends[x], scope.dims[x], over), f"v{x}_sofar")
-            for c, x in correction.exponent
-        ]
-        return f"{text} * {_power(correction.base, terms, state.accuracy)}"
+
+        def terms(own: Sequence[tuple[float, int]]) -> list[Term]:
+            return [
+                (c, scope.text.broadcast(ends[x], scope.dims[x], over), f"v{x}_sofar")
+                for c, x in own
+            ]
+
+        scale = ""
+        if correction.exponent:
+            scale = f" * {_power(correction.base, terms(correction.exponent), state.accuracy)}"
+        if not correction.shift:
+            return text + scale
+        weight = scope.nest.fold(state.value).weight
+        step = self._step(correction, terms(correction.shift))
+        return f"{text}{scale} + {step} * (v{weight}_sofar{scale})"
 
     def _add(self, fold: int, text: str) -> None:
         """A turn of a sum that carries what its additions lose (Kahan, 1965). Nothing is lost of
@@ -208,28 +230,70 @@ class Carried:
             axes |= self.scope.nest.live[kind.source] | set(self.scope.nest.reduced(kind))
         return self.scope.blocks.dims(axes)
 
+    def _shape(self, dims: TileDims, more: int = 0) -> str:
+        """Of states; more: of what each of them takes in, in a dimension of its own."""
+        sizes = self.scope.blocks.sizes
+        shape = [sizes[d] // (self.loop.shared if d == self.loop.axis else 1) for d in dims]
+        return f"[{', '.join(map(str, [*shape, *[more] * bool(more)]))}]"
+
     def _before(self, each: Mma | Reduce, correction: Correction) -> str:
-        """A state brought up to the extrema of this turn: H's factor is written once for all that
-        have the same exponent."""
-        scope = self.scope
-        if correction not in self._scales:
+        """A state brought up to the extrema of this turn."""
+        scope, text, own = self.scope, f"v{each.value}_sofar", self._dims(each.value)
+        scale = self._scale(each, correction) if correction.exponent else ""
+        if not correction.shift:
+            return text + scale
+        weight = scope.nest.fold(each.value).weight
+        assert weight is not None, "a shift is of something that is summed beside"
+        step = f"v{each.value}_step"
+        scope.line(f"{step} = {self._step(correction, self._terms(correction.shift, own))}")
+        beside = scope.text.broadcast(f"v{weight}_before", self._dims(weight), own)
+        # Scaled first: what an infinite step would be times is 0 then.
+        return f"{text}{scale} + {step} * ({beside}{scale})"
+
+    def _scale(self, each: Mma | Reduce, correction: Correction) -> str:
+        """ " * " and H's factor, which is written once for all that have the same exponent."""
+        scope, key = self.scope, (correction.exponent, correction.base)
+        if key not in self._scales:
             dims = scope.union(tuple(x for _, x in correction.exponent))
-            terms = []
-            for c, x in correction.exponent:
-                old = scope.text.broadcast(f"v{x}_before", self._dims(x), dims)
-                terms.append((c, scope.at(x, dims), old))
+            terms = self._terms(correction.exponent, dims)
             name = f"v{each.value}_scale"
             scope.line(f"{name} = {_power(correction.base, terms, each.accuracy)}")
-            self._scales[correction] = name, dims
-        name, dims = self._scales[correction]
-        return f"v{each.value}_sofar * {scope.text.broadcast(name, dims, self._dims(each.value))}"
+            self._scales[key] = name, dims
+        name, dims = self._scales[key]
+        return f" * {scope.text.broadcast(name, dims, self._dims(each.value))}"
+
+    def _terms(self, own: Sequence[tuple[float, int]], dims: TileDims) -> list[Term]:
+        """Of every extremum its coefficient, its value in this turn and that before."""
+        scope = self.scope
+        found = []
+        for c, x in own:
+            names = scope.names[x] if self.loop.shared == 1 else f"v{x}_run", f"v{x}_before"
+            new, old = (scope.text.broadcast(n, self._dims(x), dims) for n in names)
+            found.append((c, new, old))
+        return found
+
+    def _step(self, correction: Correction, terms: Sequence[Term]) -> str:
+        """sum(k * (new - old)), where an extremum that was the identity stood as 0."""
+        parts = []
+        for (k, new, old), (_, x) in zip(terms, correction.shift, strict=True):
+            monoid = self.scope.nest.fold(x).monoid
+            neutral = identity(dict(monoid.identity), _working(self.scope.nest.values[x]))
+            first, second = (new, _guarded(old, neutral))
+            if k < 0:
+                first, second = second, first
+            parts.append(f"({first} - {second})" + f" * {abs(k)}" * (abs(k) != 1))
+        return f"({' + '.join(parts)})"
+
+
+Term = tuple[float, str, str]
+"""A coefficient, and the texts of an extremum as it is and as it was."""
 
 
 def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
 
 
-def _power(base: str, terms: list[tuple[float, str, str]], accuracy: Accuracy) -> str:
+def _power(base: str, terms: Sequence[Term], accuracy: Accuracy) -> str:
     """base ** sum(c * (new - old))."""
     parts = []
     for c, new, old in terms:

@@ -238,13 +238,14 @@ def free(stretches: Collection[tuple[float, ...]], num_warps: int) -> int:
 @dataclass(slots=True)
 class _Stretch:
     """Straight-line work between two points where all threads meet. axis: that of its loop;
-    gathers: it is the reduction of accumulators after their loop."""
+    gathers: it is the reduction of accumulators after their loop; shared: see `TileLoop`."""
 
     values: list[int]
     carries: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     axis: int | None = None
     gathers: bool = False
+    shared: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,7 @@ class _Needs:
     again: tuple[int, ...]
     outputs: tuple[int, ...]
     accesses: int
+    shared: int
 
 
 def features(
@@ -312,6 +314,7 @@ def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set
         again=tuple(r for v in slow for r in nest.values[v].reads if last[r] > v),
         outputs=stretch.outputs,
         accesses=sum(v in nest.loads or v in selected for v in own) + len(stretch.outputs),
+        shared=stretch.shared,
     )
 
 
@@ -342,10 +345,10 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
     found = [_Stretch([])]
     for each in program.body:
         match each:
-            case TileLoop(axis=axis, carries=carries, body=body):
+            case TileLoop(axis=axis, carries=carries, body=body, shared=shared):
                 inside = [inner for inner, _ in walk(body)]
                 stores = tuple(i.output for i in inside if isinstance(i, TileStore))
-                found.append(_Stretch(_computed(inside), carries, stores, axis))
+                found.append(_Stretch(_computed(inside), carries, stores, axis, shared=shared))
                 found.append(_Stretch(list(carries), gathers=True))
             case TileStore(output=output):
                 found[-1].outputs += (output,)
@@ -432,7 +435,7 @@ class _RegisterCounter:
             1.0,
             sum(map(self.words, each.alive)),
             sum(map(self.words, each.kept)),
-            sum(self.elements[s] for s in each.sources) if looped else 0.0,
+            sum(self.elements[s] for s in each.sources) / each.shared if looped else 0.0,
             0.0 if looped else min(streamed, STREAMED),
             streamed if looped else 0.0,
             loaded - streamed,

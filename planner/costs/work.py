@@ -186,8 +186,7 @@ def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
             slots += moved.count * blocks.elements(moved.access.axes)
         found = found.plus(Arithmetic(slots), turns(moved.loops, blocks) * programs)
     for each, loops in items.reductions:
-        by_lane = bool(loops) and loops[-1].by_lane
-        more = _of_reduction(program, num_warps, each, by_lane)
+        more = _of_reduction(program, num_warps, each, loops[-1] if loops else None)
         found = found.plus(more, turns(loops, blocks) * programs)
     for scan, loops in items.scans:
         slots = _scan_slots(program, scan)
@@ -298,16 +297,23 @@ def _of_element(kind: values.ValueKind) -> Arithmetic:
 
 
 def _of_reduction(
-    program: TileProgram, num_warps: int, each: TileReduction, by_lane: bool
+    program: TileProgram, num_warps: int, each: TileReduction, loop: TileLoop | None
 ) -> Arithmetic:
-    """The work on one tile of a reduction. by_lane: see `TileLoop`."""
+    """The work on one tile of a reduction in a loop."""
     fold = program.nest.fold(each.value)
+    by_lane = loop is not None and loop.by_lane
+    if loop is not None and loop.shared > 1 and isinstance(each, Reduce):
+        return _of_shared(program, each, loop.shared)
     match each:
         case Mma(correction=correction):
             # The accumulator may have to be brought up to a new extremum.
             return Arithmetic(float(program.elements(each.value)) if correction else 0.0)
         case OnesMma():
             return Arithmetic()  # On the tensor cores.
+        case Reduce(correction=correction) if by_lane and correction and correction.shift:
+            # The exponential is that of the weights.
+            whole = float(program.elements(fold.source))
+            return Arithmetic((6.0 + 2.0 * len(correction.shift)) * whole)
         case Reduce(correction=correction) if by_lane and correction:
             # Every lane follows its own extremum: an exponential for each element more.
             whole = float(program.elements(fold.source))
@@ -330,6 +336,18 @@ def _scan_slots(program: TileProgram, each: TileScan) -> float:
     whole, (width, axis) = float(program.elements(each.value)), widest(program)
     run = width if axis == each.axis else 1
     return whole * (3.0 + 2.0 * _WARP_STEPS / max(1, run))
+
+
+def _of_shared(program: TileProgram, each: Reduce, shared: int) -> Arithmetic:
+    """A turn of a reduction in which several lanes have one state: an operation and a mask for each
+    element, and each state follows its extremum."""
+    whole = float(program.elements(program.nest.fold(each.value).source))
+    found, correction = Arithmetic(2.0 * whole), each.correction
+    if correction is not None:
+        state = 10.0 + 3.0 * len(correction.shift)
+        exponential = float(bool(correction.exponent) and not correction.shift)
+        found = found.plus(Arithmetic(state, exponential), whole / shared)
+    return found
 
 
 def _kept_by_thread(program: TileProgram, each: TileReduction, threads: int) -> float:

@@ -341,8 +341,10 @@ def _refuse_recomputed_folds(
     values: Values, live: Sequence[frozenset[int]], axes: Sequence[TileAxis]
 ) -> None:
     grid = {i for i, axis in enumerate(axes) if axis.role is Role.GRID}
+    # Weights are summed beside another fold, whatever they depend on.
+    beside = {v.kind.weight for v in values.values if isinstance(v.kind, Fold)}
     for value in values.values:
-        if isinstance(value.kind, Fold) and grid - live[value.id]:
+        if isinstance(value.kind, Fold) and value.id not in beside and grid - live[value.id]:
             size = math.prod(nominal(values.extents[f]) for f in value.kind.reduced)
             if size > RECOMPUTED_LIMIT:
                 names = ", ".join(axes[a].name for a in sorted(grid - live[value.id]))

@@ -15,6 +15,7 @@ from ..graph.op import Accuracy, Op
 from ..graph.ops import MAX
 from ..values.values import Compute, Fold, Value, compute
 from .rewriting import Rewriting
+from .shifts import Shift, shift_of
 
 ExponentBase = OneOf["e", "2"]
 
@@ -38,13 +39,15 @@ class Factor:
 class Product:
     """A value as `kept` times what moves. `kept` (None for 1) reads the folds it waits for only
     through its exponentials, whose exponents hold `exponent`: coefficient by extremum.
-    masked: zeros are selected in place of some elements, whatever the multipliers are."""
+    masked: zeros are selected in place of some elements, whatever the multipliers are.
+    shift: what one factor adds to what varies; its extrema are in `kept`, its logarithms not."""
 
     kept: int | None
     moved: tuple[Factor, ...] = ()
     exponent: Mapping[int, float] = field(default_factory=dict)
     base: ExponentBase = "e"
     masked: bool = False
+    shift: Shift | None = None
 
 
 def combined(kept: int | None, *parts: Product) -> Product:
@@ -57,7 +60,11 @@ def combined(kept: int | None, *parts: Product) -> Product:
         raise Refused("online", "the source holds both exp and exp2")
     moved = tuple(factor for part in parts for factor in part.moved)
     masked = any(part.masked for part in parts)
-    return Product(kept, moved, exponent, bases.pop() if bases else "e", masked)
+    shifts = [part.shift for part in parts if part.shift]
+    if len(shifts) > 1:
+        raise Refused("online", "two factors of the source add folds that are under way")
+    shift = shifts[0] if shifts else None
+    return Product(kept, moved, exponent, bases.pop() if bases else "e", masked, shift)
 
 
 def product(work: Rewriting, value: int) -> Product:
@@ -79,6 +86,8 @@ def product(work: Rewriting, value: int) -> Product:
                 return _selected(work, own, own.kind)
             case Op.EXP | Op.EXP2:
                 return _exponential(work, own, own.kind)
+            case Op.ADD | Op.SUB | Op.RSUB:
+                return _sum(work, own)
     raise Refused(
         "online", f"{own.origin} is no product: {work.names(work.waits(value))} cannot leave it"
     )
@@ -91,7 +100,12 @@ def _product_through(work: Rewriting, own: Value, kind: Compute) -> Product:
         raise Refused("online", f"{own.origin} converts what is no floating-point number")
     part = product(work, argument.node)
     assert part.kept is not None
-    return replace(part, kept=work.rebuilt(own.id, {name: part.kept}))
+    shift = part.shift
+    if shift and kind.op is Op.NEG:
+        shift = shift.scaled(-1.0)
+    elif shift and shift.weight is not None:
+        shift = shift.weighted(work.cast(shift.weight, own.dtype))
+    return replace(part, kept=work.rebuilt(own.id, {name: part.kept}), shift=shift)
 
 
 def _product_of_both(work: Rewriting, own: Value, kind: Compute) -> Product:
@@ -102,7 +116,51 @@ def _product_of_both(work: Rewriting, own: Value, kind: Compute) -> Product:
     else:
         (alone,) = kept.values()
         left = work.cast(alone, own.dtype)
-    return combined(left, *parts.values())
+    whole = combined(left, *parts.values())
+    if whole.shift is None:
+        return whole
+    (name,) = (n for n, part in parts.items() if part.shift)
+    return replace(whole, shift=_weighted(work, own, kind, name, whole.shift, kept))
+
+
+def _weighted(
+    work: Rewriting, own: Value, kind: Compute, name: str, shift: Shift, kept: Mapping[str, int]
+) -> Shift:
+    """What a factor `name` of a product adds to it; kept: what is left of each factor."""
+    ((other, argument),) = ((n, a) for n, a in kind.operands if n != name)
+    number = work.constant(argument)
+    if number is not None:
+        return shift.scaled(number)
+    if other not in kept:
+        return shift
+    if shift.weight is None:
+        return shift.weighted(work.cast(kept[other], own.dtype))
+    return shift.weighted(work.rebuilt(own.id, {name: shift.weight, other: kept[other]}))
+
+
+def _sum(work: Rewriting, own: Value) -> Product:
+    """v + x: extrema stay beside what they bound, logarithms leave."""
+    form = _linear(work, own.id, selects=False)
+    shift = shift_of(work, own.origin, form)
+    if not _is_beside(work, form, shift.extrema):
+        what = work.names(frozenset(shift.extrema))
+        raise Refused("online", f"{own.origin} adds {what}, no extremum of what it is added to")
+    zero = work.number(0.0, own.dtype)
+    kept = _substituted(work, own.id, dict.fromkeys(shift.logs, zero))
+    return Product(kept, shift=shift)
+
+
+def _is_beside(work: Rewriting, form: Mapping[int, float], extrema: Mapping[int, float]) -> bool:
+    """Whether a linear form holds each extremum as a multiple of (t - max(t))."""
+    left, follows = dict(form), set[int]()
+    for x, c in extrema.items():
+        kind = work.values[x].kind
+        assert isinstance(kind, Fold)
+        for atom, k in _linear(work, kind.source, selects=False).items():
+            follows.add(atom)
+            left[atom] = left.get(atom, 0.0) + c * k
+    scale = 1e-9 * max(map(abs, extrema.values()), default=0.0)
+    return all(abs(left[atom]) <= scale for atom in follows if work.streams(Ref(atom)))
 
 
 def _quotient(work: Rewriting, own: Value, kind: Compute) -> Product:
@@ -110,8 +168,14 @@ def _quotient(work: Rewriting, own: Value, kind: Compute) -> Product:
     above, below = operands["self"], operands["other"]
     top = product(work, above.node) if isinstance(above, Ref) else Product(None)
     if not isinstance(below, Ref) or not work.waits(below.node):
-        one = work.number(1.0, own.dtype) if top.kept is None else top.kept
-        return replace(top, kept=work.rebuilt(own.id, {"self": one}))
+        one, number, shift = work.number(1.0, own.dtype), work.constant(below), top.shift
+        quotient = work.rebuilt(own.id, {"self": one if top.kept is None else top.kept})
+        if shift and number:
+            shift = shift.scaled(1 / number)
+        elif shift:
+            weight = one if shift.weight is None else shift.weight
+            shift = shift.weighted(work.rebuilt(own.id, {"self": weight}))
+        return replace(top, kept=quotient, shift=shift)
     if work.streams(below):
         raise Refused(
             "online", f"{own.origin} divides by {work.names([below.node])}, which is streamed"
@@ -134,8 +198,13 @@ def _selected(work: Rewriting, own: Value, kind: Compute) -> Product:
     chosen = operands[named[0]]
     assert isinstance(chosen, Ref)
     part = product(work, chosen.node)
-    kept = work.number(1.0, own.dtype) if part.kept is None else part.kept
-    return replace(part, kept=work.rebuilt(own.id, {named[0]: kept}), masked=True)
+    one = work.number(1.0, own.dtype)
+    kept = work.rebuilt(own.id, {named[0]: one if part.kept is None else part.kept})
+    shift = part.shift
+    if shift:
+        weight = one if shift.weight is None else shift.weight
+        shift = shift.weighted(work.rebuilt(own.id, {named[0]: weight}))
+    return replace(part, kept=kept, masked=True, shift=shift)
 
 
 # --- exponents ---
@@ -161,13 +230,20 @@ def _exponential(work: Rewriting, own: Value, kind: Compute) -> Product:
         replaced = {x: zero if i is None else i for x, i in swap.items()}
         moved = tuple(_leaving(work, own, kind, x, others[x], i) for x, i in swap.items())
         inner = _substituted(work, argument.node, replaced)
-        return Product(work.rebuilt(own.id, {"self": inner}), moved, follows, base)
+        return Product(_summed_already(work, own, inner), moved, follows, base)
     if others and not any(work.is_extremum(f) for x in form for f in work.waits(x)):
         why = f"follows {work.names([*others])}, which is no running maximum or minimum"
         raise Refused("online", f"the exponent of {own.origin} {why}")
     what = work.names([*extrema, *others])
     why = f"is not bounded while {what}, no extremum of its exponent, is under way"
     raise Refused("online", f"{own.origin} {why}")
+
+
+def _summed_already(work: Rewriting, own: Value, inner: int) -> int:
+    """The exponential of `inner`: the one that there is, if it may flush because it is summed."""
+    kind = work.with_operands(own.id, {"self": inner})
+    there = work.there(replace(kind, accuracy=Accuracy.FLUSHING), own.id)
+    return work.rebuilt(own.id, {"self": inner}) if there is None else there
 
 
 def _swaps(
@@ -235,15 +311,19 @@ def _is_bounded(work: Rewriting, exponent: int, extrema: Mapping[int, float]) ->
     return bool(extrema) and any(all(abs(top[a]) <= scale for a in streamed) for top in tops)
 
 
-def _linear(work: Rewriting, value: int, opened: bool = False) -> dict[int, float]:
+def _linear(
+    work: Rewriting, value: int, opened: bool = False, selects: bool = True
+) -> dict[int, float]:
     """A value as a linear form: coefficient by value, the constant left out. opened: an upper
-    bound instead, in which a mask hides nothing. Raises Refused where a fold is under way in a
-    streamed part."""
+    bound instead, in which a mask hides nothing. selects: of a choice, the part that shows in an
+    exponential. Raises Refused where a fold is under way in a streamed part."""
     form: dict[int, float] = {}
 
     def gather(at: int, scale: float) -> None:
         own = work.values[at]
-        parts = _linear_parts(work, own, scale, opened) if own.dtype in FLOATS else None
+        parts = None
+        if own.dtype in FLOATS:
+            parts = _linear_parts(work, own, scale, opened, selects)
         if parts is None:
             if work.waits(at) and work.streams(Ref(at)):
                 why = f"is not linear in {work.names(work.waits(at))}"
@@ -261,7 +341,7 @@ def _linear(work: Rewriting, value: int, opened: bool = False) -> dict[int, floa
 
 
 def _linear_parts(
-    work: Rewriting, own: Value, scale: float, opened: bool
+    work: Rewriting, own: Value, scale: float, opened: bool, selects: bool
 ) -> list[tuple[Arg, float]] | None:
     """The terms of a value that is a sum of multiples of others, else None."""
     kind = own.kind
@@ -290,7 +370,7 @@ def _linear_parts(
             if k and math.isfinite(k):
                 return [(left, 1 / k)]
         case Op.WHERE:
-            return _unmasked(work, operands, scale, opened)
+            return _unmasked(work, operands, scale, opened) if selects else _finite(work, operands)
     return None
 
 
@@ -306,6 +386,13 @@ def _unmasked(
             continue
         if work.constant(other) == -math.inf and scale > 0 and not work.waits(condition.node):
             return [(one, 1.0)] if opened or work.waits(one.node) else None
+    return _finite(work, operands)
+
+
+def _finite(work: Rewriting, operands: Mapping[str, Arg]) -> list[tuple[Arg, float]] | None:
+    """Of a choice in which a number stands in for an infinite extremum, the extremum."""
+    condition, left, right = (operands[n] for n in ("condition", "self", "other"))
+    assert isinstance(condition, Ref)
     instead = work.constant(left)
     if instead is None or not math.isfinite(instead) or not isinstance(right, Ref):
         return None

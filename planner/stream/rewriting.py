@@ -58,6 +58,10 @@ class Rewriting:
             self.values.append(Value(len(self.values), kind, dims, dtype, origin))
         return self._same[key]
 
+    def there(self, kind: ValueKind, like: int) -> int | None:
+        """The value that there is of a kind, of the shape and dtype of another value."""
+        return self._same.get(self._identity(kind, self.values[like].dims, self.values[like].dtype))
+
     def number(self, number: float, dtype: str) -> int:
         return self.add(Literal(number), (), dtype, repr(number))
 

@@ -319,9 +319,8 @@ class _Copy:
         return self._add(kind, dims, old.dtype, old.origin)
 
     def _is_followed(self, fold: int) -> bool:
-        """Whether exponents have this extremum."""
-        each = self.builder.corrections.values()
-        return any(fold == x for c in each for _, x in c.exponent)
+        """Whether other folds have this extremum in them."""
+        return any(fold in each.follows for each in self.builder.corrections.values())
 
     def _finite(self, old: Value, found: int, dims: Dims) -> int:
         """An extremum as it stands in exponents: 0 where a mask leaves a part nothing. Its sums are
@@ -343,8 +342,7 @@ class _Copy:
         correction = builder.corrections.get(old.id)
         dims: Dims = ((builder.part,), *(self.factors(d) for d in old.dims))
         if correction is not None:
-            scale = Ref(self._scale(correction, builder.values.values[fold.source].kind, dims, old))
-            state = self._compute(Op.MUL, dims, old, self=Ref(state), other=scale)
+            state = self._corrected(state, correction, fold, dims, old)
         if fold.about is not None:
             state = self._spread(state, builder.values.values[fold.about], dims, old)
         kept = tuple(self.factors(d) for d in old.dims)
@@ -370,6 +368,29 @@ class _Copy:
         flushes = isinstance(source, Compute) and source.accuracy is Accuracy.FLUSHING
         accuracy = Accuracy.FLUSHING if flushes else Accuracy.EXACT
         return self._compute(op, dims, old, accuracy, self=Ref(total))
+
+    def _corrected(
+        self, state: int, correction: Correction, fold: Fold, dims: Dims, old: Value
+    ) -> int:
+        """Every part of a fold as if it had known the extrema of the whole."""
+        values = self.builder.values.values
+        weights = None if fold.weight is None else self._state(values[fold.weight])
+        if correction.exponent:
+            summed = fold if fold.weight is None else values[fold.weight].kind
+            assert isinstance(summed, Fold)
+            scale = Ref(self._scale(correction, values[summed.source].kind, dims, old))
+            state = self._compute(Op.MUL, dims, old, self=Ref(state), other=scale)
+            if weights is not None:
+                weights = self._compute(Op.MUL, dims, old, self=Ref(weights), other=scale)
+        for k, x in correction.shift:
+            assert weights is not None, "a shift is of something that is summed beside"
+            before = self._finite(values[x], self._state(values[x]), dims)
+            after = self._finite(values[x], self.value(x), dims)
+            step = self._compute(Op.SUB, dims, old, self=Ref(after), other=Ref(before))
+            step = self._compute(Op.MUL, dims, old, self=Ref(step), other=k)
+            step = self._compute(Op.MUL, dims, old, self=Ref(step), other=Ref(weights))
+            state = self._compute(Op.ADD, dims, old, self=Ref(state), other=Ref(step))
+        return state
 
     def _spread(self, state: int, total: Value, dims: Dims, old: Value) -> int:
         """The squared distances of every part from the mean of the whole: those from its own mean,

@@ -244,6 +244,8 @@ class TileLoop:
     """Those of its body where they are wider than the program's."""
     combined: tuple[tuple[int, ...], ...] = ()
     """The states that are combined after the loop, those that are reduced at once together."""
+    shared: int = 1
+    """Neighbouring lanes along the axis that have one state."""
 
 
 @dataclass(frozen=True, slots=True)

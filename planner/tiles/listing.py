@@ -85,7 +85,8 @@ class _Listing:
         if loop.blocks is not None:
             words.append(f"blocks of {loop.blocks.sizes[loop.axis]}")
         words += [f"carrying {_names(loop.carries)}"] * bool(loop.carries)
-        return ", ".join([*words, *["by lane"] * (loop.by_lane and bool(loop.carries))])
+        lanes = "by lane" if loop.shared == 1 else f"by {loop.shared} lanes"
+        return ", ".join([*words, *[lanes] * (loop.by_lane and bool(loop.carries))])
 
     def _evaluation(self, each: Instruction) -> str:
         assert not isinstance(each, (TileStore, TileLoop, EpilogueSubtiles))

@@ -36,6 +36,7 @@ from .passes.round_cancelled_products import round_cancelled_products
 from .passes.select_addresses import select_addresses
 from .passes.select_mma import select_mma
 from .passes.select_ones_mma import select_ones_mma
+from .passes.share_states import share_states
 from .passes.split_epilogue import split_epilogue
 from .passes.widen_storing_loops import widen_storing_loops
 from .program import TileProgram
@@ -48,6 +49,7 @@ PASSES: tuple[Pass, ...] = (
     select_ones_mma,
     align_rows,
     select_addresses,
+    share_states,
     keep_operands_shared,
     choose_mma_unit,
     pipeline_loops,

@@ -96,8 +96,8 @@ class _Checker:
         own = (each.value, *each.joined) if isinstance(each, Reduce) else (each.value,)
         for value in own:
             kind = self.nest.values[value].kind
-            mean = {kind.about} & moving if isinstance(kind, Fold) else set()
-            for read in set(self.nest.values[value].reads) - done - mean:
+            beside = {kind.about, kind.weight} & moving if isinstance(kind, Fold) else set()
+            for read in set(self.nest.values[value].reads) - done - beside:
                 yield f"v{value} reads v{read} before it is there"
         if isinstance(each, Mma):
             sizes = [self.program.blocks.sizes[a] for a in (each.m, each.n, each.k)]

@@ -107,10 +107,11 @@ class Forms:
 
     def _is_quick(self, node: Node, op: Op) -> bool:
         """What follows a rounding to 16 bits carries an error far above that of a quick form; what
-        is made of sums of such values is known better, but not to an exponential's error."""
+        is made of sums of such values is known better, but not to an exponential's error. In a
+        sum of many the errors of each no longer count."""
         return (
             self._narrow
-            or (op in EXPONENTIALS and (node.id in self._rounded or node.id in self._logged))
+            or (op in EXPONENTIALS and node.id in self._rounded | self._logged | self._averaged)
             or not self._scaled.isdisjoint(node.inputs)
         )
 

@@ -147,7 +147,10 @@ class Fold:
     `precision` is that of float32 products: "ieee" or "tf32".
 
     With `about`, the fold that sums or averages `source` over `reduced`, it is the sum of the
-    squared distances of `source` from its mean."""
+    squared distances of `source` from its mean.
+
+    With `weight`, the fold that sums the weights w where `source` is w * (v + x): by it the sum
+    follows an extremum x that is under way (see `stream/online.py`)."""
 
     monoid: Monoid
     source: int
@@ -157,6 +160,7 @@ class Fold:
     operand: str = ""
     precision: str = "ieee"
     about: int | None = None
+    weight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +237,8 @@ def _operands(kind: ValueKind) -> Iterable[int]:
     match kind:
         case Compute(operands=operands):
             return (a.node for _, a in operands if isinstance(a, Ref))
-        case Fold(source=source, times=times, about=about):
-            return (v for v in (source, times, about) if v is not None)
+        case Fold(source=source, times=times, about=about, weight=weight):
+            return (v for v in (source, times, about, weight) if v is not None)
         case Scan(source=source):
             return (source,)
         case Choice(pieces=pieces):
@@ -260,13 +264,14 @@ def mapped(
         case Compute(operands=operands):
             new = tuple((n, Ref(value(a.node)) if isinstance(a, Ref) else a) for n, a in operands)
             return replace(kind, operands=new)
-        case Fold(source=source, times=times, about=about):
+        case Fold(source=source, times=times, about=about, weight=weight):
             return replace(
                 kind,
                 source=value(source),
                 reduced=factors(kind.reduced),
                 times=None if times is None else value(times),
                 about=None if about is None else value(about),
+                weight=None if weight is None else value(weight),
             )
         case Scan(source=source):
             return replace(kind, source=value(source), along=factors(kind.along))

@@ -32,8 +32,11 @@ def choose_correction_accuracy(program: TileProgram) -> TileProgram:
 
 
 def _of_summed(nest: Nest, value: int) -> Accuracy:
-    """That of the exponential that a sum takes in."""
-    kind = nest.values[nest.fold(value).source].kind
+    """That of the exponential that a sum takes in, or the sum of its weights."""
+    fold = nest.fold(value)
+    if fold.weight is not None:
+        fold = nest.fold(fold.weight)
+    kind = nest.values[fold.source].kind
     if isinstance(kind, Compute) and kind.op is Op.EXP:
         return kind.accuracy
     return Accuracy.EXACT

@@ -22,6 +22,8 @@ def compensate_long_sums(program: TileProgram) -> TileProgram:
     def change(each: Instruction, loops: Loops, blocks: Blocks) -> Instruction:
         if not isinstance(each, Reduce) or not each.carried or each.correction is not None:
             return each
+        if each.followed:  # By a shift: it counts, and what it counts with is exact.
+            return each
         is_sum = nest.fold(each.value).monoid == SUM and nest.values[each.value].dtype == "float32"
         is_long = is_sum and nominal(blocks.count(loops[-1].axis)) > MANY_TURNS
         return replace(each, compensated=True) if is_long else each

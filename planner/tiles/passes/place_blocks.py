@@ -52,8 +52,12 @@ def _instruction(nest: Nest, item: place.Item, around: place.NestLoop | None) ->
             assert around is not None, "a carried fold stands in the loop that carries it"
             if nest.fold(value).about is not None:
                 return Welford(value, carried=True)
-            own = [_moving(nest, c, around) for c in around.carries]
-            followed = any(value == x for each in own if each for _, x in each.exponent)
+            own = {c: _moving(nest, c, around) for c in around.carries}
+            followed = any(
+                value in each.follows or (each.shift and value == nest.fold(c).weight)
+                for c, each in own.items()
+                if each
+            )
             correction = _moving(nest, value, around)
             return Reduce(value, True, correction=correction, followed=followed)
         case place.Evaluate(value=value):
@@ -75,5 +79,6 @@ def _moving(nest: Nest, fold: int, loop: place.NestLoop) -> Correction | None:
     found = nest.corrections.get(fold)
     if found is None:
         return None
-    moving = tuple((c, x) for c, x in found.exponent if x in loop.carries)
-    return replace(found, exponent=moving) if moving else None
+    exponent = tuple((c, x) for c, x in found.exponent if x in loop.carries)
+    shift = tuple((k, x) for k, x in found.shift if x in loop.carries)
+    return replace(found, exponent=exponent, shift=shift) if exponent or shift else None

@@ -47,6 +47,7 @@ FUNCTIONS: dict[Op, Callable[..., Array]] = {
     Op.EQ: np.equal,
     Op.LE: np.less_equal,
     Op.GE: np.greater_equal,
+    Op.GT: np.greater,
     Op.LT: np.less,
     Op.LOGICAL_NOT: lambda self: self == 0,
     Op.LOGICAL_AND: np.logical_and,
@@ -198,12 +199,20 @@ def _turn(
                     np.where(old[x] == new[x], 0.0, c * (new[x] - old[x]))
                     for c, x in correction.exponent
                 )
-                total = total * (np.exp2(power) if correction.base == "2" else np.exp(power))
+                scale = np.exp2(power) if correction.base == "2" else np.exp(power)
+                total = total * scale
+                for k, x in correction.shift:
+                    before = np.where(old[x] == _identity(derived, x), 0.0, old[x])
+                    total = total + k * (known[x] - before) * (old[kind.weight] * scale)
         new[fold] = COMBINE[name](total, part)
         if kind.about is not None and old:
             new[fold] = new[fold] + _apart(kind, at, old[kind.about], new[kind.about])
         known[fold] = np.where(new[fold] == IDENTITY[name], 0.0, new[fold])
     return new
+
+
+def _identity(derived: Derived, extremum: int) -> float:
+    return IDENTITY[derived.values.values[extremum].kind.monoid.name]
 
 
 def _apart(fold: Fold, at: Mapping[int, Array], before: Array, after: Array) -> Array:

@@ -31,7 +31,7 @@ def test_refused_distances_that_are_not_squared() -> None:
         return ((x - x.mean(-1, keepdim=True)) * x).sum(-1)
 
     reason = refusal(weighted, [t(3, 8)], "sum_2")
-    assert reason == "sub is no product: sum_1 cannot leave it"
+    assert reason == "sub adds sum_1, which is no running extremum and no logarithm"
 
 
 def test_refused_sum_of_a_nonlinear_function() -> None:
