@@ -100,7 +100,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRows:
     """The model's plan of a combination. failed: why its kernels do not compile."""
 
     rows: Rows
@@ -134,7 +134,7 @@ def graph_of(rows: Rows) -> Graph:
     return capture(laid_out(traced, "inference")).graph
 
 
-def planned(rows: Rows, profile: DeviceProfile) -> Planned:
+def planned(rows: Rows, profile: DeviceProfile) -> PlannedRows:
     """The model's plan, its kernels in Triton's cache after this."""
     torch.set_num_threads(1)
     graph = graph_of(rows)
@@ -147,11 +147,11 @@ def planned(rows: Rows, profile: DeviceProfile) -> Planned:
             for kernel in program.kernels if isinstance(program, Program) else ():
                 compile_kernel(kernel)
     except CompileFailed as error:
-        return Planned(rows, graph, plan, str(error))
-    return Planned(rows, graph, plan)
+        return PlannedRows(rows, graph, plan, str(error))
+    return PlannedRows(rows, graph, plan)
 
 
-def timed(each: Planned, device: torch.device) -> TimedRows:
+def timed(each: PlannedRows, device: torch.device) -> TimedRows:
     """Median of some rounds of calls one after the other. Raises RuntimeError where a result is
     not eager's."""
     run = Executor(captured_of(each.graph, device), each.plan, device)
