@@ -25,6 +25,7 @@ from .planner.graph.graph import Graph, Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
+from .planner.runtime.compile_inputs import Given
 from .planner.runtime.dispatch import (
     Baseline,
     Dispatcher,
@@ -34,7 +35,6 @@ from .planner.runtime.dispatch import (
     Sources,
     Unreadable,
 )
-from .planner.runtime.given import Given
 from .planner.runtime.loaded import loaded
 from .planner.versions import differences, versions
 
@@ -195,7 +195,7 @@ def compile_graph(
         # What torch.compile made for one call of it; it lives as long as the compiled function.
         compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
-        from .planner.runtime.ahead import ahead
+        from .planner.runtime.aot_compile import ahead
 
         return ahead(gm, inputs, dispatcher_for(chosen))
     owner = _owner(compiler)

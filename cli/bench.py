@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import contested, render
-from .beside import beside, verdict
+from . import contest_table, render
 from .errors import UsageError
 from .options import (
     DeviceOption,
@@ -17,6 +16,7 @@ from .options import (
     ModelArgument,
     StoreOption,
 )
+from .time_models import beside, verdict
 
 WithinOption = Annotated[
     float,
@@ -49,7 +49,7 @@ def bench(
     if json:
         render.print_json(found.to_json())
         return
-    render.out().print(contested.view(found.contest))
+    render.out().print(contest_table.view(found.contest))
     render.out().print(verdict(found))
 
 

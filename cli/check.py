@@ -8,7 +8,6 @@ import typer
 
 from . import render
 from .bench import WithinOption, within_limits
-from .beside import Beside, beside, verdict
 from .errors import SlowerError
 from .options import (
     DeviceOption,
@@ -19,6 +18,7 @@ from .options import (
     StoreOption,
     share_of,
 )
+from .time_models import Beside, beside, verdict
 
 
 def check(

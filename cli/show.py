@@ -12,7 +12,7 @@ from ..db import Store
 from ..planner.config import Config
 from ..planner.errors import PlanError
 from ..planner.graph.graph import Graph
-from . import contested, render, stored
+from . import contest_table, render, stored
 from .errors import UsageError
 from .options import JsonOption, PlanArgument, StoreOption
 from .render import ShownPlan
@@ -63,7 +63,7 @@ def show(
     if contest:
         if found.plan.contest is None:
             raise PlanError(f"plan {found.key} has no record of a contest: tune the model again")
-        render.out().print(contested.view(found.plan.contest))
+        render.out().print(contest_table.view(found.plan.contest))
         return
     if extra:
         for text in extra.values():

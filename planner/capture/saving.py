@@ -39,9 +39,9 @@ from ..graph.ops import (
     View,
 )
 from .capture import hint
-from .layouts import rewritten
-from .picked import drop_picked_sums
+from .channels_last import rewritten
 from .reassociate import reassociate
+from .selected_element_sums import drop_picked_sums
 from .ties import compared, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]

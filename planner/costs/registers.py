@@ -27,7 +27,7 @@ from ..tiles.instructions import (
 from ..tiles.program import TileProgram, by_body, walk
 from ..values.values import Choice, Compute, Fold, Load
 from . import chains, staging, stencils
-from .alike import classes
+from .access_classes import classes
 from .tile_cache import once
 
 MOST = 255

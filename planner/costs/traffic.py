@@ -19,7 +19,7 @@ from ..tiles.blocks import Blocks
 from ..tiles.instructions import Loops, Reduce, TileLoop, TileStore, loads_of
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
-from .alike import classes
+from .access_classes import classes
 from .device import DeviceProfile
 from .tile_cache import once
 

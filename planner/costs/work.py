@@ -33,7 +33,7 @@ from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
 from ..values import values
 from . import matrix, staging, tile_cache
-from .alike import classes
+from .access_classes import classes
 from .device import DeviceProfile
 from .lanes import lines_touched, widest
 from .registers import pressure

@@ -36,8 +36,8 @@ from ..graph.dtypes import SIGNATURE
 from . import compiled_before, ready
 from .kernel_cache import keep_elsewhere, unwritable
 from .phases import phase
-from .races import overwritten
-from .waits import awaited
+from .pipeline_races import overwritten
+from .wgmma_waits import awaited
 
 log = logging.getLogger(__name__)
 

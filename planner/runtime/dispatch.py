@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..capture.attention_calls import attention_chosen
 from ..capture.capture import Captured, Stage, capture, decompositions, is_dynamic
+from ..capture.channels_last import laid_out
 from ..capture.collectives import process_groups
-from ..capture.layouts import laid_out
 from ..capture.saving import RESULTS, partition
 from ..capture.writes_in_place import keeps_writes
 from ..cures import warn
@@ -32,10 +32,10 @@ from ..lowerings.base import Boxed
 from ..lowerings.registry import ATEN, INDUCTOR
 from ..plan import GroupPlan, Plan
 from ..versions import versions
+from .compile_inputs import Given, device_of, matching, with_tensors
 from .cudagraph import GraphedExecutor
 from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
-from .given import Given, device_of, matching, with_tensors
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .overlapping import overlapping
 from .phases import phase, told

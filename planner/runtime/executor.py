@@ -24,13 +24,13 @@ from ..lowerings.inductor import compile_group
 from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
 from .compile import interpreted
-from .emit import EmittedKernels, Emitter, Ending, How
+from .executor_code import EmittedKernels, Emitter, Ending, How
 from .launch import Launcher
-from .layout import match
 from .modules import captured_of
 from .phases import phase
 from .profiled import is_profiled, label, within_range
 from .schedule import ScheduledUnit, schedule
+from .strides import match
 from .substitutes import Substitutes
 
 Lower = Callable[..., Program | Refusal]

@@ -15,8 +15,8 @@ from ..capture.symbolic import symbolic
 from ..graph.graph import Numerics, key
 from ..lowerings.base import Boxed
 from ..lowerings.registry import ATEN
+from .compile_inputs import Given, device_of, sizes_of
 from .frames import COUNTS, LeftAlone, divert_frame
-from .given import Given, device_of, sizes_of
 from .leaving import DYNAMOS, RunsWhole
 from .whole_way import WholeWay
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fusionplan.cli.beside import Beside
 from fusionplan.cli.check import slower
+from fusionplan.cli.time_models import Beside
 from fusionplan.planner.plan import Contest, Contestant, Plan
 
 

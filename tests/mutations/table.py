@@ -224,7 +224,7 @@ change(
 
 # --- at run time ---
 
-of("planner/runtime/emit.py", "planner/runtime/test_executor.py")
+of("planner/runtime/executor_code.py", "planner/runtime/test_executor.py")
 change("other strides are copied", "if v{node}.stride() != {stride}:", "if False:")
 change("buffers that are not aligned", "& 15 else", "& 0 else")
 change(
@@ -254,13 +254,13 @@ change(
     "pass",
     "planner/runtime/test_failures.py",
 )
-of("planner/runtime/waits.py", "planner/runtime/test_waits.py")
+of("planner/runtime/wgmma_waits.py", "planner/runtime/test_waits.py")
 change(
     "a product is waited for",
     r'_WAIT.sub(r"\g<1>0", lines[min(short)])',
     "lines[min(short)]; break",
 )
-of("planner/runtime/races.py", "planner/runtime/test_descriptors.py")
+of("planner/runtime/pipeline_races.py", "planner/runtime/test_descriptors.py")
 change(
     "tiles that are written over",
     "needed = ahead + turns + ",

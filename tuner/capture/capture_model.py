@@ -24,7 +24,7 @@ from ...planner.capture.capture import (
     is_dynamic,
     specialise,
 )
-from ...planner.capture.layouts import laid_out
+from ...planner.capture.channels_last import laid_out
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes

@@ -19,8 +19,8 @@ from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
 from ...planner.runtime.executor import Executor
 from ...planner.runtime.launch import Launcher
-from ...planner.runtime.layout import match
 from ...planner.runtime.modules import captured_of
+from ...planner.runtime.strides import match
 from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate

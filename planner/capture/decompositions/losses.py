@@ -233,7 +233,8 @@ def _nll_loss_backward(
 def _log_softmax_backward(
     grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> Any:
-    """grad - exp(output) * sum(grad); the sum of a loss's gradient is one element (`picked.py`)."""
+    """grad - exp(output) * sum(grad); the sum of a loss's gradient is one element (see
+    `selected_element_sums`)."""
     wide = accumulator(output.dtype)
     total = aten.sum.dim_IntList(to(grad, wide), [dim], True)
     share = aten.mul.Tensor(aten.exp.default(to(output, wide)), total)

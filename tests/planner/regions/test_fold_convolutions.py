@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.capture.capture import Captured, capture
-from fusionplan.planner.capture.layouts import laid_out
+from fusionplan.planner.capture.channels_last import laid_out
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import best_cover, modelled_plan, replaced
 from fusionplan.planner.errors import Refusal

@@ -20,7 +20,7 @@ from fusionplan.planner.runtime.compile import (
     interpreted,
     jit_function,
 )
-from fusionplan.planner.runtime.waits import awaited
+from fusionplan.planner.runtime.wgmma_waits import awaited
 from triton import knobs
 from triton.runtime.errors import PTXASError
 

@@ -12,7 +12,7 @@ from fusionplan.planner.errors import PlanError, Refusal
 from fusionplan.planner.graph.graph import TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.layout import match
+from fusionplan.planner.runtime.strides import match
 from oracle import DEVICE
 from torch import nn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from fusionplan.planner.runtime.waits import awaited
+from fusionplan.planner.runtime.wgmma_waits import awaited
 
 PRODUCT = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r90, %r91}, "
 COMMIT, NEXT = "wgmma.commit_group.sync.aligned;", "add.s64 %rd9, %rd9, 1;"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture import saving
 from fusionplan.planner.capture.capture import decompositions
-from fusionplan.planner.capture.picked import drop_picked_sums
+from fusionplan.planner.capture.selected_element_sums import drop_picked_sums
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
