@@ -27,7 +27,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..planner.capture.capture import capture, decompositions
-from ..planner.capture.layouts import laid_out
+from ..planner.capture.channels_last import laid_out
 from ..planner.codegen.source import Program
 from ..planner.costs.device import DeviceProfile, profile_of
 from ..planner.covers.cover import modelled_plan
@@ -73,7 +73,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., torch.Tensor], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowCase:
     """One combination."""
 
     function: str
@@ -85,9 +85,9 @@ class Rows:
         return max(1, ELEMENTS // self.columns)
 
     @property
-    def beside(self) -> Rows:
+    def beside(self) -> RowCase:
         """The same of the next power of two."""
-        return Rows(self.function, 1 << (self.columns - 1).bit_length(), self.dtype)
+        return RowCase(self.function, 1 << (self.columns - 1).bit_length(), self.dtype)
 
     def inputs(self, device: torch.device) -> list[torch.Tensor]:
         dtype = getattr(torch, self.dtype)
@@ -103,7 +103,7 @@ class Rows:
 class PlannedRows:
     """The model's plan of a combination. failed: why its kernels do not compile."""
 
-    rows: Rows
+    rows: RowCase
     graph: Graph
     plan: Plan
     failed: str = ""
@@ -113,7 +113,7 @@ class PlannedRows:
 class TimedRows:
     """moved: bytes of all inputs and results, once."""
 
-    rows: Rows
+    rows: RowCase
     seconds: float
     moved: int
     plan: str
@@ -124,7 +124,7 @@ class TimedRows:
         return self.moved / self.seconds
 
 
-def graph_of(rows: Rows) -> Graph:
+def graph_of(rows: RowCase) -> Graph:
     """The graph of a combination, without data."""
     function, _ = FUNCTIONS[rows.function]
     with FakeTensorMode():
@@ -134,7 +134,7 @@ def graph_of(rows: Rows) -> Graph:
     return capture(laid_out(traced, "inference")).graph
 
 
-def planned(rows: Rows, profile: DeviceProfile) -> PlannedRows:
+def planned(rows: RowCase, profile: DeviceProfile) -> PlannedRows:
     """The model's plan, its kernels in Triton's cache after this."""
     torch.set_num_threads(1)
     graph = graph_of(rows)
@@ -190,14 +190,16 @@ def row(found: TimedRows, beside: TimedRows | None, read: float) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def combinations(names: Sequence[str], columns: Sequence[int], dtypes: Sequence[str]) -> list[Rows]:
+def combinations(
+    names: Sequence[str], columns: Sequence[int], dtypes: Sequence[str]
+) -> list[RowCase]:
     """All that is asked, each after the power of two that it is compared with."""
-    asked = [Rows(*each) for each in product(names, columns, dtypes)]
+    asked = [RowCase(*each) for each in product(names, columns, dtypes)]
     return list(dict.fromkeys(rows for each in asked for rows in (each.beside, each)))
 
 
 def measured(
-    asked: Sequence[Rows], device: torch.device, profile: DeviceProfile, jobs: int
+    asked: Sequence[RowCase], device: torch.device, profile: DeviceProfile, jobs: int
 ) -> Iterator[TimedRows]:
     """Each that can be built, in order; what cannot is told on stderr."""
     prepare = partial(planned, profile=profile)
@@ -226,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     profile = profile_of(device)
     asked = combinations(options.names or [*FUNCTIONS], options.columns, options.dtypes)
     print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
-    found: dict[Rows, TimedRows] = {}
+    found: dict[RowCase, TimedRows] = {}
     for each in measured(asked, device, profile, options.jobs):
         found[each.rows] = each
         print(row(each, found.get(each.rows.beside), profile.bandwidth), flush=True)

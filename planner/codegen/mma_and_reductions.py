@@ -197,7 +197,7 @@ class Carried:
             return text
         correction = state.correction
 
-        def terms(own: Sequence[tuple[float, int]]) -> list[Term]:
+        def terms(own: Sequence[tuple[float, int]]) -> list[CorrectionTerm]:
             return [
                 (c, scope.text.broadcast(ends[x], scope.dims[x], over), f"v{x}_sofar")
                 for c, x in own
@@ -262,7 +262,7 @@ class Carried:
         name, dims = self._scales[key]
         return f" * {scope.text.broadcast(name, dims, self._dims(each.value))}"
 
-    def _terms(self, own: Sequence[tuple[float, int]], dims: TileDims) -> list[Term]:
+    def _terms(self, own: Sequence[tuple[float, int]], dims: TileDims) -> list[CorrectionTerm]:
         """Of every extremum its coefficient, its value in this turn and that before."""
         scope = self.scope
         found = []
@@ -272,7 +272,7 @@ class Carried:
             found.append((c, new, old))
         return found
 
-    def _step(self, correction: Correction, terms: Sequence[Term]) -> str:
+    def _step(self, correction: Correction, terms: Sequence[CorrectionTerm]) -> str:
         """sum(k * (new - old)), where an extremum that was the identity stood as 0."""
         parts = []
         for (k, new, old), (_, x) in zip(terms, correction.shift, strict=True):
@@ -285,7 +285,7 @@ class Carried:
         return f"({' + '.join(parts)})"
 
 
-Term = tuple[float, str, str]
+CorrectionTerm = tuple[float, str, str]
 """A coefficient, and the texts of an extremum as it is and as it was."""
 
 
@@ -293,7 +293,7 @@ def _guarded(name: str, neutral: str) -> str:
     return f"tl.where({name} == {neutral}, 0.0, {name})"
 
 
-def _power(base: str, terms: Sequence[Term], accuracy: Accuracy) -> str:
+def _power(base: str, terms: Sequence[CorrectionTerm], accuracy: Accuracy) -> str:
     """base ** sum(c * (new - old))."""
     parts = []
     for c, new, old in terms:

@@ -1,4 +1,4 @@
-"""Whether the launches of a plan overlap in its CUDA graph where nobody has measured it."""
+"""The choice whether kernels of a plan overlap in its CUDA graph, where nobody has measured it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _APART, _TOGETHER, _NONE = "apart", "together", "none"
 _LATE = "fusionplan/apart"
 
 
-class Store(Protocol):
+class RankStore(Protocol):
     """The part of `torch.distributed.Store` that is used."""
 
     def set(self, key: str, value: str) -> Any: ...
@@ -54,7 +54,7 @@ class Ranks:
     """The ranks of one process group. rank: this one's place among `size`. posted: how often it
     has asked the others so far."""
 
-    store: Store
+    store: RankStore
     rank: int
     size: int
     patience_s: float = PATIENCE_S

@@ -152,7 +152,7 @@ change(
     "planner/groups/test_refusals.py",
 )
 of("planner/trace/indexed_loads.py", "planner/trace/test_indexed_loads.py")
-change("an index counts from the end", "        if row.wraps:\n", "        if False:\n")
+change("an index counts from the end", "        if way.wraps:\n", "        if False:\n")
 change(
     "only integers are indices",
     "if any(n.type is None or n.type.dtype not in INDICES for n in nodes):",
@@ -202,7 +202,9 @@ change(
     "if not alike:",
 )
 of("planner/tiles/verify.py", "planner/tiles/test_tile.py")
-change("what is read before it is there", "set(self.nest.values[value].reads) - done - mean", "()")
+change(
+    "what is read before it is there", "set(self.nest.values[value].reads) - done - beside", "()"
+)
 of("planner/codegen/scope.py", "planner/trace/test_indexed_loads.py")
 change("an index is looked at", "            if at.checked:\n", "            if False:\n")
 of(
@@ -213,8 +215,8 @@ change("a product that cancels is rounded", "(op is Op.SUB and made) or ", "")
 of("planner/codegen/mma_and_reductions.py", "planner/stream/test_online.py")
 change(
     "an extremum that is still the identity",
-    "guarded = _guarded(state, neutral)",
-    "guarded = state",
+    "guarded, dims = _guarded(state, neutral), self._dims(each.value)",
+    "guarded, dims = state, self._dims(each.value)",
 )
 change(
     "a state follows its extremum",
@@ -254,7 +256,7 @@ change(
     "pass",
     "planner/runtime/test_failures.py",
 )
-of("planner/runtime/wgmma_waits.py", "planner/runtime/test_waits.py")
+of("planner/runtime/wgmma_waits.py", "planner/runtime/test_wgmma_waits.py")
 change(
     "a product is waited for",
     r'_WAIT.sub(r"\g<1>0", lines[min(short)])',
