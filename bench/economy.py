@@ -1,7 +1,7 @@
 """The economy of the search, measured against exhaustive and random search on small spaces.
 
 `python -m fusionplan.bench.economy` (scripts/search_economy) measures every config of some small
-spaces on the GPU, lets the search and random searches look among them, and writes docs/search.md.
+spaces on the GPU, lets the search and random searches look among them, and writes docs/search-economy.md.
 The measurements are kept as JSON, so that a search can be replayed anywhere: `--replay FILE`.
 """
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FusionplanError as error:
         print(f"economy: {error}", file=sys.stderr)
         return 1
-    print(options.out / "search.md")
+    print(options.out / "search-economy.md")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""docs/search.md and its plots, from searches that were made (see `economy`)."""
+"""docs/search-economy.md and its plots, from searches that were made (see `economy`)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(found: Sequence[Economy], machine: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     plots = [_plot(one, folder) for one in found]
     text = "\n".join([_HEAD.format(machine=machine), *_table(found), "", *plots, ""])
-    (folder / "search.md").write_text(text, encoding="utf-8")
+    (folder / "search-economy.md").write_text(text, encoding="utf-8")
 
 
 def quality(best_s: float, seconds: float) -> float:

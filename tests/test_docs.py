@@ -34,6 +34,14 @@ def calls(*names: str):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
 
+def test_no_page_has_the_name_of_one_of_sphinxs_own():
+    """Sphinx would write its own page over ours."""
+    own = {"search", "genindex", "modindex", "py-modindex"}
+    pages_of_ours = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert len(pages_of_ours) > 20
+    assert not own & pages_of_ours
+
+
 # Refusals and warnings
 
 

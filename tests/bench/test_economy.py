@@ -98,7 +98,7 @@ def test_a_recording_is_replayed_from_its_file(space: MeasuredSpace, tmp_path: P
     assert _RECORDING.validate_json(data) == recording
     (tmp_path / "e.json").write_bytes(data)
     assert main(["--replay", str(tmp_path / "e.json"), "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "search.md").read_text()
+    text = (tmp_path / "search-economy.md").read_text()
     assert "\na test\n" in text
     assert "| rows | 60 |" in text
     first = (tmp_path / "search" / "rows.svg").read_text()
