@@ -13,6 +13,8 @@ myst_enable_extensions = ["colon_fence"]
 exclude_patterns = ["search/**"]
 # A link that leads nowhere is an error, with -W.
 nitpicky = True
+# Two hyphens begin an option, and are no dash.
+smartquotes = False
 
 html_theme = "furo"
 html_title = project
