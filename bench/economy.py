@@ -1,8 +1,9 @@
 """The economy of the search, measured against exhaustive and random search on small spaces.
 
 `python -m fusionplan.bench.economy` (scripts/search_economy) measures every config of some small
-spaces on the GPU, lets the search and random searches look among them, and writes docs/search-economy.md.
-The measurements are kept as JSON, so that a search can be replayed anywhere: `--replay FILE`.
+spaces on the GPU, lets the search and random searches look among them, and writes
+docs/search-economy.md. The measurements are kept as JSON, so that a search can be replayed
+anywhere: `--replay FILE`.
 """
 
 from __future__ import annotations
