@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,31 @@ if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
 # instructions and no precompiled headers it is ready in a fifth of the time.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+
+
+LONGEST = (
+    "test_models.py",
+    "test_gradients.py",
+    "test_hostile.py",
+    "test_ray_cluster.py",
+    "test_saving.py",
+    "test_compile.py",
+    "test_cubin.py",
+    "test_registers.py",
+    "test_regions.py",
+    "test_startup.py",
+    "test_browser.py",
+    "test_aligned_cubins.py",
+    "test_scan_cubins.py",
+)
+"""Files of few tests that take from ten seconds to a minute. They come first: a process that began
+one of them last would keep the others waiting. `scripts/test` leaves files in this order."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Counter(item.path for item in items)
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (place.get(item.path.name, len(place)), -tests[item.path]))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,12 +69,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def few_looks(monkeypatch):
-    """Covers after few looks at the cost model: for tests of what plans compute, not of how they
-    are found, which would take most of their time."""
+    """Covers and configs after few looks at the cost model: for tests of what plans compute, not of
+    how they are found, which would take most of their time."""
     from fusionplan.planner.covers import cover
     from fusionplan.planner.covers.cheapest import CoverEffort
+    from fusionplan.planner.space import space
 
     monkeypatch.setattr(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
+    monkeypatch.setattr(space, "_LOOKED_AT", 60)
 
 
 @pytest.fixture(scope="session")
