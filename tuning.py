@@ -28,10 +28,10 @@ from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
+from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
 from .tuner.fleet.ray_cluster import Cluster
-from .tuner.fleet.site import gpu_id, held
 from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring
 from .tuner.measure.wall import Wall

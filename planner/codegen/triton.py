@@ -12,7 +12,8 @@ from ..graph.dtypes import TRITON_DTYPE, is_float
 from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Role, Term
-from ..tiles.blocks import INT32_LIMIT, TileDims
+from ..tiles.blocks import TileDims
+from ..tiles.index_width import INT32_LIMIT
 from ..tiles.instructions import (
     Body,
     EpilogueSubtiles,

@@ -8,16 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..errors import Refused
-from ..graph.graph import TensorType
 from ..graph.sizes import varies
-from ..memo import by_identity
 from ..nests.linear_forms import Access, Affine, Role, TileAxis
 from ..nests.mask_bounds import Limit
 from ..nests.nest import Nest
-
-INT32_LIMIT = 2**31 - 1
-MOST_LANES = 2**20
-"""Elements of a tile; Triton takes no more."""
+from .index_width import needs_int64
 
 LEAST_MMA = 16
 """The least size of each side of an mma."""
@@ -98,7 +93,7 @@ class Blocks:
         """Raises Refused when they name no block for an axis."""
         known = dict(named)
         sizes = tuple(block_size(axis, known) for axis in nest.axes)
-        return Blocks(nest, sizes, sizes, _is_wide(nest))
+        return Blocks(nest, sizes, sizes, needs_int64(nest))
 
     def part(self, axis: int, parts: int) -> Blocks:
         """The blocks of one of several parts along an axis."""
@@ -189,17 +184,3 @@ def _blocks_left(
         total += max(0, last - first)
     # Of what a position in a tensor says nothing is known: a cache is filled half on average.
     return total / 8 * 0.5 ** any(limit.values for limit in limits)
-
-
-@by_identity(256)
-def _is_wide(nest: Nest) -> bool:
-    accesses = [*nest.loads.values(), *nest.stores.values()]
-    if any(_span(access.type) > INT32_LIMIT for access in accesses):
-        return True
-    # What is broadcast may have many elements though no tensor has: the last block of an axis
-    # reaches past its end.
-    return any(axis.extent > INT32_LIMIT - MOST_LANES for axis in nest.axes)
-
-
-def _span(tensor: TensorType) -> int:
-    return sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride, strict=True) if n > 1)

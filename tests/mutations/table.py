@@ -170,8 +170,9 @@ change(
     "tile.role is Role.HELD",
     "hostile/test_extremes.py",
 )
-of("planner/tiles/blocks.py", "hostile/test_extremes.py")
+of("planner/tiles/index_width.py", "hostile/test_extremes.py")
 change("offsets of 64 bits", "_span(access.type) > INT32_LIMIT", "_span(access.type) > 2**62")
+of("planner/tiles/blocks.py", "hostile/test_extremes.py")
 change(
     "a ragged axis is masked",
     "return step > 1 if varies(extent) else extent % step != 0",

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
-from ...db.claims import LEASE_S
-from ...db.errors import StoreError
-from ...db.store import Store
 from ...planner.costs.device import DeviceProfile, profile_of
 from ...planner.errors import DeviceError
-from ..records.heartbeat import Heartbeat
 from ..search.tuned_groups import CoverFunctions
 from ..workers.lab import Lab, WorkerLab
+from .gpu_claim import gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +40,6 @@ def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> WorkerSit
     profile = profile_of(torch.device(name))
     lab = partial(WorkerLab, name, profile.capability, compilers=compilers)
     return WorkerSite(profile, lab, gpu_id(torch.device(name)))
-
-
-def gpu_id(device: torch.device) -> str:
-    """What tells a GPU from all others, on any host; "" for the CPU."""
-    if device.type != "cuda":
-        return ""
-    return str(torch.cuda.get_device_properties(device).uuid)
-
-
-@contextmanager
-def held(store: Store, gpu: str) -> Iterator[bool]:
-    """Whether the GPU is this process's to measure on: two at a time would spoil each other's
-    times. It is held, by a lease in the store, while the block runs."""
-    if not gpu:
-        yield True
-        return
-    holder = uuid.uuid4().hex
-    if not store.claim_name(f"gpu {gpu}", holder, LEASE_S):
-        yield False
-        return
-    with _renewed(store, holder):
-        yield True
-
-
-@contextmanager
-def _renewed(store: Store, holder: str) -> Iterator[None]:
-    def renew() -> None:
-        with contextlib.suppress(StoreError):  # told by what is written next
-            store.renew(holder, LEASE_S)
-
-    alive = Heartbeat(renew, LEASE_S / 4)
-    alive.start()
-    try:
-        yield
-    finally:
-        alive.stop()
-        with contextlib.suppress(StoreError):
-            store.release(holder)
 
 
 def compilers_of(jobs: int | None, processes: int) -> int | None:

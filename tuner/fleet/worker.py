@@ -26,7 +26,8 @@ from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
 from ..search.tuned_groups import Identity, Tasks
 from ..workers.lab import Lab
-from .site import WorkerSite, held
+from .gpu_claim import held
+from .site import WorkerSite
 
 POLL_S, LOOK_S = 0.5, 0.5
 """Seconds between looks for a job, and between looks whether the job at hand is open still."""

@@ -32,7 +32,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.lower import lower
 from fusionplan.planner.space.space import Space, space_of
-from fusionplan.planner.tiles import blocks as tile_blocks
+from fusionplan.planner.tiles import index_width
 from graphs import Builder
 from oracle import captured, check, whole_group
 
@@ -286,7 +286,7 @@ def test_wide_indices_give_the_same_numbers(
     reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As though any tensor were large; by pointers and by descriptors, persistent and not."""
-    monkeypatch.setattr(tile_blocks, "INT32_LIMIT", 1)
+    monkeypatch.setattr(index_width, "INT32_LIMIT", 1)
     x, y = torch.randn(37, 40), torch.randn(70, 40)
     function = lambda x, y: torch.logsumexp(x @ y.t(), -1)  # noqa: E731
     space = space_of(whole_group(captured(function, [x, y])[0].graph).graph, H200)

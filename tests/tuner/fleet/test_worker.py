@@ -20,8 +20,9 @@ from fusionplan.db import Store
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.versions import versions
+from fusionplan.tuner.fleet.gpu_claim import held
 from fusionplan.tuner.fleet.local_gpus import _indices, _visible, local_gpus, local_workers
-from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site, held
+from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site
 from fusionplan.tuner.fleet.worker import FleetWorker, ProgressLines
 from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
