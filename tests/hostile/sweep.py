@@ -55,7 +55,7 @@ def verdict(name: str, device: str) -> Verdict:
 
 
 def chosen(number: int | None, seed: int, device: str, only: str = "") -> list[Case | Scenario]:
-    """A sample with as large a part of each family, the same for the same seed."""
+    """A sample with as large a part of each family, three at least, the same for the same seed."""
     texts = only.split(",")
     fit = (c for c in CASES.values() if any(text in str(c) for text in texts))
     given = [c for c in fit if device == "cpu" or not c.cpu]
@@ -64,7 +64,13 @@ def chosen(number: int | None, seed: int, device: str, only: str = "") -> list[C
     random.Random(seed).shuffle(given)
     share: Counter[str] = Counter()
     size = Counter(c.family for c in given)
-    given.sort(key=lambda c: (share.update([c.family]) or share[c.family]) / size[c.family])
+
+    def place(case: Case | Scenario) -> float:
+        share.update([case.family])
+        own = share[case.family]
+        return own / size[case.family] if own > 3 else 0.0
+
+    given.sort(key=place)
     return given[:number]
 
 

@@ -8,8 +8,12 @@ from hostile import (
     lookups,
     losses,
     memory,
+    modules,
     programs,
+    promotion,
+    reductions,
     special,
+    transforms,
     views,
     writes,
 )
@@ -19,6 +23,7 @@ from hostile.scenarios import SCENARIOS, Scenario
 FAMILIES = (
     *arithmetic.FAMILIES,
     *special.FAMILIES,
+    *transforms.FAMILIES,
     *views.FAMILIES,
     *writes.FAMILIES,
     *memory.FAMILIES,
@@ -26,8 +31,11 @@ FAMILIES = (
     *losses.FAMILIES,
     *learning.FAMILIES,
     *programs.FAMILIES,
+    *promotion.FAMILIES,
+    *reductions.FAMILIES,
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
+assert modules, "its scenarios are in the list"
 ALL += SCENARIOS
 CASES = {str(case): case for case in ALL}
 assert len(CASES) == len(ALL), "two cases of one name"
