@@ -97,8 +97,13 @@ def _with_updates(tidy: fx.GraphModule) -> tuple[fx.GraphModule, tuple[Update, .
 
 
 def is_dynamic(gm: fx.GraphModule) -> bool:
-    """Whether some value of the graph is, or has, a size known only at run time."""
-    return any(_is_symbolic(n.meta.get("val")) for n in gm.graph.nodes)
+    """Whether some value of the graph is, or has, a size known only at run time. Raises PlanError
+    for the size of a nested tensor, which is no number."""
+    values = [n.meta.get("val") for n in gm.graph.nodes]
+    for number in values:
+        if isinstance(number, torch.SymInt) and number.node.is_nested_int():
+            raise PlanError("a nested tensor has sizes that are no numbers: only torch runs it")
+    return any(map(_is_symbolic, values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from .elementwise import OPENED
+from .elementwise import OPENED, has_gaps
 from .losses import LOSSES, accumulator, dims_of, to
 from .pooling import POOLS
 
@@ -219,7 +219,7 @@ def _slice_scatter(
     step: int = 1,
 ) -> Any:
     """What is left of the slice, the slice's new content and what is right of it, joined."""
-    if step != 1 or not x.dim():
+    if step != 1 or not x.dim() or has_gaps(x):
         return NotImplemented
     low, high, _ = slice(start, end).indices(x.shape[dim])
     if src.shape[dim] != high - low:

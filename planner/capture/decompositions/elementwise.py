@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._refs
 
 from .losses import accumulator, scalar, to
 
@@ -242,10 +243,23 @@ def _trace(x: torch.Tensor) -> Any:
     return aten.sum.default(aten.diagonal.default(x))
 
 
+def has_gaps(x: torch.Tensor) -> bool:
+    """Whether there is memory between its elements that is not its own. What is scattered into such
+    a tensor is such a tensor in eager."""
+    spanned = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    return spanned > x.numel()
+
+
+def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Any:
+    return NotImplemented if has_gaps(x) else torch._refs.select_scatter(x, src, dim, index)
+
+
 def _diagonal_scatter(
     x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Any:
-    """src where row + offset is the column, x elsewhere."""
+    """src where row + offset is the column, x elsewhere. Of an x with gaps the result has gaps."""
+    if has_gaps(x):
+        return NotImplemented
     dim1, dim2 = dim1 % x.dim(), dim2 % x.dim()
     rows, columns = x.shape[dim1], x.shape[dim2]
     if not src.numel():
@@ -341,6 +355,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.trace.default: _trace,
     aten.linalg_cross.default: _cross,
     aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.select_scatter.default: _select_scatter,
     aten.diagonal_backward.default: _diagonal_backward,
     aten.eye.default: _eye,
     aten.eye.m: _eye,

@@ -34,7 +34,8 @@ def _selected(nest: Nest) -> Iterator[tuple[Value, tuple[int, ...]]]:
             continue
         pieces = tuple(piece for piece, _, _ in value.kind.pieces)
         loads = [nest.values[p].kind for p in pieces if isinstance(nest.values[p].kind, Load)]
-        alone = len(loads) == len(set(pieces)) > 1 and all(read.count(p) == 1 for p in pieces)
+        apart = len(loads) == len(pieces) == len(set(pieces)) > 1
+        alone = apart and all(read.count(p) == 1 for p in pieces)
         alike = {load.dtype for load in loads if isinstance(load, Load)}
         kept = {nest.values[p].dtype for p in pieces}
         if alone and len(alike) == 1 and kept == {value.dtype} and _told_by_index(nest, value):
