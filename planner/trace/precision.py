@@ -12,6 +12,7 @@ from ..graph.graph import Arg, Graph, Node, Ref
 from ..graph.numbers import stored
 from ..graph.op import Op
 from ..graph.ops import (
+    MAX,
     Cast,
     Contraction,
     Cumulative,
@@ -74,7 +75,9 @@ def dtype_of(node: Node) -> str:
 def rounds(group: Graph, node: Node) -> bool:
     """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
     wrote does, but where it is only stored, or an operand of products of matrices, for there it is
-    rounded in any case; with the numerics of eager the result of every operation does."""
+    rounded in any case; so does a stored one whose maximum is taken, for a softmax of other numbers
+    than those that its gradient will read would not sum to 1. With the numerics of eager the result
+    of every operation does."""
     if node.type is None or node.type.dtype not in NARROW:
         return False
     if node.type.dtype in FLOAT8:
@@ -84,6 +87,8 @@ def rounds(group: Graph, node: Node) -> bool:
         kinds = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise)
         return bool(users) and isinstance(row(node), kinds)
     own = row(node)
+    if node.id in group.outputs and _has_maximum(group, node):
+        return True
     if not isinstance(own, Cast) or not own.by_user:
         return False
     while users:
@@ -92,6 +97,19 @@ def rounds(group: Graph, node: Node) -> bool:
             users += group.users(user.id)
         elif not isinstance(row(user), Contraction):
             return True
+    return False
+
+
+def _has_maximum(group: Graph, node: Node) -> bool:
+    """Whether the maximum of a node's elements is taken, behind views and casts."""
+    users = [group.nodes[user] for user in group.users(node.id)]
+    while users:
+        user = users.pop()
+        kind = row(user)
+        if isinstance(kind, Reduction) and kind.monoid == MAX:
+            return True
+        if isinstance(kind, (View, Cast)):
+            users += [group.nodes[further] for further in group.users(user.id)]
     return False
 
 
