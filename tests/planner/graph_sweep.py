@@ -1,9 +1,10 @@
 """Runs random programs by our kernels and compares them with float64.
 
-    python tests/planner/graph_sweep.py --graphs 2000 --seed 0 --failures failed.json
+    python tests/planner/graph_sweep.py --graphs 2000 --seed 0 --jobs 8 --failures failed.json
 
 makes one program of each seed from --seed on, runs it by two plans, and writes what fails, made
-smaller, to the file. No GPU is needed: kernels run in Triton's interpreter.
+smaller, to the file. No GPU is needed: kernels run in Triton's interpreter. With --device cuda they
+are compiled.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 if __name__ == "__main__":
-    os.environ["TRITON_INTERPRET"] = "1"
-    sys.path[:0] = [str(Path(__file__).parents[1])]
+    if "cuda" not in sys.argv:
+        os.environ["TRITON_INTERPRET"] = "1"
+    sys.path[:0] = [str(Path(__file__).parents[n]) for n in (0, 1)]
 
 import torch
 from fusionplan.planner.capture.capture import capture, decompositions
@@ -37,10 +42,10 @@ from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.space.space import Space, space_of
-from oracle import as_tuple, assert_close
+from oracle import DEVICE, as_tuple, assert_close
 from random_graphs import generate
 from random_programs import Program
-from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import aot_function
 from torch.utils._python_dispatch import _disable_current_modes
 
 Planner = Callable[[Graph], Plan]
@@ -107,11 +112,9 @@ class Ran:
     call: Callable[..., object] = field(init=False)
 
     def __post_init__(self) -> None:
-        torch._dynamo.reset()
-        backend = aot_autograd(fw_compiler=self._compile, decompositions=decompositions())
-        # One graph, or an error: what Dynamo leaves to eager would pass for right.
-        self.call = torch.compile(
-            self.program.function(), backend=backend, dynamic=False, fullgraph=True
+        # Without Dynamo, which leaves nothing of such a program to eager anyway.
+        self.call = aot_function(
+            self.program.function(), self._compile, decompositions=decompositions()
         )
 
     def _compile(self, gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
@@ -119,7 +122,7 @@ class Ran:
             captured = capture(gm)
             assert key(parse(str(captured.graph))) == key(captured.graph)
             plan = self.planner(captured.graph)
-            executor = Executor(captured, plan, torch.device("cpu"))
+            executor = Executor(captured, plan, torch.device(DEVICE))
         self.groups += len(plan.groups)
         self.kernels += executor.kernels_per_call
         executor.boxed._boxed_call = True  # type: ignore[attr-defined]
@@ -127,7 +130,7 @@ class Ran:
 
     def results(self, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Ours, the exact one and eager's, of each output."""
-        data = self.program.data(seed)
+        data = [x.to(DEVICE) for x in self.program.data(seed)]
         wide = [x.double() if x.is_floating_point() else x for x in data]
         with torch.no_grad():
             mine = as_tuple(self.call(*data))
@@ -229,7 +232,9 @@ def _needed(program: Program) -> Program:
     return replace(program, inputs=inputs, lines=tuple(reversed(lines)))
 
 
-def _failure(program: Program, plan: str, seed: int, error: Exception) -> dict[str, object]:
+def _failure(
+    program: Program, plan: str, seed: int, error: Exception, *, shrinks: bool
+) -> dict[str, object]:
     """A failure as data, its program made smaller as long as the same kind of error comes."""
 
     def fails(candidate: Program) -> bool:
@@ -240,7 +245,51 @@ def _failure(program: Program, plan: str, seed: int, error: Exception) -> dict[s
         return False
 
     why = f"{type(error).__name__}: {error}"[:300]
-    return {"seed": seed, "plan": plan, "why": why, "program": str(shrunk(program, fails))}
+    smallest = shrunk(program, fails) if shrinks else program
+    return {"seed": seed, "plan": plan, "why": why, "program": str(smallest)}
+
+
+@dataclass(slots=True)
+class Swept:
+    """What the programs of some seeds gave. operations: how often each stands in a program."""
+
+    graphs: int = 0
+    lines: int = 0
+    kernels: int = 0
+    failed: list[dict[str, object]] = field(default_factory=list)
+    operations: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Swept) -> None:
+        self.graphs += other.graphs
+        self.lines += other.lines
+        self.kernels += other.kernels
+        self.failed += other.failed
+        self.operations.update(other.operations)
+
+
+def swept(seeds: Sequence[int], modelled_of: int, shrinks: bool) -> Swept:
+    """Runs the programs of these seeds, the modelled plan only of every so many-th."""
+    torch.set_num_threads(1)
+    found = Swept()
+    for seed in seeds:
+        program = generate(random.Random(seed).randrange, seed)
+        found.graphs += 1
+        found.lines += len(program.lines)
+        found.operations.update(
+            name for _, text in program.lines for name in re.findall(r"\.([a-z_]\w*)\(", text)
+        )
+        for name, planner in PLANNERS.items():
+            if name == "modelled" and seed % modelled_of:
+                continue
+            try:
+                found.kernels += check(program, planner, seed)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+                found.failed.append(_failure(program, name, seed, error, shrinks=shrinks))
+    return found
+
+
+CHUNK = 10
+"""Programs that a process runs before it tells of them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -249,25 +298,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
     parser.add_argument("--modelled", type=int, default=1, help="only of every so many-th graph")
     parser.add_argument("--failures", type=Path, default=Path("failed_graphs.json"))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: interpreter")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin none after so many")
+    parser.add_argument("--whole", action="store_true", help="do not make failures smaller")
     given = parser.parse_args(arguments)
-    failed: list[dict[str, object]] = []
-    kernels, lines, start = 0, 0, time.time()
-    for seed in range(given.seed, given.seed + given.graphs):
-        program = generate(random.Random(seed).randrange, seed)
-        lines += len(program.lines)
-        for name, planner in PLANNERS.items():
-            if name == "modelled" and seed % given.modelled:
-                continue
-            try:
-                kernels += check(program, planner, seed)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
-                failed.append(_failure(program, name, seed, error))
-                given.failures.write_text(json.dumps(failed, indent=1))
-                print("seed {seed}, {plan}: {why}\n{program}".format(**failed[-1]), flush=True)
-        if (seed + 1) % 50 == 0:
-            print(f"seed {seed}: {kernels} kernels, {time.time() - start:.0f} s", flush=True)
-    print(f"{given.graphs} graphs of {lines} operations, {kernels} kernels, {len(failed)} failed")
-    return 1 if failed else 0
+    end = given.seed + given.graphs
+    chunks = [range(s, min(s + CHUNK, end)) for s in range(given.seed, end, CHUNK)]
+    total, start = Swept(), time.monotonic()
+    for found in _each(chunks, given.modelled, not given.whole, given.jobs, start + given.seconds):
+        total.add(found)
+        for failure in found.failed:
+            print("seed {seed}, {plan}: {why}\n{program}".format(**failure), flush=True)
+        if found.failed:
+            given.failures.write_text(json.dumps(total.failed, indent=1))
+        if total.graphs % (10 * CHUNK) == 0:
+            told = f"{total.graphs} graphs, {total.kernels} kernels, {len(total.failed)} failed"
+            print(f"{told}, {time.monotonic() - start:.0f} s", flush=True)
+    print(", ".join(f"{name} {count}" for name, count in total.operations.most_common()))
+    told = f"{total.graphs} graphs of {total.lines} operations, {total.kernels} kernels"
+    print(f"{told}, {len(total.failed)} failed")
+    return 1 if total.failed else 0
+
+
+def _each(
+    chunks: Sequence[range], modelled_of: int, shrinks: bool, jobs: int, end: float
+) -> Iterator[Swept]:
+    if jobs <= 1:
+        for seeds in chunks:
+            if time.monotonic() < end:
+                yield swept(seeds, modelled_of, shrinks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(swept, seeds, modelled_of, shrinks) for seeds in chunks]
+        for done in as_completed(waiting):
+            if not done.cancelled():
+                yield done.result()
+            if time.monotonic() > end:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
 
 
 if __name__ == "__main__":

@@ -157,7 +157,8 @@ def rows(w: Writer) -> None:
         return
     if v.own.dim() >= 2 and w.choose(3) == 0:
         rows, columns = v.shape[-2:]
-        mask = f"torch.arange({columns})[None, :] > torch.arange({rows})[:, None]"
+        on = f"device={v.name}.device"
+        mask = f"torch.arange({columns}, {on})[None, :] > torch.arange({rows}, {on})[:, None]"
         w.add(f"torch.softmax({v.name}.masked_fill({mask}, -inf), -1)", v)
         return
     w.add(w.pick(ROWS).format(v.name, w.choose(v.own.dim())), v)
