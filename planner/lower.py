@@ -39,8 +39,8 @@ def lower(
             own = f"{name}_{number}" if several else name
             source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
             fast = group.numerics == "fast"
-            plain = source.plain and replace(source.plain, contracts=fast, flushes=fast)
-            source = replace(source, contracts=fast, flushes=fast, plain=plain)
+            plain = source.plain and replace(source.plain, contracts=fast)
+            source = replace(source, contracts=fast, plain=plain)
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal

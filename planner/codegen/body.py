@@ -6,7 +6,8 @@ import math
 
 from ..graph.dtypes import BOUNDS, INDICES, TRITON_DTYPE, is_float, itemsize
 from ..graph.graph import Arg, Ref, Symbol
-from ..graph.numbers import single, wrapped
+from ..graph.numbers import inverse, single, wrapped
+from ..graph.op import Accuracy
 from ..graph.sizes import Amount, varies
 from ..graph.texts import text_of
 from ..values.values import Compute
@@ -97,6 +98,10 @@ def expression(
             fields[name] = text
         else:
             fields[name] = convert(text, dtypes[operand.node], compute.working)
+    if compute.accuracy is Accuracy.BY_INVERSE and compute.working is not None:
+        number = dict(compute.operands)["other"]
+        assert isinstance(number, (int, float))
+        fields["inverse"] = literal(inverse(number, compute.working), compute.working, numbers)
     text = text_of(compute.op, compute.accuracy, compute.working, "alpha" in fields)
     return text.format(**fields)
 

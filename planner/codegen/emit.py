@@ -69,14 +69,26 @@ def _buffers(scope: Scope) -> dict[str, Buffer]:
     return found | {name: buffer for buffer, name in scope.descriptors.items()}
 
 
+def called(kernel: str, interpreted: bool) -> list[str]:
+    """The functions of `GPU` that a text needs, those that they call among them."""
+    found: set[str] = set()
+    waiting = [kernel]
+    while waiting:
+        text = waiting.pop()
+        more = {name for name in GPU if re.search(rf"(?<![\w.]){name}[(),]", text)} - found
+        found |= more
+        waiting += [GPU[name] for name in more if not (interpreted and name in STAND_INS)]
+    return [name for name in GPU if name in found]
+
+
 def _module(kernel: str, interpreted: bool) -> str:
-    called = [name for name in GPU if re.search(rf"(?<![\w.]){name}[(),]", kernel)]
+    needed = called(kernel, interpreted)
     imports = _HEADER
     if interpreted:
-        stand_ins = [name for name in called if name in STAND_INS]
-        called = [name for name in called if name not in STAND_INS]
+        stand_ins = [name for name in needed if name in STAND_INS]
+        needed = [name for name in needed if name not in STAND_INS]
         imports += _INTERPRETED + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
-    helpers = "".join(GPU[name] + "\n" for name in called)
+    helpers = "".join(GPU[name] + "\n" for name in needed)
     if not interpreted and "libdevice." in kernel + helpers:
         imports += _LIBDEVICE
     return f"{imports}\n{helpers}\n{kernel}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..graph.dtypes import FLOAT8
+from ..graph.op import Accuracy
 from ..tiles.blocks import TileDims
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
@@ -22,6 +25,7 @@ class InterpreterPrinter(TritonPrinter):
     - It cuts low bits off where the GPU rounds to bfloat16.
     - It keeps bfloat16 as integers, and would multiply those.
     - It has no infinity and no NaN of float8.
+    - It divides by a number as torch does on a CPU.
     """
 
     left_out = (overlap_kernels, join_reductions, round_cancelled_products)
@@ -30,6 +34,10 @@ class InterpreterPrinter(TritonPrinter):
         if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:
             return f"tl.full([], True, tl.int1) & ({text})"
         return text
+
+    def accurate(self, compute: Compute) -> Compute:
+        by_inverse = compute.accuracy is Accuracy.BY_INVERSE
+        return replace(compute, accuracy=Accuracy.EXACT) if by_inverse else compute
 
     def loaded(self, text: str, source: str, target: str) -> str:
         if source in FLOAT8:

@@ -14,6 +14,7 @@ STAND_INS = (
     "as_float8_e4m3fn",
     "as_float8_e5m2",
     "fast_exp",
+    "fast_exp2",
     "fast_log",
     "fast_sigmoid",
     "fast_tanh",
@@ -25,6 +26,7 @@ STAND_INS = (
     "min_nan",
     "negative",
     "prod",
+    "relu",
     "trap_unless",
 )
 
@@ -77,7 +79,16 @@ def exp(x):
 @triton.jit
 def fast_exp(x):
     """exp by the special function unit alone; what is below 2**-126 becomes 0."""
-    return libdevice.fast_expf(x)
+    return fast_exp2(x * 1.4426950408889634)
+''',
+    "fast_exp2": '''
+@triton.jit
+def fast_exp2(x):
+    """2**x by one instruction; what is below 2**-126 becomes 0. Triton's own, which keeps it, takes
+    four."""
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 ''',
     "fast_log": '''
 @triton.jit
@@ -88,11 +99,13 @@ def fast_log(x):
     "fast_sigmoid": '''
 @triton.jit
 def fast_sigmoid(x):
-    """1 / (1 + exp(-x)) by the special function unit alone; what is below 2**-126 becomes 0."""
-    y = 1.0 + libdevice.fast_expf(-x)
-    return tl.inline_asm_elementwise(
+    """1 / (1 + exp(-x)) by the special function unit alone. Its reciprocal flushes what is below
+    2**-126, so that it is taken of a smaller number."""
+    y = tl.fma(fast_exp2(x * -1.4426950408889634), 5.960464477539063e-08, 5.960464477539063e-08)
+    inverse = tl.inline_asm_elementwise(
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
     )
+    return inverse * 5.960464477539063e-08
 ''',
     "prefetch": '''
 @triton.jit
@@ -132,7 +145,7 @@ def fast_tanh(x):
 @triton.jit
 def logistic(x):
     """1 / (1 + 2**x) by the special function unit alone; what is below 2**-126 becomes 0."""
-    y = 1.0 + libdevice.exp2(x)
+    y = 1.0 + fast_exp2(x)
     return tl.inline_asm_elementwise(
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
     )
@@ -183,7 +196,7 @@ def quick_expm1(x):
     p = tl.fma(p, x, 0.166659743)
     p = tl.fma(p, x, 0.499999831)
     p = tl.fma(p, x, 1.00000009)
-    return tl.where(tl.abs(x) < 0.5, p * x, libdevice.fast_expf(x) - 1.0)
+    return tl.where(tl.abs(x) < 0.5, p * x, fast_exp(x) - 1.0)
 ''',
     "quick_tanh": '''
 @triton.jit
@@ -196,7 +209,7 @@ def quick_tanh(x):
     p = tl.fma(p, u, -0.333294672)
     p = tl.fma(p, u, 0.999999757)
     # Past the range of the exponential the quotient is 0.
-    far = 1.0 - 2.0 / (libdevice.exp2(a * 2.8853900817779268) + 1.0)
+    far = 1.0 - 2.0 / (fast_exp2(a * 2.8853900817779268) + 1.0)
     return tl.where(a < 0.45, p * x, libdevice.copysign(far, x))
 ''',
     "quick_erf": '''
@@ -215,7 +228,7 @@ def quick_erf(x):
     q = tl.fma(q, a, -0.983644044)
     q = tl.fma(q, a, -1.58196956)
     q = tl.fma(q, a, -0.012676628)
-    far = 1.0 - libdevice.exp2(q)
+    far = 1.0 - fast_exp2(q)
     return tl.where(a < 0.9, p * x, libdevice.copysign(far, x))
 ''',
     "sums_of_2": """
@@ -233,6 +246,12 @@ def sums_of_3(a, b, c, x, y, z):
 def sums_of_4(a, b, c, d, x, y, z, w):
     return a + x, b + y, c + z, d + w
 """,
+    "relu": '''
+@triton.jit
+def relu(x):
+    """x, or 0 where it is less: 0.0 of -0.0, as CUDA's own kernel gives it."""
+    return tl.maximum(x, 0, propagate_nan=tl.PropagateNan.ALL)
+''',
     "left_shift": '''
 @triton.jit
 def left_shift(x, n):
@@ -284,8 +303,10 @@ def remainder(x, y):
 ''',
     "fmod": '''
 @triton.jit
-def fmod(x, y):
-    """The remainder that has the sign of x. libdevice has it of floats alone."""
+def fmod(dividend, y):
+    """The remainder that has the sign of the dividend, which may be a plain number. libdevice has
+    it of floats alone."""
+    x = tl.where((y == y) | (y != y), dividend, y)
     if x.dtype.is_floating():
         result = libdevice.fmod(x, y)
     else:
@@ -319,9 +340,10 @@ def _floor_divide(x, y):
 
 
 @triton.jit
-def floor_divide(x, divisor):
-    """x / divisor rounded down: as torch, from the exact remainder, which a rounded quotient is
-    not."""
+def floor_divide(dividend, divisor):
+    """dividend / divisor rounded down: as torch, from the exact remainder, which a rounded quotient
+    is not. One of both may be a plain number."""
+    x = tl.where((divisor == divisor) | (divisor != divisor), dividend, divisor)
     y = tl.where((x == x) | (x != x), divisor, x)
     if x.dtype.is_floating():
         result = _floor_divide(x, y)
@@ -332,8 +354,9 @@ def floor_divide(x, divisor):
 ''',
     "trunc_divide": '''
 @triton.jit
-def trunc_divide(x, divisor):
-    """x / divisor rounded towards 0."""
+def trunc_divide(dividend, divisor):
+    """dividend / divisor rounded towards 0. One of both may be a plain number."""
+    x = tl.where((divisor == divisor) | (divisor != divisor), dividend, divisor)
     y = tl.where((x == x) | (x != x), divisor, x)
     if x.dtype == tl.float64:
         result = libdevice.trunc(x / y)

@@ -50,8 +50,7 @@ class KernelSource:
     same kernel by pointers only, for buffers that no descriptor can describe because they are not
     aligned; its buffers are among ours, in an order of its own. dependent: launched while the
     kernel before it ends, for which each waits itself. contracts: a product and a sum may be one
-    instruction, which does not round the product. flushes: functions may take and give 0 for what
-    lies below 2**-126."""
+    instruction, which does not round the product."""
 
     name: str
     text: str
@@ -63,7 +62,6 @@ class KernelSource:
     scalars: tuple[Scalar, ...] = ()
     dependent: bool = False
     contracts: bool = True
-    flushes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ class TritonPrinter(Scope):
                 texts = {source: self.at(source, dims) for source in value.reads}
                 if rounded:
                     compute = replace(compute, accuracy=Accuracy.ROUNDED)
-                text = expression(compute, texts, self.dtypes, self.numbers)
+                text = expression(self.accurate(compute), texts, self.dtypes, self.numbers)
                 return dims, convert(text, compute.result, value.dtype)
             case values.Index(start=start, step=step):
                 dims = self.blocks.dims(self.nest.forms[value.id].axes)
@@ -258,6 +258,10 @@ class TritonPrinter(Scope):
                 dims = self.blocks.dims([*pieces, *index])
                 return dims, self._choice(value, choice, dims)
         raise TypeError(f"v{value.id} is not computed")
+
+    def accurate(self, compute: values.Compute) -> values.Compute:
+        """The computation as it is printed."""
+        return compute
 
     def _is_long(self, value: values.Value) -> bool:
         """Whether an index takes more than 32 bits."""

@@ -21,13 +21,28 @@ def wrapped(number: int, dtype: str) -> int:
 
 def single(number: float) -> float:
     """A number at the precision of float32; infinite where it is beyond its range."""
+    rounded = _nearest(number)
+    # What float32 has in any case is written as the user wrote it.
+    is_normal = math.isfinite(rounded) and abs(number) >= 2.0**-126
+    return number if is_normal else rounded
+
+
+def inverse(number: float, dtype: str) -> float:
+    """1 / number as CUDA's kernels make it: of a number, and rounded, in float32 or float64."""
+    narrow = dtype != "float64"
+    number = _nearest(number) if narrow else float(number)
+    if number == 0.0:
+        return math.copysign(math.inf, number)
+    return _nearest(1.0 / number) if narrow else 1.0 / number
+
+
+def _nearest(number: float) -> float:
+    """The nearest number of float32."""
     try:
         (rounded,) = struct.unpack("f", struct.pack("f", number))
     except OverflowError:
         return math.copysign(math.inf, number)
-    # What float32 has in any case is written as the user wrote it.
-    is_normal = math.isfinite(number) and abs(number) >= 2.0**-126
-    return number if is_normal else float(rounded)
+    return float(rounded)
 
 
 def stored(number: float, dtype: str) -> float:

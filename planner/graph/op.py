@@ -137,6 +137,10 @@ class Accuracy(Enum):
     ROUNDED = "rounded"
     """As EXACT, and rounded before anything is added to it (no fused multiply-add)."""
 
+    BY_INVERSE = "by inverse"
+    """A division by a number as CUDA's own kernels make it: a product with the number's inverse,
+    which is rounded."""
+
     SUMMED = "summed"
     """For float32 of which only sums of thousands are seen, in which rounding errors, small or
     random, are lost."""
@@ -150,7 +154,7 @@ class Accuracy(Enum):
     """For what is rounded to bfloat16 before anything reads it: relative error under 2**-10."""
 
     FLUSHING = "flushing"
-    """As QUICK where it is no matter that what is below 2**-126 becomes 0."""
+    """As QUICK, and what is below 2**-126 becomes 0: for what is only seen in a sum with 1."""
 
 
 PLUS_ONE = {Op.TANH: Op.TANH_PLUS_ONE, Op.ERF: Op.ERF_PLUS_ONE}

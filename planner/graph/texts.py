@@ -90,21 +90,30 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
         Accuracy.ROUNDED: OpText("libdevice.mul_rn({self}, {other})"),
     },
     Op.FMA: _only("{self} * {other} + {addend}"),
-    Op.DIV: _forms(
-        "tl.div_rn({self}, {other})",
-        "div",
-        "{self} / {other}",
-        wide="{self} / {other}",
-        relaxed="{self} / {other}",
-        summed="{self} / {other}",
-    ),
+    Op.DIV: {
+        **_forms(
+            "tl.div_rn({self}, {other})",
+            "div",
+            "{self} / {other}",
+            wide="{self} / {other}",
+            relaxed="{self} / {other}",
+            summed="{self} / {other}",
+        ),
+        # A quotient is rounded before anything is added to it.
+        Accuracy.BY_INVERSE: OpText(
+            "libdevice.mul_rn({self}, {inverse})", wide="{self} * {inverse}"
+        ),
+    },
     Op.FLOOR_DIVIDE: _only("floor_divide({self}, {other})", cost="div"),
-    Op.TRUNC_DIVIDE: _only("trunc_divide({self}, {other})", cost="div"),
+    Op.TRUNC_DIVIDE: {
+        Accuracy.EXACT: OpText("trunc_divide({self}, {other})", "div"),
+        Accuracy.BY_INVERSE: OpText("libdevice.trunc({self} * {inverse})"),
+    },
     Op.REMAINDER: _only("remainder({self}, {other})", cost="div"),
     Op.FMOD: _only("fmod({self}, {other})", cost="div"),
     Op.NEG: _only("negative({self})"),
     Op.ABS: _only("tl.abs({self})"),
-    Op.RELU: _only("tl.where({self} < 0, 0, {self})"),
+    Op.RELU: _only("relu({self})"),
     Op.SIGN: _only("({self} > 0).to({self}.dtype) - ({self} < 0).to({self}.dtype)", "{self}"),
     Op.SIGNBIT: _only("signbit({self})"),
     Op.COPYSIGN: _only("copysign({self}, {other})"),

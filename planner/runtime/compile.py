@@ -218,7 +218,7 @@ def code_key_of(source: KernelSource, target: Target, aligned: bool) -> str:
     """What the kernel's machine code is known by; see `ready`."""
     buffers = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
     scalars = tuple((s.kind, s.aligned) for s in source.scalars)
-    numbers = source.num_warps, source.num_stages, source.contracts, source.flushes, aligned
+    numbers = source.num_warps, source.num_stages, source.contracts, aligned
     made_for = target.backend, target.capability, target.warp_size
     text = _COMMENT.sub("", source.text)
     return ready.code_key((text, source.name, buffers, scalars, numbers, made_for))
@@ -306,10 +306,10 @@ def _built(
     """Triton's CompiledKernel. registers: as many as a thread can have, if ptxas is told."""
     parts, gpu = _parsed(source, wanted, aligned)
     options: dict[str, Any] = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    # Functions keep what is below 2**-126; those that need not, flush by themselves.
+    options["enable_reflect_ftz"] = False
     if not source.contracts:
         options["enable_fp_fusion"] = False
-    if not source.flushes:
-        options["enable_reflect_ftz"] = False
     if registers is not None:
         options["maxnreg"] = registers
     try:

@@ -8,8 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.dtypes import NARROW
+from ..graph.dtypes import FLOATS, NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, refs
+from ..graph.numbers import inverse
 from ..graph.op import EXPONENTIALS, PLUS_ONE, Accuracy, Op
 from ..graph.ops import (
     MAX,
@@ -25,10 +26,12 @@ from ..graph.ops import (
     op_of,
     row,
 )
-from ..graph.sizes import nominal, reciprocal
+from ..graph.sizes import nominal, reciprocal, varies
 from ..graph.texts import has, settled, widens
 from ..values.values import Compute, Value
 from .precision import dtype_of
+
+_SCALES = frozenset({Op.CONVERT, Op.MUL, Op.DIV})
 
 _MANY = 4096
 """Elements in whose sum the rounding errors of each no longer count."""
@@ -62,19 +65,20 @@ class Forms:
         self._scaled = _scaled_products(group)
         self._logged = _summed_for_logarithm(group)
         self._below_one = _below_one(group)
+        self._summed_alone = _summed_alone(group, self._below_one)
         self._normalizing = _normalizing(group, self._below_one)
         self._averaged = _averaged(group)
 
     def of(self, node: Node, operation: Pointwise, operands: Operands, working: str | None) -> Form:
         """The form of a node in a dtype."""
-        form = Form(operation.op, operands)
+        form = _divided(Form(operation.op, operands), working)
         if node.id in self._exact or self._group.numerics == "eager":
             return form
         if working != "float64" or not widens(form.op):
             form = self._cheaper(node, form, working)
         if working != "float32" or form.op is not operation.op or form.accuracy is Accuracy.EXACT:
             return form
-        if has(form.op, Accuracy.FLUSHING) and node.id in self._below_one:
+        if has(form.op, Accuracy.FLUSHING) and node.id in self._summed_alone:
             return form.at(Accuracy.FLUSHING)
         if node.id in self._normalizing:
             return Form(Op.MUL, operands, inverts=True)
@@ -97,6 +101,8 @@ class Forms:
         return form
 
     def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
+        if form.accuracy is Accuracy.BY_INVERSE:
+            return self._multiplied(node, form, working)
         if has(form.op, Accuracy.RELAXED) and _is_rounded_to_bfloat16(self._group, node):
             return form.at(Accuracy.RELAXED)
         if working != "float32":
@@ -104,6 +110,14 @@ class Forms:
         if self._is_quick(node, form.op):
             return _quick(form)
         return self._nearly_exact(node, form)
+
+    def _multiplied(self, node: Node, form: Form, working: str | None) -> Form:
+        """A division by a number as a product, of which algebra knows more, where that is as
+        exact in the interpreter, too."""
+        divisor = dict(form.operands)["other"]
+        assert isinstance(divisor, (int, float))
+        exact = _is_power_of_two(divisor) or self._is_quick(node, form.op)
+        return _quick(form) if working == "float32" and exact else form
 
     def _is_quick(self, node: Node, op: Op) -> bool:
         """What follows a rounding to 16 bits carries an error far above that of a quick form; what
@@ -116,14 +130,19 @@ class Forms:
         )
 
     def _nearly_exact(self, node: Node, form: Form) -> Form:
-        """Without correct rounding where only a sum of many is seen; a division by a power of two
-        is as exact as its inverse."""
-        divisor = dict(form.operands).get("other")
-        if form.op is Op.DIV and isinstance(divisor, (int, float)) and _is_power_of_two(divisor):
-            return _quick(form)
+        """Without correct rounding where only a sum of many is seen."""
         if has(form.op, Accuracy.SUMMED) and node.id in self._averaged:
             return form.at(Accuracy.SUMMED)
         return form
+
+
+def _divided(form: Form, working: str | None) -> Form:
+    """A division by a number is by its inverse, as in CUDA's own kernels."""
+    divisor = dict(form.operands).get("other")
+    is_number = isinstance(divisor, (int, float)) and not varies(divisor)
+    if is_number and working in FLOATS and has(form.op, Accuracy.BY_INVERSE):
+        return replace(form, accuracy=Accuracy.BY_INVERSE)
+    return form
 
 
 def _is_power_of_two(number: float) -> bool:
@@ -205,6 +224,25 @@ def _below_one(group: Graph) -> frozenset[int]:
         if any(_sums_along(group, s, largest) for s in sums):
             found.add(node.id)
     return frozenset(found)
+
+
+def _summed_alone(group: Graph, below_one: frozenset[int]) -> frozenset[int]:
+    """Those of such exponentials of which nothing but sums is seen, those of matrix products among
+    them: there 0 stands for what is far below the largest term."""
+    hidden: set[int] = set()
+
+    def hides(user: Node) -> bool:
+        kind = row(user)
+        if isinstance(kind, Contraction) or user.id in hidden:
+            return True
+        return isinstance(kind, Reduction) and kind.monoid == SUM
+
+    for node in reversed(group.nodes):
+        users = [group.nodes[u] for u in group.users(node.id)]
+        scales = op_of(node) in _SCALES or isinstance(row(node), (Cast, View))
+        if (scales or node.id in below_one) and users and node.id not in group.outputs:
+            hidden |= {node.id} if all(map(hides, users)) else set()
+    return below_one & hidden
 
 
 def _normalizing(group: Graph, below_one: frozenset[int]) -> frozenset[int]:
@@ -314,6 +352,6 @@ def _quick(form: Form) -> Form:
     """The cheaper form of an operation in float32, of nearly its full accuracy."""
     divisor = dict(form.operands).get("other")
     if form.op is Op.DIV and isinstance(divisor, (int, float)) and divisor:
-        inverse = [(n, reciprocal(divisor) if n == "other" else a) for n, a in form.operands]
-        return Form(Op.MUL, inverse)
+        by = reciprocal(divisor) if varies(divisor) else inverse(divisor, "float32")
+        return Form(Op.MUL, [(n, by if n == "other" else a) for n, a in form.operands])
     return form.at(Accuracy.QUICK) if has(form.op, Accuracy.QUICK) else form

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan.planner.codegen.emit import called
 from fusionplan.planner.codegen.intrinsics import GPU, STAND_INS
 from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.graph import library
@@ -37,10 +38,10 @@ def apply({arguments}, result):
 
 def apply(expr: str, dtype: torch.dtype, **operands: torch.Tensor) -> torch.Tensor:
     """An expression over the fields of operands, computed by one kernel."""
-    called = [name for name in GPU if f"{name}(" in expr]
-    own = [name for name in called if interpreted() and name in STAND_INS]
+    needed = called(expr, interpreted())
+    own = [name for name in needed if interpreted() and name in STAND_INS]
     helpers = "".join(f"{name} = libdevice.{name}\n" for name in own)
-    helpers += "".join(GPU[name] for name in called if name not in own)
+    helpers += "".join(GPU[name] for name in needed if name not in own)
     loads = {name: f"tl.load({name} + place)" for name in operands}
     kernel = KERNEL.format(arguments=", ".join(operands), block=BLOCK, expr=expr.format(**loads))
     text = f"import triton\nimport triton.language as tl\n{LIBDEVICE}\n\n{helpers}\n{kernel}"

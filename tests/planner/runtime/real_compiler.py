@@ -271,12 +271,24 @@ def left_computed():
     return found
 
 
-def flushing(numerics):
+def functions(x):
+    return torch.log1p(torch.rsqrt(x)) + torch.exp(x), x.sqrt().log()
+
+
+def softmax_and_logarithm(x):
+    return (p := x.softmax(-1)), p.log()
+
+
+def only_summed(x):
+    return (x - x.amax(-1, keepdim=True)).exp().sum(-1)
+
+
+def flushing(function, dtype, numerics="fast"):
     """Which instructions of functions take numbers below 2**-126 for 0, in PTX."""
-    x = torch.empty(64, 1024, device="meta")
-    graph = whole_group(graph_of(lambda x: torch.log1p(torch.rsqrt(x)) + torch.exp(x), [x])).graph
+    x = torch.empty(64, 1024, device="meta", dtype=dtype)
+    graph = whole_group(graph_of(function, [x])).graph
     graph = replace(graph, numerics=numerics)
-    (kernel,) = lower(graph, Config((("x0", 1024),), 4, 1)).kernels
+    (kernel,) = lower(graph, Config((("x0", 1),), 4, 1)).kernels
     ptx = compile_kernel(kernel, Target()).kernel.asm["ptx"]
     return sorted(set(re.findall(r"\b[a-z][a-z0-9.]*[.]ftz\b", ptx)))
 
@@ -321,7 +333,12 @@ json.dump(
         "stored_within": stored_within(),
         "summed_beside": summed_beside(),
         "left_computed": left_computed(),
-        "flushing": [flushing(numerics) for numerics in ("eager", "fast")],
+        "flushing": [
+            flushing(function, dtype, numerics)
+            for function in (functions, softmax_and_logarithm, only_summed)
+            for dtype in (torch.float32, torch.bfloat16)
+            for numerics in ("eager", "fast")
+        ],
         "fetches": fetches(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
