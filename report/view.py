@@ -31,6 +31,8 @@ _DEAREST = 12
 """Borders that are listed for the whole graph."""
 _LONGEST = 10
 """Kinds of steps that are listed as the longest."""
+_TRIALS = 120
+"""Trials that are listed for a group, the last ones."""
 _FAILURES = 30
 """Failures that are listed for a group, those of one reason once."""
 
@@ -81,6 +83,16 @@ class Same:
         """How many trials ended so, the most frequent first."""
         trials = self.search.trials if self.search else ()
         return Counter(trial.outcome for trial in trials).most_common()
+
+    @property
+    def trials(self) -> list[tuple[int, Tried]]:
+        """The last trials with their numbers in the plot."""
+        found = list(enumerate(self.search.trials if self.search else (), 1))
+        return found[-_TRIALS:]
+
+    @property
+    def listed(self) -> int:
+        return len(self.trials)
 
     @property
     def failures(self) -> list[tuple[Tried, int]]:

@@ -149,6 +149,10 @@ def test_everything_of_a_group_is_there(stored):
         "temperature 41",
     ):
         assert part in text, part
+    for graph in stored.graphs:
+        for search in graph.searches:
+            assert search.trials
+            assert all(trial.candidate in text for trial in search.trials)
 
 
 def test_a_graph_that_runs_as_eager(stored):
