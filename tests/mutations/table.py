@@ -118,7 +118,7 @@ change("buckets tell what varies with what", '{"varies": list(number.probes)}', 
 # --- capture ---
 
 of(
-    "planner/capture/duplicates.py",
+    "planner/capture/common_subexpressions.py",
     "planner/runtime/test_capture.py",
     "planner/codegen/test_passes.py",
 )
