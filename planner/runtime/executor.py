@@ -25,6 +25,7 @@ from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
 from .compile import interpreted
 from .executor_code import EmittedKernels, Emitter, Ending, How
+from .joined import joined
 from .launch import Launcher
 from .modules import captured_of
 from .phases import phase
@@ -85,6 +86,7 @@ class Executor:
         self._early = plan.overlaps and not within
         order, made = self._made()
         if self._early:
+            order, made = self._joined(order, made)
             made = self._beginning(order, made)
         names = self._names()
         groups: dict[int, EmittedKernels | Graph | Ending | str] = {}
@@ -173,6 +175,23 @@ class Executor:
             # Where ATen runs a group instead, each of its nodes has a place of its own.
             if all(i in made for i in used):
                 return order, {i: made[i] for i in used}
+
+    def _joined(
+        self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]
+    ) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """The same with small kernels that are neighbours in one launch."""
+        programs = {i: built for i, (built, _) in made.items() if isinstance(built, Program)}
+        units: list[ScheduledUnit] = []
+        found: dict[int, Made] = {}
+        for unit, program in joined(order, programs):
+            units.append(unit)
+            if unit.group is None:
+                continue
+            found[unit.group] = made[unit.group]
+            if program is not None:
+                launchers = [self._load(kernel, self.device) for kernel in program.kernels]
+                found[unit.group] = program, launchers
+        return tuple(units), found
 
     def _beginning(
         self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]
