@@ -24,6 +24,7 @@ from ..versions import versions
 from . import pricing
 from .budget import CoverBudget
 from .candidates import CandidateGroup, Ground
+from .chained import chained
 from .cheapest import CheapestCover, CoverEffort, Search
 from .pieces import pieces, waiting
 from .pricing import SPARED
@@ -108,8 +109,8 @@ def _searched(
     graph = whole.graph
     ground = Ground(graph, device)
     grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
-    start = [ground.candidate(group) for group in grown]
     prices = _Prices(ground, dict(known))
+    start = chained(ground, [ground.candidate(group) for group in grown], prices.of)
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops
     settled = 0

@@ -79,6 +79,25 @@ def test_it_is_one_group_that_divides_the_keys() -> None:
     assert group.kernels == 2
 
 
+def test_it_is_one_group_beside_others_too() -> None:
+    """No step of the search leads from its products and its softmax to one group."""
+
+    def function(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor, position: torch.Tensor
+    ) -> list[torch.Tensor]:
+        query = (q.reshape(1, -1) @ w).view(q.shape).mul(2)
+        (read,) = _at_index(query, k, v, k, position)
+        return [(read.reshape(1, -1) @ w).relu()]
+
+    width = HEADS * SIZE
+    w = torch.randn(width, width).bfloat16()
+    graph = capture(_traced(function, *given(), w, torch.tensor([5]))).graph
+    plan = modelled_plan(graph, H200)
+    products = [n.id for n in graph.nodes if n.op == "aten.bmm.default"]
+    assert len(products) == 2
+    assert any({*products} <= {*group.nodes} for group in plan.groups)
+
+
 LAYOUTS = [Layout("natural", "held", 64), Layout("natural", "loop", 64)]
 
 

@@ -1,0 +1,68 @@
+"""Two products with a reduction between them, as one group: attention, wherever it is written.
+
+No step of the search leads there: the first product with the softmax alone is not cheaper as one,
+nor is the softmax with the second. So the groups between two such products are tried together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..bitsets import bits, bitset
+from ..graph.ops import Contraction, Reduction, row
+from .candidates import CandidateGroup, Ground
+from .pieces import waiting
+
+MOST_NODES = 48
+"""Operations of a group that is tried."""
+
+
+def chained(
+    ground: Ground,
+    start: Sequence[CandidateGroup],
+    price: Callable[[CandidateGroup], float | None],
+) -> list[CandidateGroup]:
+    """The cover with such groups where they are cheaper than what they replace."""
+    cover = list(start)
+    for nodes in _chains(ground):
+        changed = _changed(ground, cover, nodes, price)
+        if changed is not None and not waiting(ground, (), changed):
+            cover = changed
+    return cover
+
+
+def _chains(ground: Ground) -> Iterator[int]:
+    """Closed groups from one product to the next, a reduction and no other product between."""
+    nodes = ground.graph.nodes
+    products = bitset(n for n in bits(ground.compute) if isinstance(row(nodes[n]), Contraction))
+    for last in bits(products):
+        for first in bits(ground.behind[last] & products):
+            between = ground.ahead[first] & ground.behind[last]
+            if between & products:
+                continue
+            if any(isinstance(row(nodes[n]), Reduction) for n in bits(between)):
+                group = ground.closed(1 << first | 1 << last)
+                if group.bit_count() <= MOST_NODES and ground.is_possible(group):
+                    yield group
+
+
+def _changed(
+    ground: Ground,
+    cover: Sequence[CandidateGroup],
+    nodes: int,
+    price: Callable[[CandidateGroup], float | None],
+) -> list[CandidateGroup] | None:
+    """The cover with this group in place of those it takes from; None where that costs more."""
+    touched = [group for group in cover if group.nodes & nodes]
+    rests = [group.nodes & ~nodes for group in touched if group.nodes & ~nodes]
+    plain = not any(group.copies for group in touched)
+    if len(touched) < 2 or not plain or any(ground.closed(rest) != rest for rest in rests):
+        return None
+    made = [ground.candidate(nodes), *(ground.candidate(rest) for rest in rests)]
+    before, after = ([price(group) for group in groups] for groups in (touched, made))
+    known = [s for s in before if s is not None], [s for s in after if s is not None]
+    if [len(each) for each in known] != [len(before), len(after)]:
+        return None
+    if sum(known[1]) >= sum(known[0]):
+        return None
+    return [*(group for group in cover if group not in touched), *made]
