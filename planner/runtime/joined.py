@@ -66,7 +66,7 @@ def _may_join(units: Sequence[ScheduledUnit], programs: Mapping[int, Program]) -
     threads = sum(k.grid * 32 * max(k.num_warps for k in kernels) for k in kernels)
     if threads > MOST_THREADS or sum(len(k.buffers) for k in kernels) > MOST_ARGUMENTS:
         return False
-    if len({(k.contracts, k.flushes, k.dependent) for k in kernels}) > 1:
+    if len({(k.contracts, k.dependent) for k in kernels}) > 1:
         return False
     return _are_apart(units, each) and _functions(kernels) is not None
 
