@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..db import Store
+from ..db import PlanRecord, Store
 from ..planner.graph.graph import Numerics
 from ..planner.plan import Plan
 from ..tuner.session.effort import allowance
@@ -144,7 +144,7 @@ def _run(request: _Request, *, json: bool, quiet: bool) -> tuple[Tuned, str]:
         ):
             return _searched(request, progress), location
     except KeyboardInterrupt as error:
-        told = _interrupted(request.store, began)
+        told = _interrupted(request, began)
         render.err().print(f"planner: {told}", soft_wrap=True)
         if json:
             render.print_json(
@@ -153,14 +153,21 @@ def _run(request: _Request, *, json: bool, quiet: bool) -> tuple[Tuned, str]:
         raise typer.Exit(INTERRUPTED) from error
 
 
-def _interrupted(store: str | None, began: datetime) -> str:
+def _interrupted(request: _Request, began: datetime) -> str:
     """What is left of a tune that was stopped: the store knows, not how far the call came."""
-    with Store.open(store, create=False, read_only=True) as opened:
-        saved = [r for r in opened.plans() if r.updated_at >= began]
-    if not saved:
-        return "interrupted before there was a plan; the trials so far are in the store"
-    listed = ", ".join(f"{r.key[: render.KEY]} ({r.name}, {r.evidence})" for r in saved)
-    return f"interrupted; stored before that: {listed}"
+    name = stored.title(request.model)
+    with Store.open(request.store, create=False, read_only=True) as opened:
+        plans = opened.plans()
+    saved = [r for r in plans if r.updated_at >= began]
+    if saved:
+        return f"interrupted; stored before that: {_listed(saved)}"
+    told = "interrupted before there was a plan; the trials so far are in the store"
+    earlier = [r for r in plans if r.name == name or r.name.startswith(f"{name} ")]
+    return f"{told}, as is an earlier plan: {_listed(earlier[:3])}" if earlier else told
+
+
+def _listed(records: Sequence[PlanRecord]) -> str:
+    return ", ".join(f"{r.key[: render.KEY]} ({r.name}, {r.evidence})" for r in records)
 
 
 def _require(speedup: float | None, allowed: float) -> None:

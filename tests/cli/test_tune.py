@@ -253,6 +253,16 @@ def test_interrupted_when_a_plan_is_stored(planner, quick, small, monkeypatch):
     assert stored[:12] in json.loads(result.out)["error"]["message"]
 
 
+def test_interrupted_when_an_earlier_tune_left_a_plan(planner, quick, small, monkeypatch):
+    assert planner("tune", small, "--target", "h200").code == 0
+    stored = json.loads(planner("plans", "--json").out)["plans"][0]["key"]
+    interrupt(monkeypatch, 0)
+    result = planner("tune", small, "--target", "h200")
+    assert result.code == 130
+    assert "interrupted before there was a plan" in result.err
+    assert f"an earlier plan: {stored[:12]} (small, modelled)" in result.err
+
+
 @pytest.mark.parametrize("baseline_s, code", [(2e-3, 0), (0.99e-3, 0), (0.97e-3, 7)])
 def test_fail_if_slower(planner, quick, small, monkeypatch, baseline_s, code):
     """The plan of these tests takes 1 ms."""
