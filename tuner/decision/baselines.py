@@ -80,7 +80,8 @@ class Baselines:
         with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
             for number, (name, call) in enumerate(self.given.items(), 1):
                 if self._has_time(name, until):
-                    text = f"compiling {name}, {number} of {len(self.given)}"
+                    verb = "running" if name == EAGER else "compiling"
+                    text = f"{verb} {name}, {number} of {len(self.given)}"
                     self.progress.phase(self.kind, text)
                     self._warm(name, call, until)
                 else:
