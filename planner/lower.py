@@ -13,6 +13,8 @@ from .errors import Refusal, Refused
 from .graph.graph import Graph
 from .graph.ops import is_compute
 from .nests.group_nests import KernelNest, Schedule, schedule_group
+from .nests.linear_forms import Access
+from .nests.placement import Evaluate, WriteOutput
 from .tiles.program import TileProgram
 from .tiles.tile import Around, Pass, passed
 from .trace.indexed_writes import target_of
@@ -44,7 +46,34 @@ def lower(
             kernels.append(_rewired(source, kernel))
     except Refused as refused:
         return refused.refusal
-    return Program(tuple(kernels), found.temporaries, tuple(_written(group)))
+    written = tuple(_written(group))
+    return Program(tuple(kernels), found.temporaries, written, frozenset(_renews(found)))
+
+
+def _renews(found: Schedule) -> Iterator[tuple[int, int]]:
+    """The outputs that may be written into an input, with the places of both: of one kernel without
+    loops, in which all that is read of the input is loaded before the output is stored. They lie
+    along all its axes: what several threads read, one of them could write before another reads."""
+    if len(found.kernels) > 1 or any(True for _ in found.kernels[0].nest.loops()):
+        return
+    nest, inputs = found.kernels[0].nest, dict(found.kernels[0].inputs)
+    read: dict[int, list[Access]] = {}
+    last: dict[int, int] = {}
+    stored: dict[int, int] = {}
+    for position, item in enumerate(nest.body):
+        if isinstance(item, WriteOutput):
+            stored[item.output] = position
+        elif isinstance(item, Evaluate) and isinstance(kind := nest.values[item.value].kind, Load):
+            place = inputs[kind.input].index
+            read.setdefault(place, []).append(nest.loads[item.value])
+            last[place] = position
+    for place, accesses in read.items():
+        for output, store in nest.stores.items():
+            same = all(a.offset == store.offset and not a.guards and not a.at for a in accesses)
+            plain = not store.guards and not store.at and nest.outputs[output].part is None
+            whole = all(axis.extent == 1 or i in store.axes for i, axis in enumerate(nest.axes))
+            if same and plain and whole and last[place] < stored[output]:
+                yield found.kernels[0].outputs[output].index, place
 
 
 def _written(group: Graph) -> Iterator[tuple[int, int]]:

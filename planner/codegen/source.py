@@ -72,6 +72,9 @@ class Program:
     temporaries: tuple[TensorType, ...] = ()
     written: tuple[tuple[int, int], ...] = ()
     """Outputs that are inputs, written in place: the place of each, and that of the input."""
+    renews: frozenset[tuple[int, int]] = frozenset()
+    """Outputs that may be written into an input, for each of its elements is read only where the
+    same element of the output is written then: the place of each, and that of the input."""
 
     def placed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """The outputs, with inputs in place of those that are such."""

@@ -20,6 +20,7 @@ from ..codegen.source import KernelSource, Program
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from ..trace.aten_calls import operator
+from .renewed import renewed
 from .schedule import ScheduledUnit
 
 
@@ -61,6 +62,8 @@ class Emitter:
     _defined: set[int] = field(default_factory=set)
     _number: dict[fx.Node, int] = field(init=False)
     _strided: set[int] = field(default_factory=set)
+    _renewed: dict[int, int] = field(default_factory=dict)
+    """By value, the input that it is written into."""
     _in_place: set[str] = field(default_factory=set)
     """The variables of results that are inputs, written in place."""
 
@@ -78,6 +81,11 @@ class Emitter:
         not to the caller."""
         outputs, inputs = self.captured.graph.outputs, self.captured.graph.inputs
         copied = {inputs[u.place]: self._number[u.value] for u in updates if u.is_copied}
+        results = outputs[: len(outputs) - len(updates)]
+        programs = {i: how.program for i, how in groups.items() if isinstance(how, EmittedKernels)}
+        if not self.how.guard:  # Else an input may be a copy by then.
+            graph = self.captured.graph
+            self._renewed = renewed(graph, units, programs, copied, results)
         # A group counts on the captured strides of what it reads.
         self._strided = {i for u in units if u.group is not None for i in u.inputs}
         dead = self._dead_after(units, copied)
@@ -99,8 +107,7 @@ class Emitter:
             else:
                 self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how)
             self._delete(dead[position])
-        self._update(copied)
-        results = outputs[: len(outputs) - len(updates)]
+        self._update({i: v for i, v in copied.items() if self._renewed.get(v) != i})
         values = ", ".join("None" if o is None else f"v{o}" for o in results)
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
         profiled = "    if is_profiled():\n        return profiled(args)\n"
@@ -240,8 +247,9 @@ class Emitter:
         written = dict(how.program.written)
         for number, node in enumerate(outputs):
             name = self._result(node)
-            if number in written:
-                self.lines.append(f"{name} = {inputs[written[number]]}")
+            target = f"v{self._renewed[node]}" if node in self._renewed else ""
+            if number in written or target:
+                self.lines.append(f"{name} = {target or inputs[written[number]]}")
                 self._in_place.add(name)
             else:
                 self._allocate(name, nodes[node].type)

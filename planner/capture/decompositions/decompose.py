@@ -17,6 +17,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from .elementwise import OPENED, has_gaps
+from .lists import LISTS
 from .losses import LOSSES, accumulator, dims_of, to
 from .pooling import POOLS
 
@@ -106,7 +107,14 @@ def _cast(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -
 
 def decompositions() -> Decompositions:
     """The table for `aot_autograd`, a fresh copy."""
-    return dict(_table())
+    found = dict(_table())
+    # Dynamo of torch 2.12 and later writes `addcmul_` so, and registers the operation as it does.
+    fma = getattr(torch.ops.prims, "fma", None)
+    return found if fma is None else {**found, fma.default: _fma}
+
+
+def _fma(a: torch.Tensor, b: Any, c: torch.Tensor) -> Any:
+    return aten.add.Tensor(aten.mul.Tensor(a, b), c)
 
 
 def _count(x: torch.Tensor, dims: Sequence[int]) -> int:
@@ -256,6 +264,7 @@ _OWN: Decompositions = {
     aten.split_with_sizes.default: _split_with_sizes,
     aten.slice_scatter.default: _slice_scatter,
     aten.roll.default: _roll,
+    **LISTS,
     **LOSSES,
     **OPENED,
     **POOLS,

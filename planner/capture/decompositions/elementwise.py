@@ -92,12 +92,25 @@ def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Any:
     return aten.mul.Tensor(x, aten.exp2.default(exponent))
 
 
+def _addcmul(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
+    """Torch's own table has an operation for it that nothing else uses."""
+    product = aten.mul.Tensor(y, z)
+    return aten.add.Tensor(x, product if value == 1 else aten.mul.Scalar(product, value))
+
+
+def _addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
+    quotient = aten.div.Tensor(y, z)
+    return aten.add.Tensor(x, quotient if value == 1 else aten.mul.Scalar(quotient, value))
+
+
 def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """What `x.copy_(source)` leaves in x, which keeps its strides: what follows may ask for them.
     Of a slice with gaps they do not matter, as it is put back into the whole."""
     if x.device != source.device:
         return NotImplemented
-    written = aten.expand.default(to(source, x.dtype), list(x.shape))
+    written = to(source, x.dtype)
+    if written.shape != x.shape:
+        written = aten.expand.default(written, list(x.shape))
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
     if written.stride() == strides or not _is_dense(x, order):
@@ -343,6 +356,8 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.floor_divide.Scalar: _floor_divide_scalar,
     aten.angle.default: _angle,
     aten.ldexp.Tensor: _ldexp,
+    aten.addcmul.default: _addcmul,
+    aten.addcdiv.default: _addcdiv,
     aten.copy.default: _copy,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.dist.default: _dist,
