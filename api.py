@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, Protocol, get_args
@@ -22,7 +23,8 @@ from .planner.costs.device import profile_of
 from .planner.cures import warn
 from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Graph, Numerics, key
-from .planner.graph.varying import bucket_key, bucket_name
+from .planner.graph.varying import bucket_key, bucket_name, family_key, sizes_of
+from .planner.groups.plan_at_sizes import plan_at
 from .planner.plan import Plan
 from .planner.runtime.compile import interpreted
 from .planner.runtime.compile_inputs import Given
@@ -339,13 +341,13 @@ def _plan_on(shelf: Shelf, captured: Captured, options: Options) -> Plan | str:
     plan = next((plan for plan in read if isinstance(plan, Plan)), read[0])
     _log_found(found, read)
     if isinstance(plan, Plan) and plan.graph_key != graph_key:
-        return replace(plan, graph_key=graph_key)
+        return plan_at(plan, captured.graph)
     return plan
 
 
 def records(shelf: Shelf, graph: Graph, device_key: str) -> list[PlanRecord]:
-    """The plans for a graph or its bucket with the versions at hand; those that were made where
-    the device was not come last. Raises StoreError."""
+    """The plans for a graph, its bucket or its family with the versions at hand; those that were
+    made where the device was not come last. Raises StoreError."""
     graph_key, bucket = key(graph), bucket_key(graph)
     found: list[PlanRecord] = []
     for current in (versions(), versions(portable=True)):
@@ -353,7 +355,23 @@ def records(shelf: Shelf, graph: Graph, device_key: str) -> list[PlanRecord]:
         found += [] if exact is None else [exact]
         if bucket is not None:
             found += shelf.plans(bucket_key=bucket, device_key=device_key, versions=current)
+            wide = shelf.plans(
+                bucket_key=family_key(graph), device_key=device_key, versions=current
+            )
+            found += sorted(wide, key=lambda record: _distance(record, sizes_of(graph)))
     return found
+
+
+def _distance(record: PlanRecord, sizes: Sequence[int]) -> float:
+    """How far the sizes that a plan was tuned at are from these, by their logarithms."""
+    at = record.payload.get("at")
+    if not isinstance(at, list) or len(at) != len(sizes) or not all(map(_is_size, at)):
+        return math.inf
+    return sum(abs(math.log(max(1, a) / max(1, b))) for a, b in zip(at, sizes, strict=True))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def _nearest(shelf: Shelf, graph_key: str, device_key: str) -> str:

@@ -169,9 +169,8 @@ def tune(
         model and measure nothing.
         Without a CUDA device this happens in any case; the target is then "h200" by default.
     training: tune the backward pass, too.
-    dynamic: let the sizes of the inputs vary, as torch.compile(dynamic=True) does. The plans hold
-        for all sizes of a bucket: sizes that are the same when rounded up to a power of two, and
-        that agree in whether they are multiples of 16. Sizes marked with
+    dynamic: let the sizes of the inputs vary, as torch.compile(dynamic=True) does. Groups are
+        measured at a few other sizes as well, and the plans hold for all. Sizes marked with
         torch._dynamo.mark_dynamic vary in any case.
     progress: an object with the methods of `Progress` is told what happens. None shows a panel in a
         terminal and a bar in a notebook; False shows nothing. Python's logging has it in any case,

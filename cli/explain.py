@@ -321,6 +321,10 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
     _section(console, "derived, so that folds share one pass", proofs)
     _section(console, "a pass of its own", [_denied(d) for d in group.denied])
+    if len(group.sizes) > 1:
+        here = ", ".join(f"size {place} is {size}" for place, size in enumerate(group.varying))
+        by = [f"{at}: {config}" for at, config in group.sizes]
+        _section(console, f"by its sizes (here {here})", by)
     if group.predicted is not None:
         _lines(console, ["cost"], 1)
         console.print(_indented(_figures(group), 2))

@@ -182,13 +182,13 @@ def _differences(
 
 
 def _of_graph(record: PlanRecord, part: ModelGraph, shelf: _Shelf) -> list[Difference]:
-    from ..planner.graph.varying import bucket_key, bucket_name
+    from ..planner.graph.varying import bucket_key, bucket_name, family_key
 
     graph = part.captured.graph
     if record.graph_key == part.key:
         return []
     bucket = bucket_key(graph)
-    if bucket is not None and record.bucket_key == bucket:
+    if bucket is not None and record.bucket_key in (bucket, family_key(graph)):
         return []
     old = shelf.graph(record)
     if old is None or [n.op for n in old.nodes] != [n.op for n in graph.nodes]:

@@ -4,8 +4,9 @@ chooses.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -61,7 +62,8 @@ LOOP, NESTED = Layout(reduction="loop"), Layout(reduction="nested")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`blocks` gives the block size of every tiled axis by name (`("x0", 128)`).
+    """`blocks` gives the block size of every tiled axis by name (`("x0", 128)`); of a held axis
+    that varies, how many elements its tile has at least.
 
     tiling, reduction, split: of the layout, as stored data has it.
     eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
@@ -112,3 +114,35 @@ class Config:
         parts += [f"subtiles={self.subtiles}"] * (self.subtiles > 1)
         parts += [f"widen={self.widen}"] * (self.widen > 1)
         return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSplit:
+    """Two ways to run a group whose sizes vary. axis: the place of the size that decides, among
+    those of the group's inputs from which the others follow (`varying.sizes_of`); most: the
+    largest size at which it runs by `below`."""
+
+    axis: Annotated[int, Field(ge=0)]
+    most: Positive
+    below: SizeSplit | Config
+    above: SizeSplit | Config
+
+
+SizeTree: TypeAlias = SizeSplit | Config
+"""The config of a group by the sizes at hand."""
+
+
+def leaf(tree: SizeTree, sizes: Sequence[int]) -> Config:
+    """The config at these sizes. Raises IndexError where the tree asks for more of them."""
+    while isinstance(tree, SizeSplit):
+        tree = tree.below if sizes[tree.axis] <= tree.most else tree.above
+    return tree
+
+
+def branches(tree: SizeTree, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Config]]:
+    """Each config of the tree, with the sizes at which it runs in words: `size 0 up to 512`."""
+    if isinstance(tree, Config):
+        yield ", ".join(at) or "all sizes", tree
+        return
+    yield from branches(tree.below, (*at, f"size {tree.axis} up to {tree.most}"))
+    yield from branches(tree.above, (*at, f"size {tree.axis} above {tree.most}"))

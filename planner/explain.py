@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .bitsets import bits, bitset
-from .config import LOOP, Config
+from .config import LOOP, Config, branches
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
 from .costs.least import least
@@ -33,7 +33,7 @@ from .explanation import (
 )
 from .graph.graph import Graph, kernel_key, key
 from .graph.ops import Contraction, is_compute, is_free, is_input, row
-from .graph.varying import bucket_name, is_varying
+from .graph.varying import bucket_name, is_varying, sizes_of
 from .groups.group import GroupContent, is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
 from .lower import lower
@@ -79,9 +79,15 @@ def explain(
         work.alone(grouped) if only is None else (),
         work.boundaries(only),
         plan.chosen,
-        bucket_name(graph) if is_varying(graph) else "",
+        _sizes(graph, plan),
         least(graph, device),
     )
+
+
+def _sizes(graph: Graph, plan: Plan) -> str:
+    if not is_varying(graph):
+        return ""
+    return "all sizes" if plan.is_for_all_sizes else bucket_name(graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,8 @@ class _Work:
             otherwise=None if kernels or bodies else self._otherwise(part, made),
             bodies=bodies,
             least=least(part, self.device),
+            sizes=() if group.sizes is None else tuple(branches(group.sizes)),
+            varying=() if group.sizes is None else sizes_of(part),
         )
 
     def _bodies(self, part: Graph, group: GroupPlan) -> tuple[tuple[int, Explanation], ...]:

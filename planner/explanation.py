@@ -128,6 +128,8 @@ class GroupExplanation:
     hand on. layouts: those the group does not have. predicted: of all its kernels by the present
     model; predicted_s: as the plan has it. bodies: of a region, the graphs that stand for it and
     how often each runs in a call. least: what the device needs for it, whatever the kernels.
+    sizes: where they vary, the configs of all of them, each after the sizes at which it runs;
+    varying: those sizes as they are here.
     """
 
     number: int
@@ -150,6 +152,8 @@ class GroupExplanation:
     otherwise: Otherwise | None = None
     bodies: tuple[tuple[int, Explanation], ...] = ()
     least: Least | None = None
+    sizes: tuple[tuple[str, Config], ...] = ()
+    varying: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..markup.panel import MOST_GROUPS, GroupRow, Panel, bars, panels_html
 from ..terminal import duration
-from .config import Config
+from .config import Config, SizeTree
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LoweringName = Literal["triton", "aten", "inductor", "vendor", "recomputed", "chunked", "folded"]
@@ -29,10 +29,11 @@ class GroupPlan:
     """One group. `nodes` are graph node ids; `kernel_key` is the content key of the group alone.
 
     predicted, measured: seconds (None where not known). kernels: launches of a call.
-    config: of a group that is generated. options: what its lowering notes of it; only the
-    lowering's own file reads that. bodies: how the graphs run that stand for a region. copies:
-    nodes whose values the group computes for itself only, because another group stores them or each
-    reader computes them; a node may be in several groups.
+    config: of a group that is generated. sizes: where they vary, the configs for all other sizes.
+    options: what its lowering notes of it; only the lowering's own file reads that. bodies: how the
+    graphs run that stand for a region. copies: nodes whose values the group computes for itself
+    only, because another group stores them or each reader computes them; a node may be in several
+    groups.
     """
 
     nodes: tuple[Annotated[int, Field(ge=0)], ...]
@@ -45,6 +46,7 @@ class GroupPlan:
     options: str = ""
     bodies: tuple[Plan, ...] = ()
     copies: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    sizes: SizeTree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,16 @@ class Plan:
     """Of a plan without groups: the whole Python function runs without torch.compile."""
     contest: Contest | None = None
     """How the plan was compared with the baselines."""
+    at: tuple[int, ...] = ()
+    """Of a plan for all sizes, those that it was tuned at (see `varying.sizes_of`)."""
     format: Literal[1] = 1
+
+    @property
+    def is_for_all_sizes(self) -> bool:
+        """Whether it tells how its groups run at any sizes of the graph's inputs."""
+        generated = [group for group in self.groups if group.config is not None]
+        whole = any(group.bodies for group in self.groups)
+        return bool(generated) and not whole and all(group.sizes for group in generated)
 
     @property
     def speedup(self) -> float | None:

@@ -2,7 +2,8 @@
 
 Plans are kept by *bucket*: the graph with its varying numbers as they are at the probes, and of
 the sizes of its inputs what `sizes.bucket` says. A plan made at some sizes of a bucket is meant
-for all of them.
+for all of them. A plan that says how its groups run at any sizes is kept by *family*: the graph
+with its numbers at the probes alone.
 """
 
 from __future__ import annotations
@@ -60,8 +61,25 @@ def bucket_key(graph: Graph) -> str | None:
     """Content digest that graphs of one bucket share; None of a graph of which nothing varies."""
     if not is_varying(graph):
         return None
-    data = to_json(canonical(graph), lambda number: {"varies": list(number.probes)})
-    return digest([data, sizes.bucket(_bases(graph))])
+    return digest([_at_probes(graph), sizes.bucket(_bases(graph))])
+
+
+def family_key(graph: Graph) -> str | None:
+    """Content digest that a graph shares with all that differ from it in sizes alone; None of a
+    graph of which nothing varies."""
+    if not is_varying(graph):
+        return None
+    return digest([_at_probes(graph), "all sizes"])
+
+
+def _at_probes(graph: Graph) -> Any:
+    return to_json(canonical(graph), lambda number: {"varies": list(number.probes)})
+
+
+def sizes_of(graph: Graph) -> tuple[int, ...]:
+    """The sizes of the inputs that vary and from which the others follow, in an order that graphs
+    of one family share."""
+    return tuple(int(base) for base in _bases(graph))
 
 
 def bucket_name(graph: Graph) -> str:

@@ -32,12 +32,15 @@ Sizes = tuple[tuple[str, int], ...]
 
 def block_size(axis: TileAxis, named: Mapping[str, int]) -> int:
     """Elements of an axis in one tile: all of a held axis, else the named size, never more than
-    cover it, or than an mma needs. Raises Refused when the axis is not among those named."""
+    cover it, or than an mma needs. Along an axis that varies it does not follow the size at hand,
+    so that one kernel is for many: a held one has at least the named size. Raises Refused when the
+    axis is not among those named."""
     if axis.role is Role.HELD:
-        return power_of_two(axis.extent)
+        least = named.get(axis.name, 1) if varies(axis.extent) else 1
+        return max(power_of_two(axis.extent), least)
     if axis.name not in named:
         raise Refused("config", f"no block size for axis {axis.name}")
-    return min(named[axis.name], largest_block(axis))
+    return named[axis.name] if varies(axis.extent) else min(named[axis.name], largest_block(axis))
 
 
 def largest_block(axis: TileAxis) -> int:

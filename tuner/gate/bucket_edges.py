@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import gcd
 
 import torch
 
@@ -32,6 +33,17 @@ def edges(graph: Graph) -> dict[str, Graph]:
     return found
 
 
+def at_sizes(graph: Graph, sizes: Sequence[int]) -> Graph | None:
+    """The graph at these sizes (see `varying.sizes_of`), of whatever bucket; None where its numbers
+    do not follow, as where a float varies."""
+    kinds = [graph.nodes[i].type for i in graph.inputs]
+    own = bases(n for kind in kinds if kind is not None for n in kind.shape)
+    if len(own) != len(sizes) or _has_amounts(graph):
+        return None
+    chosen = {base.probes: size for base, size in zip(own, sizes, strict=True)}
+    return _at(graph, own, chosen, same_bucket=False)
+
+
 def edge(size: int, largest: bool) -> int:
     """The smallest or the largest size of the bucket of a size (see `sizes.bucket`)."""
     most = rounded_up(size)
@@ -42,10 +54,15 @@ def edge(size: int, largest: bool) -> int:
     return max(least, last) if largest else least
 
 
-def _at(graph: Graph, own: tuple[Size, ...], chosen: Mapping[tuple[int, ...], int]) -> Graph | None:
+def _at(
+    graph: Graph,
+    own: tuple[Size, ...],
+    chosen: Mapping[tuple[int, ...], int],
+    same_bucket: bool = True,
+) -> Graph | None:
     """The graph at other sizes; None where its numbers do not follow."""
     try:
-        made = mapped(graph, lambda number: _moved(number, own, chosen))
+        made = mapped(graph, lambda number: _moved(number, own, chosen, same_bucket))
         meta = torch.device("meta")
         inputs = [empty(kind, meta) for i in made.inputs if (kind := made.nodes[i].type)]
         values = Evaluator(made, meta).values(inputs)
@@ -59,7 +76,9 @@ def _at(graph: Graph, own: tuple[Size, ...], chosen: Mapping[tuple[int, ...], in
     return made if all(shapes) else None
 
 
-def _moved(number: Size, own: tuple[Size, ...], chosen: Mapping[tuple[int, ...], int]) -> Size:
+def _moved(
+    number: Size, own: tuple[Size, ...], chosen: Mapping[tuple[int, ...], int], same_bucket: bool
+) -> Size:
     """What a number is at other sizes: a multiple of a product of sizes, or so much more or less
     than a multiple of one. Raises ValueError where it is neither."""
     known = factored(number.probes, own)
@@ -68,14 +87,19 @@ def _moved(number: Size, own: tuple[Size, ...], chosen: Mapping[tuple[int, ...],
         now = value = scale
         for factor in factors:
             now, value = now * int(factor), value * chosen[factor.probes]
-        if now == number:
+        if now == number and same_bucket:
             return _size(value, number)
+        if now == number:
+            aligned = [chosen[factor.probes] % ALIGNED == 0 for factor in factors]
+            divisor = gcd(scale * ALIGNED ** sum(aligned), value, ALIGNED)
+            return Size(value, number.probes, divisor)
     for base in own:
         step = base.probes[1] - base.probes[0]
         times, left = divmod(number.probes[1] - number.probes[0], step or 1)
         more = number.probes[0] - times * base.probes[0]
         if step and not left and times * int(base) + more == number:
-            return _size(times * chosen[base.probes] + more, number)
+            moved = times * chosen[base.probes] + more
+            return _size(moved, number) if same_bucket else Size(moved, number.probes)
     raise ValueError(f"{int(number)} does not follow from the sizes of the inputs")
 
 

@@ -20,7 +20,7 @@ from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile, builtin, profile_of
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
-from ...planner.graph.varying import bucket_key
+from ...planner.graph.varying import bucket_key, family_key, is_varying
 from ...planner.origin import ABOUT, Origin
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
@@ -57,6 +57,7 @@ from ..workers.lab import Duel, Group, Lab, Pending, WorkerLab
 from ..workers.ranking import Begun
 from .effort import EFFORTS
 from .offline import plan_offline
+from .other_sizes import SIZES_SHARE, OtherSizes
 
 RUNNERS_UP, WITHIN = 3, 1.04
 
@@ -157,6 +158,7 @@ class Session:
     """The search as others share it."""
     wall: Wall | None = None
     share: float = 1.0
+    _other_sizes: OtherSizes = field(default_factory=OtherSizes)
 
     def measured(
         self,
@@ -211,6 +213,15 @@ class Session:
             budget = Budget(self.limits.trials_of(tasks.different), clock=stop)
             search = GraphSearch(tasks, shared, identity, budget)
             self._search(search, findings, gated, stop)
+            if is_varying(self.captured.graph):
+                # In the interpreter a time says nothing.
+                measures = None if self._on_cpu else shared
+                until = wall.clock() + SIZES_SHARE * self.share * wall.before_end_s
+                self.progress.phase("sizes", "the best groups at other sizes")
+                budget = Budget(budget.trials, until, wall.clock)
+                self._other_sizes.learn(
+                    search.partitions.best(1), tasks, findings, measures, budget
+                )
             gated.cancel()
         if self.job is not None:
             self.job.end()
@@ -344,7 +355,7 @@ class Session:
                 self._search_beside(search, lab, stop)
             else:
                 lab.warm()
-                search.end_at(self._begun().search_until(self.share))
+                search.end_at(self._search_until())
                 search.run()
         except KeyboardInterrupt:
             if not any(g.found for g in findings.groups.values()):
@@ -362,8 +373,13 @@ class Session:
                 search.run()
 
         lab.open, lab.baselines.beside = True, self.share == 1.0
-        search.end_at(self._begun().search_until(self.share))
+        search.end_at(self._search_until())
         side_by_side(run, lab.baselines.warm, stop)
+
+    def _search_until(self) -> float:
+        wall = self._begun()
+        until = wall.search_until(self.share)
+        return until - SIZES_SHARE * (until - wall.clock()) * is_varying(self.captured.graph)
 
     def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
         key = graph_key(self.captured.graph)
@@ -378,7 +394,9 @@ class Session:
         if plan.evidence == "modelled" and exact is not None and exact.evidence != "modelled":
             self.progress.note(f"the store keeps its plan for this graph: it is {exact.evidence}")
             return
-        bucket = bucket_key(self.captured.graph)
+        plan = self._other_sizes.added(plan, self.captured.graph, profile)
+        wide = family_key if plan.is_for_all_sizes else bucket_key
+        bucket = wide(self.captured.graph)
         record = plan_record(plan, profile.key, self.name, bucket, self.origin)
         if not self.store.save_plan(record):
             known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))

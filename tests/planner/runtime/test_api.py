@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import fusionplan
@@ -14,12 +15,12 @@ from fusionplan.api import Options
 from fusionplan.backend import planner
 from fusionplan.db.records import DeviceRecord, GraphRecord, PlanRecord
 from fusionplan.db.store import Store
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import Config, SizeSplit
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import FusionplanError, PlanError
 from fusionplan.planner.graph.graph import key
-from fusionplan.planner.graph.varying import bucket_key
+from fusionplan.planner.graph.varying import bucket_key, family_key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
@@ -98,12 +99,45 @@ def one_kernel(graph, place, rows, evidence="measured", portable=False):
         store.put_device(DeviceRecord(PROFILE.key, PROFILE.name, 1, 0, "90", {}))
         store.put_graph(GraphRecord(plan.graph_key, "model", 1, {}))
         store.save_plan(record)
+    return plan
 
 
 def rows_vary(rows):
     (part,) = capture_model(model, [marked(rows)]).parts
     torch._dynamo.reset()
     return part.captured.graph
+
+
+def test_a_plan_for_all_sizes_runs_by_the_config_of_the_sizes_at_hand(place):
+    graph = rows_vary(20)
+    plan = one_kernel(graph, place, 4)
+    few, many = (Config((("x0", rows),)) for rows in (2, 32))
+    (group,) = plan.groups
+    tree = SizeSplit(0, 64, few, many)
+    plan = replace(plan, groups=(replace(group, sizes=tree),), at=(20,))
+    with Store.open(place) as store:
+        store.save_plan(plan_record(plan, PROFILE.key, "model", family_key(graph)))
+    fast = fusionplan.load(model, store=place, on_miss="error")
+    used = {}
+    for rows in (20, 21, 33, 64, 65, 300):
+        x = marked(rows)
+        torch.testing.assert_close(fast(x), model(x))
+        (*_, executor) = fusionplan.executors(fast)
+        used[rows] = dict(executor.plan.groups[0].config.blocks)["x0"]
+        assert executor.kernels_per_call == 1
+    # Of two plans for all sizes, the one that was tuned nearest; the newest comes last.
+    far = replace(plan, graph_key=key(rows_vary(4000)), at=(4000,))
+    with Store.open(place) as store:
+        store.put_graph(GraphRecord(far.graph_key, "model", 1, {}))
+        far = replace(far, groups=(replace(group, sizes=many),))
+        store.save_plan(plan_record(far, PROFILE.key, "model", family_key(graph)))
+    fast = fusionplan.load(model, store=place, on_miss="error")
+    for rows, block in ((30, 2), (3000, 32)):
+        fast(marked(rows))
+        (*_, executor) = fusionplan.executors(fast)
+        assert dict(executor.plan.groups[0].config.blocks)["x0"] == block
+    # The plan itself for the sizes that it was tuned at, the tree for all others.
+    assert used == {20: 4, 21: 2, 33: 2, 64: 2, 65: 32, 300: 32}
 
 
 def test_a_plan_is_found_for_other_sizes_of_its_bucket(place):

@@ -10,7 +10,7 @@ from fusionplan.db import Store
 from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
-from fusionplan.planner.graph.varying import bucket_key
+from fusionplan.planner.graph.varying import family_key, sizes_of
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.whole_way import whole_way
@@ -67,15 +67,16 @@ def varying(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Cap
     return part.captured
 
 
-def test_a_plan_for_a_bucket_is_stored_with_it(store: Store, graph: Captured):
+def test_a_plan_for_all_sizes_is_stored_with_its_family(store: Store, graph: Captured):
     dynamic = varying(softmax_of_sum, X.clone(), B)
     assert key(dynamic.graph) == key(graph.graph)
     for one in (graph, dynamic):
         session(store, one, FakeLab(wide)).measured(H200, baselines(eager=3.0))
-    bucket = bucket_key(dynamic.graph)
-    (record,) = store.plans(bucket_key=bucket)
+    (record,) = store.plans(bucket_key=family_key(dynamic.graph))
     assert record.graph_key == key(graph.graph)
     plan = Plan.from_json(record.payload)
+    assert plan.is_for_all_sizes
+    assert plan.at == sizes_of(dynamic.graph) == (4,)
     (launcher,) = Executor(dynamic, plan, torch.device("cpu")).launchers
     assert launcher.source.scalars
     # Kernels that take sizes are other kernels, and are measured for themselves.

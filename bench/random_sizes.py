@@ -1,0 +1,168 @@
+"""`python -m fusionplan.bench.random_sizes`: one tune for all sizes, beside plans for each size.
+
+Each function is tuned once, at one size that varies. Then it is called at random sizes, by that
+plan, by the cost model's plan for the very size, and by torch.compile(dynamic=True), in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..api import load, plans
+from ..planner.config import branches
+from ..planner.costs.device import profile_of
+from ..planner.errors import DeviceError, FusionplanError
+from ..planner.runtime.compile import compilations
+from ..tuner.measure.timing import stopwatch_for
+from ..tuning import tune
+from .sizes import FUNCTIONS
+
+LEAST, MOST = 2, 8192
+TUNED_AT = 1024
+COUNT = 200
+ROUNDS = 15
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSize:
+    """One function at one size: seconds of a call by the plan for all sizes, by the model's plan
+    for this size, and by torch.compile. compiled: kernels that the first call compiled."""
+
+    name: str
+    size: int
+    wide_s: float
+    own_s: float
+    compiled_s: float
+    compiled: int
+
+    def __str__(self) -> str:
+        us = [f"{each * 1e6:8.1f}" for each in (self.wide_s, self.own_s, self.compiled_s)]
+        return (
+            f"{self.name:12} {self.size:6} all sizes {us[0]} us, this size {us[1]} us, "
+            f"torch.compile {us[2]} us; compiled {self.compiled}"
+        )
+
+
+def drawn(count: int, most: int, seed: int = 0) -> list[int]:
+    """Random sizes, as many below as above the geometric mean of the least and the most."""
+    own = random.Random(seed)
+    span = math.log(most / LEAST)
+    return [min(most, round(LEAST * math.exp(own.random() * span))) for _ in range(count)]
+
+
+def timed(
+    name: str, sizes: Sequence[int], device: torch.device, seconds: float, rounds: int
+) -> Iterator[RandomSize]:
+    """One function at each of the sizes. Raises FusionplanError where its result is not eager's."""
+    function, shapes, dim = FUNCTIONS[name]
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    stopwatch = stopwatch_for(device, profile_of(device).l2_bytes)
+
+    def inputs(size: int, varies: bool = True) -> list[torch.Tensor]:
+        made = [torch.randn(s, device=device, dtype=dtype) for s in shapes(size)]
+        for x in made if varies else ():
+            if x.shape[dim] == size:
+                torch._dynamo.mark_dynamic(x, dim)
+        return made
+
+    limits = torch._dynamo.config.patch(recompile_limit=2 * len(sizes) + 8)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), limits:
+        store = str(Path(folder) / "plans.db")
+        torch._dynamo.reset()
+        tuned = tune(
+            function, tuple(inputs(min(TUNED_AT, max(sizes)))), seconds=seconds, store=store,
+            progress=False,
+        )  # fmt: skip
+        for group in tuned.plan.groups:
+            tree = [] if group.sizes is None else list(branches(group.sizes))
+            for at, config in tree:
+                print(f"{name:12} {group.lowering}: {at}: {config}", flush=True)
+        wide = load(function, store=store, on_miss="model", evidence="any")
+        compiled = torch.compile(lambda *given: function(*given))  # noqa: PLW0108 - of its own
+        for size in sizes:
+            own = load(
+                lambda *given: function(*given),  # noqa: PLW0108 - of its own
+                dynamic=False,
+                store=str(Path(folder) / "none.db"),
+                on_miss="model",
+                evidence="any",
+            )
+            varying, fixed = inputs(size), inputs(size, varies=False)
+            before = compilations()
+            result = wide(*varying)
+            count = compilations() - before
+            if not torch.allclose(result, function(*varying), rtol=2e-2, atol=2e-2):
+                raise FusionplanError(f"{name} at {size}: the result is not eager's")
+            calls: list[Callable[[], Any]] = [
+                lambda: wide(*varying),  # noqa: B023 - called here
+                lambda: own(*fixed),  # noqa: B023
+                lambda: compiled(*varying),  # noqa: B023
+            ]
+            for call in calls:
+                call()
+            laps = zip(*(stopwatch.laps(calls) for _ in range(rounds)), strict=True)
+            wide_s, own_s, compiled_s = map(statistics.median, laps)
+            yield RandomSize(name, size, wide_s, own_s, compiled_s, count)
+        lost = [plan for plan in plans(wide) if plan.evidence != "measured"]
+        print(f"{name:12} graphs without the measured plan: {len(lost)} of {len(plans(wide))}")
+
+
+def summary(name: str, found: Sequence[RandomSize]) -> str:
+    """Geometric means over the sizes of one function."""
+    beside = (("plans for each size", "own_s"), ("torch.compile(dynamic)", "compiled_s"))
+    ratios = []
+    for said, other in beside:
+        logs = [math.log(each.wide_s / getattr(each, other)) for each in found]
+        ratios.append(f"{math.exp(statistics.fmean(logs)):.3f} x {said}")
+    return f"{name:12} {len(found)} sizes: {', '.join(ratios)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 1: a result was wrong, or there is no device; 2: usage."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=", ".join(FUNCTIONS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"of sizes (default: {COUNT})")
+    parser.add_argument("--most", type=int, default=MOST, help=f"largest size (default: {MOST})")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each tune")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of calls (default: {ROUNDS})")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds for each function")
+    options = parser.parse_args(arguments)
+    for name in options.functions:
+        if name not in FUNCTIONS:
+            parser.error(f"{name!r} is no function: give {', '.join(FUNCTIONS)}")
+    try:
+        device = torch.device(options.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise DeviceError("there is no CUDA device: --device cpu runs the interpreter")
+        sizes = drawn(options.count, options.most)
+        for name in options.functions or FUNCTIONS:
+            found: list[RandomSize] = []
+            end = time.monotonic() + options.limit
+            for each in timed(name, sizes, device, options.seconds, options.rounds):
+                found.append(each)
+                print(each, flush=True)
+                if time.monotonic() > end:
+                    break
+            print(summary(name, found), flush=True)
+    except FusionplanError as error:
+        print(f"random_sizes: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Trees over sizes: learned from a table, by the model, and with measurements that are told."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config, SizeSplit, branches, leaf
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.varying import family_key, sizes_of
+from fusionplan.planner.groups.group import subgraph
+from fusionplan.planner.groups.plan_at_sizes import plan_at
+from fusionplan.planner.lower import lower
+from fusionplan.planner.plan import Plan
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
+from fusionplan.tuner.gate.bucket_edges import at_sizes
+from fusionplan.tuner.search.size_search import KERNELS, Anchor, _tree, learned
+from torch import nn
+
+H200 = builtin("h200")
+A, B, C = (Config((("x0", size),)) for size in (1, 2, 4))
+
+
+class Softmax(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(x, -1)
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[Graph, Plan]:
+    """The graph of a softmax over rows of 300 bfloat16, which may have any length, and its plan."""
+    x = torch.randn(512, 300, dtype=torch.bfloat16)
+    torch._dynamo.mark_dynamic(x, 1)
+    found = capture_model(
+        Softmax(), CallArguments.of((x,)), training=False, dynamic=False, numerics="fast"
+    )
+    graph = found.parts[0].captured.graph
+    return graph, modelled_plan(graph, H200)
+
+
+def test_a_tree_splits_where_another_config_is_better() -> None:
+    sizes = [(16, 16), (16, 512), (512, 16), (512, 512)]
+    table = [{A: 1.0, B: 2.0}, {A: 1.0, B: 2.0}, {A: 2.0, B: 1.0}, {A: 2.0, B: 1.0}]
+    assert _tree(sizes, table) == SizeSplit(0, 16, A, B)
+    assert [at for at, _ in branches(_tree(sizes, table))] == ["size 0 up to 16", "size 0 above 16"]
+
+
+def test_a_tree_asks_for_two_sizes_where_both_matter() -> None:
+    sizes = [(16, 16), (16, 512), (512, 16), (512, 512)]
+    table = [dict.fromkeys((A, B, C), 2.0) for _ in sizes]
+    for times, best in zip(table, (A, A, B, C), strict=True):
+        times[best] = 1.0
+    tree = _tree(sizes, table)
+    assert [leaf(tree, each) for each in sizes] == [A, A, B, C]
+    assert len(list(branches(tree))) == 3
+
+
+def test_a_tree_of_near_equals_is_one_config() -> None:
+    assert _tree([(16,), (512,)], [{A: 1.0, B: 1.01}, {A: 1.005, B: 1.0}]) == A
+
+
+@pytest.mark.dynamo
+def test_by_the_model_few_configs_are_for_all_sizes(planned: tuple[Graph, Plan]) -> None:
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+    assert isinstance(tree, SizeSplit)
+    configs = {config for _, config in branches(tree)}
+    assert 1 < len(configs) <= KERNELS
+
+
+@pytest.mark.dynamo
+def test_a_group_has_at_most_eight_kernels_for_all_sizes(planned: tuple[Graph, Plan]) -> None:
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+    wide = replace(plan, groups=(replace(group, sizes=tree),))
+    assert wide.is_for_all_sizes
+    assert Plan.from_json(wide.to_json()) == wide
+    texts = set()
+    for size in (*range(2, 200, 7), 256, 511, 512, 513, 1000, 1024, 1025, 3001, 4096, 5000, 8192):
+        moved = at_sizes(graph, [size])
+        assert moved is not None
+        assert family_key(moved) == family_key(graph)
+        (own,) = plan_at(wide, moved).groups
+        assert own.config is not None
+        program = lower(subgraph(moved, own.nodes).graph, own.config)
+        assert isinstance(program, Program)
+        texts |= {re.sub(" # .*", "", kernel.text) for kernel in program.kernels}
+    assert 1 < len(texts) <= 8
+
+
+@pytest.mark.dynamo
+def test_what_is_measured_decides_and_what_fails_is_left_out(planned: tuple[Graph, Plan]) -> None:
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+    seen: set[tuple[int, ...]] = set()
+
+    def measure(anchor: Anchor, configs: list[Config]) -> dict[Config, float]:
+        """Eight warps are best above 600 elements, others below; four are wrong."""
+        seen.add(anchor.sizes)
+        good = 8 if anchor.sizes[0] > 600 else 2
+        return {c: math.inf if c.num_warps == 4 else abs(c.num_warps - good) + 1.0 for c in configs}
+
+    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200, measure)  # type: ignore[arg-type]
+    assert tree is not None
+    assert sizes_of(graph) in seen
+    assert len(seen) > 4
+    assert all(config.num_warps != 4 for _, config in branches(tree))
+    assert leaf(tree, [8192]).num_warps == 8

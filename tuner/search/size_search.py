@@ -1,0 +1,280 @@
+"""Configs of a group for all sizes: a small tree over the sizes, learned at a few of them.
+
+The group is looked at with its varying sizes at *anchors*, which are powers of two. At each of them
+the cost model names its best configs; those are measured there, where there is a device. A few
+configs that are together nearly as good as the best of each anchor are kept, and a tree of
+comparisons of single sizes chooses among them. A tile that holds a whole axis is made as large as
+the largest size of its branch, so that one kernel serves all sizes of the branch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
+
+from ...planner.config import Config, SizeSplit, SizeTree
+from ...planner.costs.cost import Cost
+from ...planner.costs.device import DeviceProfile
+from ...planner.errors import Refusal
+from ...planner.graph.graph import Graph
+from ...planner.graph.sizes import varies
+from ...planner.graph.varying import sizes_of
+from ...planner.nests.linear_forms import Role
+from ...planner.space.space import Space, space_of
+from ...planner.tiles.blocks import power_of_two
+from ..gate.bucket_edges import at_sizes
+from ..trial.outcome import Candidate, Timed, is_transient
+from ..workers.lab import Group
+from .group_trials import Budget, GroupTrials
+from .runoff import SharedSearch
+
+SIZES = (16, 128, 512, 1024, 2048, 8192)
+"""Anchors of one size; those of a group are all combinations, as long as there are few."""
+
+FEW = (32, 512, 8192)
+"""Anchors of each size where two vary, (64, 4096) where more do."""
+
+_PAIR = (64, 4096)
+
+KERNELS = 4
+"""Configs of a tree at most. Each is two kernels: sizes that are multiples of 16, and others."""
+
+_LOOKED_AT = 48
+"""Configs of each layout that the model judges at an anchor: the usual ones."""
+
+_MEASURED = 6
+"""Configs that are measured at the anchors."""
+
+LARGEST = 4 << 30
+"""Bytes of all values of a group beyond which it is not measured: its inputs are made several
+times."""
+
+_TAKEN = 3
+"""Of these, how many are candidates."""
+
+_WORTH = 0.02
+"""Gain in time, over all anchors, for which another config is kept."""
+
+_NEVER = 1e3
+"""Times the best, of a config that an anchor cannot have."""
+
+Sizes: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A group at some sizes, with what is known of configs there."""
+
+    sizes: Sizes
+    graph: Graph
+    space: Space
+
+    def modelled(self, config: Config) -> float:
+        cost = self.space.judge(config)
+        return cost.seconds if isinstance(cost, Cost) else math.inf
+
+    def best(self, count: int) -> list[Config]:
+        """The model's best configs among the usual ones."""
+        usual = self.space.enumerate(_LOOKED_AT * len(self.space.schedules))
+        judged = [(self.modelled(config), str(config), config) for config in usual]
+        best = sorted(each for each in judged if each[0] < math.inf)
+        return [config for _, _, config in best[:count]]
+
+
+Measure: TypeAlias = Callable[[Anchor, Sequence[Config]], Mapping[Config, float]]
+"""Seconds of configs at an anchor, infinite of those that fail; those without time are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTrials:
+    """Measures configs of a group at other sizes, as trials like all others."""
+
+    name: str
+    shared: SharedSearch
+    budget: Budget
+
+    def __call__(self, anchor: Anchor, configs: Sequence[Config]) -> Mapping[Config, float]:
+        kinds = [node.type for node in anchor.graph.nodes if node.type is not None]
+        if self.budget.is_spent or sum(kind.nbytes for kind in kinds) > LARGEST:
+            return {}
+        group = Group.of(anchor.graph, f"{self.name} {anchor.sizes}")
+        own = self.shared.findings.of(group.key)
+        trials = GroupTrials(group, self.shared, own, self.budget, waits=False)
+        trials.resume(self.shared.ledger.open(group))
+        candidates = {Candidate.generated(config): config for config in configs}
+        begun = [
+            (candidate, self.shared.lab.compile(group, config))
+            for candidate, config in candidates.items()
+            if candidate not in own.outcomes and trials.is_ours(candidate)
+        ]
+        for candidate, pending in begun:
+            cost = anchor.space.judge(candidates[candidate])
+            if self.budget.is_spent or isinstance(cost, Refusal):
+                pending.cancel()
+                continue
+            trials.measure(candidate, cost, pending.result(), _nothing)
+        told = {config: own.outcomes.get(each) for each, config in candidates.items()}
+        return {
+            config: outcome.seconds if isinstance(outcome, Timed) else math.inf
+            for config, outcome in told.items()
+            if outcome is not None and not is_transient(outcome)
+        }
+
+
+def _nothing() -> None:
+    """What else to do while the device is at work."""
+
+
+def learned(
+    graph: Graph, config: Config, device: DeviceProfile, measure: Measure | None = None
+) -> SizeTree | None:
+    """The tree of a group that runs by this config at the sizes of its graph; None where nothing
+    varies, where it is not known how its numbers follow from its sizes, or no config is right."""
+    own = sizes_of(graph)
+    anchors = [a for sizes in _anchored(own) if (a := _anchor(graph, sizes, device)) is not None]
+    here = space_of(graph, device)
+    if not anchors or isinstance(here, Refusal):
+        return None
+    anchors = [*(a for a in anchors if a.sizes != own), Anchor(own, graph, here)]
+    candidates = {_reaching(config, anchors[-1]): None}
+    for anchor in anchors:
+        candidates |= {_reaching(each, anchor): None for each in anchor.best(_TAKEN)}
+    table = [_modelled(anchor, list(candidates)) for anchor in anchors]
+    kept = _few(table, list(candidates), KERNELS if measure is None else _MEASURED)
+    table = [{c: times[c] for c in kept} for times in table]
+    kept = [c for c in kept if _is_for_odd_sizes(c, anchors, table, device)]
+    if measure is not None:
+        timed = [
+            _measured(anchor, times, measure) for anchor, times in zip(anchors, table, strict=True)
+        ]
+        kept = [c for c in kept if _is_right([found for found, _ in timed], c)]
+        table = [times for _, times in timed]
+        kept = _few([{c: times[c] for c in kept} for times in table], kept, KERNELS)
+    if not kept:
+        return None
+    return _tree([a.sizes for a in anchors], [{c: times[c] for c in kept} for times in table])
+
+
+def _anchored(own: Sizes) -> Iterator[Sizes]:
+    each = SIZES if len(own) == 1 else FEW if len(own) == 2 else _PAIR
+    return itertools.product(each, repeat=min(len(own), 3)) if len(own) <= 3 else iter(())
+
+
+def _anchor(graph: Graph, sizes: Sequence[int], device: DeviceProfile) -> Anchor | None:
+    moved = at_sizes(graph, sizes)
+    if moved is None:
+        return None
+    space = space_of(moved, device)
+    return None if isinstance(space, Refusal) else Anchor(tuple(sizes), moved, space)
+
+
+def _reaching(config: Config, anchor: Anchor) -> Config:
+    """The config with a tile for each varying axis that it holds, as large as the axis is here."""
+    schedule = anchor.space.schedules.get(config.layout)
+    if schedule is None:
+        return config
+    held = {
+        axis.name: power_of_two(axis.extent)
+        for kernel in schedule.kernels
+        for axis in kernel.nest.axes
+        if axis.role is Role.HELD and varies(axis.extent)
+    }
+    return replace(config, blocks=tuple(sorted({**dict(config.blocks), **held}.items())))
+
+
+def _fits(config: Config, anchor: Anchor) -> bool:
+    """Whether the kernel of the config is the same at these sizes as where it was chosen."""
+    return _reaching(config, anchor).blocks == config.blocks or all(
+        size <= dict(config.blocks).get(name, 0)
+        for name, size in _reaching(replace(config, blocks=()), anchor).blocks
+    )
+
+
+def _modelled(anchor: Anchor, candidates: Sequence[Config]) -> dict[Config, float]:
+    """Each config's time at an anchor as a multiple of the best, by the model."""
+    own = {c: anchor.modelled(c) for c in candidates if _fits(c, anchor)}
+    best = min(own.values(), default=math.inf)
+    if math.isinf(best):
+        return dict.fromkeys(candidates, 1.0)  # nothing is known of it
+    return {c: min(_NEVER, own.get(c, math.inf) / best) for c in candidates}
+
+
+def _is_for_odd_sizes(
+    config: Config,
+    anchors: Sequence[Anchor],
+    table: Sequence[Mapping[Config, float]],
+    device: DeviceProfile,
+) -> bool:
+    """Whether the group can run by a config at sizes that no power of two divides, too: a reduction
+    cannot be cut into equal parts there."""
+    best = min(range(len(anchors)), key=lambda place: table[place][config])
+    odd = _anchor(anchors[best].graph, [size - 1 for size in anchors[best].sizes], device)
+    return odd is not None and odd.modelled(config) < math.inf
+
+
+def _measured(
+    anchor: Anchor, times: Mapping[Config, float], measure: Measure
+) -> tuple[Mapping[Config, float], dict[Config, float]]:
+    """What was measured there, and the times with it."""
+    found = measure(anchor, [c for c in times if times[c] < _NEVER])
+    right = {c: seconds for c, seconds in found.items() if seconds < math.inf}
+    if not right:
+        return found, dict(times)
+    least = min(right.values())
+    behind = max(right.values()) / least
+    # What was not measured is by the model no better than what was.
+    others = {c: t if t >= _NEVER else max(behind, t) for c, t in times.items()}
+    failed = {c: _NEVER for c in found if c not in right}
+    return found, others | failed | {c: seconds / least for c, seconds in right.items()}
+
+
+def _is_right(found: Sequence[Mapping[Config, float]], config: Config) -> bool:
+    """Whether a config was measured at some anchor and failed at none."""
+    own = [seconds[config] for seconds in found if config in seconds]
+    return bool(own) and all(seconds < math.inf for seconds in own)
+
+
+def _loss(times: Mapping[Config, float], among: Sequence[Config]) -> float:
+    return math.log(min(times[c] for c in among))
+
+
+def _few(
+    table: Sequence[Mapping[Config, float]], candidates: Sequence[Config], count: int
+) -> list[Config]:
+    """At most so many configs that lose little beside all; each is added for what it gains."""
+    kept: list[Config] = []
+    loss = math.inf
+    while len(kept) < count:
+        rest = [c for c in candidates if c not in kept]
+        if not rest:
+            break
+        losses = {c: sum(_loss(times, [*kept, c]) for times in table) for c in rest}
+        best = min(rest, key=losses.__getitem__)
+        if kept and loss - losses[best] < _WORTH * len(table):
+            break
+        kept.append(best)
+        loss = losses[best]
+    return kept
+
+
+def _tree(sizes: Sequence[Sizes], table: Sequence[Mapping[Config, float]]) -> SizeTree:
+    """The tree that loses least over the anchors, where each comparison costs `_WORTH`."""
+
+    @cache
+    def best(part: frozenset[int]) -> tuple[float, SizeTree]:
+        losses = {c: sum(math.log(table[i][c]) for i in part) for c in table[0]}
+        config = min(losses, key=losses.__getitem__)
+        found: tuple[float, SizeTree] = losses[config], config
+        for axis, most in sorted({(axis, s) for i in part for axis, s in enumerate(sizes[i])}):
+            below = frozenset(i for i in part if sizes[i][axis] <= most)
+            if below < part:
+                (less, one), (more, other) = best(below), best(part - below)
+                if less + more + _WORTH < found[0]:
+                    found = less + more + _WORTH, SizeSplit(axis, most, one, other)
+        return found
+
+    return best(frozenset(range(len(sizes))))[1]

@@ -1,0 +1,67 @@
+"""How the groups of a plan run at other sizes than those of the tune, where sizes vary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ...planner.config import SizeTree
+from ...planner.costs.device import DeviceProfile
+from ...planner.graph.graph import Graph, kernel_key
+from ...planner.graph.varying import is_varying, sizes_of
+from ...planner.groups.group import subgraph
+from ...planner.plan import GroupPlan, Plan
+from ..records.findings import Findings
+from ..search.group_trials import Budget
+from ..search.runoff import SharedSearch
+from ..search.size_search import SizeTrials, learned
+from ..search.tuned_groups import Partition, Tasks
+
+SIZES_SHARE = 0.3
+"""Of the time of a search, for other sizes."""
+
+
+@dataclass(slots=True)
+class OtherSizes:
+    """What was learned of groups, by their keys; None of one that other sizes are not known of."""
+
+    trees: dict[str, SizeTree | None] = field(default_factory=dict)
+
+    def learn(
+        self,
+        best: Sequence[Partition],
+        tasks: Tasks,
+        findings: Findings,
+        measures: SharedSearch | None,
+        budget: Budget,
+    ) -> None:
+        """Learn of the groups of these partitions. measures: None where the model decides alone."""
+        for task in (task for partition in best for task in tasks.all(partition.groups)):
+            found = findings.best(task.group.key)
+            config = None if found is None else found.candidate.config
+            if config is not None and task.group.key not in self.trees:
+                measure = (
+                    None if measures is None else SizeTrials(task.group.name, measures, budget)
+                )
+                tree = learned(task.group.graph, config, tasks.profile, measure)
+                self.trees[task.group.key] = tree
+
+    def added(self, plan: Plan, graph: Graph, device: DeviceProfile) -> Plan:
+        """The plan with a tree for each group of which one is known; for a modelled plan the model
+        makes them."""
+        if not is_varying(graph):
+            return plan
+        by_model = plan.evidence == "modelled"
+        groups = tuple(self._with_tree(each, graph, device, by_model) for each in plan.groups)
+        return replace(plan, groups=groups, at=sizes_of(graph))
+
+    def _with_tree(
+        self, group: GroupPlan, graph: Graph, device: DeviceProfile, by_model: bool
+    ) -> GroupPlan:
+        if group.config is None:
+            return group
+        part = subgraph(graph, group.nodes, group.copies).graph
+        key = kernel_key(part)  # The plan may be an earlier one, of the static graph.
+        if key not in self.trees and by_model:
+            self.trees[key] = learned(part, group.config, device)
+        return replace(group, sizes=self.trees.get(key, group.sizes))
