@@ -22,7 +22,7 @@ from ..graph.dtypes import FLOATS, NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, Symbol, TensorType
 from ..graph.op import Op
 from ..graph.ops import Cast, Pointwise, bound, is_convolution, is_input, row
-from ..groups.group import Groups
+from ..groups.group import Groups, subgraph
 from ..groups.legality import Dependences
 from ..trace.aten_calls import Builder
 from ..vendor.convolution import WHOLE
@@ -49,8 +49,8 @@ def around_convolutions(graph: Graph, groups: Groups) -> Iterator[tuple[int, ...
             continue
         found = {node.id, *groups[reader[0]]}
         weight = bound(node)["weight"]
-        if isinstance(weight, Ref) and _is_alone(graph, weight.node, home, groups):
-            found |= {weight.node}
+        if isinstance(weight, Ref):
+            found |= _made_alone(graph, weight.node, home, groups)
         yield tuple(sorted(found))
 
 
@@ -59,10 +59,15 @@ def _sums_channels(node: Node) -> bool:
     return is_convolution(node) and row(node) is None
 
 
-def _is_alone(graph: Graph, node: int, home: Mapping[int, Sequence[int]], groups: Groups) -> bool:
-    """Whether a node is a group by itself, with one reader."""
+def _made_alone(
+    graph: Graph, node: int, home: Mapping[int, Sequence[int]], groups: Groups
+) -> set[int]:
+    """The nodes of a group that makes but this value, for one reader; none where it does more."""
     own = home.get(node, ())
-    return len(own) == 1 and groups[own[0]] == (node,) and len(graph.users(node)) == 1
+    if len(own) != 1 or len(graph.users(node)) != 1:
+        return set()
+    nodes = groups[own[0]]
+    return set(nodes) if subgraph(graph, nodes).outputs == (node,) else set()
 
 
 def folded(group: Graph) -> Walk | Refusal:

@@ -1,0 +1,76 @@
+"""Regions of a graph on times from a formula."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fusionplan.db import Store
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.graph.parse import parse
+from fusionplan.tuner.progress.progress import RecordedProgress
+from fusionplan.tuner.records.findings import Findings
+from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
+from fusionplan.tuner.search.group_trials import Budget
+from fusionplan.tuner.search.region_search import RegionSearch
+from fusionplan.tuner.search.runoff import SharedSearch
+from fusionplan.tuner.search.tuned_groups import Identity, Tasks
+from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.workers.lab import Group
+from tuner_fakes import FakeLab
+
+H200 = builtin("h200")
+
+IMAGE = "bfloat16[64, 64, 56, 56] strides [200704, 1, 3584, 64]"
+WEIGHT = "bfloat16[64, 64, 3, 3] strides [576, 1, 192, 64]"
+CONVOLUTION = "aten.convolution.default(%{x}, %{w}, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)"
+
+
+def block(x: int, w: int, s: int, first: int) -> str:
+    """A convolution, scaled, shifted and cut off at 0, in four nodes."""
+    calls = [
+        CONVOLUTION.format(x=x, w=w),
+        f"aten.mul.Tensor(%{first}, %{s})",
+        f"aten.add.Tensor(%{first + 1}, %{s})",
+        f"aten.relu.default(%{first + 2})",
+    ]
+    return "\n".join(f"%{first + i} = {call} : {IMAGE}" for i, call in enumerate(calls))
+
+
+def two_blocks() -> Graph:
+    inputs = [IMAGE, WEIGHT, "bfloat16[64, 1, 1]", WEIGHT, "bfloat16[64, 1, 1]"]
+    lines = [f"%{i} = input() : {kind}" for i, kind in enumerate(inputs)]
+    lines += ["%5 = aten.sort.default(%0) : ?", f"%6 = operator.getitem(%5, 0) : {IMAGE}"]
+    lines += [block(6, 1, 2, 7), block(10, 3, 4, 11), "return %14"]
+    return parse("\n".join(lines))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "plans.db") as opened:
+        opened.put_device(device_record(H200))
+        yield opened
+
+
+def by_bytes(group: Group, candidate: Candidate) -> float:
+    ends = (*group.graph.inputs, *(o or 0 for o in group.graph.outputs))
+    return sum(t.nbytes for n in ends if (t := group.graph.nodes[n].type)) * 1e-12
+
+
+def test_equal_regions_are_searched_once_and_all_replaced(store: Store) -> None:
+    graph = two_blocks()
+    name = key(graph)
+    store.put_graph(graph_record(graph, name, "test"))
+    lab = FakeLab(by_bytes)
+    ledger = Ledger(store, H200.key, {"t": "1"}, name)
+    shared = SharedSearch(lab, ledger, Findings(), RecordedProgress())
+    identity = Identity(name, H200.key, {"t": "1"})
+    found = RegionSearch(Tasks(graph, H200), shared, identity)
+    assert len(found.trials) == 2
+    found.run(Budget(20))
+    once = len(lab.measured)
+    (bodies,) = {g.bodies for groups in found.found.values() for g in groups}
+    assert 0 < once <= 20
+    assert all(body.groups for body in bodies)
+    (plan, *_) = found.plans([])
+    assert [g.lowering for g in plan.groups] == ["folded", "folded"]
