@@ -80,6 +80,7 @@ def pressure(
         if len(program.mmas) > 1:
             wanted = chains.registers(program, num_warps, ahead, limit)
             wanted += 0.0 if ahead or described else chains.passing(program, num_warps)
+            wanted = max(wanted, min(_of_fmas(program, 32 * num_warps), limit + _FMAS_SPILL))
         else:
             wanted = _with_mma(program, 32 * num_warps)
             wanted = _by_warps(program, num_warps, ahead, wanted)
@@ -195,6 +196,21 @@ def _by_warps(program: TileProgram, num_warps: int, ahead: bool, wanted: float) 
         return wanted
     operands = (rows + columns) * k * word * (1.0 if computed else _PLAIN)
     return max(wanted, operands + max(m * n / (32 * num_warps), 16))
+
+
+# Words that are spilled at most of several products without tensor cores: of 24 kernels of
+# attention and of two layers in float32, compiled for sm_90, none spills more than 520 bytes,
+# however large its tiles. Without `_of_fmas` 51 to 126 registers were expected of kernels that take
+# 128 to 255 and spill.
+_FMAS_SPILL = 64
+
+
+def _of_fmas(program: TileProgram, threads: int) -> float:
+    """Registers of several products without tensor cores: those of the hungriest."""
+    sizes = program.blocks.sizes
+    fmas = (mma for mma in program.mmas.values() if mma.unit is MmaUnit.FMA)
+    each = (_by_threads(sizes[i.m] * sizes[i.n] / threads, sizes[i.k]) for i in fmas)
+    return max(each, default=0.0)
 
 
 def _is_costly(nest: Nest, value: int) -> bool:
