@@ -204,7 +204,10 @@ class GraphPage:
     def over(self, nbytes: int) -> str:
         """Beside the bytes of the plan."""
         plan = self.graph.traffic.plan_bytes
-        return f"{nbytes / plan:.2f}x" if plan else ""
+        if not plan:
+            return ""
+        times = nbytes / plan
+        return f"{times:.2f}x" if times >= 0.01 else f"{times:.1g}x"
 
     @cached_property
     def dearest(self) -> list[tuple[str, Border]]:
@@ -228,6 +231,10 @@ class GraphPage:
     def longest_steps(self) -> tuple[Spent, ...]:
         """Equal steps together, those that take most of the time first."""
         return spent(self.graph.steps)[:_LONGEST]
+
+    @staticmethod
+    def percent(share: float) -> str:
+        return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
     @property
     def known_s(self) -> float:

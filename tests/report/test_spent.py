@@ -6,6 +6,7 @@ import pytest
 from fusionplan.planner.costs.device import H200
 from fusionplan.report.collect import Subject, collect
 from fusionplan.report.spent import spent, strip
+from fusionplan.report.view import GraphPage
 from report_store import block, measured
 
 
@@ -24,6 +25,16 @@ def test_equal_steps_stand_together(steps):
     assert first.least_s == pytest.approx(2 * steps[0].least.seconds)
     assert first.share + second.share == pytest.approx(1.0)
     assert first.seconds >= second.seconds
+
+
+def test_small_figures_are_not_none_at_all():
+    graph = block()
+    report = collect("block", [Subject("block", graph, measured(graph), "")], H200, None)
+    page = GraphPage(0, report.graphs[0], report.roof)
+    assert [page.percent(share) for share in (0.351, 0.004)] == ["35%", "under 1%"]
+    plan_bytes = report.graphs[0].traffic.plan_bytes
+    assert page.over(plan_bytes // 2) == "0.50x"
+    assert page.over(plan_bytes // 1000) == "0.001x"
 
 
 def test_steps_of_other_sizes_are_others(steps):
