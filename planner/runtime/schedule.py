@@ -15,6 +15,7 @@ from ..capture.capture import Captured
 from ..capture.collectives import process_group
 from ..errors import PlanError
 from ..graph.graph import INPUT
+from ..trace.indexed_writes import target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,13 @@ def _mutated(node: fx.Node) -> tuple[fx.Node, ...] | None:
 def _effect_order(
     captured: Captured, needed: Mapping[int, ScheduledUnit], effects: Sequence[int]
 ) -> Iterator[tuple[ScheduledUnit, ScheduledUnit]]:
-    """Reads of a value stay on their side of a write to it, and effects in their order."""
+    """Reads of a value stay on their side of a write to it, and effects in their order; but a write
+    by index into an input comes only after what it reads, the write before it into the same input
+    for one: no other operation writes there, and inputs that are written share no memory."""
     number = {node: i for i, node in enumerate(captured.fx_nodes)}
-    for first, second in pairwise(effects):
+    nodes = captured.graph.nodes
+    ordered = [i for i in effects if target_of(captured.graph, nodes[i]) is None]
+    for first, second in pairwise(ordered):
         yield needed[first], needed[second]
     for effect in effects:
         for target in _mutated(captured.fx_nodes[effect]) or ():

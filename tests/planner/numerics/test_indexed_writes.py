@@ -146,3 +146,26 @@ def test_a_group_does_not_read_what_it_writes() -> None:
     found = has_nest(GroupContent("", graph))
     assert isinstance(found, Refusal)
     assert found.rule == "indexed"
+
+
+def test_writes_into_two_caches_wait_for_each_other_no_more_than_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel of the second write gives what the first one stores."""
+
+    def function(
+        keys: torch.Tensor, values: torch.Tensor, position: torch.Tensor, x: torch.Tensor
+    ) -> list[torch.Tensor]:
+        row = torch.softmax(x, -1)
+        keys[:, :, position] = torch.cumsum(row.flip(-1).sort(-1).values, -1)
+        values[:, :, position] = row
+        return [keys.sum(2), values.sum(2)]
+
+    cache, position, x = given(torch.float32, 6)
+    inputs = [cache, cache.clone() + 1, position, x]
+    executor = run(made(function, *inputs), monkeypatch)
+    theirs = [x.clone() for x in inputs]
+    expected = function(*theirs)
+    torch.testing.assert_close(executor(*inputs), expected)
+    torch.testing.assert_close(inputs[:2], theirs[:2])
+    assert "index_put" not in executor.text
