@@ -1,6 +1,8 @@
 """How the command starts: what it imports, how it is called, what its help says."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
 
@@ -35,6 +37,28 @@ def test_no_torch_where_none_is_needed(planner_process, filled):
     )
     assert done.stdout.splitlines()[-1] == f"codes {[0] * len(LIGHT)} []", done.stderr
     assert "bbbb2222" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command, most_s", [("history", 1.0), ("show", 1.0), ("--help", 0.5)])
+def test_a_look_at_the_store_is_quick(filled, tmp_path, command, most_s):
+    """In seconds of the processor, for others may have it; once Python has compiled the modules."""
+    filled.close()
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled"), "PLANNER_STORE": filled.location}
+    took = []
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-P", "-m", "fusionplan", command],
+            env=env,
+            capture_output=True,
+            check=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+        took.append(spent)
+    assert min(took[1:]) < most_s, took
 
 
 @pytest.mark.process
