@@ -66,11 +66,12 @@ def as_float16(x):
     "exp": '''
 @triton.jit
 def exp(x):
-    """exp to about 1 ulp: the rounding error of x * log2(e) is carried into the result."""
+    """exp to about 1 ulp: the rounding errors of log2(e) and of x * log2(e) are carried into the
+    result."""
     if x.dtype == tl.float64:
         return tl.exp(x)
     t = x * 1.4426950408889634
-    rest = tl.fma(x, 1.4426950408889634, -t)
+    rest = tl.fma(x, 1.4426950408889634, -t) + x * 1.925963033500497e-08
     y = tl.exp2(t)
     # Beyond -150 < t < 128, y is 0 or infinite and must stay so.
     return tl.where(tl.abs(t + 11.0) < 139.0, tl.fma(y, rest * 0.6931471805599453, y), y)
