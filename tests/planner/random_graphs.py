@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from random_programs import FLOATS, LARGEST, SIZES, Choose, Program, Value, Writer
+from random_programs import FLOATS, INTEGERS, LARGEST, SIZES, Choose, Program, Value, Writer
 
 SMOOTH = (
     "torch.tanh({})",
@@ -32,6 +32,16 @@ SMOOTH = (
     "{} / 3",
     "{}.clamp(-1, 1)",
     "F.leaky_relu({}, 0.1)",
+    "torch.expm1({} * 0.5)",
+    "torch.atan({})",
+    "torch.asinh({})",
+    "F.mish({})",
+    "F.elu({})",
+    "F.hardswish({})",
+    "F.logsigmoid({})",
+    "{}.clone().mul_(0.75)",
+    "torch.pow({}.abs() + 0.5, 1.5)",
+    "torch.addcmul({0}, {0}, {0}, value=0.5)",
 )
 EXACT = ("-{}", "{}.abs()", "torch.relu({})", "{}.clamp_min(0.25)")
 BINARY = (
@@ -42,9 +52,15 @@ BINARY = (
     "torch.add({}, {}, alpha=0.5)",
     "torch.hypot({}, {}.abs() + 1)",
 )
+MIXED = (
+    "torch.lerp({}, {}.to({}.dtype), 0.3)",
+    "torch.atan2({}, {}.abs() + 1)",
+    "torch.logaddexp(cast({}, torch.float32), cast({}, torch.float32))",
+    "torch.where({} > 0, {}, 0.25)",
+)
 EXTREMA = ("torch.maximum({}, {})", "torch.minimum({}, {})")
 COMPARED = ("{} > {}", "{} <= {}", "{} == {}", "{} != {}")
-FOLDS = ("sum", "mean", "amax", "amin", "var", "sum", "mean", "amax")
+FOLDS = ("sum", "mean", "amax", "amin", "var", "sum", "mean", "amax", "std", "norm")
 ROWS = ("torch.softmax({}, {})", "torch.log_softmax({}, {})", "torch.logsumexp({}, {})")
 INTEGER = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})")
 
@@ -114,16 +130,17 @@ def where(w: Writer) -> None:
 
 
 def integers(w: Writer) -> None:
-    a = w.value(lambda v: v.dtype in ("int64", "bool"))
+    a = w.value(lambda v: v.dtype in (*INTEGERS, "bool")) if w.choose(4) else None
     if a is None:
-        a = w.input(w.pick(("int64", "bool")), w.shape())
-    b = partner(w, a, ("int64",))
+        a = w.input(w.pick((*INTEGERS, "bool")), w.shape())
+    b = partner(w, a, INTEGERS)
     kind = w.choose(6)
     if kind < 2:
         if b.own.abs().max() < 1000 and a.own.long().abs().max() < 1000:
             w.add(w.pick(INTEGER).format(a.name, b.name), a, b)
     elif kind == 2:
-        w.add(f"{a.name} % 3" if a.dtype == "int64" else f"~{a.name}", a)
+        text = w.pick(("{} % 3", "{} // 3", "{} << 2", "-{}", "{} & 6"))
+        w.add(text.format(a.name) if a.dtype != "bool" else f"~{a.name}", a)
     elif kind == 3 and a.own.dim():
         w.add(f"{a.name}.{w.pick(('sum', 'sum'))}({w.choose(a.own.dim())})", a)
     elif kind == 4 and a.dtype == "bool":
@@ -145,10 +162,73 @@ def fold(w: Writer) -> None:
     v = w.floating()
     dims = [d for d in range(v.own.dim()) if w.choose(2)] or list(range(v.own.dim()))
     kind = w.pick(FOLDS)
-    if not dims or (kind == "var" and math.prod(v.shape[d] for d in dims) < 2):
+    if not dims or (kind in ("var", "std") and math.prod(v.shape[d] for d in dims) < 2):
         return
     keep = ", keepdim=True" if w.choose(2) else ""
+    if kind == "norm":
+        w.add(f"torch.linalg.vector_norm({v.name}, {w.pick((2, 1))}, {tuple(dims)}{keep})", v)
+        return
     w.add(f"{v.name}.{kind}({tuple(dims)}{keep})", v, exact=kind in ("amax", "amin"))
+
+
+def scan(w: Writer) -> None:
+    """Running sums, forwards and backwards, and products along short dimensions."""
+    v = w.floating()
+    if not v.own.dim():
+        return
+    dim = w.choose(v.own.dim())
+    kind = w.choose(4)
+    if kind == 0:
+        w.add(f"{v.name}.flip({dim}).cumsum({dim}).flip({dim})", v)
+    elif kind == 1 and v.shape[dim] <= 17:
+        w.add(f"(1 + torch.tanh({v.name}) * 0.25).{w.pick(('prod', 'cumprod'))}({dim})", v)
+    else:
+        w.add(f"{v.name}.cumsum({dim})", v)
+
+
+def places(w: Writer) -> None:
+    """Reads at places that are data, and places of extrema."""
+    v = w.value(lambda v: v.own.dim() > 0)
+    if v is None:
+        return
+    dim = w.choose(v.own.dim())
+    kind = w.choose(5)
+    if kind == 0 and v.exact and v.dtype != "bool":
+        w.add(f"{v.name}.{w.pick(('argmax', 'argmin'))}({dim})", v)
+        return
+    if kind == 1 and v.exact and v.is_float:
+        w.add(f"{v.name}.sort({dim})[0]", v, exact=True)
+        return
+    at = w.input("int64", (w.pick(SIZES[:9]),))
+    index = f"({at.name} % {v.shape[dim]})"
+    if kind == 2 and v.own.dim() == 1:
+        w.add(f"{v.name}.gather(0, {index})", v, at, exact=True)
+    elif kind == 3:
+        w.add(f"{v.name}[{':, ' * dim}{index}]", v, at, exact=True)
+    else:
+        w.add(f"{v.name}.index_select({dim}, {index})", v, at, exact=True)
+
+
+def truths(w: Writer) -> None:
+    """Booleans of comparisons, folded."""
+    v = w.value(lambda v: v.dtype == "bool" and v.own.dim() > 0)
+    if v is None:
+        return compare(w)
+    dim = w.choose(v.own.dim())
+    w.add(f"{v.name}.{w.pick(('any', 'all', 'cumsum', 'sum'))}({dim})", v)
+
+
+def mixed(w: Writer) -> None:
+    """Functions of two values of types of their own."""
+    a = w.floating()
+    b = partner(w, a, FLOATS)
+    text = w.pick(MIXED)
+    if text.startswith("torch.where"):
+        if b.exact:
+            w.add(text.format(b.name, a.name), a, b, exact=True)
+        return
+    names = (a.name, b.name, a.name)[: text.count("{}")]
+    w.add(text.format(*names), a, b)
 
 
 def rows(w: Writer) -> None:
@@ -203,7 +283,7 @@ def view(w: Writer) -> None:
     if v is None:
         return
     rank = v.own.dim()
-    kind = w.pick((reshape, permute, slice_, expand, unsqueeze, cat, cat, reshape, slice_))
+    kind = w.pick((reshape, permute, slice_, expand, unsqueeze, cat, cat, reshape, slice_, moved))
     text, reads = kind(w, v, rank)
     if text:
         w.add(text, v, *reads, exact=True)
@@ -223,6 +303,32 @@ def reshape(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
                 factor = w.pick(factors)
                 sizes[at : at + 1] = [factor, sizes[at] // factor]
     return (f"{v.name}.reshape({tuple(sizes)})", ()) if tuple(sizes) != v.shape else ("", ())
+
+
+def moved(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
+    """Elements at other places, or again."""
+    if not rank:
+        return "", ()
+    dim, name = w.choose(rank), v.name
+    size = v.shape[dim]
+    way = w.choose(9)
+    if way == 0:
+        return f"{name}.flip({dim})", ()
+    if way == 1:
+        return f"{name}.roll({1 + w.choose(size)}, {dim})", ()
+    if way == 2 and v.is_float:
+        return f"F.pad({name}, ({w.choose(3)}, {1 + w.choose(2)}), value=0.5)", ()
+    if way == 3 and rank >= 2:
+        return f"{name}.{w.pick(('tril', 'triu'))}({w.pick((-1, 0, 1))})", ()
+    if way == 4 and size >= 3:
+        return f"{name}.unfold({dim}, 2, {1 + w.choose(2)})", ()
+    if way == 5 and rank >= 2:
+        return f"{name}.diagonal({w.pick((0, 1, -1))}, 0, 1)", ()
+    if way == 6:
+        return f"{name}.repeat_interleave(2, {dim})", ()
+    if way == 7 and size >= 2:
+        return f"torch.stack({name}.chunk({w.pick((2, size))}, {dim}), 0)", ()
+    return f"{name}.narrow({dim}, {size // 3}, {size - size // 3})", ()
 
 
 def permute(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
@@ -294,6 +400,10 @@ STEPS: tuple[Callable[[Writer], None], ...] = (
     compare,
     *[where] * 2,
     *[integers] * 2,
+    *[scan] * 2,
+    *[places] * 2,
+    truths,
+    mixed,
 )
 
 

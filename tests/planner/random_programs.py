@@ -22,6 +22,7 @@ Choose = Callable[[int], int]
 """A number from 0 to n - 1."""
 
 FLOATS = ("float32", "bfloat16", "float16")
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 33, 70, 130)
 LARGEST_INPUT, LARGEST = 600, 4000
 SMALL, GREAT = 1e-2, 1e3
@@ -87,8 +88,10 @@ def scope(*, wide: bool = False) -> dict[str, object]:
 
 def drawn(name: str, dtype: str, shape: Sequence[int], seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * seed + int(name[1:]))
-    if dtype == "int64":
-        return torch.randint(-4, 5, tuple(shape), generator=generator)
+    if dtype in INTEGERS:
+        least = 0 if dtype == "uint8" else -4
+        found = torch.randint(least, 5, tuple(shape), generator=generator)
+        return found.to(getattr(torch, dtype))
     if dtype == "bool":
         return torch.randint(0, 2, tuple(shape), generator=generator).bool()
     return torch.randn(tuple(shape), generator=generator).to(getattr(torch, dtype))
