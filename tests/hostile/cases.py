@@ -137,7 +137,8 @@ class Case:
     among the inputs ask for gradients. dynamo: captured by torch.compile, else by AOTAutograd
     alone, which is much quicker. dynamic: with sizes that vary. ours: at least one kernel of ours
     has to run. fails: eager refuses it, and so must we. by: errors are relative to each
-    "element", or to the largest of the "tensor". cpu: eager has it on the CPU alone."""
+    "element", or to the largest of the "tensor". cpu: eager has it on the CPU alone; cuda: on a GPU
+    alone."""
 
     family: str
     name: str
@@ -150,6 +151,7 @@ class Case:
     fails: bool = False
     by: str = "tensor"
     cpu: bool = False
+    cuda: bool = False
 
     def __str__(self) -> str:
         return f"{self.family}/{self.name}"

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from hostile.judge import Wrong
-from hostile.scenarios import World, block, in_threads, same, scenario
+from hostile.scenarios import World, block, in_threads, on_a_gpu, same, scenario
 
 
 def twins(w: World, make: Any, seed: int = 0) -> tuple[nn.Module, nn.Module]:
@@ -418,6 +420,25 @@ def one_function_of_two_types_in_threads(w: World) -> None:
             same(mine(x), function(x))
 
     in_threads(work, 4)
+
+
+@triton.jit
+def _scaled(source, result, size, by: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    x = tl.load(source + place, mask=place < size)
+    tl.store(result + place, x * by, mask=place < size)
+
+
+@on_a_gpu
+def a_triton_kernel_of_the_users(w: World) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = (x + 1).contiguous()
+        z = torch.empty_like(y)
+        _scaled[(triton.cdiv(y.numel(), 64),)](y, z, y.numel(), 3.0, 64)
+        return z.softmax(-1) * 2
+
+    x = w.numbers(5, 8)
+    same(w.compile(function)(x), ((x + 1) * 3).softmax(-1) * 2)
 
 
 @scenario

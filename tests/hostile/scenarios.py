@@ -53,6 +53,7 @@ class Scenario:
     ours: bool = True
     fails: bool = False
     cpu: bool = False
+    cuda: bool = False
 
     def __str__(self) -> str:
         return f"{self.family}/{self.name}"
@@ -75,6 +76,12 @@ SCENARIOS: list[Scenario] = []
 
 def scenario(play: Callable[[World], None]) -> Callable[[World], None]:
     SCENARIOS.append(Scenario(play.__name__, play))
+    return play
+
+
+def on_a_gpu(play: Callable[[World], None]) -> Callable[[World], None]:
+    """A scenario that Triton's interpreter cannot play."""
+    SCENARIOS.append(Scenario(play.__name__, play, cuda=True))
     return play
 
 

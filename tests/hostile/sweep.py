@@ -58,7 +58,7 @@ def chosen(number: int | None, seed: int, device: str, only: str = "") -> list[C
     """A sample with as large a part of each family, three at least, the same for the same seed."""
     texts = only.split(",")
     fit = (c for c in CASES.values() if any(text in str(c) for text in texts))
-    given = [c for c in fit if device == "cpu" or not c.cpu]
+    given = [c for c in fit if not (c.cuda if device == "cpu" else c.cpu)]
     if number is None or number >= len(given):
         return given
     random.Random(seed).shuffle(given)
