@@ -15,7 +15,7 @@ own, which took 3.6 times as long in EfficientNet-B0 (bfloat16, batches of 64, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from .convolution_bias import split_biases
+from .convolution_rows import RowsOf, pixels, rows_of
 from .lookups_first import lookups_first
 from .masks.simplify_masks import simplify_masks
 from .nest_reductions import nest_reductions
@@ -43,9 +44,6 @@ _IMAGE: dict[Any, int] = {aten.convolution.default: 0, aten.convolution_backward
 
 _TENSORS: dict[Any, int] = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 """How many of the first arguments are images or weights."""
-
-_END = 2**63 - 1
-"""Of a slice that goes on to the last element."""
 
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 
@@ -96,26 +94,6 @@ def rewritten(gm: fx.GraphModule) -> fx.GraphModule:
     return split_biases(channels_last(nest_reductions(lookups_first(simplify_masks(gm)))))
 
 
-def _is_product(node: fx.Node) -> bool:
-    """Whether each pixel of the result is a product with pixels of the image that no other reads:
-    with one of them, or with those of a patch."""
-    if node.target is not aten.convolution.default:
-        return False
-    weight, padding, groups = _value(node.args[1]), node.args[4], node.args[8]
-    if weight is None or node.args[6] or groups != 1 or any(padding):  # type: ignore[arg-type]
-        return False
-    return tuple(weight.shape[2:]) == (1, 1) or _has_patches(node)
-
-
-def _has_patches(node: fx.Node) -> bool:
-    """Whether the pixels that one of the result reads lie beside those of the next."""
-    weight, strides, dilation = _value(node.args[1]), node.args[3], node.args[5]
-    assert weight is not None
-    sizes = tuple(weight.shape[2:])
-    steps, gaps = tuple(strides), tuple(dilation)  # type: ignore[arg-type]
-    return sizes != (1, 1) and steps == sizes and gaps == (1, 1)
-
-
 def _gains(node: Any) -> bool:
     value = _value(node.args[0])
     if value is None or value.dim() != 4 or value.dtype not in (torch.float16, torch.bfloat16):
@@ -149,11 +127,11 @@ class _LayoutPass:
             if node.op == "output":
                 node.args = (pytree.tree_map_only(fx.Node, self._as_it_was, node.args[0]),)
             elif node.target in _GROUPS:
-                is_product = _is_product(node)
-                if not is_product or not _has_patches(node):
+                make_rows = rows_of(node)
+                if make_rows is None or make_rows is pixels:
                     self._convolution(node)
-                if is_product:
-                    self._product(node)
+                if make_rows is not None:
+                    self._product(node, make_rows)
             elif any(n in self.changed for n in node.all_input_nodes):
                 self._again(node)
         return bool(self.changed) or self.has_products
@@ -165,8 +143,9 @@ class _LayoutPass:
         node.args = (*laid, *node.args[count:])
         self._again(node)
 
-    def _product(self, node: fx.Node) -> None:
-        """In place of a convolution: its pixels or patches, a row each, times the weights."""
+    def _product(self, node: fx.Node, make_rows: RowsOf) -> None:
+        """In place of a convolution: what each pixel of the result reads, a row each, times the
+        weights."""
         self.has_products = True
         wanted, bias = node.meta["val"], node.args[2]
         images, channels, height, width = wanted.shape
@@ -179,7 +158,7 @@ class _LayoutPass:
             return made
 
         with self.graph.inserting_before(node):
-            rows, weight = (_patches if _has_patches(node) else _pixels)(call, node)
+            rows, weight = make_rows(call, node)
             rows = call(aten.view.default, rows, [images * height * width, -1])
             columns = call(aten.view.default, weight, [channels, -1])
             columns = call(aten.permute.default, columns, [1, 0])
@@ -249,44 +228,6 @@ class _LayoutPass:
         _describe(node, value)
 
 
-def _pixels(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
-    """The pixels that a convolution of one at a time reads, dense, and its weight."""
-    x, weight, _, strides = node.args[:4]
-    for dim, step in zip((2, 3), strides, strict=True):  # type: ignore[arg-type]
-        if step != 1:
-            x = call(aten.slice.Tensor, x, dim, 0, _END, step)
-    return _dense(call, call(aten.permute.default, x, [0, 2, 3, 1])), weight
-
-
-def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
-    """The patches that a convolution reads, [images, height, width, ...], and its weight, with the
-    elements of a patch in the order of memory that the image has."""
-    given: Any = node.args[:4]
-    x, weight, _, (high, wide) = given
-    images, _, height, width = node.meta["val"].shape
-    x = call(aten.slice.Tensor, x, 2, 0, height * high)
-    x = call(aten.slice.Tensor, x, 3, 0, width * wide)
-    value = _value(x)
-    assert value is not None
-    if value.stride(1) != 1 or value.shape[1] == 1:
-        cut = call(aten.view.default, x, [images, -1, height, high, width, wide])
-        patches = call(aten.permute.default, cut, [0, 2, 4, 1, 3, 5])
-        return _dense(call, patches), _dense(call, weight)
-    beside = call(aten.permute.default, x, [0, 2, 3, 1])
-    cut = call(aten.view.default, beside, [images, height, high, width, wide, -1])
-    patches = call(aten.permute.default, cut, [0, 1, 3, 2, 4, 5])
-    return _dense(call, patches), _dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
-
-
-def _dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:
-    """A node whose elements lie in order: itself, or a copy."""
-    value = _value(node)
-    assert value is not None
-    if value.is_contiguous():
-        return node  # type: ignore[no-any-return]
-    return call(aten.clone.default, node, memory_format=torch.contiguous_format)
-
-
 def _describe(node: fx.Node, value: Any) -> None:
     node.meta["val"] = value
     if isinstance(value, torch.Tensor):
@@ -295,9 +236,10 @@ def _describe(node: fx.Node, value: Any) -> None:
 
 
 def _run(node: fx.Node) -> Any:
-    """The node's value on the metadata of its operands."""
+    """The node's value on the metadata of its operands; of one without, on that of the first."""
     args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
     fakes = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, FakeTensor)]
+    fakes = fakes or [next(iter(node.graph.nodes)).meta["val"]]
     with torch.no_grad(), fakes[0].fake_mode:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 

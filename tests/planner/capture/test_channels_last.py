@@ -47,6 +47,8 @@ def compiled():
     """A function compiled by the model's plans, and the dispatcher that has its graphs."""
 
     def make(model):
+        # Models of the same class share a limit of recompilations.
+        torch._dynamo.reset()
         made = Dispatcher(Policy("model"), Sources(lambda c: "none", model=Planner()))
         return torch.compile(model, backend=made), made
 
@@ -97,7 +99,7 @@ def test_channels_lie_side_by_side_between_and_not_in_the_results(compiled):
         for found, wanted in zip(fast(x), model(x), strict=True):
             near(found, wanted)
     (graph,) = graphs(dispatcher)
-    assert [n.type.stride[1] for n in convolutions(graph)] == [1, 1]
+    assert [n.type.stride[1] for n in convolutions(graph)] == [1]
     assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
 
 
@@ -131,7 +133,7 @@ def test_depthwise_convolutions_are_in_that_order_too(compiled):
         near(fast(x), model(x))
     (graph,) = graphs(dispatcher)
     found = convolutions(graph)
-    assert [(n.args[8], n.type.stride[1]) for n in found] == [(1, 1), (32, 1), (16, 1)]
+    assert [(n.args[8], n.type.stride[1]) for n in found] == [(32, 1), (16, 1)]
     assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
 
 
@@ -172,9 +174,27 @@ def test_one_pixel_at_a_time_is_a_product_in_our_kernel(compiled, stride, bias):
         assert live.runner.kernels_per_call
 
 
+@pytest.mark.parametrize("stride, padding", [(2, 3), (1, 0), ((1, 2), (2, 1))])
+@pytest.mark.parametrize("channels, size", [(3, 7), (2, 3), (4, (3, 5))])
+def test_few_channels_are_read_by_windows(compiled, channels, size, stride, padding):
+    """With zeros around the image and beside its channels; what no window reaches is left out."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(channels, 16, size, stride, padding), nn.BatchNorm2d(16), nn.SiLU()
+    model = nn.Sequential(*layers).to(DEVICE, torch.bfloat16).eval()
+    x = torch.randn(2, channels, 14, 15, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        near(fast(x), model(x))
+    (graph,) = graphs(dispatcher)
+    assert not convolutions(graph)
+    (live,) = dispatcher.live.values()
+    assert live.runner.kernels_per_call
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("size", [4, (2, 4)])
 @pytest.mark.parametrize("channels", [1, 3, 16])
-def test_a_convolution_of_patches_is_a_product(compiled, channels, size):
+def test_a_convolution_of_patches_is_a_product(compiled, channels, size, order):
     """The image may lie in planes or not, and end within a patch."""
     torch.manual_seed(0)
     layers = nn.Conv2d(channels, 32, size, size), nn.ReLU(), nn.Conv2d(32, 8, 2, 2), nn.SiLU()
@@ -182,11 +202,11 @@ def test_a_convolution_of_patches_is_a_product(compiled, channels, size):
     x = torch.randn(2, channels, 17, 19, device=DEVICE, dtype=torch.bfloat16)
     fast, dispatcher = compiled(model)
     with torch.no_grad():
-        for given in (x, x.to(memory_format=torch.channels_last)):
-            near(fast(given), model(given))
-    for graph in graphs(dispatcher):
-        assert not convolutions(graph)
-    assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
+        near(fast(x.to(memory_format=order)), model(x.to(memory_format=order)))
+    (graph,) = graphs(dispatcher)
+    assert not convolutions(graph)
+    (live,) = dispatcher.live.values()
+    assert live.runner.kernels_per_call
 
 
 def test_gradients_of_patches(compiled):

@@ -1,0 +1,174 @@
+"""Convolutions as products of matrices: what each pixel of the result reads is a row.
+
+Of one pixel at a time the rows are the image's own pixels. Of patches (the step is the size) each
+pixel of the image is in one row. Of images of few channels the rows are windows onto a copy with
+zeros around it and beside its channels, in which a line of a window is one run of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+__all__ = ["RowsOf", "pixels", "rows_of"]
+
+aten = torch.ops.aten
+
+RowsOf = Callable[[Callable[..., fx.Node], fx.Node], tuple[Any, Any]]
+"""What each pixel of a convolution's result reads as a row, and the weight in the same order."""
+
+_END = 2**63 - 1
+"""Of a slice that goes on to the last element."""
+
+_THIN, _CHANNELS = range(2, 5), 4
+"""Channels of an image for which a library has no fast kernel, and how many each pixel is given."""
+
+_VECTOR = 8
+"""Elements of 16 bits that a thread loads at once."""
+
+_WIDE = 16
+"""Channels of the result, at least, that such a convolution must have to be worth a product."""
+
+
+def rows_of(node: fx.Node) -> RowsOf | None:
+    """How a convolution becomes a product; None where it stays one. A function that is given what
+    makes a call, and the convolution, and gives the rows and the weight, both dense."""
+    return next((make for is_so, make in _ROWS if is_so(node)), None)
+
+
+def _is_product(node: fx.Node) -> bool:
+    """Whether each pixel of the result is a product with pixels of the image that no other reads:
+    with one of them, or with those of a patch."""
+    if node.target is not aten.convolution.default:
+        return False
+    weight, padding, groups = _value(node.args[1]), node.args[4], node.args[8]
+    if weight is None or node.args[6] or groups != 1 or any(padding):  # type: ignore[arg-type]
+        return False
+    return tuple(weight.shape[2:]) == (1, 1) or _has_patches(node)
+
+
+def _has_patches(node: fx.Node) -> bool:
+    """Whether the pixels that one of the result reads lie beside those of the next."""
+    weight, strides, dilation = _value(node.args[1]), node.args[3], node.args[5]
+    assert weight is not None
+    sizes = tuple(weight.shape[2:])
+    steps, gaps = tuple(strides), tuple(dilation)  # type: ignore[arg-type]
+    return sizes != (1, 1) and steps == sizes and gaps == (1, 1)
+
+
+def _is_thin(node: fx.Node) -> bool:
+    """Whether a convolution reads images of so few channels that a library has no fast kernel for
+    it. It took ten times as long as the bytes do for 7 x 7 of 3 channels, be they padded to 4, 8 or
+    16, and five times for 3 x 3 (bfloat16, batches of 64, one H100)."""
+    image, weight, dilation = _value(node.args[0]), _value(node.args[1]), node.args[5]
+    if node.target is not aten.convolution.default or image is None or weight is None:
+        return False
+    if node.args[6] or node.args[8] != 1 or any(n != 1 for n in dilation):  # type: ignore[union-attr]
+        return False
+    return image.shape[1] in _THIN and weight.shape[2:].numel() > 1 and weight.shape[0] >= _WIDE
+
+
+def pixels(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
+    """The pixels that a convolution of one at a time reads, dense, and its weight."""
+    x, weight, _, strides = node.args[:4]
+    for dim, step in zip((2, 3), strides, strict=True):  # type: ignore[arg-type]
+        if step != 1:
+            x = call(aten.slice.Tensor, x, dim, 0, _END, step)
+    return _dense(call, call(aten.permute.default, x, [0, 2, 3, 1])), weight
+
+
+def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
+    """The patches that a convolution reads, [images, height, width, ...], and its weight, with the
+    elements of a patch in the order of memory that the image has."""
+    given: Any = node.args[:4]
+    x, weight, _, (high, wide) = given
+    images, _, height, width = node.meta["val"].shape
+    x = call(aten.slice.Tensor, x, 2, 0, height * high)
+    x = call(aten.slice.Tensor, x, 3, 0, width * wide)
+    value = _value(x)
+    assert value is not None
+    if value.stride(1) != 1 or value.shape[1] == 1:
+        cut = call(aten.view.default, x, [images, -1, height, high, width, wide])
+        patches = call(aten.permute.default, cut, [0, 2, 4, 1, 3, 5])
+        return _dense(call, patches), _dense(call, weight)
+    beside = call(aten.permute.default, x, [0, 2, 3, 1])
+    cut = call(aten.view.default, beside, [images, height, high, width, wide, -1])
+    patches = call(aten.permute.default, cut, [0, 1, 3, 2, 4, 5])
+    return _dense(call, patches), _dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
+
+
+def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
+    """What a convolution of few channels reads for each pixel, [images, height, width, high, run],
+    and its weight: with zeros around the image and beside its channels, the pixels of a line of the
+    window are one run of memory, which starts and ends on whole vectors."""
+    given: Any = node.args[:5]
+    image, weight, _, (down, across), (top, left) = given
+    images, _, height, width = node.meta["val"].shape
+    *_, high, wide = weight.meta["val"].shape
+    whole = -(-wide * _CHANNELS // _VECTOR) * _VECTOR // _CHANNELS
+    lines, places = (height - 1) * down + high, (width - 1) * across + whole
+    pixels = call(aten.permute.default, image, [0, 2, 3, 1])
+    for dim, before, size in ((1, top, lines), (2, left, places), (3, 0, _CHANNELS)):
+        pixels = _cut_or_padded(call, pixels, dim, before, size)
+    pixels = _dense(call, pixels)
+    strides = pixels.meta["val"].stride()
+    steps = [strides[0], down * strides[1], across * strides[2], strides[1], 1]
+    shape = [images, height, width, high, whole * _CHANNELS]
+    windows = call(aten.as_strided.default, pixels, shape, steps)
+    weight = call(aten.permute.default, weight, [0, 2, 3, 1])
+    weight = _cut_or_padded(call, weight, 3, 0, _CHANNELS)
+    weight = _cut_or_padded(call, weight, 2, 0, whole)
+    return _dense(call, windows), _dense(call, weight)
+
+
+def _cut_or_padded(
+    call: Callable[..., fx.Node], node: fx.Node, dim: int, before: int, size: int
+) -> fx.Node:
+    """So many elements along a dimension, the first `before` of them 0, and the last where there
+    are no more."""
+    value = _value(node)
+    assert value is not None
+    after = size - before - value.shape[dim]
+    if after < 0:
+        node = call(aten.slice.Tensor, node, dim, 0, size - before)
+
+    def zeros(count: int) -> list[fx.Node]:
+        shape = [count if d == dim else n for d, n in enumerate(value.shape)]
+        kept = {"dtype": value.dtype, "device": value.device}
+        return [call(aten.full.default, shape, 0, **kept)] if count > 0 else []
+
+    parts = [*zeros(before), node, *zeros(after)]
+    return call(aten.cat.default, parts, dim) if len(parts) > 1 else node
+
+
+def _dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:
+    """A node whose elements lie in order: itself, or a copy."""
+    value = _value(node)
+    assert value is not None
+    if value.is_contiguous():
+        return node  # type: ignore[no-any-return]
+    return call(aten.clone.default, node, memory_format=torch.contiguous_format)
+
+
+def _is_of_pixels(node: fx.Node) -> bool:
+    return _is_product(node) and not _has_patches(node)
+
+
+def _is_of_patches(node: fx.Node) -> bool:
+    return _is_product(node) and _has_patches(node)
+
+
+_ROWS: tuple[tuple[Callable[[fx.Node], bool], RowsOf], ...] = (
+    (_is_of_pixels, pixels),
+    (_is_of_patches, _patches),
+    (_is_thin, _windows),
+)
+"""Convolutions that are products, by what they read."""
+
+
+def _value(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
