@@ -86,7 +86,7 @@ def folded(group: Graph) -> Walk | Refusal:
 @dataclass(frozen=True, slots=True)
 class _Chain:
     """relu or not of convolution * scale + shift + added, by values of the body; None: 1, or 0.
-    scale and shift are float32 and have one element for each channel."""
+    scale and shift have one element for each channel, scale in float32."""
 
     scale: Ref | None = None
     shift: Ref | None = None
@@ -180,17 +180,19 @@ class _Folder:
             case Op.ADD | Op.SUB:
                 shift = self._channels(right, node)
                 if kind.op is Op.SUB:
-                    shift = self.build.call("neg.default", shift)
+                    shift = self.build.call("neg.default", self._wide(shift))
                 if chain.shift is not None:
-                    shift = self.build.call("add.Tensor", chain.shift, shift)
+                    both = self._wide(chain.shift), self._wide(shift)
+                    shift = self.build.call("add.Tensor", *both)
                 return replace(chain, shift=shift)
             case Op.MUL | Op.DIV if chain.added is None:
-                return self._scaled(chain, kind.op, self._channels(right, node))
+                return self._scaled(chain, kind.op, self._wide(self._channels(right, node)))
         raise Other(f"{node.name} is no scale and no shift")
 
     def _scaled(self, chain: _Chain, op: Op, other: Ref) -> _Chain:
         def scaled(of: Ref) -> Ref:
-            return self.build.call("mul.Tensor" if op is Op.MUL else "div.Tensor", of, other)
+            name = "mul.Tensor" if op is Op.MUL else "div.Tensor"
+            return self.build.call(name, self._wide(of), other)
 
         if chain.scale is not None:
             scale = scaled(chain.scale)
@@ -209,7 +211,7 @@ class _Folder:
         )
 
     def _channels(self, value: Arg, node: Node) -> Ref:
-        """A number of each channel as float32 [channels]."""
+        """A number of each channel, [channels]."""
         assert self.node.type is not None
         channels = self.node.type.shape[1]
         if isinstance(value, (int, float)):
@@ -223,7 +225,10 @@ class _Folder:
         if shape != (1, channels, 1, 1):
             raise Other(f"{node.name} reads what is no number of each channel")
         assert isinstance(value, Ref)
-        return self.build.cast(self.build.reshape(self.made[value.node], (channels,)), "float32")
+        return self.build.reshape(self.made[value.node], (channels,))
+
+    def _wide(self, value: Ref) -> Ref:
+        return self.build.cast(value, "float32")
 
     def _call(self, chain: _Chain, shift: Ref) -> Ref:
         named, build = bound(self.node), self.build
@@ -231,11 +236,13 @@ class _Folder:
         image, weight = named["input"], named["weight"]
         assert isinstance(image, Ref)
         assert isinstance(weight, Ref)
-        made = self.made[weight.node]
+        made, dtype = self.made[weight.node], self.node.type.dtype
+        # The library keeps what it chose for sizes and type of the image: a bias of another type
+        # would be read as one of that, and has slower kernels.
+        shift = shift if build.type(shift).dtype == dtype else build.rounded(shift, dtype)
         if chain.scale is not None:
             column = build.reshape(chain.scale, (build.shape(chain.scale)[0], 1, 1, 1))
-            wide = build.call("mul.Tensor", build.cast(made, "float32"), column)
-            made = build.rounded(wide, self.node.type.dtype)
+            made = build.rounded(build.call("mul.Tensor", self._wide(made), column), dtype)
         order = (named["stride"], named["padding"], named["dilation"])
         like = torch.empty_strided(
             self.node.type.shape,

@@ -44,6 +44,7 @@ def _by_library(
 ) -> torch.Tensor:
     """The same on a GPU; without a kernel of the library's for these sizes, by several calls."""
     found: torch.Tensor
+    bias = bias.to(image.dtype)  # the library would read one of another type as one of this
     try:
         if added is None:
             found = aten.cudnn_convolution_relu.default(
@@ -57,7 +58,7 @@ def _by_library(
         raise
     except RuntimeError:
         found = aten.convolution.default(
-            image, weight, bias.to(image.dtype), stride, padding, dilation, False, [0, 0], 1
+            image, weight, bias, stride, padding, dilation, False, [0, 0], 1
         )
         found = torch.relu(found if added is None else found + added)
     return found

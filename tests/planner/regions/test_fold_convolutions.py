@@ -94,6 +94,11 @@ def test_a_convolution_and_what_follows_it_is_one_call(block: Block, more: int) 
     plan, group = plan_of(whole.graph)
     assert [g.lowering for g in plan.groups] == ["folded"]
     assert Plan.from_json(plan.to_json()) == plan
+    walk = FOLDED.walk(GroupContent.of(whole.graph, group.nodes).group, group.options)
+    assert isinstance(walk, Walk)
+    # A bias of another type than the image's would be read as one of that type.
+    call = walk.bodies[0].nodes[-1]
+    assert {walk.bodies[0].nodes[i].type.dtype for i in call.inputs} == {"bfloat16"}
     executor = Executor(whole, plan, CPU)
     ours = executor(*given)
     assert executor.kernels_per_call == len(group.bodies[0].groups) <= 1
