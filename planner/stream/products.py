@@ -88,9 +88,11 @@ def product(work: Rewriting, value: int) -> Product:
                 return _exponential(work, own, own.kind)
             case Op.ADD | Op.SUB | Op.RSUB:
                 return _sum(work, own)
-    raise Refused(
-        "online", f"{own.origin} is no product: {work.names(work.waits(value))} cannot leave it"
-    )
+    raise Refused("online", _no_product(work, own))
+
+
+def _no_product(work: Rewriting, own: Value) -> str:
+    return f"{own.origin} is no product: {work.names(work.waits(own.id))} cannot leave it"
 
 
 def _product_through(work: Rewriting, own: Value, kind: Compute) -> Product:
@@ -140,7 +142,10 @@ def _weighted(
 
 def _sum(work: Rewriting, own: Value) -> Product:
     """v + x: extrema stay beside what they bound, logarithms leave."""
-    form = _linear(work, own.id, selects=False)
+    try:
+        form = _linear(work, own.id, selects=False)
+    except Refused as refused:
+        raise Refused("online", _no_product(work, own)) from refused
     shift = shift_of(work, own.origin, form)
     if not _is_beside(work, form, shift.extrema):
         what = work.names(frozenset(shift.extrema))
