@@ -195,6 +195,29 @@ def lookup_by_a_mask() -> object:
     return trace(b.graph(b.op("index.Tensor", x, (mask,), shape=(3, 6))))
 
 
+@case("indexed", "n4 writes by index into what the kernel computes")
+def write_by_index_into_what_is_computed() -> object:
+    b = Builder()
+    x, index, rows = b.input(8, 6), b.input(3, dtype="int64"), b.input(3, 6)
+    y = b.op("exp.default", x)
+    return trace(b.graph(b.op("index_put_.default", y, (index,), rows, shape=(8, 6))))
+
+
+@case("indexed", "n4 reads what the kernel writes by index")
+def read_of_what_is_written_by_index() -> object:
+    b = Builder()
+    x, index, rows = b.input(8, 6), b.input(3, dtype="int64"), b.input(3, 6)
+    y = b.op("index_put_.default", x, (index,), rows, shape=(8, 6))
+    return trace(b.graph(b.op("exp.default", y)))
+
+
+@case("indexed", "a part of what a group writes by index is no tensor")
+def walk_along_a_write_by_index() -> object:
+    b = Builder()
+    x, index, rows = b.input(8, 6), b.input(3, dtype="int64"), b.input(3, 6)
+    return dims_of_nodes(b.graph(b.op("index_put_.default", x, (index,), rows, shape=(8, 6))))
+
+
 @case("indexed", "n1 has no index")
 def lookup_without_an_index() -> object:
     b = Builder()
