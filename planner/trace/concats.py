@@ -31,7 +31,8 @@ def concat(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
         low, high = hits(outer, start, start + size)
         if low < high:
             inner = list(windows)
-            inner[dim] = Window(-start, 1, size).inside(outer)
+            # An operand of length 1 is the same wherever it is read.
+            inner[dim] = None if size == 1 else Window(-start, 1, size).inside(outer)
             value, own_dims = yield part.node, tuple(inner)
             pieces.append((value, low, high))
             for position, factors in enumerate(own_dims):
@@ -41,7 +42,6 @@ def concat(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
                     dims[position] = factors
             dims = dims or list(own_dims)
         start += size
-    # Operands of length 1 are the same wherever they are read.
     dims[dim] = dims[dim] or reader.space.fresh(outer.size)
     kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
     return reader.add(kind, tuple(dims), reader.type(node.id).dtype, node)
