@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
 from ..planner.runtime.cudagraph import GraphedExecutor
 from ..planner.runtime.executor import Executor
+from ..planner.runtime.overlapping import overlapping
 from ..tuner.capture.capture_model import CallArguments, capture_model
 
 READ = 4.3e12
@@ -185,8 +186,11 @@ def planned(
     """The cost model's plan of the step as a CUDA graph."""
     torch._dynamo.reset()
     (part,) = capture_model(model, CallArguments(tuple(inputs))).parts
-    device = part.captured.device
-    plan = replace(modelled_plan(part.captured.graph, profile_of(device)), overlaps=overlaps)
+    device, graph = part.captured.device, part.captured.graph
+    profile = profile_of(device)
+    plan = modelled_plan(graph, profile)
+    if overlaps:
+        plan = overlapping(plan, graph, profile, torch.cuda.get_device_capability(device))
     graphed = GraphedExecutor(Executor(part.captured, plan, device))
     return lambda: graphed(*part.inputs)
 

@@ -24,6 +24,7 @@ from ..capture.channels_last import laid_out
 from ..capture.collectives import process_groups
 from ..capture.saving import RESULTS, partition
 from ..capture.writes_in_place import keeps_writes
+from ..costs.device import profile_of
 from ..cures import warn
 from ..graph.graph import Numerics, key
 from ..graph.ops import is_compute
@@ -262,7 +263,8 @@ class Dispatcher:
             alone = not process_groups(captured.fx_nodes)
             graphed = wanted and alone and device.type == "cuda"
             if graphed:
-                plan = overlapping(plan, torch.cuda.get_device_capability(device))
+                capability = torch.cuda.get_device_capability(device)
+                plan = overlapping(plan, captured.graph, profile_of(device), capability)
             with phase("build"):
                 executor = Executor(
                     captured,
