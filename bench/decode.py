@@ -27,8 +27,8 @@ from ..planner.runtime.executor import Executor
 from ..planner.runtime.overlapping import overlapping
 from ..tuner.capture.capture_model import CallArguments, capture_model
 
-READ = 4.3e12
-"""Bytes a second that a kernel reads at best on an H200."""
+READ = {"NVIDIA H200": 4.3e12, "NVIDIA H100 80GB HBM3": 3.0e12}
+"""Bytes a second that a kernel reads at best, by the name of the GPU."""
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 _WARM_UP, _TURNS = 3, 30
@@ -222,11 +222,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("bench.decode: there is no GPU", file=sys.stderr)
         return 1
     of, device = Geometry(layers=options.layers), torch.device("cuda")
-    print(json.dumps(asdict(of)))
+    profile = profile_of(device)
+    read = READ.get(profile.name, profile.bandwidth)
+    print(json.dumps({**asdict(of), "device": profile.name}))
     print("| batch | way | us a step | of the least |\n| ---: | --- | ---: | ---: |")
     for batch in options.batch:
         model = made(of, batch, device)
-        least = model.nbytes(options.position) / READ * 1e6
+        least = model.nbytes(options.position) / read * 1e6
         print(f"| {batch} | the least | {least:.1f} | 1.00 |")
         inputs = given(of, batch, options.position, device)
         with torch.no_grad():
