@@ -1,5 +1,4 @@
-"""How a plan that nobody has measured runs in a CUDA graph: whether its launches overlap, and with
-which configs."""
+"""Overlapping launches of a plan that nobody has measured, and the configs for them."""
 
 from __future__ import annotations
 
