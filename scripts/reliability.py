@@ -5,8 +5,10 @@
 Trials: kill (kill -9 of a writer at a random moment), truncate (the file cut short at a random
 byte), flip (one bit changed), full (the file may grow no further), writers (16 at once), claims (8
 tuners share trials out, and two are killed), restart (PostgreSQL stopped at once and started again
-while something is written). Each prints how often it was tried, and how often all was well: nothing
-acknowledged was lost, nothing was there twice, and every error named the store.
+while something is written), readonly (another user may read the file, and no more), owner (another
+user may not even read it), versions (two versions of fusionplan write to one store, and a third
+finds one that a newer made). Each prints how often it was tried, and how often all was well:
+nothing acknowledged was lost, nothing was there twice, and every error named the store.
 """
 
 import argparse
@@ -15,18 +17,22 @@ import random
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from fusionplan.db import DeviceRecord, GraphRecord, PlanRecord, Store, StoreError, TrialRecord
 
 VERSIONS = {"torch": "2.11.0"}
 MANY, SHARERS = 16, 8
+NOBODY = 65534
 
 
 def trial(number: int) -> TrialRecord:
@@ -245,7 +251,103 @@ def restart(folder: Path, dice: random.Random) -> bool:
     return writer.returncode == 0 and len(found) == 300 and told == found
 
 
-TRIALS = {f.__name__: f for f in (kill, truncate, flip, full, writers, claims, restart)}
+def readonly(folder: Path, dice: random.Random) -> bool:
+    """The plan is read, a write is refused."""
+    path = _for_another(folder, dice, 0o444, 0o555)
+
+    def tries() -> bool:
+        with Store.open(path, create=False, read_only=True) as store:
+            found = store.plan("graph", "device", VERSIONS)
+        return found is not None and found.payload == plan().payload and _refuses_to_write(path)
+
+    return _as_another(tries, path)
+
+
+def owner(folder: Path, dice: random.Random) -> bool:
+    """Neither is possible."""
+    path = _for_another(folder, dice, 0o600, 0o755)
+
+    def tries() -> bool:
+        try:
+            with Store.open(path, create=False, read_only=True) as store:
+                store.plan("graph", "device", VERSIONS)
+        except StoreError as error:
+            return str(path) in str(error) and _refuses_to_write(path)
+        return False
+
+    return _as_another(tries, path)
+
+
+def _for_another(folder: Path, dice: random.Random, mode: int, of_folder: int) -> Path:
+    """A store with these rights, some of them with a log that was not yet written back."""
+    path = folder / "plans.db"
+    filled(str(path), dice.randrange(40))
+    for each in folder.iterdir():
+        each.chmod(mode)
+    folder.parent.chmod(0o755)
+    folder.chmod(of_folder)
+    return path
+
+
+def _refuses_to_write(path: Path) -> bool:
+    try:
+        with Store.open(path) as store:
+            store.add_trial(trial(1000))
+    except StoreError as error:
+        return str(path) in str(error)
+    return False
+
+
+def _as_another(tries: Callable[[], bool], path: Path) -> bool:
+    """In a process of a user who is not root, for whom rights do not count; the file is the same
+    after it."""
+    before = path.read_bytes()
+    process = os.fork()  # what is imported by now that user need not be able to read
+    if not process:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            os._exit(0 if tries() else 1)
+        except BaseException as error:  # noqa: BLE001 - a fork must never go on as its parent
+            print(f"{type(error).__name__}: {error}", flush=True)
+            os._exit(2)
+    return os.waitpid(process, 0)[1] == 0 and path.read_bytes() == before
+
+
+def versions(folder: Path, dice: random.Random) -> bool:
+    """Each version reads its own plan, whoever wrote last; a store of a newer one is left alone."""
+    path = folder / "plans.db"
+    filled(str(path))
+    both = [VERSIONS, {"torch": "2.11.0", "codegen": "other"}]
+    with Store.open(path) as store:
+        for number in range(10):
+            which = dice.randrange(2)
+            payload = {"groups": [which, number]}
+            store.save_plan(
+                replace(plan(), key=f"plan-{'ab'[which]}", versions=both[which], payload=payload)
+            )
+            for place, wanted in enumerate(both):
+                found = store.plan("graph", "device", wanted)
+                if found is not None and found.versions != wanted:
+                    return False
+                if place == which and (found is None or found.payload != payload):
+                    return False
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE fusionplan_version SET version_num = ?", (f"{number:04x}_newer",)
+        )
+    return _refused_or_right(path, dice) and _refuses_to_write(path)
+
+
+TRIALS = {
+    f.__name__: f
+    for f in (
+        *(kill, truncate, flip, full, writers, claims, restart),
+        *(readonly, owner, versions),
+    )
+}
 
 
 def run(name: str, times: int, seed: int) -> int:

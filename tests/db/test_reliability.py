@@ -10,6 +10,10 @@ pytestmark = pytest.mark.process
 SCRIPT = Path(__file__).parents[2] / "scripts/reliability.py"
 
 
+TIMES = [("truncate", 20), ("flip", 20), ("full", 1), ("kill", 2)]
+TIMES += [(name, 2) for name in ("readonly", "owner", "versions")]
+
+
 @pytest.fixture(scope="module")
 def reliability():
     spec = importlib.util.spec_from_file_location("reliability", SCRIPT)
@@ -18,6 +22,6 @@ def reliability():
     return module
 
 
-@pytest.mark.parametrize("name, times", [("truncate", 20), ("flip", 20), ("full", 1), ("kill", 2)])
+@pytest.mark.parametrize("name, times", TIMES)
 def test_all_is_well(reliability, name, times):
     assert reliability.run(name, times, seed=11) == times
