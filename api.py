@@ -314,6 +314,9 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
     """The plan for this graph, or where sizes vary the newest for its bucket, on this device and
     with these versions; or why there is none. A store that cannot be read is a miss, never a
     crash."""
+    quick = _quickly(captured, options)
+    if quick is not None:
+        return quick
     from .db.readers import failed, reader
 
     try:
@@ -325,6 +328,22 @@ def _stored_plan(captured: Captured, options: Options) -> Plan | str:
         if isinstance(error, StoreError):
             failed(options.store, error)
         return Unreadable(f"no plan could be read: {error}")
+
+
+def _quickly(captured: Captured, options: Options) -> Plan | None:
+    """The plan for the very graph, where a store that is a file has it and it may run."""
+    from .db.quick import quick_plan
+
+    try:
+        device_key = profile_of(captured.device).key
+    except DeviceError:
+        return None
+    found = quick_plan(options.store, key(captured.graph), device_key, versions())
+    plan = None if found is None else _accepted(found, options)
+    if found is None or not isinstance(plan, Plan):
+        return None
+    _log_found([found], [plan])
+    return plan
 
 
 def _plan_on(shelf: Shelf, captured: Captured, options: Options) -> Plan | str:

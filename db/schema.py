@@ -8,36 +8,34 @@ migrates or compares: a store at the newest revision opens without it.
 from __future__ import annotations
 
 import threading
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
 
 from .engine import writing
 from .models import TABLES, Base
+from .revisions import FOLDER, VERSION_TABLE, newest, revisions
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-VERSION_TABLE = "fusionplan_version"
-FOLDER = Path(__file__).parent / "migrations"
+__all__ = [
+    "FOLDER",
+    "VERSION_TABLE",
+    "current",
+    "differences",
+    "downgrade",
+    "heads",
+    "newest",
+    "revisions",
+    "upgrade",
+]
+
 # Any number that no other program on the server uses for its advisory lock.
 SERVER_LOCK = 0x66706C616E
 
 # Alembic keeps the running migration in module globals.
 _one_at_a_time = threading.Lock()
-
-
-@cache
-def revisions() -> tuple[str, ...]:
-    """The revisions known to this version, oldest first, by the names of their files."""
-    files = (FOLDER / "versions").glob("[0-9]*_*.py")
-    return tuple(sorted(file.name.partition("_")[0] for file in files))
-
-
-def newest() -> str:
-    return revisions()[-1]
 
 
 def heads() -> tuple[str, ...]:
