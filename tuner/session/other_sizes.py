@@ -1,4 +1,4 @@
-"""How the groups of a plan run at other sizes than those of the tune, where sizes vary."""
+"""Learning how the groups of a plan run at other sizes than those of the tune, where sizes vary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES_SHARE = 0.3
 
 @dataclass(slots=True)
 class OtherSizes:
-    """What was learned of groups, by their keys; None of one that other sizes are not known of."""
+    """Trees of groups, by the keys of these; None of one of which other sizes are not known."""
 
     trees: dict[str, SizeTree | None] = field(default_factory=dict)
 
