@@ -147,6 +147,16 @@ class IndexedWrite:
     index: str
     values: str
 
+    @property
+    def source(self) -> str:
+        """What the index is one of, as of a `Lookup`."""
+        return self.target
+
+    @property
+    def wraps(self) -> bool:
+        """Whether a negative index counts from the end."""
+        return True
+
 
 Row = (
     Pointwise

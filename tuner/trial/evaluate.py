@@ -12,7 +12,7 @@ import torch
 
 from ...planner.errors import PlanError
 from ...planner.graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, refs
-from ...planner.graph.ops import Lookup, bound, row
+from ...planner.graph.ops import IndexedWrite, Lookup, bound, row
 from ...planner.trace.aten_calls import operator
 from .float64_attention import wide_attention
 
@@ -53,7 +53,8 @@ class Evaluator:
     ) -> None:
         self._in_place = in_place
         self.graph, self.device, self.wide = graph, device, wide
-        self._lookups = {n.id: n for n in graph.nodes if within and isinstance(row(n), Lookup)}
+        kinds = (Lookup, IndexedWrite)
+        self._lookups = {n.id: n for n in graph.nodes if within and isinstance(row(n), kinds)}
         self._steps = [
             (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
         ]
@@ -155,9 +156,9 @@ def seeded(device: torch.device, seed: int = 0) -> Iterator[None]:
 
 
 def _look(node: Node, values: Sequence[Any]) -> None:
-    """Raises Outside where an index of a lookup is outside of its source."""
+    """Raises Outside where an index is outside of what it is an index of."""
     kind = row(node)
-    assert isinstance(kind, Lookup)
+    assert isinstance(kind, (Lookup, IndexedWrite))
     named = bound(node)
     (source,), index = refs(named[kind.source]), named[kind.index]
     several, place = isinstance(index, tuple), 0

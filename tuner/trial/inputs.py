@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...planner.graph.graph import Graph, TensorType, refs
-from ...planner.graph.ops import Lookup, bound, row
+from ...planner.graph.ops import IndexedWrite, Lookup, bound, row
 
 _DIVIDES = ("remainder", "fmod", "floor_divide", "div.Tensor_mode")
 
@@ -101,7 +101,7 @@ def places(graph: Graph) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
         kind = row(node)
-        if not isinstance(kind, Lookup):
+        if not isinstance(kind, (Lookup, IndexedWrite)):
             continue
         named = bound(node)
         (source,), index = refs(named[kind.source]), named[kind.index]

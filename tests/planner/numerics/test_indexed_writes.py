@@ -13,6 +13,8 @@ from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.groups.legality import has_nest
 from fusionplan.planner.groups.unwritten import unwritten
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.tuner.trial.evaluate import Evaluator, Outside
+from fusionplan.tuner.trial.inputs import places
 from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.interpreter
@@ -169,3 +171,26 @@ def test_writes_into_two_caches_wait_for_each_other_no_more_than_readers(
     torch.testing.assert_close(executor(*inputs), expected)
     torch.testing.assert_close(inputs[:2], theirs[:2])
     assert "index_put" not in executor.text
+
+
+def test_inputs_of_a_tune_lie_inside_what_is_written() -> None:
+    graph = made(assigned, *given(torch.float32, 6)).graph
+    low, high = places(graph)[graph.inputs[1]]
+    assert 0 <= low < high <= LENGTH
+
+
+def test_an_index_outside_is_seen_before_a_device_would_end_the_process() -> None:
+    inputs = given(torch.float32, LENGTH)
+    graph = made(assigned, *given(torch.float32, 6)).graph
+    with pytest.raises(Outside):
+        Evaluator(graph, torch.device("cpu"), within=True)(*inputs)
+
+
+def test_what_a_kernel_is_compared_with_is_a_copy() -> None:
+    inputs = given(torch.float32, 6)
+    graph = made(assigned, *inputs).graph
+    before = inputs[0].clone()
+    results = Evaluator(graph, torch.device("cpu"))(*inputs)
+    assert inputs[0].equal(before)
+    assigned(*inputs)
+    assert any(r.shape == before.shape and r.equal(inputs[0]) for r in results)
