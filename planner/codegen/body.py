@@ -101,7 +101,7 @@ def expression(
     if compute.accuracy is Accuracy.BY_INVERSE and compute.working is not None:
         number = dict(compute.operands)["other"]
         assert isinstance(number, (int, float))
-        fields["inverse"] = literal(inverse(number, compute.working), compute.working, numbers)
+        fields["other"] = literal(inverse(number, compute.working), compute.working, numbers)
     text = text_of(compute.op, compute.accuracy, compute.working, "alpha" in fields)
     return text.format(**fields)
 

@@ -99,15 +99,13 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
             relaxed="{self} / {other}",
             summed="{self} / {other}",
         ),
-        # A quotient is rounded before anything is added to it.
-        Accuracy.BY_INVERSE: OpText(
-            "libdevice.mul_rn({self}, {inverse})", wide="{self} * {inverse}"
-        ),
+        # Of the inverse, and rounded before anything is added to it.
+        Accuracy.BY_INVERSE: OpText("libdevice.mul_rn({self}, {other})", wide="{self} * {other}"),
     },
     Op.FLOOR_DIVIDE: _only("floor_divide({self}, {other})", cost="div"),
     Op.TRUNC_DIVIDE: {
         Accuracy.EXACT: OpText("trunc_divide({self}, {other})", "div"),
-        Accuracy.BY_INVERSE: OpText("libdevice.trunc({self} * {inverse})"),
+        Accuracy.BY_INVERSE: OpText("libdevice.trunc({self} * {other})"),
     },
     Op.REMAINDER: _only("remainder({self}, {other})", cost="div"),
     Op.FMOD: _only("fmod({self}, {other})", cost="div"),

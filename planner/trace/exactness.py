@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from ..graph.dtypes import FLOATS, NARROW
 from ..graph.graph import Arg, Graph, Node, Ref, refs
-from ..graph.numbers import inverse
 from ..graph.op import EXPONENTIALS, PLUS_ONE, Accuracy, Op
 from ..graph.ops import (
     MAX,
@@ -352,6 +351,6 @@ def _quick(form: Form) -> Form:
     """The cheaper form of an operation in float32, of nearly its full accuracy."""
     divisor = dict(form.operands).get("other")
     if form.op is Op.DIV and isinstance(divisor, (int, float)) and divisor:
-        by = reciprocal(divisor) if varies(divisor) else inverse(divisor, "float32")
-        return Form(Op.MUL, [(n, by if n == "other" else a) for n, a in form.operands])
+        inverse = [(n, reciprocal(divisor) if n == "other" else a) for n, a in form.operands]
+        return Form(Op.MUL, inverse)
     return form.at(Accuracy.QUICK) if has(form.op, Accuracy.QUICK) else form
