@@ -24,6 +24,7 @@ ROWS = {name: found for name, found in OPS.items() if isinstance(found, Pointwis
 MADE = {
     *(Op.AS_FLOAT16, Op.AS_BFLOAT16, Op.AS_FLOAT8_E4M3FN, Op.AS_FLOAT8_E5M2),
     *(Op.TRUNCATE, Op.RECAST, Op.WRAP_INDEX, Op.CHANGE, Op.PLACE, Op.FMA),
+    *(Op.TANH_PLUS_ONE, Op.ERF_PLUS_ONE),
 }
 """Operations that kernels have beside those of ATen."""
 
@@ -39,7 +40,9 @@ def test_every_operation_is_of_an_overload_or_made_by_the_planner() -> None:
 
 
 def fields(text: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+    """The operands that a text reads; a divisor's inverse is the divisor's."""
+    found = {name for _, name, _, _ in string.Formatter().parse(text) if name}
+    return {"other" if name == "inverse" else name for name in found}
 
 
 @pytest.mark.parametrize("op", Op, ids=lambda op: op.value)
@@ -143,6 +146,15 @@ def test_bounds_rise_with_each_operand(op: Op) -> None:
         Op.CLAMP_MAX: torch.clamp_max,
     }[op]
     assert (function(low + more.abs(), high) >= function(low, high)).all()
+
+
+@pytest.mark.parametrize("op", [Op.TANH_PLUS_ONE, Op.ERF_PLUS_ONE], ids=lambda op: op.value)
+def test_a_function_and_one_rises_and_is_never_negative(op: Op) -> None:
+    found = {Op.TANH_PLUS_ONE: torch.tanh, Op.ERF_PLUS_ONE: torch.erf}[op](REALS) + 1
+    assert op in laws.RISING
+    assert op in laws.NEVER_NEGATIVE
+    assert (found.diff() >= 0).all()
+    assert (found >= 0).all()
 
 
 def test_what_is_negated_holds_where_the_other_does_not() -> None:

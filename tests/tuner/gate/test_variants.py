@@ -50,7 +50,10 @@ class Launcher:
 
 def kernels(aligned, unaligned=None) -> Loaded:
     made = LoadedKernels.__new__(LoadedKernels)
-    made.program, made.device = SimpleNamespace(temporaries=()), CPU
+    made.program, made.device = (
+        SimpleNamespace(temporaries=(), placed=lambda inputs, outputs: outputs),
+        CPU,
+    )
     made.launchers = [Launcher(aligned, unaligned or aligned)]
     return Loaded(made.bind, made)
 
