@@ -273,7 +273,9 @@ def region_group(
     apart_s = sum(pricing.seconds(each, device) for each in inside)
     ways = ((each, each.modelled(part, device, cover_s)) for each in REGIONAL)
     most = {True: SPARED * apart_s, False: apart_s}
-    found = [way for each, way in ways if way and way.seconds <= most[each.spares]]
+    found = [
+        way for each, way in ways if way and not way.is_judged and way.seconds <= most[each.spares]
+    ]
     best = min(found, key=lambda way: way.seconds, default=None)
     if best is None or best.walk is None:
         return None

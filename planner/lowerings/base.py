@@ -86,7 +86,8 @@ class GroupSite:
 @dataclass(frozen=True, slots=True)
 class Modelled:
     """One way to run a group with its seconds by the cost model. kernels: launches of a call.
-    walk: the graphs that stand for the group, where it is run by others."""
+    walk: the graphs that stand for the group, where it is run by others. is_judged: only where
+    its numbers were compared may it run."""
 
     lowering: LoweringName
     seconds: float
@@ -94,6 +95,7 @@ class Modelled:
     options: str = ""
     kernels: int = 1
     walk: Walk | None = None
+    is_judged: bool = False
 
     def plan(self, nodes: tuple[int, ...], key: str, copies: tuple[int, ...] = ()) -> GroupPlan:
         """The plan of a group of these nodes; key: of the group alone."""

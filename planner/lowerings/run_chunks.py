@@ -37,7 +37,10 @@ def run_chunks(walk: Walk, bodies: Sequence[Boxed], device: torch.device) -> Box
     ]
 
     def run(args: list[Any]) -> Sequence[Any]:
-        results = [_empty(r, device) for r in walk.results]
+        # What one chunk gives as a whole takes the place of what stands here.
+        results: list[Any] = [
+            _empty(r, device) if r.cuts or r.summed else None for r in walk.results
+        ]
         inputs = [
             args[g.index] if g.kind == "input" else made
             for g, made in zip(walk.given, counted, strict=True)

@@ -70,10 +70,11 @@ def _made_alone(
     return set(nodes) if subgraph(graph, nodes).outputs == (node,) else set()
 
 
-def folded(group: Graph) -> Walk | Refusal:
-    """The group as one chunk: what makes weight and bias, and the call."""
+def folded(group: Graph, *, scaled: bool) -> Walk | Refusal:
+    """The group as one chunk: what makes weight and bias, and the call. scaled: whether the weight
+    has to be."""
     try:
-        body = _Folder(group).body()
+        body = _Folder(group).body(scaled)
     except Other as error:
         return Refusal("fold", f"no convolution that is cut off at 0 alone: {error}")
     (output,) = group.outputs
@@ -110,7 +111,7 @@ class _Folder:
         self.made: dict[int, Ref] = {n: self.build.input(n) for n in group.inputs}
         self.chains: dict[int, _Chain] = {}
 
-    def body(self) -> Graph:
+    def body(self, scaled: bool) -> Graph:
         self._check()
         for node in self.group.nodes:
             if is_input(node):
@@ -127,6 +128,8 @@ class _Folder:
         chain = self.chains.get(-1 if output is None else output)
         if chain is None or not chain.is_cut or chain.shift is None:
             raise Other("the result is not cut off at 0, or has no bias")
+        if (chain.scale is not None) != scaled:
+            raise Other("it is scaled" if chain.scale else "it is not scaled")
         return self.build.finish(self._call(chain, chain.shift))
 
     def _check(self) -> None:

@@ -421,10 +421,10 @@ def region_that_reads_several_tensors() -> object:
 @case("fold", "no convolution that is cut off at 0 alone: not one convolution with one result")
 def region_without_a_convolution() -> object:
     b = Builder()
-    return folded(b.graph(b.op("exp.default", b.input(4, 6))))
+    return folded(b.graph(b.op("exp.default", b.input(4, 6))), scaled=True)
 
 
-@case("options", "'linear' is no call that a scale is folded into")
+@case("options", "'linear' is no call that a convolution is folded into")
 def region_by_a_call_that_is_none() -> object:
     b = Builder()
     return FOLDED.walk(b.graph(b.op("exp.default", b.input(4, 6))), "linear")

@@ -10,7 +10,7 @@ import torch
 from fusionplan.planner.capture.capture import Captured, capture
 from fusionplan.planner.capture.channels_last import laid_out
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.covers.cover import best_cover, modelled_plan, replaced
+from fusionplan.planner.covers.cover import best_cover, cover_s, modelled_plan, replaced
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.groups.group import GroupContent
@@ -35,6 +35,7 @@ class Block(nn.Module):
 
     def __init__(self, *, channels=16, norm=True, bias=False, stride=1, groups=1, taps=3) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.conv = nn.Conv2d(channels, channels, taps, stride, taps // 2, groups=groups, bias=bias)
         self.norm = nn.BatchNorm2d(channels) if norm else nn.Identity()
         for name, value in self.norm.named_buffers():
@@ -69,10 +70,11 @@ def plan_of(graph: Graph) -> tuple[Plan, GroupPlan]:
     groups = best_cover(graph, H200)
     (region,) = regions(graph, groups)
     part = GroupContent.of(graph, region)
-    walk = FOLDED.walk(part.group, "convolution_relu")
+    (options,) = FOLDED.options(part.group)
+    walk = FOLDED.walk(part.group, options)
     assert isinstance(walk, Walk)
     bodies = tuple(modelled_plan(body, H200) for body in walk.bodies)
-    group = GroupPlan(region, "folded", part.key, options="convolution_relu", bodies=bodies)
+    group = GroupPlan(region, "folded", part.key, options=options, bodies=bodies)
     plan = modelled_plan(graph, H200)
     return replace(plan, groups=tuple(replaced(plan.groups, group))), group
 
@@ -150,33 +152,26 @@ def test_what_the_call_does_not_compute_is_refused(block: Block) -> None:
     whole, _ = captured(block, [image(2, channels, 8, 8)])
     graph = whole.graph
     for region in regions(graph, best_cover(graph, H200)):
-        assert isinstance(folded(GroupContent.of(graph, region).group), Refusal)
+        assert not FOLDED.options(GroupContent.of(graph, region).group)
 
 
 def test_a_weight_is_not_rounded_again_where_roundings_are_those_of_eager() -> None:
     whole, _ = captured(Block(), [image(2, 16, 8, 8)])
     (region,) = regions(whole.graph, best_cover(whole.graph, H200))
     group = GroupContent.of(whole.graph, region).group
-    assert isinstance(folded(group), Walk)
-    assert isinstance(folded(replace(group, numerics="eager")), Refusal)
+    assert isinstance(folded(group, scaled=True), Walk)
+    assert isinstance(folded(group, scaled=False), Refusal)
+    assert isinstance(folded(replace(group, numerics="eager"), scaled=True), Refusal)
 
 
-class Bottleneck(nn.Module):
-    """Three convolutions of a residual network, of which the model folds the one of 3 x 3."""
-
-    def __init__(self, wide: int, narrow: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(wide, narrow, 1, bias=False)
-        self.block = Block(channels=narrow)
-        self.last = nn.Conv2d(narrow, wide, 1, bias=False)
-        self.eval()
-        self.to(BF16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.last(self.block(torch.relu(self.first(x)))) + x)
-
-
-def test_the_model_folds_a_large_convolution() -> None:
-    whole, _ = captured(Bottleneck(1024, 256), [image(64, 1024, 14, 14)])
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_model_folds_what_needs_no_judge(norm: bool) -> None:
+    """A scaled weight is rounded again, and only the gate says whether that is good enough."""
+    block = Block(channels=128, norm=norm, bias=not norm)
+    whole, _ = captured(block, [image(16, 128, 28, 28)])
     plan = modelled_plan(whole.graph, H200)
-    assert [g.lowering for g in plan.groups].count("folded") == 1
+    assert [g.lowering for g in plan.groups].count("folded") == (not norm)
+    (region,) = regions(whole.graph, best_cover(whole.graph, H200))
+    way = FOLDED.modelled(GroupContent.of(whole.graph, region), H200, cover_s)
+    assert way is not None
+    assert way.is_judged == norm
