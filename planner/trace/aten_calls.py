@@ -87,8 +87,8 @@ class Builder:
     def rounded(self, ref: Ref, dtype: str) -> Ref:
         """A conversion that is not the user's."""
         like = self._made[ref.node].to(getattr(torch, dtype))
-        name, label = "prims.convert_element_type.default", f"convert_{len(self._nodes)}"
-        return self._append(label, name, (ref, Symbol("dtype", dtype)), (), like)
+        label, arguments = f"convert_{len(self._nodes)}", (ref, Symbol("dtype", dtype))
+        return self._append(label, "prims.convert_element_type.default", arguments, (), like)
 
     def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
         if list(order) == list(range(len(order))):
