@@ -13,6 +13,7 @@ STAND_INS = (
     "as_bfloat16",
     "as_float8_e4m3fn",
     "as_float8_e5m2",
+    "exp",
     "fast_exp",
     "fast_exp2",
     "fast_log",
