@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
 import triton
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -67,16 +68,27 @@ def _cubins(name: str, found: Planned, group: GroupPlan) -> Iterator[Cubin]:
         )
 
 
+GATED = [
+    torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    for shape in ((65536, 128), (512, 128), (65536, 512))
+]
+
+
+def gated(x: torch.Tensor, w: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x @ w.t()) * gate.float()
+
+
 def in_parts() -> Iterator[Cubin]:
-    """A product with GELU in wide tiles, its epilogue at once and in parts."""
-    found = planned("linear_smallk_gelu")
-    (group,) = found.fused()
+    """A product with GELU and a gate in wide tiles, its epilogue at once and in parts."""
+    graph = graph_of(gated, GATED)
+    plan = modelled_plan(graph, H200)
+    (group,) = (g for g in plan.groups if g.config is not None)
     assert group.config is not None
     blocks = (("r0", 64), ("x0", 128), ("x1", 256))
     wide = replace(group.config, blocks=blocks, num_warps=8, num_stages=3, reduction="loop")
     for parts in (1, 2):
         config = replace(wide, subtiles=parts)
-        yield from _cubins(f"gelu in {parts}", found, replace(group, config=config))
+        yield from _cubins(f"gelu in {parts}", Planned(graph, plan), replace(group, config=config))
 
 
 def by_index() -> Iterator[Cubin]:

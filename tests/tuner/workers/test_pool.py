@@ -190,12 +190,12 @@ def test_no_folder_for_temporary_files_is_no_hindrance(monkeypatch: pytest.Monke
 WITHOUT_FILES = """
 import resource, sys
 from fusionplan.tuner.trial.outcome import TunerError
-from fusionplan.tuner.workers.pool import Pool, Role
+from fusionplan.tuner.workers.pool import Pool, WorkerRole
 used = resource.getrlimit(resource.RLIMIT_NOFILE)
 import os
 most = len(os.listdir("/proc/self/fd")) + 1
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, used[1]))
-with Pool({"w": Role([sys.executable, "-c", "0"], 1, 5)}) as pool:
+with Pool({"w": WorkerRole([sys.executable, "-c", "0"], 1, 5)}) as pool:
     try:
         pool.submit("w", {"do": ""}).result(timeout=20)
     except TunerError as error:
@@ -243,8 +243,8 @@ def test_closing_cancels_what_waits_and_refuses_more():
 PARENT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fusionplan.tuner.workers.pool import Pool, Role, worker_command
-pool = Pool({"w": Role([sys.executable, "-c", %r], 1, 60)})
+from fusionplan.tuner.workers.pool import Pool, WorkerRole, worker_command
+pool = Pool({"w": WorkerRole([sys.executable, "-c", %r], 1, 60)})
 future = pool.submit("w", {"do": "hang"})
 while not pool.pids(): time.sleep(0.01)
 time.sleep(0.5)
