@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from textwrap import indent
 
-from .codegen import interpreted
+from .codegen import numpy_functions
 from .errors import PlanError
 from .graph.graph import INPUT, Arg, Graph, Ref, Symbol
 from .graph.ops import is_item
@@ -118,8 +118,8 @@ def standalone(graph: Graph, plan: Plan, group: GroupPlan) -> str:
 
 def _stand_ins(module: str) -> str:
     """Functions of NumPy in place of libdevice and of the module's functions around it."""
-    text = inspect.getsource(interpreted).replace("from __future__ import annotations\n", "", 1)
-    names = [name for name in _DEFINED.findall(module) if hasattr(interpreted, name)]
+    text = inspect.getsource(numpy_functions).replace("from __future__ import annotations\n", "", 1)
+    names = [name for name in _DEFINED.findall(module) if hasattr(numpy_functions, name)]
     if not names and "libdevice." not in module:
         return ""
     body = indent(text.rstrip(), "    ")

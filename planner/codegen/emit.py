@@ -18,7 +18,7 @@ from .triton import TritonPrinter
 
 _HEADER = "import triton\nimport triton.language as tl\n"
 _LIBDEVICE = "from triton.language.extra import libdevice\n"
-_INTERPRETED = f"import {__name__.rpartition('.')[0]}.interpreted as libdevice\n"
+_NUMPY_FUNCTIONS = f"import {__name__.rpartition('.')[0]}.numpy_functions as libdevice\n"
 
 
 def emit(
@@ -87,7 +87,7 @@ def _module(kernel: str, interpreted: bool) -> str:
     if interpreted:
         stand_ins = [name for name in needed if name in STAND_INS]
         needed = [name for name in needed if name not in STAND_INS]
-        imports += _INTERPRETED + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
+        imports += _NUMPY_FUNCTIONS + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
     helpers = "".join(GPU[name] + "\n" for name in needed)
     if not interpreted and "libdevice." in kernel + helpers:
         imports += _LIBDEVICE

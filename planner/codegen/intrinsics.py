@@ -1,7 +1,7 @@
 """Functions that generated kernels call beside Triton's own, as text.
 
 `GPU` is pasted, function by function as needed, above the kernel. What Triton's interpreter cannot
-run, `interpreted.py` stands in for there, as for libdevice.
+run, `numpy_functions.py` stands in for there, as for libdevice.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.interpreter
 BLOCK = 1024
 
 LIBDEVICE = (
-    "import fusionplan.planner.codegen.interpreted as libdevice"
+    "import fusionplan.planner.codegen.numpy_functions as libdevice"
     if interpreted()
     else "from triton.language.extra import libdevice"
 )
