@@ -101,8 +101,11 @@ def _is_model(text: str) -> bool:
 def _write(made: Report, output: Path) -> int:
     """The bytes of the page."""
     from ..report.page import page
+    from ..report.plots import MISSING, library
 
     data = page(made).encode()
+    if library() is None:
+        render.err().print(f"note: {MISSING}", soft_wrap=True)
     try:
         output.write_bytes(data)
     except OSError as error:

@@ -13,6 +13,7 @@ from ..planner.errors import FusionplanError
 from ..planner.plan import RANK, Evidence, is_kept
 from .data import Report
 from .gain import runs_as
+from .plots import MISSING, library
 from .view import GraphPage
 
 LIMIT = 3_000_000
@@ -25,6 +26,7 @@ class Shown:
 
     kernels: bool = True
     operations: bool = True
+    plots: bool = True
     details: bool = True
 
     @property
@@ -32,6 +34,7 @@ class Shown:
         names = (
             ("the text of the kernels (planner show --source prints it)", self.kernels),
             ("the tables of operations (planner explain prints them)", self.operations),
+            ("the plots (planner report --json has their data)", self.plots),
             ("all that a click on a group shows (planner explain --group prints it)", self.details),
         )
         return tuple(name for name, has in names if not has)
@@ -41,7 +44,8 @@ LEVELS = (
     Shown(),
     Shown(kernels=False),
     Shown(kernels=False, operations=False),
-    Shown(kernels=False, operations=False, details=False),
+    Shown(kernels=False, operations=False, plots=False),
+    Shown(kernels=False, operations=False, plots=False, details=False),
 )
 """From everything to what a model of very many groups has room for."""
 
@@ -83,6 +87,9 @@ def _rendered(report: Report, graphs: Sequence[GraphPage], shown: Shown) -> str:
         contest=next(iter(contests)) if len(contests) == 1 else None,
         compared=bool(contests - {None}),
         larger=_larger(report),
+        library=library() if shown.plots else None,
+        has_library=library() is not None,
+        missing=MISSING,
         script=script,
         script_digest=digest,
     )

@@ -1,4 +1,4 @@
-"""The time of a call by steps: equal steps together, the longest first, and a strip of all."""
+"""The time of a call by steps: equal steps together, the longest first."""
 
 from __future__ import annotations
 
@@ -20,15 +20,6 @@ class Spent:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A step in a strip whose width is 1. left, width: shares of it."""
-
-    step: StepReport
-    left: float
-    width: float
-
-
 def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
     """What the model knows no time of is left out."""
     total = sum(step.seconds or 0.0 for step in steps) or 1.0
@@ -47,15 +38,3 @@ def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
             share=seconds / total,
         )
     return tuple(sorted(found.values(), key=lambda each: -each.seconds))
-
-
-def strip(steps: Sequence[StepReport]) -> tuple[Segment, ...]:
-    """All steps of known time in the order of execution, as wide as they are long."""
-    total = sum(step.seconds or 0.0 for step in steps) or 1.0
-    segments, left = [], 0.0
-    for step in steps:
-        if step.seconds:
-            width = step.seconds / total
-            segments.append(Segment(step, left, width))
-            left += width
-    return tuple(segments)

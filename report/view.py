@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,21 +10,10 @@ from ..planner.explanation import Denied, Explanation, GroupExplanation, Kernel,
 from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
 from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, Tried
-from .draw import (
-    DrawnRow,
-    Plot,
-    Point,
-    Roofline,
-    history_plot,
-    kind,
-    label,
-    lanes_width,
-    roofline,
-    rows,
-    search_plot,
-)
 from .figures import FigureRow, figures
-from .spent import Segment, Spent, spent, strip
+from .plots import Plot, history_plot, on_roofline, roofline, search_plot, strip
+from .rows import DrawnRow, kind, label, lanes_width, rows
+from .spent import Spent, spent
 
 _DEAREST = 12
 """Borders that are listed for the whole graph."""
@@ -126,7 +114,8 @@ class GraphPage:
         self.number, self.graph = number, graph
         found = rows(graph)
         self.width = lanes_width(found)
-        self.roofline: Roofline | None = roofline(graph, roof)
+        self.roofline: Plot | None = roofline(graph, roof)
+        self.strip: Plot | None = strip(graph.steps)
         self.history: Plot | None = history_plot(graph.runs)
         same: dict[str, Same] = {}
         self.details = tuple(self._detail(row, same) for row in found)
@@ -240,10 +229,6 @@ class GraphPage:
     def known_s(self) -> float:
         return sum(step.seconds or 0.0 for step in self.graph.steps)
 
-    @cached_property
-    def strip(self) -> tuple[Segment, ...]:
-        return strip(self.graph.steps)
-
     # --- a step ---
 
     @staticmethod
@@ -286,9 +271,8 @@ class GraphPage:
         found = enumerate(self.graph.stored)
         return " ".join(str(i) for i, t in found if step.place in (t.writer, *t.readers))
 
-    def point(self, step: StepReport) -> Point | None:
-        points: Sequence[Point] = self.roofline.plot.points if self.roofline else ()
-        return next((point for point in points if point.place == step.place), None)
+    def on_roofline(self, step: StepReport) -> str | None:
+        return on_roofline(step, self.graph)
 
     def alone(self, step: StepReport) -> Otherwise | None:
         """Why an operation is in no group."""

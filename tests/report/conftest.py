@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from fusionplan.report.plots import library
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,6 +36,13 @@ def _missing(what: str, cure: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def plotly_installed() -> None:
+    """For tests that need the library of the plots."""
+    if library() is None:
+        _missing("plotly", "pip install plotly")
 
 
 @pytest.fixture(scope="module")

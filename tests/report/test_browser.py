@@ -19,7 +19,7 @@ HOSTILE = '"></pre><script>document.title = "taken"</script>'
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(tmp_path_factory, plotly_installed):
     """A page of a measured plan, and one of very many graphs."""
     folder = tmp_path_factory.mktemp("pages")
     graph = block(mm=HOSTILE, exp="<script>")
@@ -94,20 +94,81 @@ def test_keys_and_the_roofline_choose_a_group(opened):
     browser.execute_script("document.querySelector('button[data-open]').focus()")
     browser.switch_to.active_element.send_keys("\ue015")  # arrow down
     assert shown(browser) == ["step-0-1"]
-    browser.find_element("css selector", "circle[data-open='step-0-0']").click()
+    click_mark(browser, "roofline-0", "path.point", 0)
     assert shown(browser) == ["step-0-0"]
+    assert stressed(browser, "roofline-0") == [0]
 
 
 def test_the_strip_and_the_longest_steps_choose_a_group(opened):
     browser = opened("one.html")
-    first, second = browser.find_elements("css selector", ".strip rect")
-    widths = [float(each.get_attribute("width")) for each in (first, second)]
-    assert sum(widths) == pytest.approx(1000, abs=0.1)
-    second.click()
+    click_mark(browser, "strip-0", ".point path", 1)
     assert shown(browser) == ["step-0-1"]
-    assert second.get_attribute("aria-current") == "true"
+    assert stressed(browser, "strip-0") == [1]
     browser.find_element("css selector", "a[data-open='step-0-0']").click()
     assert shown(browser) == ["step-0-0"]
+
+
+def test_the_search_is_drawn_with_its_trials(opened):
+    browser = opened("one.html")
+    browser.find_elements("css selector", "button[data-open]")[1].click()
+    detail = browser.find_element("id", "step-0-1")
+    plot = detail.find_element("css selector", ".plot[aria-label='Trials over time']")
+    browser.execute_script("arguments[0].scrollIntoView()", plot)
+    drawn(browser, plot)
+    trials = browser.execute_script("return arguments[0].data.map(t => t.x.length)", plot)
+    assert trials[0] == 21
+    assert len(plot.find_elements("css selector", "path.point")) == 21 + 1 + 4  # chosen, failed
+    again = detail.find_element("css selector", ".plot[data-again]")
+    browser.execute_script("arguments[0].scrollIntoView()", again)
+    drawn(browser, again)
+    assert len(again.find_elements("css selector", "path.point")) == 1
+
+
+def test_plots_have_the_colours_of_the_scheme(opened):
+    found = {}
+    for scheme in ("light", "dark"):
+        browser = opened("one.html", scheme=scheme)
+        drawn(browser, browser.find_element("id", "roofline-0"))
+        found[scheme] = ink(browser)
+    features = [{"name": "prefers-color-scheme", "value": "light"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    wait(browser, lambda: ink(browser) == found["light"])
+    assert _light(found["light"]) < _light(found["dark"])
+
+
+def ink(browser) -> str:
+    """The colour of the roof."""
+    return browser.execute_script(
+        "return getComputedStyle(document.querySelector('#roofline-0 path.js-line')).stroke"
+    )
+
+
+def drawn(browser, plot) -> None:
+    """Waits until plotly has drawn it."""
+    wait(browser, lambda: "js-plotly-plot" in plot.get_attribute("class"))
+
+
+def wait(browser, true) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, 20).until(lambda _: true())
+
+
+def click_mark(browser, plot: str, mark: str, number: int) -> None:
+    """Clicks on a mark of a plot, as a mouse does."""
+    from selenium.webdriver import ActionChains
+
+    element = browser.find_element("id", plot)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    drawn(browser, element)
+    found = element.find_elements("css selector", mark)[number]
+    ActionChains(browser).move_to_element(found).pause(0.2).click().perform()
+
+
+def stressed(browser, plot: str) -> list[int]:
+    return browser.execute_script(
+        "return document.getElementById(arguments[0]).data.at(-1).selectedpoints", plot
+    )
 
 
 def test_an_address_names_a_group(opened, browser, pages):
@@ -121,10 +182,13 @@ def test_names_are_not_obeyed_and_nothing_is_fetched(opened, pages):
     browser = opened("one.html")
     for button in browser.find_elements("css selector", "button[data-open]"):
         button.click()
+    for plot in browser.find_elements("css selector", ".plot[id]"):
+        browser.execute_script("arguments[0].scrollIntoView()", plot)
+        drawn(browser, plot)
     assert browser.title == f"{HOSTILE}: fusion report"
     assert browser.get_log("browser") == []
     assert all(url.startswith(("file:", "data:")) for url in requests(browser))
-    assert len(browser.find_elements("tag name", "script")) == 1
+    assert len(browser.find_elements("tag name", "script")) == 2  # ours, and plotly
     assert "<script>" in browser.find_element("css selector", ".gone").text + browser.page_source
 
 
@@ -153,6 +217,12 @@ def test_it_prints(opened):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
     paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert _light(paper) == 3 * 255
+    plot = browser.find_element("id", "roofline-0")
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    drawn(browser, plot)
+    assert _light(ink(browser)) < 255  # dark on white
+    width = browser.execute_script("return document.querySelector('#roofline-0 svg').clientWidth")
+    assert width <= 640
 
 
 def test_a_large_page_opens_at_once(opened, pages):

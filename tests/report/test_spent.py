@@ -1,11 +1,11 @@
-"""Where the time goes: equal steps stand together, and the strip is as wide as the call is long."""
+"""Where the time goes: equal steps stand together."""
 
 from dataclasses import replace
 
 import pytest
 from fusionplan.planner.costs.device import H200
 from fusionplan.report.collect import Subject, collect
-from fusionplan.report.spent import spent, strip
+from fusionplan.report.spent import spent
 from fusionplan.report.view import GraphPage
 from report_store import block, measured
 
@@ -42,10 +42,5 @@ def test_steps_of_other_sizes_are_others(steps):
     assert [each.times for each in spent([steps[0], larger])] == [1, 1]
 
 
-def test_the_strip_is_in_the_order_of_execution(steps):
-    segments = strip(steps)
-    assert [s.step.place for s in segments] == [0, 1]  # of the third nobody knows a time
-    assert segments[0].left == 0.0
-    assert segments[1].left == pytest.approx(segments[0].width)
-    assert segments[1].left + segments[1].width == pytest.approx(1.0)
-    assert strip([]) == spent([]) == ()
+def test_of_no_steps_there_is_nothing():
+    assert spent([]) == ()
