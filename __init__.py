@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .logs import configure
 
 if TYPE_CHECKING:
-    from .api import Options, executors, load, plans
+    from .api import Options, executors, load, plans, step
     from .db.errors import StoreError
     from .explaining import explain
     from .planner.cures import FusionplanWarning
@@ -39,6 +39,7 @@ __all__ = [
     "explain",
     "load",
     "plans",
+    "step",
     "tune",
 ]
 
@@ -59,6 +60,7 @@ _HOME = {
     "explain": ".explaining",
     "load": ".api",
     "plans": ".api",
+    "step": ".api",
     "tune": ".tuning",
 }
 

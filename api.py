@@ -38,6 +38,7 @@ from .planner.runtime.dispatch import (
     Unreadable,
 )
 from .planner.runtime.loaded import loaded
+from .planner.runtime.step import Step
 from .planner.versions import differences, versions
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,42 @@ def load(
         use(bundle)
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
     return loaded(compiled, model)
+
+
+def step(
+    model: Callable[..., Any],
+    *,
+    store: str | Path | None = None,
+    on_miss: OnMiss | None = None,
+    evidence: Accepted | None = None,
+    baseline: Baseline = "auto",
+    cudagraph: bool = True,
+    numerics: Numerics = "fast",
+    bundle: str | Path | None = None,
+) -> Step:
+    """Return the model (or function) as a step that a loop calls, such as that of a text under way.
+
+    It is called like the model, and computes the same. Its first call with arguments of a kind goes
+    through torch.compile; later ones go to the graph at once, with the host's time for the launch
+    alone, where gradients are off. Caches and parameters must be written in place (see `Step`). The
+    arguments are those of `load`.
+
+    Raises FusionplanError for an option that is not possible; its first call raises what
+    torch.compile raises with fullgraph=True where the model is more than one graph.
+    """
+    options: dict[str, Any] = {
+        "store": store,
+        "on_miss": on_miss,
+        "evidence": evidence,
+        "baseline": baseline,
+        "cudagraph": cudagraph,
+        "numerics": numerics,
+        "bundle": bundle,
+    }
+    Options.of(options)
+    return Step(
+        torch.compile(model, backend=compile_graph, options=options, dynamic=False, fullgraph=True)
+    )
 
 
 def pinned(
@@ -440,6 +477,8 @@ def _accepted(record: PlanRecord, options: Options) -> Plan | str:
 def _dispatcher_of(compiled: Any) -> Dispatcher:
     """The dispatcher of a compiled function or module, empty before its first call. Raises
     PlanError when torch.compile did not make it."""
+    if isinstance(compiled, Step):
+        compiled = compiled.compiled
     call = getattr(compiled, "_compiled_call_impl", None) or compiled
     context = getattr(call, "dynamo_ctx", None)
     if context is None:
@@ -449,7 +488,7 @@ def _dispatcher_of(compiled: Any) -> Dispatcher:
         held = [cell.cell_contents for cell in cells]
         context = next((c for c in held if hasattr(c, "callback")), None)
     if context is None:
-        raise PlanError(f"{compiled!r} was not made by fusionplan.load or torch.compile")
+        raise PlanError(f"{compiled!r} was not made by fusionplan.load, step or torch.compile")
     owner = _owner(context.callback)
     found = getattr(owner, _ATTRIBUTE, None)
     return found if found is not None else Dispatcher(Policy(), Sources(lambda _: "not run yet"))

@@ -24,9 +24,9 @@ def test_the_tokens_are_those_of_eager(count, monkeypatch, capsys) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    loaded, load = [], api.load
+    loaded, make = [], api.step
     monkeypatch.setattr(
-        "fusionplan.load", lambda *x, **named: loaded.append(load(*x, **named)) or loaded[-1]
+        "fusionplan.step", lambda *x, **named: loaded.append(make(*x, **named)) or loaded[-1]
     )
     found = module.main(["--tokens", str(count)])
     assert len(found["eager"]) == count

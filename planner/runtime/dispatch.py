@@ -40,6 +40,7 @@ from .frames import COUNTS, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .overlapping import overlapping
 from .phases import phase, told
+from .step import WATCH
 from .substitutes import Substitutes
 from .varying_sizes import VaryingSizes
 from .whole_way import AS_EAGER, WholeWay, whole_way
@@ -347,7 +348,7 @@ def _boxed(run: Boxed) -> Boxed:
 
     def boxed(args: list[Any]) -> Sequence[Any]:
         COUNTS.graphs += 1
-        return run(args)
+        return run(args) if WATCH.runs is None else WATCH.ran(run, args)
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 from fusionplan.bench import decode
-from fusionplan.bench.decode import DecodeStep, Geometry, given, made, turned
+from fusionplan.bench.decode_models import DecodeStep, Geometry, given, made, turned
 
 SMALL = Geometry(layers=2, width=32, heads=4, key_heads=2, head=8, inner=64, words=50, cache=16)
 CPU = torch.device("cpu")
