@@ -2,8 +2,9 @@
 arguments of a call.
 
 In this order: `file.py:object`; a file with `get_model()` or `model`; a file with a class `Model`.
-Inputs come from `--inputs file.py:function`, else from the file's `get_inputs()` or
-`example_inputs`. Whatever the user's code raises becomes a ModelError that names the line.
+Inputs come from `--inputs file.py:function` or `--inputs 'float32[3, 5]'`, else from the file's
+`get_inputs()` or `example_inputs`. Whatever the user's code raises becomes a ModelError that names
+the line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 
 from ..planner.errors import ModelError
 from ..tuner.capture.capture_model import CallArguments
+from .shapes import are_shapes, made_inputs
 
 _INPUTS = ("get_inputs", "example_inputs")
 
@@ -46,8 +48,12 @@ def load_model(spec: str, inputs: str | None, device: torch.device) -> NamedMode
     return NamedModel(_title(file, name), model, _call(file, module, inputs, device))
 
 
-def _split(spec: str) -> tuple[Path, str]:
-    """File and object. The suffix .py may be left out."""
+_GIVE_MODEL = "give the path of the Python file of the model"
+_GIVE_INPUTS = "give --inputs FILE.py:FUNCTION, or types and shapes, such as 'float32[8, 1024]'"
+
+
+def _split(spec: str, cure: str = _GIVE_MODEL) -> tuple[Path, str]:
+    """File and object. The suffix .py may be left out. cure: for what to do without the file."""
     text, colon, name = spec.rpartition(":")
     if not colon or not all(part.isidentifier() for part in name.split(".")):
         text, name = spec, ""
@@ -58,7 +64,7 @@ def _split(spec: str) -> tuple[Path, str]:
     if path.is_dir():
         raise ModelError(f"{path} is a folder: name a Python file in it")
     if not path.is_file():
-        raise ModelError(f"there is no file {path}: give the path of the Python file of the model")
+        raise ModelError(f"there is no file {path}: {cure}")
     return path, name
 
 
@@ -142,8 +148,10 @@ def _call(
     file: Path, module: ModuleType, inputs: str | None, device: torch.device
 ) -> CallArguments:
     name = ""
+    if inputs is not None and are_shapes(inputs):
+        return CallArguments(made_inputs(inputs, device))
     if inputs is not None:
-        file, name = _split(inputs)
+        file, name = _split(inputs, _GIVE_INPUTS)
         module = _imported(file)
     if name:
         value = _found(file, module, name)
@@ -152,7 +160,8 @@ def _call(
         if not name:
             raise ModelError(
                 f"{file.name}: no inputs found; looked for get_inputs() and example_inputs; "
-                f"{_offered(module, _may_be_inputs, '--inputs FILE.py:FUNCTION', _MAKE_INPUTS)}"
+                f"{_offered(module, _may_be_inputs, '--inputs FILE.py:FUNCTION', _MAKE_INPUTS)}, "
+                "or give types and shapes: --inputs 'float32[8, 1024]'"
             )
         value = getattr(module, name)
     if callable(value) and not isinstance(value, torch.Tensor):

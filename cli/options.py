@@ -25,8 +25,9 @@ InputsOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.py:FUNCTION",
-        help="The function that returns the arguments of one call. Default: get_inputs() or "
-        "example_inputs in the model's file.",
+        help="The function that returns the arguments of one call. Or types and shapes, such as "
+        "'float32[8, 1024], int64[8]': random numbers, and integers of 0 and 1. Default: "
+        "get_inputs() or example_inputs in the model's file.",
     ),
 ]
 PlanArgument = Annotated[

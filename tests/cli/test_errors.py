@@ -101,7 +101,21 @@ def test_model_of_explain(planner, spec):
 
 def test_inputs_option(planner):
     result = planner("tune", "good.py", "--inputs", "nowhere.py:f", "--quiet")
-    assert_told(result, 3, "nowhere.py")
+    assert_told(result, 3, "nowhere.py", "FILE.py:FUNCTION", "'float32[8, 1024]'")
+
+
+@pytest.mark.parametrize(
+    "inputs, words",
+    [
+        ("float33[3]", ["'float33'", "bfloat16", "float32"]),
+        ("float32[3] float32", ["'float32[3] float32'", "'float32[8, 1024], int64[8]'"]),
+        ("float32[3,]x", ["is not a type and a shape"]),
+        ("float32[n]", ["is not a type and a shape"]),
+    ],
+)
+def test_shapes_option(planner, inputs, words):
+    result = planner("tune", "good.py", "--inputs", inputs, "--target", "h200", "--quiet")
+    assert_told(result, 3, *words)
 
 
 @pytest.mark.parametrize(
