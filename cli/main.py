@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -49,12 +50,19 @@ COMMANDS = {
 }
 """Every command with its line in the help. The module and its function have the command's name."""
 
+
+def _listed(text: str) -> str:
+    """A line of a list that the help shows as it stands."""
+    return textwrap.fill(text, 76, initial_indent="  ", subsequent_indent="     ")
+
+
 _SETTINGS = ", ".join(f"{s.name} ({s.variable})" for s in SETTINGS.values())
 _EPILOG = "\n\n".join(
     [
         "Settings: an option comes first, then a variable, then planner.toml or [tool.planner] in "
         f"pyproject.toml of the working folder. They are: {_SETTINGS}.",
-        "\b\nExit codes:\n" + "\n".join(f"  {c}: {name}: {text}" for c, name, text in EXIT_CODES),
+        "\b\nExit codes:\n"
+        + "\n".join(_listed(f"{c}: {name}: {text}") for c, name, text in EXIT_CODES),
         "planner is the command of the Python package fusionplan.",
     ]
 )
