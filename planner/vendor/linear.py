@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from ..graph.dtypes import FLOATS, itemsize
-from ..graph.graph import Arg, Graph, Node, Ref
+from ..graph.graph import Arg, Graph, Node, Ref, Symbol
 from ..graph.ops import (
     Cast,
     Constant,
@@ -307,9 +307,12 @@ def _computed(node: Node, found: Mapping[int, torch.Tensor | None]) -> torch.Ten
         return None
 
     def given(argument: Arg) -> object:
+        if isinstance(argument, Symbol):
+            raise Other(f"{node.op} depends on a type")
         return found[argument.node] if isinstance(argument, Ref) else argument
 
-    named = {name: given(argument) for name, argument in node.kwargs}
+    # In which order the elements lie in memory changes no number.
+    named = {k: given(v) for k, v in node.kwargs if k != "memory_format"}
     result: torch.Tensor = operator(node.op)(*map(given, node.args), **named)
     return result
 

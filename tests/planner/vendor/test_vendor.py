@@ -476,6 +476,26 @@ def test_a_matrix_that_is_added_is_the_products_third_operand(function: Function
     assert the_call(graph, "addmm")
 
 
+def copied_twice(x, w, y):
+    """Both copies name an order of memory, which is a word and no number."""
+    own = (x @ w.t()).clone(memory_format=torch.contiguous_format)
+    return (own + y).clone(memory_format=torch.contiguous_format)
+
+
+def test_the_order_of_a_copy_is_no_number() -> None:
+    inputs = [normal(15, 16), normal(24, 16), normal(15, 24)]
+    assert the_call(compared(copied_twice, inputs, "linear_sum"), "addmm")
+
+
+def bits_of_a_sum(x, w, y):
+    return (x @ w.t() + y).view(torch.int32)
+
+
+def test_what_reads_the_bits_of_a_sum_is_no_sum() -> None:
+    inputs = [normal(15, 16), normal(24, 16), normal(15, 24)]
+    assert found(bits_of_a_sum, inputs)[1] == ()
+
+
 def full_bias(x, w, b):
     return F.relu(x @ w.t() + b[:, None] + b)
 
