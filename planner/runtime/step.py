@@ -70,7 +70,7 @@ class Step:
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self.compiled = compiled
-        self._bound: list[_Bound] = []
+        self._bound: list[_BoundStep] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values()) if kwargs else args
@@ -107,7 +107,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Bound:
+class _BoundStep:
     """A graph whose inputs, but for the arguments of the call, stay what and where they are."""
 
     run: Boxed
@@ -166,7 +166,7 @@ def _kind(value: Any) -> Any:
 
 def _bound(
     runs: Sequence[GraphRun], given: tuple[Any, ...], names: tuple[str, ...], result: Any
-) -> _Bound | None:
+) -> _BoundStep | None:
     """The graph of a call that ran one and nothing else; None where calls must go on through
     torch.compile: another ran, inputs were written after it, or the result is made of more."""
     if len(runs) != 1 or _versions(runs[0].inputs) != runs[0].versions:
@@ -181,7 +181,7 @@ def _bound(
     tensors = {i for i, value in enumerate(given) if isinstance(value, torch.Tensor)}
     if not tensors <= inside:  # perhaps the graph has a view of it, or nothing
         return None
-    return _Bound(ran.run, names, given, tuple(map(_kind, given)), ran.inputs, places, build)
+    return _BoundStep(ran.run, names, given, tuple(map(_kind, given)), ran.inputs, places, build)
 
 
 def _result(
