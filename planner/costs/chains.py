@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
@@ -35,9 +35,10 @@ def registers(program: TileProgram, num_warps: int, ahead: bool, limit: int) -> 
     nest, mmas = program.nest, program.mmas
     steps = [(each.value, loops) for each, loops in program.evaluations()]
     depth = {v: len(loops) for v, loops in steps}
-    counter = _ChainCounter(program, num_warps, depth, _before(program, depth))
     last = {r: place for place, (v, _) in enumerate(steps) for r in nest.values[v].reads}
     last.update((output.value, len(steps)) for output in nest.outputs)
+    waiting = _waiting(program, steps, last)
+    counter = _ChainCounter(program, num_warps, depth, _before(program, depth), waiting)
     ends: dict[int, float] = defaultdict(float)
     begun: set[int] = set()
     alive = most = 0.0
@@ -81,14 +82,31 @@ def _before(program: TileProgram, depth: Mapping[int, int]) -> set[int]:
     return found
 
 
+def _waiting(
+    program: TileProgram, steps: Sequence[tuple[int, object]], last: Mapping[int, int]
+) -> set[int]:
+    """What is computed from one product and is read only after the next one has been multiplied."""
+    found, computed = set[int](), list[int]()
+    begun = False
+    for place, (value, _) in enumerate(steps):
+        if value in program.mmas:
+            begun = True
+            found.update(v for v in computed if last.get(v, -1) > place)
+        elif begun:
+            computed.append(value)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _ChainCounter:
-    """depth: loops around each value; before: what is computed outside of loops for a product."""
+    """depth: loops around each value; before: what is computed outside of loops for a product;
+    waiting: what is computed from a product and kept while the next is multiplied."""
 
     program: TileProgram
     num_warps: int
     depth: Mapping[int, int]
     before: Collection[int]
+    waiting: Collection[int]
 
     @property
     def mmas(self) -> Mapping[int, Mma]:
@@ -109,7 +127,9 @@ class _ChainCounter:
             return 0.0
         if value in self.before:
             return _BEFORE * self.each(value) * self._shared(value)
-        return _COMPUTED * self.each(value) if self.depth[value] else 0.0
+        if self.depth[value]:
+            return _COMPUTED * self.each(value)
+        return self.each(value) if value in self.waiting else 0.0
 
     def _shared(self, value: int) -> float:
         """How many groups of warps hold the same rows of a computed left operand."""
