@@ -14,6 +14,7 @@ from .errors import UsageError
 from .options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
+    from ..planner.costs.device import DeviceProfile
     from ..tuner.model_fit.accuracy import FamilyAccuracy, Hopeless, Read
     from ..tuner.model_fit.refit import Refit
 
@@ -22,11 +23,13 @@ _REACH = {"spearman": 0.90, "within": 0.80, "regret": 0.10, "registers": 0.80}
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What the store's trials say of one device's profiles. refitted: None where trials are too few
-    to fit; its figures are those of trials that the fit had not seen."""
+class Comparison:
+    """The accuracy of a device's profiles on the trials of a store. profile: the shipped one;
+    refitted: None where trials are too few to fit; its figures are those of trials that the fit
+    had not seen."""
 
     device: DeviceRecord
+    profile: DeviceProfile
     read: Read
     shipped: list[FamilyAccuracy]
     refitted: list[FamilyAccuracy]
@@ -74,13 +77,13 @@ def accuracy(
         if undo:
             _undone(opened, chosen, json)
             return
-        found = _found(opened, chosen)
+        found = compared(opened, chosen)
         if refit:
             found = _kept(opened, found)
     if json:
         render.print_json(_json(found))
     elif markdown:
-        print("\n".join(_markdown(found)))
+        print("\n".join(as_markdown(found)))
     else:
         _print(found)
 
@@ -111,7 +114,8 @@ def _undone(store: Store, device: DeviceRecord, json: bool) -> None:
     )
 
 
-def _found(store: Store, device: DeviceRecord) -> _Found:
+def compared(store: Store, device: DeviceRecord) -> Comparison:
+    """The shipped profile and a fitted one, by the trials of the device."""
     from ..planner.costs.device import shipped as shipped_profile
     from ..tuner.model_fit.accuracy import accuracy as by_family
     from ..tuner.model_fit.accuracy import hopeless, predicted_s, samples_of
@@ -122,8 +126,9 @@ def _found(store: Store, device: DeviceRecord) -> _Found:
     read = samples_of(store, device.key, profile)
     before = [predicted_s(s, profile) for s in read.samples]
     made = fitted(read.samples, start_of(store, profile))
-    return _Found(
+    return Comparison(
         device,
+        profile,
         read,
         by_family(read.samples, before),
         by_family(read.samples, made.unseen_s) if made else [],
@@ -133,7 +138,7 @@ def _found(store: Store, device: DeviceRecord) -> _Found:
     )
 
 
-def _kept(store: Store, found: _Found) -> _Found:
+def _kept(store: Store, found: Comparison) -> Comparison:
     from dataclasses import replace
 
     from ..tuner.model_fit.refit import keep
@@ -144,7 +149,7 @@ def _kept(store: Store, found: _Found) -> _Found:
     return replace(found, used=store.calibration(found.device.key))
 
 
-def _json(found: _Found) -> dict[str, Any]:
+def _json(found: Comparison) -> dict[str, Any]:
     made = found.refit
     return {
         "device": {"key": found.device.key, "name": found.device.name},
@@ -171,7 +176,7 @@ def _of(record: CalibrationRecord | None) -> dict[str, Any] | None:
     }
 
 
-def _print(found: _Found) -> None:
+def _print(found: Comparison) -> None:
     out = render.out()
     out.print(f"{found.device.name}: {len(found.read.samples)} kernels timed")
     if found.read.unread:
@@ -226,7 +231,7 @@ def _table(rows: Sequence[FamilyAccuracy]) -> Any:
     return made
 
 
-def _markdown(found: _Found) -> list[str]:
+def as_markdown(found: Comparison) -> list[str]:
     """What was measured on what, and both tables."""
     read = found.read
     versions = "; ".join(f"{name} {', '.join(each)}" for name, each in read.versions.items())

@@ -2,11 +2,12 @@
 
     python scripts/fit_registers.py [KERNELS] [STORE ...]
 
-Compiles KERNELS (400 when not given; two of them take about a second) generated kernels for an
-H200, reads those that tunes compiled from stores, and prints the weights. Both kinds count alike,
-and a group of many kernels less for each of them. A kernel needs what its hungriest stretch needs,
-which is not smooth: weights are changed at random, a few at once, and kept where fewer kernels are
-off by more than the test allows (15% or 8 registers), or by as many by less.
+Compiles KERNELS generated kernels for an H200 (400 when not given, two of them take about a second;
+0: none), reads those that tunes compiled from stores (when none is given from the sample in the
+tree, scripts/trials/h100.jsonl), and prints the weights. Both kinds count alike, and a group of many
+kernels less for each of them. A kernel needs what its hungriest stretch needs, which is not smooth:
+weights are changed at random, a few at once, and kept where fewer kernels are off by more than the
+test allows (15% or 8 registers), or by as many by less.
 """
 
 import json
@@ -19,7 +20,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from fusionplan.db.store import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.registers import FEATURES, WEIGHTS, features, free, most, settled
 from fusionplan.planner.costs.tile_cache import placed
@@ -27,10 +27,12 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import from_json
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.tuner.model_fit.accuracy import samples_of
+from fusionplan.tuner.records import trial_sample
 
 KERNELS = (
     Path(__file__).resolve().parent.parent / "tests" / "planner" / "costs" / "register_kernels.py"
 )
+SAMPLE = str(Path(__file__).resolve().parent / "trials" / "h100.jsonl")
 SPILLS = 200  # Bytes above which the count of registers says nothing of the need.
 
 
@@ -43,7 +45,7 @@ def compiled(kernels: int) -> list[dict]:
 
 def tuned(path: str) -> Iterator[dict]:
     """Kernels without products of a store's trials, as `compiled` gives them."""
-    with Store.open(path, create=False) as store:
+    with trial_sample.opened(path) as store:
         (device,) = {trial.device_key for trial in store.trials(level="kernel")}
         for sample in samples_of(store, device, builtin("h200")).samples:
             group = from_json(store.kernel(sample.kernel).payload["graph"])
@@ -110,7 +112,8 @@ def fit(kinds: list[KernelSample], rounds: int = 8000) -> np.ndarray:
 if __name__ == "__main__":
     stores = [a for a in sys.argv[1:] if not a.isdigit()]
     number = next((int(a) for a in sys.argv[1:] if a.isdigit()), 400)
-    found = {"drawn": compiled(number), "tuned": [k for s in stores for k in tuned(s)]}
+    tried = [kernel for store in stores or [SAMPLE] for kernel in tuned(store)]
+    found = {"drawn": compiled(number) if number else [], "tuned": tried}
     kinds = {name: KernelSample(kernels) for name, kernels in found.items() if kernels}
     fitted = fit(list(kinds.values()))
     for name, weight in zip(FEATURES, fitted, strict=True):
