@@ -23,10 +23,11 @@ import torch
 from ..api import load, plans
 from ..planner.config import branches
 from ..planner.costs.device import profile_of
-from ..planner.errors import DeviceError, FusionplanError
+from ..planner.errors import FusionplanError
 from ..planner.runtime.compile import compilations
 from ..tuner.measure.timing import stopwatch_for
 from ..tuning import tune
+from .command_line import parser_of, run_each
 from .sizes import FUNCTIONS
 
 LEAST, MOST = 2, 8192
@@ -130,38 +131,26 @@ def summary(name: str, found: Sequence[RandomSize]) -> str:
     return f"{name:12} {len(found)} sizes: {', '.join(ratios)}"
 
 
+def _timed_and_told(name: str, device: torch.device, options: argparse.Namespace) -> None:
+    sizes = drawn(options.count, options.most)
+    found: list[RandomSize] = []
+    end = time.monotonic() + options.limit
+    for each in timed(name, sizes, device, options.seconds, options.rounds):
+        found.append(each)
+        print(each, flush=True)
+        if time.monotonic() > end:
+            break
+    print(summary(name, found), flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: done; 1: a result was wrong, or there is no device; 2: usage."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=", ".join(FUNCTIONS))
-    parser.add_argument("--device", default="cuda")
+    parser = parser_of(__doc__, FUNCTIONS, ROUNDS)
     parser.add_argument("--count", type=int, default=COUNT, help=f"of sizes (default: {COUNT})")
     parser.add_argument("--most", type=int, default=MOST, help=f"largest size (default: {MOST})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each tune")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of calls (default: {ROUNDS})")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds for each function")
-    options = parser.parse_args(arguments)
-    for name in options.functions:
-        if name not in FUNCTIONS:
-            parser.error(f"{name!r} is no function: give {', '.join(FUNCTIONS)}")
-    try:
-        device = torch.device(options.device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError("there is no CUDA device: --device cpu runs the interpreter")
-        sizes = drawn(options.count, options.most)
-        for name in options.functions or FUNCTIONS:
-            found: list[RandomSize] = []
-            end = time.monotonic() + options.limit
-            for each in timed(name, sizes, device, options.seconds, options.rounds):
-                found.append(each)
-                print(each, flush=True)
-                if time.monotonic() > end:
-                    break
-            print(summary(name, found), flush=True)
-    except FusionplanError as error:
-        print(f"random_sizes: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_each(parser, arguments, FUNCTIONS, _timed_and_told)
 
 
 if __name__ == "__main__":

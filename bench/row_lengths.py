@@ -8,7 +8,6 @@ than the device needs to read and write all tensors once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import statistics
@@ -18,7 +17,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +36,7 @@ from ..planner.plan import Plan
 from ..planner.runtime.compile import CompileFailed, compile_kernel
 from ..planner.runtime.executor import Executor
 from ..planner.runtime.modules import captured_of
+from .command_line import NO_GPU, compiling_parser, current_gpu, table_head
 
 COLUMNS = (1000, 4099, 5128, 32000, 50257, 50304, 128256, 151936)
 DTYPES = ("bfloat16", "float16", "float32")
@@ -214,20 +213,17 @@ def measured(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: done; 2: usage; 3: no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = compiling_parser(__doc__)
     parser.add_argument("names", nargs="*", choices=[*FUNCTIONS, []], help="functions; default all")
     parser.add_argument("--columns", type=int, nargs="+", default=list(COLUMNS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
-    parser.add_argument("--json", type=Path, help="write each time there, a line each")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print("no CUDA device", file=sys.stderr)
-        return 3
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = current_gpu()
+    if device is None:
+        return NO_GPU
     profile = profile_of(device)
     asked = combinations(options.names or [*FUNCTIONS], options.columns, options.dtypes)
-    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    print(table_head(HEAD))
     found: dict[RowCase, TimedRows] = {}
     for each in measured(asked, device, profile, options.jobs):
         found[each.rows] = each

@@ -22,9 +22,10 @@ import torch.nn.functional as F
 
 from ..api import load
 from ..planner.costs.device import profile_of
-from ..planner.errors import DeviceError, FusionplanError
+from ..planner.errors import FusionplanError
 from ..planner.runtime.compile import compilations
 from ..tuner.measure.timing import stopwatch_for
+from .command_line import parser_of, run_each
 
 ROUNDS = 30
 SIZES = (4096, 3072, 2064, 4001, 3001)
@@ -105,28 +106,16 @@ def costs(
             yield SizeTimes(name, size, first, compiled, mine, other)
 
 
+def _told(name: str, device: torch.device, options: argparse.Namespace) -> None:
+    for cost in costs(name, options.sizes, device, options.rounds):
+        print(cost, flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: done; 1: a result was wrong, or there is no device; 2: usage."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=", ".join(FUNCTIONS))
-    parser.add_argument("--device", default="cuda")
+    parser = parser_of(__doc__, FUNCTIONS, ROUNDS)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of calls (default: {ROUNDS})")
-    options = parser.parse_args(arguments)
-    for name in options.functions:
-        if name not in FUNCTIONS:
-            parser.error(f"{name!r} is no function: give {', '.join(FUNCTIONS)}")
-    try:
-        device = torch.device(options.device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError("there is no CUDA device: --device cpu runs the interpreter")
-        for name in options.functions or FUNCTIONS:
-            for cost in costs(name, options.sizes, device, options.rounds):
-                print(cost, flush=True)
-    except FusionplanError as error:
-        print(f"sizes: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_each(parser, arguments, FUNCTIONS, _told)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ random, and timed one after the other on tensors that no cache holds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -18,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +37,7 @@ from ..planner.runtime.compile import CompileFailed, compile_kernel
 from ..planner.space.space import Space, space_of
 from ..tuner.trial.inputs import empty, make
 from ..tuner.trial.running import LoadedKernels, output_types
+from .command_line import NO_GPU, compiling_parser, current_gpu, table_head
 
 BF16 = torch.bfloat16
 CALLS, ROUNDS = 10, 5
@@ -207,23 +206,20 @@ def _correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: done; 2: usage; 3: no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = compiling_parser(__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; all where none is given")
     parser.add_argument("--configs", type=int, default=24, help="blocks to try for each")
-    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
-    parser.add_argument("--json", type=Path, help="write each config's times there, a line each")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print("no CUDA device", file=sys.stderr)
-        return 3
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = current_gpu()
+    if device is None:
+        return NO_GPU
     profile = profile_of(device)
     names = [n for n in FUNCTIONS if not options.names or any(p in n for p in options.names)]
     prepare: Callable[[str], list[TimedConfig]] = partial(
         compiled, profile=profile, count=options.configs
     )
     lines: list[dict[str, Any]] = []
-    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    print(table_head(HEAD))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, context) as pool:
         for configs in pool.map(prepare, names):

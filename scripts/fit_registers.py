@@ -4,10 +4,10 @@
 
 Compiles KERNELS generated kernels for an H200 (400 when not given, two of them take about a second;
 0: none), reads those that tunes compiled from stores (when none is given from the sample in the
-tree, scripts/trials/h100.jsonl), and prints the weights. Both kinds count alike, and a group of many
-kernels less for each of them. A kernel needs what its hungriest stretch needs, which is not smooth:
-weights are changed at random, a few at once, and kept where fewer kernels are off by more than the
-test allows (15% or 8 registers), or by as many by less.
+tree, scripts/trials/h100.jsonl), and prints the weights. Both kinds count alike, and a group of
+many kernels less for each of them. A kernel needs what its hungriest stretch needs, which is not
+smooth: weights are changed at random, a few at once, and kept where fewer kernels are off by more
+than the test allows (15% or 8 registers), or by as many by less.
 """
 
 import json
