@@ -30,7 +30,7 @@ def made_inputs(text: str, device: torch.device) -> tuple[torch.Tensor, ...]:
                 f"--inputs {text!r}: {text[at:].strip()!r} is not a type and a shape; write them "
                 "as in 'float32[8, 1024], int64[8]', or name a function: FILE.py:FUNCTION"
             )
-        tensors.append(_tensor(*found.groups(), generator).to(device))
+        tensors.append(_tensor(found[1], found[2], generator).to(device))
         at = found.end()
     return tuple(tensors)
 
