@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from ..planner.explanation import (
         Boundary,
-        Denied,
         Explanation,
         GroupExplanation,
         Kernel,
@@ -320,7 +319,7 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
         _print_kernel(console, kernel)
     proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
     _section(console, "derived, so that folds share one pass", proofs)
-    _section(console, "a pass of its own", [_denied(d) for d in group.denied])
+    _section(console, "a pass of its own", [str(d) for d in group.denied])
     if len(group.sizes) > 1:
         here = ", ".join(f"size {place} is {size}" for place, size in enumerate(group.varying))
         by = [f"{at}: {config}" for at, config in group.sizes]
@@ -328,7 +327,7 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     if group.predicted is not None:
         _lines(console, ["cost"], 1)
         console.print(_indented(_figures(group), 2))
-    _section(console, "layouts it does not have", [_denied(d) for d in group.layouts])
+    _section(console, "layouts it does not have", [str(d) for d in group.layouts])
 
 
 def _print_bodies(console: Console, group: GroupExplanation, number: str) -> None:
@@ -404,10 +403,6 @@ def _side(side: Side, graph: Graph) -> str:
     if side.group is not None:
         return f"group {side.group}"
     return " ".join(f"%{n} {graph.nodes[n].name}" for n in side.nodes)
-
-
-def _denied(denied: Denied) -> str:
-    return f"{denied.subject}: {denied.rule}: {denied.reason}"
 
 
 def _tensor(tensor: Tensor) -> str:

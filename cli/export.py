@@ -57,4 +57,4 @@ def counts(records: Snapshot) -> dict[str, int]:
 
 def words(records: Snapshot) -> str:
     """The same in words, for people."""
-    return ", ".join(f"{count} {name}" for name, count in counts(records).items())
+    return render.counted(counts(records))

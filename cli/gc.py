@@ -69,7 +69,7 @@ def gc(
     if json:
         render.print_json({"store": location, "dry_run": dry_run, "gone": asdict(gone)})
         return
-    counts = ", ".join(f"{count} {name}" for name, count in asdict(gone).items())
+    counts = render.counted(asdict(gone))
     word = "would go from" if dry_run else "gone from"
     render.out().print(f"{counts} {word} {location}", soft_wrap=True)
 

@@ -196,6 +196,14 @@ def not_compared(plan: Plan) -> list[str]:
     return [f"not compared: {name} ({why})" for name, why in left_out]
 
 
+def counted(numbers: Mapping[str, int]) -> str:
+    """How many of each there are, by their names in the plural."""
+    return ", ".join(
+        f"{number} {name if number != 1 else name.removesuffix('s')}"
+        for name, number in numbers.items()
+    )
+
+
 def pairs(data: Mapping[str, Any]) -> str:
     """A small JSON object on one line: a config, the versions."""
     texts = {k: json.dumps(v) if isinstance(v, (dict, list)) else v for k, v in data.items()}

@@ -71,6 +71,11 @@ class Denied:
     rule: str
     reason: str
 
+    def __str__(self) -> str:
+        """For people. A layout may have the name of its rule, which is said once."""
+        about = self.rule if self.subject == self.rule else f"{self.subject}: {self.rule}"
+        return f"{about}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class MaskedAxis:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..planner.explanation import Denied, Explanation, GroupExplanation, Kernel, Otherwise
+from ..planner.explanation import Explanation, GroupExplanation, Kernel, Otherwise
 from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
 from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, Tried
@@ -100,8 +100,8 @@ class Same:
         sections = [
             ("Between its kernels", largest),
             ("Derived, so that folds share one pass", proofs),
-            ("A pass of its own", [_denied(d) for d in group.denied]),
-            ("Layouts that it does not have", [_denied(d) for d in group.layouts]),
+            ("A pass of its own", [str(d) for d in group.denied]),
+            ("Layouts that it does not have", [str(d) for d in group.layouts]),
             ("Runs instead of the region", [_body(*body) for body in group.bodies]),
         ]
         return [(title, lines) for title, lines in sections if lines]
@@ -292,10 +292,6 @@ class GraphPage:
         if border.apart_s is None:
             return f"{together}, and knows nothing of them apart"
         return f"{together}, {duration(border.apart_s)} of both apart"
-
-
-def _denied(denied: Denied) -> str:
-    return f"{denied.subject}: {denied.rule}: {denied.reason}"
 
 
 def _body(times: int, body: Explanation) -> str:

@@ -74,7 +74,7 @@ def test_attention(planner, write, monkeypatch):
     assert "bmm_1, exponent: H(t, x, x') = t * exp(x - x'), x = amax" in result.out
     assert "masks leave of r0 only r0 <= x1: " in result.out
     assert "loop r0 carrying" in result.out
-    assert "flat: flat: flat tiling is for groups without a reduction" in result.out
+    assert "\n    flat: flat tiling is for groups without a reduction" in result.out
     for figure in ("memory traffic", "matrix flops", "registers a thread", "occupancy", "bound by"):
         assert figure in result.out, figure
     assert "@triton.jit" not in result.out
