@@ -12,7 +12,7 @@ from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
 from ..tiles.instructions import TileLoad, TileStore
-from .scope import Scope
+from .scope import Scope, zero
 
 
 class AlignedText:
@@ -75,7 +75,9 @@ class AlignedText:
         size, name, end = vector(each.access), self.name, row_end(each.access)
         start = self.starts[self._start(each.access)]
         pointer, past = f"in{each.input} + {start} + {name}_lane", f"{name}_past{size}"
-        options = f', other=0, eviction_policy="evict_{each.hint}"' if each.hint else ", other=0"
+        options = other = f", other={zero(each.access.type.dtype)}"
+        if each.hint:
+            options += f', eviction_policy="evict_{each.hint}"'
         if end % size == 0:
             return f"tl.load({pointer}, mask={name}_lane < {past}{options})"
         line = self.scope.line
@@ -85,7 +87,7 @@ class AlignedText:
         line(f"{value}_whole = tl.load({pointer}, mask={whole}{options})", origin)
         line(f"if {value}_past < {past}:", "the tensor ends within this vector")
         with self.scope.indented():
-            single = f"tl.load({pointer}, mask=({rest}) & {name}_in, other=0)"
+            single = f"tl.load({pointer}, mask=({rest}) & {name}_in{other})"
             line(f"{value}_whole = tl.where({whole}, {value}_whole, {single})")
         return f"{value}_whole"
 

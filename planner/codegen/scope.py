@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..graph.dtypes import TRITON_DTYPE
+from ..graph.dtypes import FLOAT8, TRITON_DTYPE
 from ..nests.linear_forms import Access
 from ..tiles.blocks import Blocks, TileDims
 from ..tiles.descriptors import Described
@@ -15,6 +15,12 @@ from .body import convert
 from .numbers import Numbers
 from .source import Buffer
 from .text import Text
+
+
+def zero(dtype: str) -> str:
+    """What a masked load of this type gives where nothing is read. Triton makes no float8 of an
+    integer."""
+    return "0.0" if dtype in FLOAT8 else "0"
 
 
 class Scope:

@@ -36,7 +36,7 @@ from ..values import values
 from . import mma_and_reductions, scans
 from .aligned_rows import AlignedText
 from .body import convert, expression, literal
-from .scope import Scope
+from .scope import Scope, zero
 from .source import AWAIT_LAST, BEGIN_NEXT
 
 
@@ -313,11 +313,11 @@ class TritonPrinter(Scope):
             chosen = f"tl.where({place} < {self.numbers.text(high)}, {own}, {address})"
             address = chosen if address else own
         ends = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
-        options = f", mask={_all(ends)}, other=0" if ends else ""
+        dtype = each.pieces[0].access.type.dtype
+        options = f", mask={_all(ends)}, other={zero(dtype)}" if ends else ""
         hints = {piece.hint for piece in each.pieces}
         if hints in ({"first"}, {"last"}):
             options += f', eviction_policy="evict_{hints.pop()}"'
-        dtype = each.pieces[0].access.type.dtype
         text = self.loaded(f"tl.load({address}{options})", dtype, value.dtype)
         self.bind(value.id, text, dims)
 
@@ -337,7 +337,7 @@ class TritonPrinter(Scope):
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)
         if masks or inside:
-            other = 'float("nan")' if lost and not multiplied else "0"
+            other = 'float("nan")' if lost and not multiplied else zero(load.dtype)
             options += f", mask={_all([*masks, *inside])}, other={other}"
         if each.hint and not again:
             options += f', eviction_policy="evict_{each.hint}"'
@@ -346,7 +346,7 @@ class TritonPrinter(Scope):
         if each.rows == "apart" and self.rows is not None:
             pointer = pointer if each.access.at else self.rows.apart(each)
             # As a tile of another shape it gets lanes of its own, whatever others are read by.
-            mask = f"mask=({_all([*masks, *inside])})[None, :], other=0"
+            mask = f"mask=({_all([*masks, *inside])})[None, :], other={zero(load.dtype)}"
             text = f"tl.reshape(tl.load(({pointer})[None, :], {mask}), {self.text.shape(dims)})"
         if lost and multiplied:
             outside = _all([*masks, f"(({_all(inside)}) == 0)"])
