@@ -11,7 +11,6 @@ ours divide the keys over the device.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..graph.graph import Numerics
 from .decompositions.decompose import decompositions, inside
+from .dynamo_writes import source, written_by
 from .masks.derived_values import known
 from .masks.masks import Band, band
 
@@ -152,54 +152,9 @@ def _needed(graph: fx.Graph, mask: fx.Node) -> Sequence[fx.Node]:
             needed.add(node)
             pending += node.all_input_nodes
     for node in graph.nodes:
-        if any(_source(written) in needed for written in _written(node)):
+        if any(source(written) in needed for written in written_by(node)):
             raise ValueError(f"{node} writes into what a mask is computed from")
     return [node for node in graph.nodes if node in needed]
-
-
-def _source(view: fx.Node) -> fx.Node:
-    """The value of which this may be a view, and that of which that may be one, and so on: the
-    first that no operation made of a first argument."""
-    while view.op in ("call_function", "call_method") and view.all_input_nodes:
-        view = view.all_input_nodes[0]
-    return view
-
-
-def _written(node: fx.Node) -> Sequence[fx.Node]:
-    """The operands that an operation may write into."""
-    target, read = node.target, node.all_input_nodes
-    if node.op == "call_method":
-        return read[:1] if _names_write(str(target)) else ()
-    if node.op != "call_function":
-        return ()
-    if isinstance(target, torch._ops.OpOverload):
-        return read if target._schema.is_mutable else ()
-    if _names_write(getattr(target, "__name__", "")) or "out" in node.kwargs:
-        return read
-    return read if _is_in_place(node) else ()
-
-
-def _names_write(name: str) -> bool:
-    if name.strip("_") in _IN_PLACE:
-        return True
-    return name.endswith("_") and not name.endswith("__") and name not in _KEYWORDS
-
-
-_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
-
-_IN_PLACE = frozenset(["setitem", *(f"i{name}" for name in _ARITHMETIC.split(" "))])
-"""Operators that write, by the name of their function."""
-
-_KEYWORDS = ("and_", "or_", "not_", "is_")
-"""Functions of `operator` that are named so for they cannot have the name of a keyword."""
-
-
-def _is_in_place(node: fx.Node) -> bool:
-    try:
-        given = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False  # one of C, which says by its name that it writes
-    return given.arguments.get("inplace") is True
 
 
 def _without_device(argument: Any) -> Any:

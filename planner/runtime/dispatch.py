@@ -22,6 +22,7 @@ from ..capture.attention_calls import attention_chosen
 from ..capture.capture import Captured, Stage, capture, decompositions, is_dynamic
 from ..capture.channels_last import laid_out
 from ..capture.collectives import process_groups
+from ..capture.dynamo_writes import writes_overlap
 from ..capture.saving import RESULTS, partition
 from ..capture.writes_in_place import keeps_writes
 from ..costs.device import profile_of
@@ -130,6 +131,8 @@ class Dispatcher:
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
         try:
+            if writes_overlap(gm):
+                raise RunsWhole(AS_EAGER)
             with phase("trace"):
                 chosen = attention_chosen(gm, self.numerics)
                 compiled: Callable[..., Any] = compiler(chosen, inputs)

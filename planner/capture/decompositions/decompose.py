@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from .elementwise import OPENED, has_gaps
+from .elementwise import OPENED, has_gaps, memory_order
 from .lists import LISTS
 from .losses import LOSSES, accumulator, dims_of, to
 from .pooling import POOLS
@@ -226,9 +226,17 @@ def _slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    """What is left of the slice, the slice's new content and what is right of it, joined."""
+    """What is left of the slice, the slice's new content and what is right of it, joined; in the
+    order of x in memory, which a write in place keeps."""
     if step != 1 or not x.dim() or has_gaps(x):
         return NotImplemented
+    order = memory_order(x)
+    if order:
+        x, src = aten.permute.default(x, order), aten.permute.default(src, order)
+        found = _slice_scatter(x, src, order.index(dim % x.dim()), start, end, step)
+        if found is NotImplemented:
+            return NotImplemented
+        return aten.permute.default(found, [order.index(i) for i in range(x.dim())])
     low, high, _ = slice(start, end).indices(x.shape[dim])
     if src.shape[dim] != high - low:
         return NotImplemented

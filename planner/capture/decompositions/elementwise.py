@@ -263,6 +263,13 @@ def has_gaps(x: torch.Tensor) -> bool:
     return spanned > x.numel()
 
 
+def memory_order(x: torch.Tensor) -> list[int]:
+    """The dimensions from the widest stride to the narrowest, of a tensor that is contiguous in
+    this order, and not in its own; else none."""
+    order = sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True)
+    return order if not x.is_contiguous() and x.permute(order).is_contiguous() else []
+
+
 def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Any:
     return NotImplemented if has_gaps(x) else torch._refs.select_scatter(x, src, dim, index)
 
@@ -277,6 +284,14 @@ def _diagonal_scatter(
     rows, columns = x.shape[dim1], x.shape[dim2]
     if not src.numel():
         return aten.clone.default(x)
+    order = memory_order(x)
+    if order:
+        rest = [d for d in range(x.dim()) if d not in (dim1, dim2)]
+        moved = [rest.index(d) for d in order if d in rest]
+        src = aten.permute.default(src, [*moved, len(rest)])
+        x, dim1, dim2 = aten.permute.default(x, order), order.index(dim1), order.index(dim2)
+        found = _diagonal_scatter(x, src, offset, dim1, dim2)
+        return aten.permute.default(found, _inverse(order))
     below = max(-offset, 0)
     if rows > src.shape[-1]:
         src = aten.constant_pad_nd.default(src, [below, rows - below - src.shape[-1]])
@@ -291,7 +306,12 @@ def _diagonal_scatter(
         for size, dim in ((rows, dim1), (columns, dim2))
     ]
     here = aten.eq.Tensor(aten.add.Scalar(index[0], offset), index[1])
-    return aten.where.self(here, to(placed, x.dtype), x)
+    found = aten.where.self(here, to(placed, x.dtype), x)
+    return (
+        found
+        if found.is_contiguous()
+        else aten.clone.default(found, memory_format=torch.contiguous_format)
+    )
 
 
 def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> Any:
