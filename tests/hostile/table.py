@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hostile import (
     arithmetic,
+    by_index,
+    foreign,
     learning,
     lookups,
     losses,
@@ -14,7 +16,9 @@ from hostile import (
     reductions,
     special,
     transforms,
+    turned,
     views,
+    weighted_losses,
     writes,
 )
 from hostile.cases import Case
@@ -33,6 +37,10 @@ FAMILIES = (
     *programs.FAMILIES,
     *promotion.FAMILIES,
     *reductions.FAMILIES,
+    *foreign.FAMILIES,
+    *by_index.FAMILIES,
+    *turned.FAMILIES,
+    *weighted_losses.FAMILIES,
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
 assert modules, "its scenarios are in the list"
