@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -206,6 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         n for n in known if n in wanted or n.split(".")[0] in wanted or known[n].name in wanted
     ]
     dtypes = options.dtypes.split(",")
+    if options.resume and not options.json:
+        print("conformance: --resume goes on with the file that --json names", file=sys.stderr)
+        return 2
     if not names or set(dtypes) - DTYPES.keys():
         print(f"conformance: unknown operations or dtypes; known: {', '.join(DTYPES)}")
         return 2
@@ -216,11 +220,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if DTYPES[d] in known[n].supported_dtypes(options.device)
     ]
     report = ConformanceReport(" ".join(["scripts/conformance", *given]), _device(options.device))
-    for record in records(jobs, options.jobs):
+    if options.resume:
+        report.records += _resumed(options.json)
+    done = {(r.name, r.dtype) for r in report.records}
+    jobs = [job for job in jobs if (job.name, job.dtype) not in done]
+    total = len(done) + len(jobs)
+    for record in records(jobs, options.jobs, until=time.monotonic() + options.until):
         report.records.append(record)
-        _tell(record, len(report.records), len(jobs))
+        _tell(record, len(report.records), total)
         if options.json:
-            options.json.write_text(json.dumps([asdict(r) for r in report.records], indent=1))
+            _keep(options.json, report.records)
+    if len(report.records) < total:
+        print(f"{len(report.records)} of {total} were run, for want of time")
     if options.markdown:
         _write(options.markdown, report.markdown())
     ours = _count(report.records, "ours")
@@ -232,17 +243,23 @@ def records(
     jobs: Sequence[OperationJob],
     processes: int,
     work: Callable[[OperationJob], ConformanceRecord] = run,
+    until: float = math.inf,
 ) -> Iterator[ConformanceRecord]:
     """What `work` makes of the jobs, in the order in which they are done. A job that raises, or
-    that ends its process, is a failure of its operation alone: the next one gets a new process."""
+    that ends its process, is a failure of its operation alone: the next one gets a new process.
+    until: no job is begun after this time of the monotonic clock."""
     if processes <= 1 and all(job.device == "cpu" for job in jobs):
-        yield from map(work, jobs)
+        for job in jobs:
+            if time.monotonic() < until:
+                yield work(job)
         return
     idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
     for _ in range(max(1, processes)):
         idle.put(_worker())
 
-    def done(job: OperationJob) -> ConformanceRecord:
+    def done(job: OperationJob) -> ConformanceRecord | None:
+        if time.monotonic() > until:
+            return None
         worker = idle.get()
         try:
             record = worker.submit(work, job).result()
@@ -259,9 +276,29 @@ def records(
 
     with ThreadPoolExecutor(max(1, processes)) as threads:
         for each in as_completed([threads.submit(done, job) for job in jobs]):
-            yield each.result()
+            record = each.result()
+            if record is not None:
+                yield record
     while not idle.empty():
         idle.get().shutdown()
+
+
+def _resumed(path: Path) -> list[ConformanceRecord]:
+    """The records that a run before this one wrote."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    return [
+        ConformanceRecord(**{**r, "failures": tuple(Failure(**f) for f in r["failures"])})
+        for r in found
+    ]
+
+
+def _keep(path: Path, records: Sequence[ConformanceRecord]) -> None:
+    """Writes the records so that a run that is ended meanwhile leaves the file whole."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps([asdict(r) for r in records], indent=1))
+    new.replace(path)
 
 
 def _worker() -> ProcessPoolExecutor:
@@ -313,6 +350,10 @@ def _parser() -> argparse.ArgumentParser:
         help="each operation between two others: only what is wholly in kernels of ours counts",
     )
     add("--jobs", type=int, default=1, help="processes")
+    add("--until", type=float, default=math.inf, help="begin no operation after so many seconds")
+    add(
+        "--resume", action="store_true", help="leave out what the file of --json has, and add to it"
+    )
     add("--json", type=Path, help="write the records there")
     add("--markdown", type=Path, help="write the tables there, between the markers if it has any")
     return parser

@@ -159,6 +159,8 @@ def judge(call: SampledCall) -> SampleOutcome:
     if warned:
         if is_fatal(told_of := RuntimeError(warned[0])):
             raise told_of
+        if not kernels and not _is_traceable(call):
+            return SampleOutcome("left out", message=f"torch cannot trace it: {warned[0]}")
         return SampleOutcome("failed", kernels, warned[0])
     left = opaque(dispatcher)
     if not kernels:

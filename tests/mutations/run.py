@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +72,9 @@ def broken(tree: Path, mutation: Mutation) -> Iterator[None]:
 def passes(tree: Path, tests: Tests) -> bool:
     """Runs pytest in a process of its own; what takes too long does not pass."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tree.parent), *_metadata()])
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(tree.parent), str(tree / "tests"), *_metadata(), *filter(None, given)]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     # Python tells changed source by its time in seconds, which two changes may share.
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
@@ -112,7 +114,7 @@ class Verdict:
 def verdicts(
     mutations: Sequence[Mutation], jobs: int = 1, run: Run = passes, root: Path = ROOT
 ) -> Iterator[Verdict]:
-    """In the order of the table."""
+    """In the order in which they are done."""
     sound: dict[Tests, bool] = {}
 
     def judge(mutation: Mutation) -> Verdict:
@@ -127,7 +129,8 @@ def verdicts(
         return Verdict(mutation, "not caught" if unseen else "caught", time.monotonic() - start)
 
     with ThreadPoolExecutor(jobs) as threads:
-        yield from threads.map(judge, mutations)
+        for done in as_completed([threads.submit(judge, each) for each in mutations]):
+            yield done.result()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,8 @@
     python tests/planner/graph_sweep.py --graphs 2000 --seed 0 --jobs 8 --failures failed.json
 
 makes one program of each seed from --seed on, runs it by two plans, and writes what fails, made
-smaller, to the file. No GPU is needed: kernels run in Triton's interpreter. With --device cuda they
+smaller, to the file. With --done FILE the seeds that ran are written there, and left out the next
+time. No GPU is needed: kernels run in Triton's interpreter. With --device cuda they
 are compiled.
 """
 
@@ -251,8 +252,10 @@ def _failure(
 
 @dataclass(slots=True)
 class Swept:
-    """What the programs of some seeds gave. operations: how often each stands in a program."""
+    """What the programs of some seeds gave. first: the least of the seeds.
+    operations: how often each stands in a program."""
 
+    first: int = 0
     graphs: int = 0
     lines: int = 0
     kernels: int = 0
@@ -270,7 +273,7 @@ class Swept:
 def swept(seeds: Sequence[int], modelled_of: int, shrinks: bool) -> Swept:
     """Runs the programs of these seeds, the modelled plan only of every so many-th."""
     torch.set_num_threads(1)
-    found = Swept()
+    found = Swept(seeds[0])
     for seed in seeds:
         program = generate(random.Random(seed).randrange, seed)
         found.graphs += 1
@@ -301,13 +304,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: interpreter")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin none after so many")
+    parser.add_argument("--done", type=Path, help="of which seeds ran: read first, then added to")
     parser.add_argument("--whole", action="store_true", help="do not make failures smaller")
     given = parser.parse_args(arguments)
     end = given.seed + given.graphs
+    ran = given.done.read_text().split() if given.done and given.done.exists() else []
     chunks = [range(s, min(s + CHUNK, end)) for s in range(given.seed, end, CHUNK)]
+    chunks = [c for c in chunks if _told(c[0], len(c)) not in ran]
     total, start = Swept(), time.monotonic()
     for found in _each(chunks, given.modelled, not given.whole, given.jobs, start + given.seconds):
         total.add(found)
+        if given.done:
+            with given.done.open("a") as file:
+                print(_told(found.first, found.graphs), file=file)
         for failure in found.failed:
             print("seed {seed}, {plan}: {why}\n{program}".format(**failure), flush=True)
         if found.failed:
@@ -319,6 +328,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = f"{total.graphs} graphs of {total.lines} operations, {total.kernels} kernels"
     print(f"{told}, {len(total.failed)} failed")
     return 1 if total.failed else 0
+
+
+def _told(first: int, count: int) -> str:
+    """Seeds as a line of the file of those that ran."""
+    return f"{first}-{first + count - 1}"
 
 
 def _each(

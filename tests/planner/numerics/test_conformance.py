@@ -148,6 +148,12 @@ def test_what_no_kernel_of_ours_computes_is_no_pass() -> None:
     assert (outcome.status, outcome.kernels) == ("not ours", 0)
 
 
+def test_what_torch_cannot_trace_is_left_out() -> None:
+    outcome = judge(first("cov"))
+    assert (outcome.status, outcome.kernels) == ("left out", 0)
+    assert "torch cannot trace it" in outcome.message
+
+
 @pytest.mark.parametrize("name", ["pow", "__rpow__"])
 def test_powers_of_integers_are_exact(name: str) -> None:
     record = run(OperationJob(name, "int64", DEVICE, None, 60.0))
@@ -189,6 +195,23 @@ def test_the_report_names_failures_and_counts_kernels(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
+
+
+def test_a_run_goes_on_where_another_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "records.json"
+    asked = ["--dtypes", "float32", "--limit", "1", "--device", DEVICE, "--json", str(file)]
+    assert conformance.main([*asked, "--ops", "exp"]) == 0
+    (first,) = json.loads(file.read_text())
+    assert conformance.main([*asked, "--ops", "exp,sin", "--resume"]) == 0
+    again = json.loads(file.read_text())
+    assert [r["name"] for r in again] == ["exp", "sin"]
+    assert again[0] == first, "it ran again"
+    capsys.readouterr()
+    assert conformance.main([*asked, "--ops", "exp,sin,cos", "--resume", "--until", "0"]) == 0
+    assert "2 of 3 were run" in capsys.readouterr().out
+    assert conformance.main(["--ops", "exp", "--resume", "--device", DEVICE]) == 2
 
 
 def raising(message: str, at: int) -> Callable[[SampledCall], object]:

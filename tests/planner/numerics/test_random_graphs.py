@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import graph_sweep
@@ -183,3 +184,14 @@ def test_a_wrong_kernel_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(graph_sweep, "Executor", partial(Executor, lower=broken))
     with pytest.raises(AssertionError, match=r"v0: error|NaN"):
         check(program, PLANNERS["modelled"])
+
+
+def test_seeds_that_ran_are_left_out_the_next_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    done.write_text("30-39\n")
+    asked = ["--seed", "30", "--graphs", "12", "--modelled", "1000", "--done", str(done)]
+    assert graph_sweep.main(asked) == 0
+    assert "2 graphs of" in capsys.readouterr().out
+    assert done.read_text().split() == ["30-39", "40-41"]
