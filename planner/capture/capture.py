@@ -173,7 +173,6 @@ def tidied(gm: fx.GraphModule) -> fx.GraphModule:
     _move_numbers(copy.graph)
     for node in list(copy.graph.nodes):
         _drop_alias(node)
-        _drop_index(node)
     copy.graph.eliminate_dead_code()
     drop_duplicates(copy.graph)
     copy.graph.eliminate_dead_code()
@@ -259,25 +258,6 @@ def _drop_alias(node: fx.Node) -> None:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         node.replace_all_uses_with(source, delete_user_cb=lambda user: user.op != "output")
-
-
-def _drop_index(node: fx.Node) -> None:
-    """`max(dim)` whose indices nobody reads is `amax`, a plain reduction."""
-    plain = _WITHOUT_INDEX.get(node.target)
-    if plain is None or any(u.target is not operator.getitem or u.args[1] != 0 for u in node.users):
-        return
-    dim, keepdim = [*node.args[1:], *node.kwargs.values(), False][:2]
-    for user in list(node.users):
-        with user.graph.inserting_before(user):
-            value = user.graph.call_function(plain, (node.args[0], [dim], keepdim))
-        value.meta.update(user.meta)
-        user.replace_all_uses_with(value)
-
-
-_WITHOUT_INDEX: dict[Any, Any] = {
-    aten.max.dim: aten.amax.default,
-    aten.min.dim: aten.amin.default,
-}
 
 
 def device_of(nodes: Iterable[fx.Node]) -> torch.device:

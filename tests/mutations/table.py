@@ -107,7 +107,7 @@ change("a store opened to be read", "        if self._read_only:\n", "        if
 of("db/rows.py", "db/test_contract.py")
 change("a payload's digest", 'digested(text) != row[f"{name}_sha256"]', "False")
 change("only finite numbers are stored", "not math.isfinite(value)", "False")
-of("db/opening.py", "db/test_migrations.py")
+of("db/opening.py", "db/test_contract.py")
 change("a newer store", "elif revision not in schema.revisions():", "elif False:")
 of("planner/graph/sizes.py", "planner/graph/test_sizes.py")
 change("buckets tell multiples of 16", "int(int(b) % ALIGNED == 0)", "0")
@@ -131,8 +131,15 @@ change(
     'delete_user_cb=lambda user: user.op != "output"',
     "delete_user_cb=lambda user: True",
 )
-change("an index that is read", "if plain is None or any(", "if plain is None or False and any(")
 change("a conjugate is no plain tensor", "if value.is_conj() or value.is_neg():", "if False:")
+
+of("planner/capture/dynamo_writes.py", "planner/capture/test_dynamo_writes.py")
+change(
+    "a write through an expanded view",
+    "return torch._debug_has_internal_overlap(value) == 1",
+    "return False",
+)
+change("windows with gaps", 'given["size"] != given["step"]', "False")
 
 # --- groups ---
 
@@ -163,7 +170,11 @@ change(
 # --- generated code ---
 
 of("planner/codegen/triton.py", "planner/trace/test_indexed_loads.py")
-change("NaN for an index outside", '\'float("nan")\' if lost and not multiplied else "0"', '"0"')
+change(
+    "NaN for an index outside",
+    "'float(\"nan\")' if lost and not multiplied else zero(load.dtype)",
+    "zero(load.dtype)",
+)
 change(
     "a grid axis of one block in 64 bits",
     "(whole or tile.role is Role.HELD)",
@@ -244,8 +255,8 @@ change("a group without a config", "if site.config is None:", "if False:")
 of("planner/runtime/cudagraph.py", "planner/runtime/test_cudagraph.py")
 change(
     "what is still held is not written",
-    "            if not found.is_held:\n",
-    "            if True:\n",
+    "if not found.is_held:\n                return self._replayed(found, args)",
+    "if True:\n                return self._replayed(found, args)",
 )
 change("moving inputs are copied", "            buffer.copy_(args[place])\n", "            pass\n")
 change("small results are copies", "hands.append(torch.Tensor.clone)", "hands.append(None)")

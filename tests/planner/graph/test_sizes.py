@@ -177,6 +177,15 @@ def test_buckets_of_graphs():
     assert len({known, *others}) == 5
 
 
+@pytest.mark.dynamo
+def test_buckets_tell_by_which_size_a_number_varies():
+    def key_of(function):
+        (graph,) = captured(function, torch.randn(6, 10), dynamic=True, sizes=(48, 48))
+        return bucket_key(graph)
+
+    assert key_of(lambda x: x * x.shape[0]) != key_of(lambda x: x * x.shape[1])
+
+
 def test_varying_floats_go_through_json():
     numbers = (graphs.Node(0, "x", "constant", (Amount(0.5, (0.25, 0.125)),)),)
     graph = graphs.Graph(numbers, (0,))

@@ -9,6 +9,7 @@ from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph import graph as graphs
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.dynamo
 
@@ -205,6 +206,19 @@ def test_an_operation_of_several_results_is_kept_whole(captured):
 def test_indices_of_a_maximum_are_opened(captured):
     found = captured(lambda x: x.max(-1), X)
     assert all(n.type is not None for n in found.graph.nodes)
+
+
+def test_an_alias_that_is_handed_out_is_another_tensor():
+    found = capture(make_fx(lambda x: (x.detach(), x * 2), tracing_mode="fake")(X))
+    assert found.gm(X)[0] is not X
+
+
+def test_numbers_that_are_negated_as_they_are_read_are_no_plain_tensor(captured):
+    x = torch.complex(X, X).conj().imag
+    assert x.is_neg()
+    found = captured(lambda x: x * 2, x)
+    assert found.graph.nodes[0].type is None
+    assert captured(lambda x: x * 2, X).graph.nodes[0].type is not None
 
 
 def test_aliases_are_seen_through(captures):
