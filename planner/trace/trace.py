@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import Refused
@@ -38,6 +37,7 @@ from ..memo import by_identity
 from ..stream.one_hot_sums import read_by_index
 from ..stream.unroll import unrolled
 from ..values.axes import Factors, FactorSpace
+from ..values.unread import without_unread
 from ..values.values import (
     Compute,
     Dims,
@@ -431,7 +431,7 @@ class Tracer:
             replace(o, value=renamed[o.value], dims=tuple(resolve(d) for d in o.dims))
             for o in outputs
         )
-        kept, stores = _without_unread(kept, stores)
+        kept, stores = without_unread(kept, stores)
         factors = {f for v in kept for f in v.axes} | {f for o in stores for d in o.dims for f in d}
         # A sum over a broadcast dimension counts it, though no value varies along it.
         factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
@@ -484,23 +484,3 @@ def _source(node: Node) -> int:
     if not isinstance(source, Ref):
         raise Refused("cast", f"{node.name} casts no tensor")
     return source.node
-
-
-def _without_unread(
-    values: Sequence[Value], stores: Sequence[Output]
-) -> tuple[list[Value], tuple[Output, ...]]:
-    """The values that a result is made of: of a function and 1 that became one function, the first
-    is read no more."""
-    read = {o.value for o in stores}
-    for value in reversed(values):
-        if value.id in read:
-            read.update(value.reads)
-    if len(read) == len(values):
-        return list(values), tuple(stores)
-    renamed = {old: new for new, old in enumerate(sorted(read))}
-    kept = [
-        replace(v, id=renamed[v.id], kind=mapped(v.kind, renamed.__getitem__, lambda dim: dim))
-        for v in values
-        if v.id in read
-    ]
-    return kept, tuple(replace(o, value=renamed[o.value]) for o in stores)

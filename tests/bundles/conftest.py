@@ -13,7 +13,7 @@ from fusionplan.planner.costs.device import H200
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.tuner.records.ledger import device_record, graph_record
-from fusionplan.tuner.session.session import plan_record
+from fusionplan.tuner.records.plan_record import plan_record
 
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0", "codegen": "1"}
 

@@ -20,7 +20,7 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.records.ledger import device_record, graph_record
-from fusionplan.tuner.session.session import plan_record
+from fusionplan.tuner.records.plan_record import plan_record
 from oracle import DEVICE
 
 pytestmark = pytest.mark.dynamo

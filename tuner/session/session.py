@@ -1,9 +1,7 @@
-"""A whole tune: partitions and configs searched, the winner measured beside its peers, stored."""
+"""One tune of one graph: search covers and configs, compare the winner with baselines, store it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,15 +11,13 @@ from typing import Any
 
 import torch
 
-from ...db.records import PlanRecord
 from ...db.store import Store
 from ...planner.capture.capture import Captured, Stage
-from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile, builtin, profile_of
 from ...planner.errors import Refusal
 from ...planner.graph.graph import key as graph_key
 from ...planner.graph.varying import bucket_key, family_key, is_varying
-from ...planner.origin import ABOUT, Origin
+from ...planner.origin import Origin
 from ...planner.plan import Plan
 from ...planner.runtime.compile import interpreted
 from ...planner.versions import versions
@@ -40,6 +36,7 @@ from ..records.findings import Findings
 from ..records.jobs import OfferedJob
 from ..records.ledger import Ledger, device_record, graph_record
 from ..records.optuna_export import mirror
+from ..records.plan_record import plan_record
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
@@ -52,10 +49,9 @@ from ..search.tuned_groups import (
     plan_of,
     runners_up,
 )
-from ..trial.outcome import Candidate, Outcome
-from ..workers.lab import Duel, Group, Lab, Pending, WorkerLab
-from ..workers.ranking import Begun
+from ..workers.lab import Lab, WorkerLab
 from .effort import EFFORTS
+from .gated_lab import GatedLab
 from .offline import plan_offline
 from .other_sizes import SIZES_SHARE, OtherSizes
 
@@ -410,89 +406,6 @@ def unverified(plan: Plan) -> Plan:
     complete = len(known) == len(plan.groups)
     total = sum(known) if complete and known else None
     return replace(plan, evidence="searched", measured=total)
-
-
-def plan_record(
-    plan: Plan,
-    device_key: str,
-    name: str,
-    bucket: str | None = None,
-    origin: Origin | None = None,
-) -> PlanRecord:
-    """The plan as the store keeps it; one for each graph, device and versions. bucket: see
-    `varying`. origin: for people."""
-    current = dict(plan.versions)
-    identity = json.dumps([plan.graph_key, device_key, sorted(current.items())])
-    return PlanRecord(
-        key=hashlib.sha256(identity.encode()).hexdigest()[:32],
-        graph_key=plan.graph_key,
-        device_key=device_key,
-        versions=current,
-        name=name or plan.graph_key[:12],
-        evidence=plan.evidence,
-        payload=plan.to_json() | ({ABOUT: origin.to_json()} if origin else {}),
-        speedup=plan.speedup,
-        bucket_key=bucket,
-    )
-
-
-@dataclass(slots=True)
-class GatedLab:
-    """A lab that shares its device with torch.compile, which compiles the baselines in this process
-    and tunes on the same device: neither may run beside the other's measuring. A measurement waits
-    for its turn, and where nobody compiles them meanwhile until all baselines are compiled."""
-
-    lab: Lab
-    baselines: Baselines
-    open: bool = False
-    ahead: dict[tuple[str, Config], Pending] = field(default_factory=dict)
-    """What was begun before somebody asked for it."""
-
-    @property
-    def compilers(self) -> int:
-        return self.lab.compilers
-
-    def begin(self, group: Group, config: Config) -> None:
-        """Compile it before it is asked for: meanwhile the peers are."""
-        if (group.key, config) not in self.ahead:
-            self.ahead[group.key, config] = self.lab.compile(group, config)
-
-    def cancel(self) -> None:
-        """Let go of what nobody has asked for."""
-        while self.ahead:
-            self.ahead.popitem()[1].cancel()
-
-    def compile(self, group: Group, config: Config) -> Pending:
-        begun = self.ahead.pop((group.key, config), None)
-        return self.lab.compile(group, config) if begun is None else begun
-
-    def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
-        return self.lab.rank(group, profile)
-
-    def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
-        self.lab.wait(pending, timeout_s)
-
-    def measure(
-        self,
-        group: Group,
-        candidate: Candidate,
-        incumbent_s: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> Outcome:
-        self.warm()
-        with self.baselines.turn:
-            return self.lab.measure(group, candidate, incumbent_s, meanwhile)
-
-    def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
-        self.warm()
-        with self.baselines.turn:
-            return self.lab.duel(group, candidates)
-
-    def warm(self) -> None:
-        """Compile the baselines, once."""
-        if not self.open:
-            self.open = True
-            self.baselines.warm()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from fusionplan.planner.graph.varying import bucket_key, family_key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
-from fusionplan.tuner.session.session import plan_record
+from fusionplan.tuner.records.plan_record import plan_record
 from oracle import DEVICE
 from torch import nn
 
