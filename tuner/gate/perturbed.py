@@ -33,6 +33,9 @@ from .slices import CONDITION
 _SUMMING = ("sum", "prod")
 """Reductions that round; the others choose one of their operands."""
 
+_EXPONENT = 0x7FF << 52
+"""The bits of a float64 that say between which powers of two it lies."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -84,8 +87,7 @@ class Disturbed(Evaluator):
         summing = isinstance(kind, Reduction) and kind.monoid.name in _SUMMING
         if isinstance(kind, (Contraction, Depthwise)) or summing:
             result = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
-            result = self._noisy(result, dtype, self._walk[node])
-            return self._rounded(result, result, dtype)
+            return self._rounded(self._noisy(result, dtype, self._walk[node]), dtype)
         if kind is None or isinstance(kind, Cumulative):
             return self._opaque({-1: dtype}, function, args, named)
         return function(*args, **named)
@@ -98,10 +100,11 @@ class Disturbed(Evaluator):
         named: Mapping[str, Any],
     ) -> Any:
         result = function(*args, **named)
-        if bool(self._fits(result, dtype).all()):
+        fits = self._fits(result, dtype)
+        if bool(fits.all()):
             return result
         moved = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
-        return self._rounded(result, moved, dtype)
+        return self._rounded(torch.where(fits, result, moved), dtype)
 
     def _opaque(
         self,
@@ -117,40 +120,38 @@ class Disturbed(Evaluator):
             return result
         results = [result] if isinstance(result, torch.Tensor) else list(result)
         kinds = {place % len(results): dtype for place, dtype in dtypes.items()}
-        if all(bool(self._fits(results[i], dtype).all()) for i, dtype in kinds.items()):
+        fits = {place: self._fits(results[place], dtype) for place, dtype in kinds.items()}
+        if all(bool(each.all()) for each in fits.values()):
             return result
         least = min(kinds.values(), key=lambda dtype: torch.finfo(dtype).eps)
         moved = function(*self._noisy(args, least), **self._noisy(named, least))
-        if isinstance(moved, torch.Tensor):
-            return self._rounded(results[0], moved, kinds[0])
-        found = list(moved)
+        found = [moved] if isinstance(moved, torch.Tensor) else list(moved)
         for place, dtype in kinds.items():
-            found[place] = self._rounded(results[place], found[place], dtype)
-        return found
+            kept = torch.where(fits[place], results[place], found[place])
+            found[place] = self._rounded(kept, dtype)
+        return found[0] if isinstance(moved, torch.Tensor) else found
 
     def _fits(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Elements that are numbers of the type, so that nothing has to be rounded."""
+        """Elements that are numbers of the type, or NaN, so that nothing has to be rounded."""
         kept = value.to(self._precision(dtype)).to(value.dtype)
-        return (kept == value) | ~torch.isfinite(value)
+        return (kept == value) | (value != value)
 
     def _precision(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is torch.float64 or self.noise.narrow:
             return dtype
         return torch.float32
 
-    def _rounded(self, exact: torch.Tensor, moved: torch.Tensor, dtype: torch.dtype) -> Any:
-        """`moved`, rounded up or down at random; `exact` where that needs no rounding."""
+    def _rounded(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The value, rounded up or down at random where it is no number of the type."""
         to = self._precision(dtype)
-        if moved is not exact:
-            moved = torch.where(self._fits(exact, dtype), exact, moved)
         if to is torch.float64:
-            return moved * (1 + self._uniform(moved) * torch.finfo(to).eps)
-        _, exponent = torch.frexp(moved)
+            return self._noisy(value, to)
         # Half a unit in the last place: from so far below, rounding to nearest may go up.
-        half = torch.ldexp(torch.full_like(moved, torch.finfo(to).eps / 4), exponent)
-        dither = half.mul_(self._uniform(moved))
-        above = (moved + dither).to(to).to(moved.dtype)
-        return torch.where(self._fits(moved, dtype), moved, above)
+        wide = value.double()
+        power = (wide.view(torch.int64) & _EXPONENT).view(torch.float64)
+        dither = self._uniform(wide, torch.finfo(to).eps / 2).mul_(power)
+        above = dither.add_(wide).to(to).to(value.dtype)
+        return torch.where(self._fits(value, dtype), value, above)
 
     def _noisy(self, value: Any, dtype: torch.dtype, units: float = 1.0) -> Any:
         """A value, or arguments, with every float wrong by up to so many units in its last
@@ -162,17 +163,17 @@ class Disturbed(Evaluator):
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         eps = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
-        return value * (1 + self._uniform(value) * (units * eps))
+        return self._uniform(value, units * eps).add_(1).mul_(value)
 
-    def _uniform(self, like: torch.Tensor) -> torch.Tensor:
-        """From -1 to 1, times what is asked for."""
-        found = torch.rand(
-            like.shape, generator=self._generator, device=like.device, dtype=torch.float64
-        )
-        found = found.mul_(2).sub_(1)
+    def _uniform(self, like: torch.Tensor, most: float) -> torch.Tensor:
+        """From -most to most, times what is asked for."""
+        found = torch.empty_like(like, dtype=torch.float64)
+        most *= self.noise.times
         if self.noise.extreme:
-            found = found.sign_()
-        return found.mul_(self.noise.times * self.noise.sign)
+            found.uniform_(-1, 1, generator=self._generator).sign_().mul_(most)
+        else:
+            found.uniform_(-most, most, generator=self._generator)
+        return found if self.noise.sign > 0 else found.neg_()
 
 
 def disturbed(
