@@ -260,7 +260,7 @@ def strip(steps: Sequence[StepReport]) -> Plot | None:
     }
     layout = {
         "height": 58,
-        "xaxis": {"exponentformat": "SI", "ticksuffix": "s", "range": [0, ends[-1]]},
+        "xaxis": {**_IN_SECONDS, "range": [0, ends[-1]], "showgrid": False},
         "yaxis": {"visible": False, "fixedrange": True, "range": [-0.5, 0.5]},
         "margin": {"l": 4, "r": 16, "t": 0, "b": 22},
         "bargap": 0,
@@ -278,7 +278,7 @@ def _clicked(steps: Sequence[StepReport]) -> Part:
             "line": _line("--paper", 1),
         },
         "selected": {"marker": {"opacity": 1}},
-        "unselected": {"marker": {"opacity": 0.5}},
+        "unselected": {"marker": {"opacity": 0.65}},
     }
 
 
@@ -299,5 +299,6 @@ def _text(text: str) -> str:
     return "<br>".join(html.escape(line, quote=False) for line in lines)
 
 
-_SECONDS: Part = {"type": "log", "exponentformat": "SI", "ticksuffix": "s", "nticks": 6}
+_IN_SECONDS: Part = {"exponentformat": "SI", "minexponent": 0, "ticksuffix": "s"}
+_SECONDS: Part = {**_IN_SECONDS, "type": "log", "nticks": 6}
 _RING: Part = {"color": "--paper", "size": 10, "line": _line("--ours", 2.2)}

@@ -121,7 +121,7 @@ def test_what_was_not_recorded_is_said(modelled, stored):
         "Nothing was measured: every time on this page is the cost model's estimate",
         "(by the cost model)",
         "No comparison with eager or torch.compile is recorded.",
-        "1 step of which the model knows no time is in none of them.",
+        "1 step is counted in none of them: the model knows no time for it.",
         "No trials are recorded: nothing was searched on the device.",
         "make the report of the model's file to see them.",
         "What lost, by the model",

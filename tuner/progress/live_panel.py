@@ -126,5 +126,5 @@ class LiveProgress:
 def _left(spent: float, seconds: float) -> str:
     left = seconds - spent
     if left <= 0:
-        return f"{spent:.0f} s, {-left:.0f} over: the last measurements"
+        return f"{spent:.0f} s, {-left:.0f} over: the last step"
     return f"{spent:.0f} of {seconds:.0f} s, at most {left:.0f} s left"
