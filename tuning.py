@@ -127,10 +127,10 @@ class Tuned:
         baselines: dict[str, float] = {}
         ours = 0.0
         for plan, count in zip(self.plans, times, strict=False):
-            if plan.measured is None or not plan.peers:
+            if plan.measured is None or not plan.baselines:
                 return None
             ours += plan.measured * count
-            for name, seconds in plan.peers:
+            for name, seconds in plan.baselines:
                 baselines[name] = baselines.get(name, 0.0) + seconds * count
         return min(baselines.values()) / ours if ours else None
 

@@ -57,7 +57,7 @@ class ShownPlan:
             "evidence": self.plan.evidence,
             "predicted_s": self.plan.predicted,
             "measured_s": self.plan.measured,
-            "peers_s": dict(self.plan.peers),
+            "baselines_s": dict(self.plan.baselines),
             "speedup": self.plan.speedup,
             "stage": self.stage,
             "inputs": self.inputs,
@@ -181,11 +181,11 @@ def config_text(group: GroupPlan) -> str:
 
 
 def _baselines(plan: Plan) -> list[RenderableType]:
-    if plan.measured is None or not plan.peers:
+    if plan.measured is None or not plan.baselines:
         return []
     made = table("run as", "time", "against the plan", right=("time", "against the plan"))
     made.add_row("this plan", duration(plan.measured), ratio(1.0))
-    for name, seconds in sorted(plan.peers, key=lambda baseline: baseline[1]):
+    for name, seconds in sorted(plan.baselines, key=lambda baseline: baseline[1]):
         made.add_row(name, duration(seconds), ratio(seconds / plan.measured))
     return [made, *map(Text, not_compared(plan))]
 

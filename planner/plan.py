@@ -127,9 +127,10 @@ class Plan:
     predicted: Seconds | None = None
     """The cost model's seconds for a call; None if it does not know them."""
     measured: Seconds | None = None
-    """Measured seconds of a call, taken together with those of `peers`."""
-    peers: tuple[tuple[str, Seconds], ...] = ()
-    """Measured seconds of each baseline: "eager", "default", "max-autotune" and so on."""
+    """Measured seconds of a call, taken together with those of `baselines`."""
+    baselines: Annotated[tuple[tuple[str, Seconds], ...], Field(alias="peers")] = ()
+    """Measured seconds of each baseline: "eager", "default", "max-autotune" and so on.
+    Stored as `peers`."""
     cudagraph: bool = False
     """Whether it is replayed as a CUDA graph."""
     overlaps: bool = False
@@ -155,9 +156,9 @@ class Plan:
     @property
     def speedup(self) -> float | None:
         """The fastest baseline's time over ours; None where it was not measured."""
-        if not self.peers or not self.measured:
+        if not self.baselines or not self.measured:
             return None
-        return min(seconds for _, seconds in self.peers) / self.measured
+        return min(seconds for _, seconds in self.baselines) / self.measured
 
     def __repr__(self) -> str:
         count = len(self.groups)
@@ -171,7 +172,7 @@ class Plan:
 
     def panel(self, title: str = "", operations: Sequence[str] = ()) -> Panel:
         """What a notebook shows. operations: of each group, for people."""
-        ways = [(name, "baseline", seconds) for name, seconds in self.peers]
+        ways = [(name, "baseline", seconds) for name, seconds in self.baselines]
         if self.measured is not None:
             ways.append(("this plan", "plan", self.measured))
         rows = tuple(
@@ -192,7 +193,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` turns it back into an equal plan."""
-        data: dict[str, Any] = _PLAN.dump_python(self, mode="json")
+        data: dict[str, Any] = _PLAN.dump_python(self, mode="json", by_alias=True)
         return data
 
     @staticmethod
@@ -213,7 +214,7 @@ def verdict(plan: Plan) -> str:
         baseline = _whole_baseline(plan)
         if baseline is not None:
             return f"no gain: {is_kept(baseline, plan.contest is not None)}; {times}"
-        best = min(plan.peers, key=lambda baseline: baseline[1])[0]
+        best = min(plan.baselines, key=lambda baseline: baseline[1])[0]
         word = "speed-up" if plan.speedup > 1.0 else "no speed-up:"
         return f"{word} {plan.speedup:.2f}x over {best}, the fastest baseline; {times}"
     if plan.evidence == "modelled":
@@ -244,7 +245,7 @@ def _whole_baseline(plan: Plan) -> str | None:
         return "eager"
     first, *others = plan.groups
     own = others or first.config is not None or first.bodies or first.kernel_key != plan.graph_key
-    return first.options if not own and first.options in dict(plan.peers) else None
+    return first.options if not own and first.options in dict(plan.baselines) else None
 
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)

@@ -79,7 +79,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
         cudagraph=plan.cudagraph,
         runs_as=None if way is None else way.options or way.lowering.said,
         contest=plan.contest,
-        baselines=plan.peers,
+        baselines=plan.baselines,
         explanation=explanation,
         steps=made,
         stored=flow.stored,

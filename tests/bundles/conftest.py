@@ -55,7 +55,7 @@ def plan_of(graph: Graph, seconds: float = 5e-6, **changes: Any) -> Plan:
         "evidence": "measured",
         "predicted": 4e-6,
         "measured": seconds,
-        "peers": (("eager", 1.2e-5), ("default", 7e-6)),
+        "baselines": (("eager", 1.2e-5), ("default", 7e-6)),
     }
     return Plan(key(graph), groups=(group,), **(values | changes))
 

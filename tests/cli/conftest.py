@@ -103,9 +103,9 @@ def measured_plan(graph: Graph) -> Plan:
     """A plan as a tune on a GPU stores it."""
     config = Config((("x0", 2), ("x1", 128)), num_warps=4, num_stages=1)
     group = GroupPlan((2, 3), "triton", "k" * 32, config, predicted=4e-6, measured=5e-6)
-    peers = (("eager", 1.2e-5), ("default", 7e-6), ("max-autotune", 6.5e-6))
+    timed = (("eager", 1.2e-5), ("default", 7e-6), ("max-autotune", 6.5e-6))
     made_with = tuple(sorted(VERSIONS.items()))
-    return Plan(key(graph), H200.key, made_with, "measured", (group,), 4e-6, 5e-6, peers)
+    return Plan(key(graph), H200.key, made_with, "measured", (group,), 4e-6, 5e-6, timed)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def filled(tmp_path: Path) -> Store:
             )
         )
     common = {"graph_key": plan.graph_key, "device_key": H200.key}
-    old = replace(plan, evidence="modelled", measured=None, peers=())
+    old = replace(plan, evidence="modelled", measured=None, baselines=())
     old_versions = VERSIONS | {"torch": "2.10.0"}
     for record_key, name, found, versions, when in (
         ("aaaa1111", "old", old, old_versions, START),
@@ -195,7 +195,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def plans(decision: Decision) -> list[Plan]:
         best = [entrant.finalists.best for entrant in decision.entrants]
         return [
-            replace(runner.plan, evidence="measured", peers=(("eager", 2e-3),))
+            replace(runner.plan, evidence="measured", baselines=(("eager", 2e-3),))
             for runner in best
             if runner is not None
         ]

@@ -31,7 +31,7 @@ def test_show_json(planner, filled):
     data = json.loads(planner("show", "--json").out)
     assert data["key"] == "bbbb2222"
     assert data["speedup"] == pytest.approx(1.3)
-    assert data["peers_s"]["eager"] == 1.2e-5
+    assert data["baselines_s"]["eager"] == 1.2e-5
     assert data["plan"]["groups"][0]["lowering"] == "triton"
 
 

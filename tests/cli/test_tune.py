@@ -273,7 +273,7 @@ def test_fail_if_slower(planner, quick, small, monkeypatch, baseline_s, code):
     plans = Decision.plans
 
     def slower(decision):
-        return [replace(plan, peers=(("eager", baseline_s),)) for plan in plans(decision)]
+        return [replace(plan, baselines=(("eager", baseline_s),)) for plan in plans(decision)]
 
     monkeypatch.setattr(Decision, "plans", slower)
     result = planner("tune", small, "--fail-if-slower", "2%")

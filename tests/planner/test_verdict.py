@@ -12,7 +12,7 @@ BODY = Plan(KEY, "h200", (), "modelled", ())
 
 def plan(*groups: GroupPlan, **given: object) -> Plan:
     found = Plan(KEY, "h200", (), "measured", groups, measured=1e-5)
-    return replace(found, **({"peers": (("eager", 1e-5), ("default", 1.2e-5))} | given))
+    return replace(found, **({"baselines": (("eager", 1e-5), ("default", 1.2e-5))} | given))
 
 
 @pytest.mark.parametrize(

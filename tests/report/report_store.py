@@ -80,8 +80,8 @@ def measured(graph: Graph) -> Plan:
     plan = modelled_plan(graph, H200)
     groups = tuple(replace(g, measured=(g.predicted or 1e-5) * 1.08) for g in plan.groups)
     plan_s = 1.2 * sum(g.measured or 0.0 for g in groups)
-    peers = tuple((c.name, c.cold_s) for c in contest(plan_s).contestants if c.name != "plan")
-    found = replace(plan, groups=groups, measured=plan_s, peers=peers, contest=contest(plan_s))
+    timed = tuple((c.name, c.cold_s) for c in contest(plan_s).contestants if c.name != "plan")
+    found = replace(plan, groups=groups, measured=plan_s, baselines=timed, contest=contest(plan_s))
     return replace(found, evidence="measured")
 
 

@@ -193,8 +193,8 @@ def test_a_baseline_that_won_is_no_gain():
 
 
 def test_only_baselines_that_all_graphs_have_are_compared_with():
-    both = replace(measured(block()), contest=None, peers=(("eager", 4e-5), ("default", 3e-5)))
-    one = replace(both, peers=(("eager", 4e-5),))
+    both = replace(measured(block()), contest=None, baselines=(("eager", 4e-5), ("default", 3e-5)))
+    one = replace(both, baselines=(("eager", 4e-5),))
     graph, plan_s = block(), both.measured
     report = collect(NAME, [Subject(NAME, graph, plan, "") for plan in (both, one)], H200, None)
     ways = {way.name: way.seconds for way in report.gain.ways if way.measured}

@@ -102,13 +102,15 @@ def measured(
     plan: Plan,
     passed: Passed,
     seconds: float,
-    peers: Sequence[tuple[str, float]] = (),
+    baselines: Sequence[tuple[str, float]] = (),
     contest: Contest | None = None,
 ) -> Plan:
     """The plan with its measured seconds, which only one that passed the gate can have."""
     if not isinstance(passed, Passed):
         raise TypeError(f"a plan that did not pass the gate cannot be measured: {passed}")
-    return replace(plan, evidence="measured", measured=seconds, peers=tuple(peers), contest=contest)
+    return replace(
+        plan, evidence="measured", measured=seconds, baselines=tuple(baselines), contest=contest
+    )
 
 
 def as_baseline(plan: Plan, graph: Graph) -> Passed:

@@ -33,8 +33,8 @@ class Progress(Protocol):
     not raise, and should be quick."""
 
     def phase(self, name: str, text: str) -> None:
-        """A new phase of the work has begun: "model", "peers", "search", "verify", "store". `text`
-        says what is being done."""
+        """A new phase of the work has begun: "capture", "model", "search", "sizes", "verify",
+        "contest" or "store". `text` says what is being done."""
 
     def trial(self, done: TrialDone) -> None:
         """A candidate was tried."""

@@ -176,7 +176,7 @@ class WorkerLab:
         given = {"device": device, "seed": seed, "least": least, "settings": json.dumps(settings())}
         options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
         measure = worker_command("measure", *options)
-        # A worker that is started again while the peers are compiled has the ptxas of now.
+        # A worker that is started again while the baselines are compiled has the ptxas of now.
         own = {assembler.SETTING: assembler.chosen()}
         roles = {
             # No device is visible to a compiler: it needs none, and a context costs a second.

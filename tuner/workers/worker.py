@@ -18,7 +18,7 @@ from .pipes import Pipe, die_with_parent
 
 POLITENESS = 10
 """By how much compilers stand back for what measures, and for torch.compile, which compiles and
-tunes the peers at the same time."""
+tunes the baselines at the same time."""
 
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 

@@ -368,7 +368,7 @@ plans = st.builds(
     st.lists(group_plans, max_size=3).map(tuple),
     predicted=seconds,
     measured=seconds,
-    peers=st.just(()) | st.tuples(st.tuples(st.just("eager"), st.floats(0, 10))),
+    baselines=st.just(()) | st.tuples(st.tuples(st.just("eager"), st.floats(0, 10))),
     cudagraph=st.booleans(),
 )
 

@@ -260,7 +260,7 @@ def test_an_executors_unaligned_variants_are_tried():
 def test_only_what_passed_may_be_measured():
     plan = Plan("k", "d", (), "modelled", ())
     kept = gate.measured(plan, Passed(("given",)), 1.5, [("eager", 2.0)])
-    assert (kept.evidence, kept.measured, kept.peers) == ("measured", 1.5, (("eager", 2.0),))
+    assert (kept.evidence, kept.measured, kept.baselines) == ("measured", 1.5, (("eager", 2.0),))
     with pytest.raises(TypeError, match="did not pass the gate"):
         gate.measured(plan, Failed("output 0"), 1.5)
 

@@ -32,13 +32,13 @@ def test_panel(width, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("fusionplan.tuner.progress.live_panel.time.monotonic", lambda: now[0])
     progress = LiveProgress(data_console(io.StringIO(), width), seconds=180)
-    progress.phase("peers", "compiling max-autotune, 4 of 5")
+    progress.phase("model", "compiling max-autotune, 4 of 5")
     progress.trial(done(Timed(2e-5, 1e-7, 10), reused=True))
     progress.trial(done(TimedOut("at the limit")))
     now[0] += 50
     text = view(progress, width)
     assert max(map(len, text.splitlines())) <= width
-    for word in ("peers compiling max-autotune, 4 of 5", "best so far 20 us", "1 timed_out"):
+    for word in ("model compiling max-autotune, 4 of 5", "best so far 20 us", "1 timed_out"):
         assert word in text, text
     assert ("50 of 180 s, at most 130 s left" in text) == (width == 80)
     now[0] += 150

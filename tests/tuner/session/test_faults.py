@@ -36,14 +36,14 @@ def fast(group: Group, candidate: Candidate) -> float:
     return 1e-5 if candidate.config else 1.0
 
 
-def tuned(tmp_path: Path, lab: FakeLab, limits: TuneLimits, peer: Callable[[], float]):
+def tuned(tmp_path: Path, lab: FakeLab, limits: TuneLimits, baseline: Callable[[], float]):
     """The plan, the stored one and what was told."""
     graph = captured(softmax_of_sum, X, B)
     told = RecordedProgress()
     with Store.open(tmp_path / "plans.db") as store:
         site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
         session = Session(graph, (X, B), store, limits, told, "m", site=site)
-        plan = session.measured(H200, baselines(eager=peer))
+        plan = session.measured(H200, baselines(eager=baseline))
         record = store.plan(key(graph.graph), H200.key, versions())
     assert record is not None
     return plan, Plan.from_json(record.payload), told.of("note")
@@ -74,7 +74,7 @@ def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Pat
     assert "more seconds" in note
     assert plan == stored
     assert plan.groups == ()  # eager
-    assert dict(plan.peers) == {"eager": 1e-9}
+    assert dict(plan.baselines) == {"eager": 1e-9}
 
 
 def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
@@ -236,5 +236,5 @@ def test_ctrl_c_in_the_last_measurement_keeps_the_best_so_far(tmp_path: Path):
     plan, stored, notes = tuned(tmp_path, FakeLab(fast), TuneLimits(8, 600.0), eager)
     assert [group.lowering for group in plan.groups] == ["triton"]
     assert plan == stored
-    assert (plan.evidence, plan.peers, plan.speedup) == ("searched", (), None)
+    assert (plan.evidence, plan.baselines, plan.speedup) == ("searched", (), None)
     assert any("not compared with eager" in note for note in notes)

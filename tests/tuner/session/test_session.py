@@ -1,4 +1,4 @@
-"""A whole tune: plans that are kept, peers that win, interruptions, and no GPU at all."""
+"""A whole tune: plans that are kept, baselines that win, interruptions, and no GPU at all."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -97,7 +97,7 @@ def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
     assert plan == stored(store, graph)
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert plan.evidence == "measured"
-    assert dict(plan.peers) == {"eager": 3.0, "default": 2.0}
+    assert dict(plan.baselines) == {"eager": 3.0, "default": 2.0}
     assert (plan.measured, plan.speedup) == (1.0, 2.0)
     assert plan.groups[0].predicted
     executor = Executor(graph, plan, torch.device("cpu"))
@@ -131,7 +131,7 @@ def test_a_faster_baseline_becomes_the_plan_and_is_timed_as_it_will_run(
     assert [(g.lowering, g.options) for g in plan.groups] == groups
     assert plan.frame == (baseline == "eager")
     assert plan.measured == 0.6
-    assert dict(plan.peers)[baseline] == 0.5
+    assert dict(plan.baselines)[baseline] == 0.5
     assert plan.contest is not None
     assert plan.contest.winner == "as kept"
     assert any(f"{baseline} is the fastest" in note for note in tuning.progress.of("note"))
@@ -174,7 +174,7 @@ def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
 
     tuning = session(store, graph, FakeLab(wide))
     plan = tuning.measured(H200, baselines(eager=3.0, default=broken))
-    assert dict(plan.peers) == {"eager": 3.0}
+    assert dict(plan.baselines) == {"eager": 3.0}
     assert any("no such backend" in note for note in tuning.progress.of("note"))
 
 
@@ -222,12 +222,14 @@ def test_peers_compile_before_the_first_measurement_and_after_the_first_batch(
     order: list[str] = []
     lab = FakeLab(lambda g, c: order.append("measure") or wide(g, c))
     lab.refuse = lambda config: order.append("compile")
-    session(store, graph, lab).measured(H200, baselines(eager=lambda: order.append("peer") or 3.0))
-    assert order.index("compile") < order.index("peer") < order.index("measure")
+    session(store, graph, lab).measured(
+        H200, baselines(eager=lambda: order.append("baseline") or 3.0)
+    )
+    assert order.index("compile") < order.index("baseline") < order.index("measure")
 
 
-def test_kernels_of_every_group_compile_while_the_peers_do(store: Store):
-    """Two groups, which no kernel joins: both have work for the compilers before the first peer."""
+def test_kernels_of_every_group_compile_while_the_baselines_do(store: Store):
+    """Two groups, which no kernel joins: the compilers have work before the first baseline."""
     given = captured(lambda x: torch.logcumsumexp(torch.exp(x) + 1, 0).sin() * 2, X)
     counts: list[set[str]] = []
     lab = FakeLab(wide)
@@ -261,7 +263,7 @@ def test_candidates_are_measured_while_torch_compile_compiles(store: Store, grap
     limits = TuneLimits(16, 600.0)
     tuning = Session(graph, (X, B), store, limits, RecordedProgress(), "m", site=site)
     plan = tuning.measured(H200, baselines(eager=4.0, default=compiled))
-    assert dict(plan.peers) == {"eager": 4.0, "default": 3.0}
+    assert dict(plan.baselines) == {"eager": 4.0, "default": 3.0}
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert threading.main_thread() not in threads
 
@@ -288,7 +290,7 @@ def test_when_every_kernel_is_wrong_the_graph_runs_as_eager(store: Store, graph:
     plan = session(store, graph, FakeLab(formula)).measured(H200, baselines(eager=0.9))
     assert plan.groups == ()
     assert plan.frame
-    assert dict(plan.peers) == {"eager": 0.9}
+    assert dict(plan.baselines) == {"eager": 0.9}
 
 
 def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
@@ -328,7 +330,7 @@ def test_in_training_a_faster_peer_is_left_to_the_decision_on_both_graphs(
     tuning = session(store, graph, FakeLab(wide))
     plan = tuning.measured(H200, baselines(eager=0.5), "forward")
     assert [g.lowering for g in plan.groups] == ["triton"]
-    assert (plan.measured, plan.peers) == (1.0, (("eager", 0.5),))
+    assert (plan.measured, plan.baselines) == (1.0, (("eager", 0.5),))
 
 
 def test_ctrl_c_in_the_contest_keeps_a_plan_that_says_it_was_not_compared(
