@@ -30,6 +30,9 @@ from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 
+_ALWAYS = 2
+"""So many plans are checked whatever the time: the stored one and a new one."""
+
 PlanRun = Callable[..., list[Any]]
 
 
@@ -46,7 +49,9 @@ class RunnablePlan:
 @dataclass(frozen=True, slots=True)
 class Arena:
     """The graph, the inputs and the site that all plans of a graph share. ring: holds copies of
-    `inputs`, of which those that change from call to call are different tensors in each turn."""
+    `inputs`, of which those that change from call to call are different tensors in each turn.
+    is_over: whether the time for checking plans is; the stored plan and a new one are checked
+    all the same, and what follows them until one is right."""
 
     captured: Captured
     inputs: Sequence[Any]
@@ -54,6 +59,7 @@ class Arena:
     ring: Ring
     progress: Progress
     stage: Stage = "inference"
+    is_over: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,10 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:
     found: dict[str, RunnablePlan] = {}
     given: tuple[GateCase, ...] = ()
     for number, plan in enumerate(plans):
+        if found and number >= _ALWAYS and arena.is_over():
+            rest = f"{len(plans) - number} of {len(plans)} plans"
+            arena.progress.note(f"{rest} are not compared: the time for checking them is over")
+            break
         # A stored plan says how it ran; here every plan is tried in all of its ways.
         plan = replace(plan, cudagraph=False, overlaps=False)
         # A plan without a group of its own runs as eager or torch.compile does, and so is timed

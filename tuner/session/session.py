@@ -253,8 +253,13 @@ class Session:
         count = TURNS if stage != "backward" else 1
         turns = RotatingInputs.of(CallArguments(tuple(self.inputs)), self.static, count)
         ring = Ring(self.stopwatch(profile), turns, self.rules)
-        ring = ring.within(self.share * self._begun().before_end_s / 2)
-        arena = Arena(self.captured, self.inputs, identity, ring, self.progress, stage)
+        wall = self._begun()
+        half_s = self.share * wall.before_end_s / 2
+        until = wall.clock() + half_s
+        arena = Arena(
+            *(self.captured, self.inputs, identity, ring.within(half_s), self.progress, stage),
+            is_over=lambda: wall.clock() >= until,
+        )
         known = self._known(profile)
         try:
             return finalists([*([known] if known else []), *plans], arena)

@@ -154,3 +154,17 @@ def test_a_replay_that_computes_something_else_is_a_note(graphs):
     where = arena(PRODUCTS)
     assert graphed(PRODUCTS, plan(PRODUCTS), where) is None
     assert "output 0 on given inputs: " in where.progress.of("note")[0]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("over, wanted", [(False, ["0", "1", "2", "3"]), (True, ["0", "1"])])
+def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
+    given = captured(lambda x: torch.relu(x) * 2, X)
+    made = modelled_plan(given.graph, builtin("h200"))
+    told = RecordedProgress()
+    where = SimpleNamespace(
+        captured=given, inputs=(X,), stage="inference", progress=told, is_over=lambda: over
+    )
+    assert list(finalists._runners([made] * 4, where)) == wanted
+    text = "2 of 4 plans are not compared: the time for checking them is over"
+    assert told.of("note") == [text] * over
