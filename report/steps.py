@@ -14,7 +14,8 @@ from ..planner.groups.group import Subgraph, is_copied, subgraph, with_free_node
 from ..planner.groups.needs import inputs_read_whole
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
-from ..planner.runtime.schedule import ScheduledUnit, in_order
+from ..planner.runtime.schedule import in_order
+from ..planner.runtime.units import ScheduledUnit
 from .apart import ends_bytes
 from .data import Border, StepReport, Stored, ValueReport
 

@@ -23,6 +23,7 @@ from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
 from .common_subexpressions import drop_duplicates
 from .decompositions.decompose import decompositions
+from .join_collectives import join_added_collectives
 from .writes_in_place import Update, written_in_place
 
 __all__ = [
@@ -76,7 +77,7 @@ def capture(gm: fx.GraphModule, numerics: Numerics = "fast") -> Captured:
     """
     if is_dynamic(gm):
         raise PlanError("the graph has symbolic sizes; specialise it before it is captured")
-    tidy, updates = _with_updates(tidied(gm))
+    tidy, updates = _with_updates(tidied(gm, numerics))
     fx_nodes = tuple(n for n in tidy.graph.nodes if n.op != "output")
     device = device_of(fx_nodes)
     number = {node: i for i, node in enumerate(fx_nodes)}
@@ -162,7 +163,7 @@ def _is_symbolic(value: Any) -> bool:
     return is_symbolic(value)
 
 
-def tidied(gm: fx.GraphModule) -> fx.GraphModule:
+def tidied(gm: fx.GraphModule, numerics: Numerics = "fast") -> fx.GraphModule:
     """A copy without aliases, duplicates and dead code."""
     graph = fx.Graph()
     output = graph.graph_copy(gm.graph, {})
@@ -175,6 +176,8 @@ def tidied(gm: fx.GraphModule) -> fx.GraphModule:
         _drop_alias(node)
     copy.graph.eliminate_dead_code()
     drop_duplicates(copy.graph)
+    if numerics == "fast":  # Else sums are rounded where eager rounds them.
+        join_added_collectives(copy.graph)
     copy.graph.eliminate_dead_code()
     copy.recompile()
     return copy

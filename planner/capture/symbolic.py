@@ -64,7 +64,7 @@ class Symbolic:
         self._slots: dict[Any, int] = {}
         """Of each expression its place among the numbers, by which the template has it."""
         copy, self._outputs = self._without_numbers(gm)
-        self._gm = tidied(copy)
+        self._gm = tidied(copy, numerics)
         self._nodes = [n for n in self._gm.graph.nodes if n.op != "output" and not _is_number(n)]
         self._device = device_of(self._nodes)
         self._template = self._captured()

@@ -30,9 +30,10 @@ from .launch import Launcher
 from .modules import captured_of
 from .phases import phase
 from .profiled import is_profiled, label, within_range
-from .schedule import ScheduledUnit, schedule
+from .schedule import schedule
 from .strides import match
 from .substitutes import Substitutes
+from .units import ScheduledUnit
 
 Lower = Callable[..., Program | Refusal]
 LoadLauncher = Callable[..., Launcher]

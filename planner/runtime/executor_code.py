@@ -21,7 +21,7 @@ from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from ..trace.aten_calls import operator
 from .renewed import renewed
-from .schedule import ScheduledUnit
+from .units import ScheduledUnit
 
 
 @dataclass(frozen=True, slots=True)

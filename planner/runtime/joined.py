@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..codegen.source import Buffer, KernelSource, Program
-from .schedule import ScheduledUnit
+from .units import ScheduledUnit
 
 MOST_THREADS = 1 << 16
 """Threads of all the programs of a launch: half of those that a GPU of 64 SMs holds at once."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..codegen.source import Program
 from ..graph.graph import Graph
 from ..graph.ops import is_free
-from .schedule import ScheduledUnit
+from .units import ScheduledUnit
 
 
 def renewed(

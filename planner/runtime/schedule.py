@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,20 +11,12 @@ import torch
 from torch import fx
 
 from ..capture.capture import Captured
-from ..capture.collectives import process_group
+from ..capture.collectives import process_group, process_groups
 from ..errors import PlanError
 from ..graph.graph import INPUT
 from ..trace.indexed_writes import target_of
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledUnit:
-    """A unit that runs in one go: a group (`group` is its index in the plan) or one node by ATen
-    (`group` is None). inputs, outputs: node ids."""
-
-    group: int | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+from .collective_order import Place, may_be_late, places
+from .units import ScheduledUnit
 
 
 def schedule(captured: Captured, groups: Mapping[int, ScheduledUnit]) -> tuple[ScheduledUnit, ...]:
@@ -48,7 +39,8 @@ def schedule(captured: Captured, groups: Mapping[int, ScheduledUnit]) -> tuple[S
     for first, second in _effect_order(captured, needed, effects):
         if first != second:
             before[number[second]].add(number[first])
-    return tuple(units[i] for i in in_order(units, before))
+    given = places(captured, units) if process_groups(captured.fx_nodes) else None
+    return tuple(units[i] for i in in_order(units, before, given))
 
 
 def _needed(
@@ -68,15 +60,21 @@ def _needed(
     return needed
 
 
-def in_order(units: Sequence[ScheduledUnit], before: Sequence[set[int]]) -> list[int]:
+def in_order(
+    units: Sequence[ScheduledUnit],
+    before: Sequence[set[int]],
+    given: Sequence[Place] | None = None,
+) -> list[int]:
     """The places of units so that each comes after those `before` it, and among those that can run
-    the one that stands first in the graph. Raises PlanError when units wait for each other."""
+    the one that stands first in the graph, or by the places given. Raises PlanError when units wait
+    for each other."""
     after: list[list[int]] = [[] for _ in units]
     waits = [len(b) for b in before]
     for i, sources in enumerate(before):
         for source in sources:
             after[source].append(i)
-    ready = [(max(units[i].outputs), i) for i, n in enumerate(waits) if n == 0]
+    at: Sequence[Any] = given or [max(unit.outputs) for unit in units]
+    ready = [(at[i], i) for i, n in enumerate(waits) if n == 0]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
@@ -85,7 +83,7 @@ def in_order(units: Sequence[ScheduledUnit], before: Sequence[set[int]]) -> list
         for j in after[i]:
             waits[j] -= 1
             if waits[j] == 0:
-                heapq.heappush(ready, (max(units[j].outputs), j))
+                heapq.heappush(ready, (at[j], j))
     if len(order) < len(units):
         stuck = sorted({units[i].group for i, n in enumerate(waits) if n} - {None}, key=str)
         raise PlanError(f"groups {stuck} of the plan wait for each other")
@@ -115,12 +113,17 @@ def _mutated(node: fx.Node) -> tuple[fx.Node, ...] | None:
 def _effect_order(
     captured: Captured, needed: Mapping[int, ScheduledUnit], effects: Sequence[int]
 ) -> Iterator[tuple[ScheduledUnit, ScheduledUnit]]:
-    """Reads of a value stay on their side of a write to it, and effects in their order; but a write
-    by index into an input comes only after what it reads, the write before it into the same input
+    """Reads of a value stay on their side of a write to it, and effects in their order, but for
+    waits for collectives, which only those who read the results come behind; and a write by
+    index into an input comes only after what it reads, the write before it into the same input
     for one: no other operation writes there, and inputs that are written share no memory."""
     number = {node: i for i, node in enumerate(captured.fx_nodes)}
     nodes = captured.graph.nodes
-    ordered = [i for i in effects if target_of(captured.graph, nodes[i]) is None]
+    ordered = [
+        i
+        for i in effects
+        if target_of(captured.graph, nodes[i]) is None and not may_be_late(captured.fx_nodes[i])
+    ]
     for first, second in pairwise(ordered):
         yield needed[first], needed[second]
     for effect in effects:

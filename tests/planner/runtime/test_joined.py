@@ -13,7 +13,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import TensorType
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.joined import joined
-from fusionplan.planner.runtime.schedule import ScheduledUnit
+from fusionplan.planner.runtime.units import ScheduledUnit
 from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.interpreter
