@@ -1,10 +1,12 @@
 """`planner report`: of a model, of a stored plan, as JSON, and its errors."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 from fusionplan.db import Store
+from fusionplan.report.plots import MISSING, library
 
 APART = """\
 import torch
@@ -31,6 +33,17 @@ def test_of_a_model_without_a_store(planner, write, tmp_path):
     assert "apart.py:5: y = torch.exp(x).sum(-1)" in text
     assert "Nothing was measured" in text
     assert "window: sum_1 is a reduction read through a slice" in text
+
+
+@pytest.mark.dynamo
+def test_without_plotly_the_command_says_so(planner, small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # importing it fails
+    library.cache_clear()
+    result = planner("report", small, "--target", "h200", "-o", "page.html")
+    library.cache_clear()
+    assert result.code == 0, result
+    assert result.err.splitlines()[-1] == f"note: {MISSING}"
+    assert "pip install plotly" in MISSING
 
 
 @pytest.mark.dynamo
