@@ -46,6 +46,7 @@ document.addEventListener("keydown", (event) => {
 
 // Plotly is in the page, packed: it is unpacked when the rest of the page can be read. A plot is drawn
 // when it comes near the window, and again when the colours change: light, dark, print.
+const FONT = "system-ui, sans-serif";
 const PRINTED_WIDTH = 640; // pixels; fits A4 and Letter
 let printing = false;
 
@@ -83,8 +84,10 @@ function completed(layout, width) {
   return {
     width, margin: { l: 56, r: 16, t: 12, b: 40 }, showlegend: false, hovermode: "closest",
     paper_bgcolor: "rgba(0, 0, 0, 0)", plot_bgcolor: "rgba(0, 0, 0, 0)",
-    font: { family: "system-ui, sans-serif", size: 11, color: "--dim" },
-    hoverlabel: { bgcolor: "--panel", bordercolor: "--rule", align: "left", font: { color: "--ink" } },
+    font: { family: FONT, size: 11, color: "--dim" },
+    hoverlabel: {
+      bgcolor: "--panel", bordercolor: "--rule", align: "left", font: { family: FONT, color: "--ink" },
+    },
     ...layout, xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
   };
 }
