@@ -20,6 +20,11 @@ class Spent:
     share: float
 
 
+def identity(step: StepReport) -> tuple[object, ...]:
+    """The same for equal steps."""
+    return step.search or step.operations, step.lowering, step.least.nbytes
+
+
 def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
     """What the model knows no time of is left out."""
     total = sum(step.seconds or 0.0 for step in steps) or 1.0
@@ -27,7 +32,7 @@ def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
     for step in steps:
         if step.seconds is None:
             continue
-        key = step.search or step.operations, step.lowering, step.least.nbytes
+        key = identity(step)
         known = found.get(key, Spent(step, 0, 0.0, 0.0, 0.0))
         seconds = known.seconds + step.seconds
         found[key] = replace(

@@ -13,7 +13,7 @@ from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, T
 from .figures import FigureRow, figures
 from .plots import Plot, history_plot, on_roofline, roofline, search_plot, strip
 from .rows import DrawnRow, kind, label, lanes_width, rows
-from .spent import Spent, spent
+from .spent import Spent, identity, spent
 
 _DEAREST = 12
 """Borders that are listed for the whole graph."""
@@ -199,16 +199,20 @@ class GraphPage:
         return f"{times:.2f}x" if times >= 0.01 else f"{times:.1g}x"
 
     @cached_property
-    def dearest(self) -> list[tuple[str, Border]]:
-        """Each border once, with the label of its first step."""
-        found = [
-            (step, border)
-            for step in self.graph.steps
-            for border in step.borders
-            if step.place < border.other
-        ]
-        found.sort(key=lambda each: -each[1].spared_s)
-        return [(self.label(step.place), border) for step, border in found[:_DEAREST]]
+    def dearest(self) -> list[tuple[str, Border, int]]:
+        """Each border once, with the label of its first step; equal ones, such as those of a
+        model's layers, together with their number. What one of them costs most comes first."""
+        steps = self.graph.steps
+        found: dict[tuple[object, ...], tuple[str, Border, int]] = {}
+        for step in steps:
+            for border in step.borders:
+                if step.place > border.other:
+                    continue
+                ends = identity(step), identity(steps[border.other])
+                key = *ends, border.spared_bytes, self.why(border)
+                first = found.get(key, (self.label(step.place), border, 0))
+                found[key] = *first[:2], first[2] + 1
+        return sorted(found.values(), key=lambda each: -each[1].spared_s)[:_DEAREST]
 
     @property
     def seconds(self) -> float:

@@ -44,3 +44,20 @@ def test_steps_of_other_sizes_are_others(steps):
 
 def test_of_no_steps_there_is_nothing():
     assert spent([]) == ()
+
+
+def test_equal_borders_are_one_row():
+    graph = block()
+    report = collect("block", [Subject("block", graph, measured(graph), "")], H200, None)
+    (one,) = report.graphs
+    first = GraphPage(0, one, report.roof).dearest
+    assert [times for *_, times in first] == [1] * len(first)
+
+    def moved(step):
+        borders = tuple(replace(b, other=b.other + len(one.steps)) for b in step.borders)
+        return replace(step, place=step.place + len(one.steps), borders=borders)
+
+    two = replace(one, steps=(*one.steps, *map(moved, one.steps)))
+    again = GraphPage(0, two, report.roof).dearest
+    assert [(label, border) for label, border, _ in again] == [each[:2] for each in first]
+    assert [times for *_, times in again] == [2] * len(first)
