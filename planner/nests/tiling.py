@@ -168,7 +168,7 @@ def _kept_whole(values: Values) -> frozenset[int]:
             if fold in reads[value.id]:
                 kept |= depends[value.id] - depends[fold] - _reduced(values, fold)
     if _size(kept, values) > HELD_RESULT:
-        raise Refused("recompute", "a matrix product would be done again for every block of an axis")
+        raise Refused("recompute", "a matrix product would be repeated in every block of an axis")
     return frozenset(kept)
 
 

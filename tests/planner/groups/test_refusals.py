@@ -186,7 +186,7 @@ def two_passes_over_a_product() -> object:
     return schedule(b.graph(b.op("amax.default", distance, (1,), shape=(64,))), LOOP)
 
 
-@case("recompute", "a matrix product would be done again for every block of an axis")
+@case("recompute", "a matrix product would be repeated in every block of an axis")
 def two_products_with_a_long_result() -> object:
     b = Builder()
     hidden = b.op("relu.default", product(b, (64, 32), (32, 128)))
