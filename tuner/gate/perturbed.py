@@ -145,7 +145,8 @@ class Disturbed(Evaluator):
         """The value, rounded up or down at random where it is no number of the type."""
         to = self._precision(dtype)
         if to is torch.float64:
-            return self._noisy(value, to)
+            noisy: torch.Tensor = self._noisy(value, to)
+            return noisy
         # Half a unit in the last place: from so far below, rounding to nearest may go up.
         wide = value.double()
         power = (wide.view(torch.int64) & _EXPONENT).view(torch.float64)
