@@ -54,7 +54,7 @@ class Planned:
 
 def planned(name: str, graph: Graph) -> Planned:
     """A graph, planned in this process."""
-    before, start = pricing.quick_s.cache_info().misses, time.process_time()
+    before, start = pricing.quick_s.computed, time.process_time()
     plan = modelled_plan(graph, H200)
     seconds = time.process_time() - start
     assert plan.chosen is not None
@@ -63,7 +63,7 @@ def planned(name: str, graph: Graph) -> Planned:
         name,
         sum(map(is_compute, graph.nodes)),
         seconds,
-        pricing.quick_s.cache_info().misses - before,
+        pricing.quick_s.computed - before,
         len(plan.groups),
         plan.predicted,
         plan.chosen.cuts,

@@ -12,6 +12,7 @@ from ..planner.config import Config
 from ..planner.costs.cost import Cost
 from ..planner.costs.device import DeviceProfile
 from ..planner.errors import FusionplanError, Refusal
+from ..planner.graph.graph import Graph
 from ..planner.lowerings.registry import lowering_of
 from ..planner.space.space import space_of
 from ..tuner.progress.progress import Silent
@@ -104,6 +105,9 @@ class ReplayLab:
 
     def rank(self, group: Group, profile: DeviceProfile) -> None:
         """Whoever asks ranks them."""
+
+    def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> None:
+        """Whoever asks plans it."""
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Nothing is ever pending."""

@@ -4,7 +4,7 @@ nodes.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
 
 from ..costs.depthwise import is_predicted
 from ..costs.device import DeviceProfile
@@ -22,10 +22,44 @@ SPARED = 1.1
 large intermediate."""
 
 
-@lru_cache(maxsize=4096)
-def quick_s(part: GroupContent, device: DeviceProfile) -> float | None:
-    """Seconds of the best of a few usual configs; None where the group has none, or the model does
-    not know how fast it is."""
+_MOST = 1 << 16
+
+
+class _QuickPrices:
+    """Seconds of the best of a few usual configs, by the group's key and device: computed once in a
+    process, or told by another one."""
+
+    def __init__(self) -> None:
+        self._known: dict[DeviceProfile, dict[str, float | None]] = {}
+        self.computed = 0
+
+    def __call__(self, part: GroupContent, device: DeviceProfile) -> float | None:
+        known = self.of(device)
+        if part.key not in known:
+            if len(known) >= _MOST:
+                known.clear()
+            known[part.key] = _quick_s(part, device)
+            self.computed += 1
+        return known[part.key]
+
+    def of(self, device: DeviceProfile) -> dict[str, float | None]:
+        """All that are known for a device."""
+        return self._known.setdefault(device, {})
+
+    def tell(self, device: DeviceProfile, prices: Mapping[str, float | None]) -> None:
+        """Prices that another process has computed by the same code."""
+        self.of(device).update(prices)
+
+    def cache_clear(self) -> None:
+        self._known.clear()
+
+
+quick_s = _QuickPrices()
+"""Seconds of a group by a quick look; None where it has no usual config, or the model does not know
+how fast it is."""
+
+
+def _quick_s(part: GroupContent, device: DeviceProfile) -> float | None:
     if not is_predicted(part.group):
         return None
     space = space_for(part, device)

@@ -7,7 +7,9 @@ import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import DeviceProfile
+from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Outcome, ProgramResources, Timed
+from fusionplan.tuner.workers.covering import Planning
 from fusionplan.tuner.workers.lab import Duel, Group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -39,6 +41,7 @@ class FakeLab:
     formula: Formula
     compilers: int = 2
     interrupt_at: int | None = None
+    planning: Planning | None = None
     refuse: Callable[[Config], Failure | None] = lambda config: None
     resources: Callable[[Config], ProgramResources] = lambda config: FINE
     compiled: list[Config] = field(default_factory=list)
@@ -54,6 +57,9 @@ class FakeLab:
 
     def rank(self, group: Group, profile: DeviceProfile) -> None:
         """Nobody else ranks its configs."""
+
+    def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning | None:
+        return self.planning
 
     def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
         raise AssertionError("nothing is ever pending")

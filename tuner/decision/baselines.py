@@ -64,6 +64,8 @@ class Baselines:
     wall: Wall | None = None
     beside: bool = False
     turn: Turn = field(default_factory=threading.RLock)
+    is_over: Callable[[], bool] = lambda: False
+    """Whether nobody wants those that are not ready yet."""
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
@@ -98,6 +100,8 @@ class Baselines:
 
     def _has_time(self, name: str, until: float) -> bool:
         """Whether a mode may be compiled by then: none takes less than the quickest one so far."""
+        if self.is_over():
+            return False
         if self.wall is None or name == EAGER:
             return True
         quickest = min(self._took.values(), default=0.0)

@@ -59,6 +59,9 @@ class Stop:
     def set(self) -> None:
         self._over.set()
 
+    def is_set(self) -> bool:
+        return self._over.is_set()
+
     def __call__(self) -> float:
         # A finite number: differences of two times stay numbers.
         return self._clock() + (_LATER_S if self._over.is_set() else 0.0)
@@ -68,10 +71,15 @@ LOOK_S = 0.2
 """Seconds between looks at a thread that is waited for, so that Ctrl-C is answered."""
 
 
-def side_by_side(work: Callable[[], None], here: Callable[[], None], stop: Stop) -> None:
+def side_by_side(
+    work: Callable[[], None],
+    here: Callable[[], None],
+    stop: Stop,
+    end_here: Callable[[], None] = lambda: None,
+) -> None:
     """Run `work` in a thread while `here` runs in this one; both are over afterwards. Whatever
-    either raises, Ctrl-C too, stops the work by its clock and is raised here: the work's own
-    before the other's."""
+    either raises, Ctrl-C too, sets `stop`, which ends the work by its clock, and is raised here:
+    the work's own before the other's. end_here: called in the thread where the work has failed."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -79,6 +87,8 @@ def side_by_side(work: Callable[[], None], here: Callable[[], None], stop: Stop)
             work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             raised.append(error)
+            stop.set()
+            end_here()
 
     thread = threading.Thread(target=run, name="search")
     thread.start()

@@ -30,12 +30,9 @@ from .config_search import tune_group
 from .config_study import SEEDS, new_study
 from .group_trials import Budget
 from .runoff import SharedSearch, settle
-from .tuned_groups import Cuts, Partition, Task, Tasks, measured_s
+from .tuned_groups import COVERS, Cuts, Partition, Task, Tasks, measured_s
 
 KEPT = 2
-COVERS = 5
-"""The model's best covers, looked at before any other partition."""
-
 _VENDORS = (0.75, 1.3)
 MOST_ASKED = 48
 NEAR_FLOOR = 1.1
@@ -81,7 +78,7 @@ class PartitionSearch:
     def ahead(self) -> Iterator[tuple[Group, Config]]:
         """What the first partition will have compiled, the costliest groups first: of one group
         after the other the compilers would have too little to do."""
-        first = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)[0].groups
+        first = self.tasks.first
         tasks = {task.group.key: task for task in self.tasks.all(first)}
         costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
         for key in sorted(tasks, key=lambda key: -costs[key]):
@@ -93,7 +90,7 @@ class PartitionSearch:
 
     def run(self) -> None:
         """Tune the groups of the partitions that are worth it."""
-        best = self.tasks.cover.best(self.graph, self.tasks.profile, COVERS)
+        best = self.tasks.best(COVERS)
         first = best[0].groups
         self.seen[first] = None
         if not first:

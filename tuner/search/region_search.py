@@ -39,9 +39,9 @@ class RegionSearch:
 
     def __init__(self, tasks: Tasks, shared: SharedSearch, identity: Identity) -> None:
         self.tasks, self.shared, self.identity = tasks, shared, identity
-        cover, graph = tasks.cover, tasks.graph
-        self.preferred = cover.best(graph, tasks.profile, 1)[0].groups
-        self.trials = [t for nodes in regions(graph, self.preferred) for t in self._ways(nodes)]
+        self.preferred = tasks.first
+        found = regions(tasks.graph, self.preferred)
+        self.trials = [t for nodes in found for t in self._ways(nodes)]
         self.found: dict[tuple[int, ...], list[GroupPlan]] = {}
 
     @property

@@ -9,6 +9,8 @@ from functools import partial
 from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
+from ...planner.covers.cover import Cover
+from ...planner.covers.pricing import quick_s
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
 from ...planner.groups.group import GroupContent, Groups, copies_in
@@ -25,6 +27,11 @@ from ..workers.ranking import RankedSpace, SpaceLike
 from .config_search import SURE
 
 FEW = 2
+COVERS = 5
+"""The model's best covers, looked at before any other partition."""
+LARGE = 300
+"""Operations of a graph from which its covers are looked for in a worker: that takes seconds, in
+which this process has other work, such as to compile the baselines."""
 
 Cuts = frozenset[tuple[int, int]]
 
@@ -71,6 +78,7 @@ class Tasks:
     _by_key: dict[str, Task] = field(default_factory=dict)
     _spaces: dict[str, RankedSpace | Refusal] = field(default_factory=dict)
     _all: dict[Groups, list[Task]] = field(default_factory=dict)
+    _covers: tuple[Cover, ...] = ()
 
     def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
         found = self._by_nodes.get((nodes, copies))
@@ -102,10 +110,29 @@ class Tasks:
         """How many different groups the cover has that the model prefers."""
         return len({task.group.key for task in self.all(self.first)})
 
+    def plan(self, lab: Lab, is_over: Callable[[], bool]) -> bool:
+        """Look for the model's best covers of a large graph in one of the lab's workers; those of
+        others are found where they are asked for. False: `is_over` said so before they came."""
+        if compute_count(self.graph) < LARGE:
+            return True
+        planning = lab.plan(self.graph, self.profile, COVERS)
+        found = planning.result(is_over) if planning is not None else None
+        if found is None:
+            return planning is None or not is_over()
+        self._covers = found.covers
+        quick_s.tell(self.profile, found.prices)
+        return True
+
+    def best(self, count: int) -> tuple[Cover, ...]:
+        """The best few covers by the model."""
+        if self._covers and count <= COVERS:
+            return self._covers[:count]
+        return self.cover.best(self.graph, self.profile, count)
+
     @property
     def first(self) -> Groups:
         """The cover that the model prefers."""
-        return self.cover.best(self.graph, self.profile, 1)[0].groups
+        return self.best(1)[0].groups
 
     def _space(self, part: GroupContent) -> RankedSpace | Refusal:
         if part.key not in self._spaces:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
+from ...planner.graph.graph import Graph
 from ..decision.baselines import Baselines
 from ..trial.outcome import Candidate, Outcome
+from ..workers.covering import Planning
 from ..workers.lab import Duel, Group, Lab, Pending
 from ..workers.ranking import Begun
 
@@ -45,6 +47,9 @@ class GatedLab:
 
     def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
         return self.lab.rank(group, profile)
+
+    def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning | None:
+        return self.lab.plan(graph, profile, count)
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         self.lab.wait(pending, timeout_s)

@@ -28,6 +28,7 @@ from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.device_turns import Stop, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
+from ..measure.time_limit import end_now
 from ..measure.timing import Stopwatch, conditions, stopwatch_for
 from ..measure.wall import Wall
 from ..model_fit.refit import calibrated
@@ -201,31 +202,38 @@ class Session:
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
         ledger = Ledger(self.store, profile.key, identity.versions, identity.graph_key)
         with self._lab(profile) as lab:
-            tasks.begin(tasks.first, lab)
             gated = GatedLab(lab, baselines)
             shared = SharedSearch(gated, ledger, findings, self.progress, self.limits.seed)
-            # It is given an end when it begins.
             stop = Stop(wall.clock)
-            budget = Budget(self.limits.trials_of(tasks.different), clock=stop)
-            search = GraphSearch(tasks, shared, identity, budget)
-            self._search(search, findings, gated, stop)
-            if is_varying(self.captured.graph):
+
+            def prepared() -> GraphSearch | None:
+                if not tasks.plan(lab, lambda: stop.is_set() or not wall.before_end_s):
+                    return None
+                tasks.begin(tasks.first, lab)
+                # It is given an end when it begins.
+                budget = Budget(self.limits.trials_of(tasks.different), clock=stop)
+                return GraphSearch(tasks, shared, identity, budget)
+
+            search = self._search(prepared, findings, gated, stop)
+            if search is not None and is_varying(self.captured.graph):
                 # In the interpreter a time says nothing.
                 measures = None if self._on_cpu else shared
                 until = wall.clock() + SIZES_SHARE * self.share * wall.before_end_s
                 self.progress.phase("sizes", "the best groups at other sizes")
-                budget = Budget(budget.trials, until, wall.clock)
+                budget = Budget(search.budget.trials, until, wall.clock)
                 self._other_sizes.learn(
                     search.partitions.best(1), tasks, findings, measures, budget
                 )
             gated.cancel()
         if self.job is not None:
             self.job.end()
-        partitions = search.partitions.best()
+        if search is None:
+            self.progress.note(f"{self.limits.seconds:g} s are too few to plan: allow more seconds")
+        partitions = search.partitions.best() if search is not None else []
         if not gated.open:  # nothing was to be measured, and nothing interrupted
             baselines.warm()
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
-        if plans:
+        if search is not None and plans:
             untried = completed(partitions[0].groups, tasks, findings, identity)
             plans = [*([untried] if untried else []), *plans]
             plans = [
@@ -346,36 +354,55 @@ class Session:
         self.save(plan, profile)
         return plan
 
-    def _search(self, search: GraphSearch, findings: Findings, lab: GatedLab, stop: Stop) -> None:
-        """Until the budget is spent, or Ctrl-C once something is known."""
-        self.progress.phase("search", f"up to {search.budget.trials} trials")
-        try:
+    def _search(
+        self,
+        prepare: Callable[[], GraphSearch | None],
+        findings: Findings,
+        lab: GatedLab,
+        stop: Stop,
+    ) -> GraphSearch | None:
+        """Until the budget is spent, or Ctrl-C once something is known. prepare: plans the graph;
+        None: the time was over before it was planned."""
+        beside = lab.baselines.compiles and self.site.beside(self.captured.device)
+        made: list[GraphSearch] = []
+
+        def run() -> None:
+            search = prepare()
+            if search is None:
+                return
+            made.append(search)
+            self.progress.phase("search", f"up to {search.budget.trials} trials")
             for group, config in search.partitions.ahead():
                 lab.begin(group, config)
-            if lab.baselines.compiles and self.site.beside(self.captured.device):
-                self._search_beside(search, lab, stop)
-            else:
+            if not beside:
                 lab.warm()
-                search.end_at(self._search_until())
-                search.run()
+            search.end_at(self._search_until())
+            search.run()
+
+        try:
+            if beside:
+                self._beside(run, lab, stop)
+            else:
+                run()
         except KeyboardInterrupt:
             if not any(g.found for g in findings.groups.values()):
                 raise
             self.progress.note("interrupted: the best so far is verified and kept")
+        return made[0] if made else None
 
-    def _search_beside(self, search: GraphSearch, lab: GatedLab, stop: Stop) -> None:
-        """In a thread, while torch.compile compiles the baselines in this one: that keeps one core
-        busy and the device idle, but where it times kernels of its own."""
+    def _beside(self, work: Callable[[], None], lab: GatedLab, stop: Stop) -> None:
+        """Work in a thread, while torch.compile compiles the baselines in this one: that keeps one
+        core busy and the device idle, but where it times kernels of its own."""
         device = self.captured.device
         is_cuda = device.type == "cuda"
 
         def run() -> None:
             with torch.no_grad(), torch.cuda.device(device) if is_cuda else nullcontext():
-                search.run()
+                work()
 
         lab.open, lab.baselines.beside = True, self.share == 1.0
-        search.end_at(self._search_until())
-        side_by_side(run, lab.baselines.warm, stop)
+        lab.baselines.is_over = stop.is_set
+        side_by_side(run, lab.baselines.warm, stop, end_now)
 
     def _search_until(self) -> float:
         wall = self._begun()

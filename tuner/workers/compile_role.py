@@ -1,5 +1,5 @@
-"""The compile role: a group and a config to machine code in Triton's own cache on disk, and a
-group's configs in the order of the cost model.
+"""The compile role: a group and a config to machine code in Triton's own cache on disk, a group's
+configs in the order of the cost model, and a graph's covers.
 
 The worker that measures compiles the same text with the same options and finds it there.
 """
@@ -18,14 +18,17 @@ from ...planner.runtime.compile import CompileFailed, Target, compile_kernel, re
 from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
 from ..trial.wire import config_from_json
+from .covering import Covering
 from .ranking import Ranking
 
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
-    to a ranking."""
+    to a ranking; {"cover", "profile", "count"} to covers."""
     if "rank" in request:
         return _ranked(request)
+    if "cover" in request:
+        return _covered(request)
     group = graphs.from_json(request["group"])
     program = lower(group, config_from_json(request["config"]))
     if isinstance(program, Refusal):
@@ -52,3 +55,8 @@ def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:
     # The parent has made the same space: it asks for none that is refused.
     assert not isinstance(space, Refusal), space
     return Ranking.of(space).to_json()
+
+
+def _covered(request: Mapping[str, Any]) -> dict[str, Any]:
+    profile = DeviceProfile.from_json(request["profile"])
+    return Covering.of(graphs.from_json(request["cover"]), profile, request["count"]).to_json()

@@ -29,9 +29,11 @@ from ..trial.outcome import (
 )
 from ..trial.wire import config_to_json
 from . import assembler
+from .covering import Planning, WorkerPlanning
 from .pool import (
     COMPILE_LIMIT_S,
     MEASURE_LIMIT_S,
+    PLAN_LIMIT_S,
     RANK_LIMIT_S,
     Answer,
     Pool,
@@ -92,6 +94,9 @@ class Lab(Protocol):
     def compile(self, group: Group, config: Config) -> Pending: ...
     def rank(self, group: Group, profile: DeviceProfile) -> Begun | None:
         """The model's order of its configs, begun elsewhere; None: whoever wants it makes it."""
+
+    def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning | None:
+        """The model's best covers of a whole graph, likewise."""
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Until one of them is done, or the time is over."""
@@ -214,6 +219,11 @@ class WorkerLab:
     def rank(self, group: Group, profile: DeviceProfile) -> Begun:
         request = {"rank": group.data, "profile": profile.to_json()}
         return _Ranking(self.pool.submit("compile", request, RANK_LIMIT_S))
+
+    def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
+        whole = to_json(graph, varying_to_json)
+        request = {"cover": whole, "profile": profile.to_json(), "count": count}
+        return WorkerPlanning(self.pool.submit("compile", request, PLAN_LIMIT_S))
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         futures = [p.future for p in pending if isinstance(p, _Compiling)]

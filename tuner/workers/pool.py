@@ -37,8 +37,9 @@ START_LIMIT_S = 180.0
 COMPILE_LIMIT_S = 20.0
 MEASURE_LIMIT_S = 30.0
 RANK_LIMIT_S = 60.0
+PLAN_LIMIT_S = 300.0
 """Seconds that a worker may take for one request: to compile a kernel, to check and time one, to
-order a group's configs by the cost model."""
+order a group's configs by the cost model, to find the covers of a graph."""
 
 KILL_LIMIT_S = 10.0
 """Seconds that a killed process has to be gone."""

@@ -2,9 +2,14 @@
 
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
+from fusionplan.tuner.decision.baselines import Baselines
 from fusionplan.tuner.decision.device_turns import Stop, side_by_side, timed_in_turn
+from fusionplan.tuner.measure.time_limit import end_now
+from fusionplan.tuner.measure.wall import Wall
+from fusionplan.tuner.progress.progress import Silent
 
 
 def test_both_run_at_the_same_time_and_are_over_afterwards():
@@ -44,6 +49,31 @@ def test_what_the_work_raises_is_raised_here():
 
     with pytest.raises(ValueError, match="of the work"):
         side_by_side(work, lambda: None, Stop(time.monotonic))
+
+
+def test_a_failure_of_the_work_ends_what_is_compiled_here():
+    begun, calls = threading.Event(), []
+    stop = Stop(time.monotonic)
+
+    def compile_for_long(turn: int) -> None:
+        calls.append(turn)
+        begun.set()
+        for _ in range(6000):
+            time.sleep(0.01)
+
+    def work() -> None:
+        begun.wait()
+        raise ValueError("of the work")
+
+    given = dict.fromkeys(("default", "reduce-overhead"), compile_for_long)
+    baselines = Baselines(given, Silent(), nullcontext, wall=Wall(600.0), is_over=stop.is_set)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="of the work"):
+        side_by_side(work, baselines.warm, stop, end_now)
+    assert time.monotonic() - start < 30.0
+    assert calls == [0]  # the first was cut off, the second not begun
+    assert set(baselines.left_out) == set(given)
+    end_now()  # with nothing under way that does nothing
 
 
 def test_what_inductor_times_holds_the_turn_and_nothing_stays_changed():

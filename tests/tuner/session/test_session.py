@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,12 @@ from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
+from fusionplan.tuner.search import tuned_groups
+from fusionplan.tuner.search.tuned_groups import COVERS
 from fusionplan.tuner.session import session as session_module
 from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
+from fusionplan.tuner.workers.covering import Covering, WorkerPlanning
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
@@ -266,6 +270,47 @@ def test_candidates_are_measured_while_torch_compile_compiles(store: Store, grap
     assert dict(plan.baselines) == {"eager": 4.0, "default": 3.0}
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert threading.main_thread() not in threads
+
+
+def test_a_large_graph_is_planned_while_torch_compile_compiles(
+    monkeypatch, store: Store, graph: Captured
+):
+    monkeypatch.setattr(tuned_groups, "LARGE", 1)
+    asked, compiling = [], threading.Event()
+
+    class Elsewhere:
+        def result(self, is_over: Callable[[], bool]) -> Covering:
+            asked.append((compiling.wait(60.0), is_over(), threading.current_thread()))
+            return Covering.of(graph.graph, H200, COVERS)
+
+    def compiled() -> float:
+        compiling.set()
+        return 3.0
+
+    site = TuneSite(
+        OpenLab(FakeLab(wide, planning=Elsewhere())),
+        lambda device, l2: FakeStopwatch(),
+        beside=lambda device: True,
+    )
+    limits = TuneLimits(16, 600.0)
+    tuning = Session(graph, (X, B), store, limits, RecordedProgress(), "m", site=site)
+    plan = tuning.measured(H200, baselines(eager=4.0, default=compiled))
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    ((in_time, over, thread),) = asked
+    assert (in_time, over) == (True, False)
+    assert thread is not threading.main_thread()
+
+
+def test_what_takes_too_long_to_plan_is_not_searched(monkeypatch, store: Store, graph: Captured):
+    monkeypatch.setattr(tuned_groups, "LARGE", 1)
+    lab = FakeLab(wide, planning=WorkerPlanning(Future()))
+    site = TuneSite(OpenLab(lab), lambda device, l2: FakeStopwatch())
+    limits = TuneLimits(16, 0.5)
+    tuning = Session(graph, (X, B), store, limits, RecordedProgress(), "m", site=site)
+    plan = tuning.measured(H200, baselines(eager=3.0))
+    assert not plan.groups  # it runs as eager does
+    assert not lab.compiled
+    assert any("too few to plan" in note for note in tuning.progress.of("note"))
 
 
 def test_ctrl_c_keeps_the_best_so_far(store: Store, graph: Captured):
