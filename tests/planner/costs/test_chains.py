@@ -1,15 +1,20 @@
-"""Registers and spills of kernels of several products."""
+"""Registers, spills and waits of kernels of several products."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from corpus import graph_of, tensor
 from fusionplan.planner.config import Config
+from fusionplan.planner.costs import matrix
 from fusionplan.planner.costs.cost import Cost, estimate
 from fusionplan.planner.costs.device import H100
+from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.nests.group_nests import Schedule, schedule_group
+from fusionplan.planner.nests.nest import Nest
 from oracle import whole_group
 
 pytestmark = pytest.mark.dynamo
@@ -19,11 +24,15 @@ def group(function, *inputs: torch.Tensor) -> Graph:
     return whole_group(graph_of(function, inputs)).graph
 
 
-def of_kernel(part: Graph, config: Config) -> Cost:
+def nest_of(part: Graph, config: Config) -> Nest:
     found = schedule_group(part, config.layout)
     assert isinstance(found, Schedule), found
     (kernel,) = found.kernels
-    return estimate(kernel.nest, config, H100)
+    return kernel.nest
+
+
+def of_kernel(part: Graph, config: Config) -> Cost:
+    return estimate(nest_of(part, config), config, H100)
 
 
 def test_what_is_computed_from_a_product_waits_in_registers_for_the_next_one() -> None:
@@ -41,3 +50,23 @@ def test_what_is_computed_from_a_product_waits_in_registers_for_the_next_one() -
     assert of_kernel(both, small).spill_bytes == 0
     assert of_kernel(both, small).registers > of_kernel(alone, small).registers + 50
     assert of_kernel(both, small).seconds < of_kernel(both, wide).seconds
+
+
+@pytest.mark.parametrize("stages, waits", [(1, 8.0), (2, 4.0), (3, 2.0)])
+def test_several_products_wait_for_the_loads_of_every_loop(stages: int, waits: float) -> None:
+    """Two loops of two turns along one axis, both of which load; fewer waits with loads ahead."""
+    x, weight = (tensor(*shape, dtype=torch.bfloat16) for shape in ((512, 256), (256,)))
+    first, second = (tensor(n, 64, dtype=torch.bfloat16) for n in (256, 64))
+
+    def products(x, weight, first, second):
+        normed = torch.nn.functional.layer_norm(x, (256,), weight)
+        return torch.relu(normed @ first) @ second
+
+    part = group(products, x, weight, first, second)
+    config = Config((("r0", 128), ("x0", 16)), 4, stages, reduction="loop")
+    made = matrix.products_of(scheduled(nest_of(part, config), config), config, 32)
+    assert made is not None
+    assert made.chain is not None
+    assert made.chain.waits == waits
+    quick = replace(config, blocks=(("r0", 256), ("x0", 16)))
+    assert of_kernel(part, quick).seconds < of_kernel(part, config).seconds
