@@ -67,6 +67,18 @@ def pytest_collection_finish() -> None:
         quicken()
 
 
+@pytest.fixture(autouse=True)
+def faults_of_ours(monkeypatch):
+    """What a tune survives, with a line in the log, fails a test."""
+    registry = sys.modules.get("fusionplan.planner.lowerings.registry")
+
+    def again(*_):
+        raise  # noqa: PLE0704 - called where the error is handled
+
+    if registry is not None:
+        monkeypatch.setattr(registry.log, "exception", again)
+
+
 @pytest.fixture
 def few_looks(monkeypatch):
     """Covers and configs after few looks at the cost model: for tests of what plans compute, not of

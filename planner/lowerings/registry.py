@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from .recomputed import Recomputed
 from .regional import Regional
 from .triton import Triton
 from .vendor import Vendor
+
+log = logging.getLogger(__name__)
 
 TRITON, ATEN, INDUCTOR, VENDOR = Triton(), Aten(), Inductor(), Vendor()
 RECOMPUTED, CHUNKED, FOLDED = Recomputed(), Chunked(), Folded()
@@ -53,7 +56,13 @@ def lowering_of(group: Named) -> Lowering:
 
 
 def calls(group: Graph) -> Iterator[tuple[Lowering, str]]:
-    """The lowerings of `CALLS` that can run a group, each with its options."""
+    """The lowerings of `CALLS` that can run a group, each with its options. An error of one of them
+    is logged, and ends no tune."""
     for lowering in CALLS:
-        for options in lowering.options(group):
+        try:
+            found = lowering.options(group)
+        except Exception:  # a fault of ours
+            log.exception("%s is left out for a group: please report it", lowering.name)
+            continue
+        for options in found:
             yield lowering, options

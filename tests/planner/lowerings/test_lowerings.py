@@ -160,6 +160,25 @@ def test_calls_are_tried_as_they_are_eager_first() -> None:
     assert {name for name, _ in found} == {"aten", "vendor"}
 
 
+class Faulty(Doubled):
+    """One whose author made a mistake."""
+
+    def options(self, group: Graph) -> tuple[str, ...]:
+        raise TypeError("a word is no number")
+
+
+def test_a_faulty_lowering_is_told_and_the_others_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "CALLS", (Faulty(), registry.ATEN))
+    with pytest.raises(TypeError, match="a word is no number"):
+        list(calls(relu_of_a_product()))  # in tests
+    told: list[str] = []
+    monkeypatch.setattr(registry.log, "exception", lambda text, *of: told.append(text % of))
+    assert [each for each, _ in calls(relu_of_a_product())] == [registry.ATEN]
+    assert told == ["vendor is left out for a group: please report it"]
+
+
 @pytest.mark.process
 def test_a_call_is_built_by_each_of_its_options() -> None:
     group = relu_of_a_product()
