@@ -27,6 +27,7 @@ from ...db.records import DeviceRecord, GraphRecord, KernelRecord, Snapshot, Tri
 from ...planner.errors import PlanError
 from ...planner.graph.graph import from_json, to_json
 from ...planner.graph.parse import parse
+from ...planner.lowerings.registry import TRITON
 from .ledger import TIMING
 
 STUDY = "sample"
@@ -46,7 +47,7 @@ def written(stores: Iterable[Snapshot], device_key: str) -> Iterator[str]:
         kernels = {kernel.key: kernel for kernel in store.kernels} | kernels
         for trial in sorted(store.trials, key=lambda trial: trial.created_at):
             wanted = trial.level, trial.outcome, trial.device_key
-            if wanted == ("kernel", "timed", device_key) and trial.config["lowering"] == "triton":
+            if wanted == ("kernel", "timed", device_key) and trial.config["lowering"] == TRITON.name:
                 trials[trial.subject][json.dumps(trial.config, sort_keys=True)] = trial
     if device is None:
         return
@@ -139,7 +140,7 @@ def _trials(group: dict[str, Any], device_key: str) -> Iterator[TrialRecord]:
     for config, us, registers, spilled in group["trials"]:
         yield replace(
             made,
-            config={"lowering": "triton", **config},
+            config={"lowering": TRITON.name, **config},
             measured_s=us * 1e-6,
             registers=registers,
             spill_bytes=spilled,
