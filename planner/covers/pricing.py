@@ -5,6 +5,7 @@ nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..costs.depthwise import is_predicted
 from ..costs.device import DeviceProfile
@@ -43,8 +44,13 @@ class _QuickPrices:
         return known[part.key]
 
     def of(self, device: DeviceProfile) -> dict[str, float | None]:
-        """All that are known for a device."""
-        return self._known.setdefault(device, {})
+        """All that are known for a device, the same however fast its vendor's products are: they
+        are no part of a kernel of ours."""
+        found = self._known.get(device)
+        if found is None:
+            found = self._known.setdefault(replace(device, vendor=1.0), {})
+            self._known[device] = found
+        return found
 
     def tell(self, device: DeviceProfile, prices: Mapping[str, float | None]) -> None:
         """Prices that another process has computed by the same code."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers import cover, pricing
 from fusionplan.planner.graph.graph import Graph, Ref, kernel_key
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups import group
 from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.lowerings import triton
-from graphs import Builder
+from graphs import Builder, product
 
 LENGTH = 12
 
@@ -20,8 +23,8 @@ def layers(count: int) -> Graph:
     x = b.input(4096, 256, dtype="bfloat16")
     weight = b.input(256, 256, dtype="bfloat16")
     for _ in range(count):
-        product = b.op("mm.default", x, weight)
-        total = b.op("add.Tensor", x, b.op("tanh.default", b.op("mul.Tensor", product, 2)))
+        multiplied = b.op("mm.default", x, weight)
+        total = b.op("add.Tensor", x, b.op("tanh.default", b.op("mul.Tensor", multiplied, 2)))
         squares = b.op("mul.Tensor", total, total)
         row = b.op("sum.dim_IntList", squares, (1,), True, shape=(4096, 1))
         x = b.op("mul.Tensor", total, b.op("rsqrt.default", row))
@@ -68,3 +71,18 @@ def test_groups_that_differ_in_a_number_or_an_edge_are_other_parts() -> None:
     assert len({part.key for part in parts}) == 4  # the last stores its product as well
     assert GroupContent.of(graph, pairs[3], (twice.node,)) == parts[0]
     assert GroupContent.of(graph, pairs[3], (twice.node,)).group is parts[0].group
+
+
+def test_prices_of_kernels_are_the_same_for_faster_and_slower_vendors() -> None:
+    graph = product(8192, 2048, 4096, bias=True)
+    part = GroupContent.of(graph, tuple(n.id for n in graph.nodes if is_compute(n)))
+    pricing.quick_s.cache_clear()
+    before, found = pricing.quick_s.computed, pricing.quick_s(part, H200)
+    for vendor in (0.3, 1.5):
+        leaning = replace(H200, vendor=vendor)
+        assert pricing._quick_s(part, leaning) == found is not None
+        assert pricing.quick_s(part, leaning) == found
+        assert pricing.called_s(part, leaning) != pricing.called_s(part, H200)
+    slower = replace(H200, clock_hz=H200.clock_hz / 8)
+    assert pricing.quick_s(part, slower) != found
+    assert pricing.quick_s.computed == before + 2
