@@ -27,7 +27,8 @@ from ...db.records import DeviceRecord, GraphRecord, KernelRecord, Snapshot, Tri
 from ...planner.errors import PlanError
 from ...planner.graph.graph import from_json, to_json
 from ...planner.graph.parse import parse
-from ...planner.lowerings.registry import TRITON
+from ...planner.lowerings.registry import TRITON, lowering_of
+from ..trial.outcome import Candidate
 from .ledger import TIMING
 
 STUDY = "sample"
@@ -47,7 +48,7 @@ def written(stores: Iterable[Snapshot], device_key: str) -> Iterator[str]:
         kernels = {kernel.key: kernel for kernel in store.kernels} | kernels
         for trial in sorted(store.trials, key=lambda trial: trial.created_at):
             wanted = trial.level, trial.outcome, trial.device_key
-            if wanted == ("kernel", "timed", device_key) and trial.config["lowering"] == TRITON.name:
+            if wanted == ("kernel", "timed", device_key) and _is_generated(trial):
                 trials[trial.subject][json.dumps(trial.config, sort_keys=True)] = trial
     if device is None:
         return
@@ -104,6 +105,10 @@ def read(lines: Iterable[str]) -> Snapshot:
         tuple(trial for group in data[1:] for trial in _trials(group, device.key)),
         (),
     )
+
+
+def _is_generated(trial: TrialRecord) -> bool:
+    return lowering_of(Candidate.from_json(trial.config)) is TRITON
 
 
 @contextmanager
