@@ -11,6 +11,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture.capture import Stage, hint
+from .graph_memory import SharedPools
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,15 @@ class Given:
     """The inputs with which a graph is compiled. fakes: its inputs as AOTAutograd has them. real:
     those of the call that led to it, where they are at hand; of a backward graph they never are.
     eager: runs the user's code behind the graph on such tensors. results: of a forward graph, how
-    many outputs are the user's; the others are saved for its backward graph."""
+    many outputs are the user's; the others are saved for its backward graph. pools: what the CUDA
+    graphs of all sizes share, where sizes vary."""
 
     fakes: Sequence[Any]
     stage: Stage
     real: Sequence[torch.Tensor] | None = None
     eager: Callable[[Sequence[Any]], Any] | None = None
     results: int = 0
+    pools: SharedPools | None = None
 
 
 def matching(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[torch.Tensor] | None:

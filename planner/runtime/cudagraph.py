@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +21,8 @@ from ..capture.capture import Captured
 from ..cures import warn
 from ..errors import FusionplanError
 from ..groups.unwritten import unwritten
-from ..lowerings.base import Boxed
 from .executor import Executor
+from .graph_memory import IN_TURN, CudaRecorder, GraphPool, GraphRecorder, Recording, SharedPools
 from .profiled import by_launches, is_profiled
 
 SMALL = 1 << 20
@@ -40,12 +39,6 @@ where they are large."""
 _STALE = 16
 """Calls in a row that no graph fits before all make room for others; twice as many each time."""
 
-_IN_TURN = 2
-"""Graphs for the same addresses: a loop holds its last result while it computes the next."""
-
-GraphRecorder = Callable[[Boxed, list[Any]], tuple[Callable[[], None], list[Any]]]
-"""`record(call, inputs)` gives the replay and the outputs that each replay fills."""
-
 Key = tuple[Any, ...]
 
 
@@ -57,6 +50,7 @@ class _Recorded:
     hands: tuple[Callable[[Any], Any] | None, ...]  # how each output is handed out; None: `.data`
     moved: tuple[tuple[int, torch.Tensor], ...]  # inputs by place, and where the graph reads them
     given: tuple[int | None, ...]  # of each output, the moved input that it is a view of
+    pool: GraphPool
 
     @property
     def is_held(self) -> bool:
@@ -72,7 +66,8 @@ class GraphedExecutor:
     many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
     forward graph saves for its backward graph must stay where it is, for that one's sake. patience:
     calls with other addresses after which inputs are copied: those of a backward graph stay in
-    place once its forward graph is replayed.
+    place once its forward graph is replayed. pools: what its graphs share with those of other
+    sizes; None: each graph has memory of its own.
     """
 
     def __init__(
@@ -82,13 +77,15 @@ class GraphedExecutor:
         graphs: int = 4,
         copies: int | None = None,
         patience: int = 0,
+        pools: SharedPools | None = None,
         record: GraphRecorder | None = None,
     ):
         self.executor = executor
         self.plan, self.text, self.captured = executor.plan, executor.text, executor.captured
         self.kernels_per_call = executor.kernels_per_call
         self.replays = 0
-        self._record = record or _CudaRecorder(executor.device)
+        self._record = record or CudaRecorder(executor.device)
+        self._pools = pools
         self._room, self._copies, self._patience = graphs, copies, patience
         self._missed, self._stale = 0, _STALE
         nodes = executor.captured.graph.nodes
@@ -128,9 +125,9 @@ class GraphedExecutor:
         if known is None:
             return self._plain(args, key)
         for found in known:
-            if not found.is_held:
+            if not found.pool.is_held:
                 return self._replayed(found, args)
-        if self._room > 0 and len(known) < _IN_TURN:
+        if self._room > 0 and len(known) < IN_TURN:
             self._capture(args, key)
         return self.executor.boxed(args)
 
@@ -171,6 +168,7 @@ class GraphedExecutor:
         self.replays += 1
         self._patience = self._again  # Only what misses its graph again and again is copied.
         self._missed = 0
+        found.pool.last = found
         found.replay()
         results = [
             o.data if hand is None else hand(o)
@@ -246,33 +244,28 @@ class GraphedExecutor:
         return tuple(None if i in self._moving else k for i, k in enumerate(key))
 
     def _capture(self, args: list[Any], key: Key) -> None:
+        known = [found.pool for found in self._recorded.get(key, ())]
+        pool = GraphPool() if self._pools is None else self._pools.next_to(known)
+        if pool is None:
+            return
         self._room -= 1
         moving = self._moving if any(key[i] is None for i in self._moving) else ()
-        inputs, moved = list(args), []
-        for place in moving:
-            inputs[place] = args[place].clone()
-            moved.append((place, inputs[place]))
         before = self.executor.calls
         try:
-            replay, outputs = self._record(self.executor.boxed, list(inputs))
+            recording = self._record(self.executor.boxed, list(args), moving, pool)
         except (RuntimeError, FusionplanError) as error:
             self._room = 0
             warn("no-cudagraph", f"runs without a CUDA graph: {error}")
             return
         finally:
             self.executor.discount(self.executor.calls - before)
-        found = self._described(replay, outputs, inputs, moved)
+        found = self._described(recording, args, pool)
         self._recorded.setdefault(key, []).append(found)
 
-    def _described(
-        self,
-        replay: Callable[[], None],
-        outputs: Sequence[Any],
-        inputs: Sequence[Any],
-        moved: Sequence[tuple[int, torch.Tensor]],
-    ) -> _Recorded:
-        own, each = set(_storages(inputs)), Counter(_storages(outputs))
+    def _described(self, recording: Recording, args: Sequence[Any], pool: GraphPool) -> _Recorded:
+        moved, outputs = recording.moved, recording.outputs
         buffers = {buffer.untyped_storage()._cdata: place for place, buffer in moved}
+        own, each = {*_storages(args), *buffers}, Counter(_storages(outputs))
         hands: list[Callable[[Any], Any] | None] = []
         shared: list[tuple[int, int]] = []
         given_by: list[int | None] = []
@@ -294,8 +287,8 @@ class GraphedExecutor:
                 hands.append(None if is_alone else torch.Tensor.detach)
                 if not given:
                     shared.append((storage, torch._C._storage_Use_Count(storage)))
-        outputs, moved = tuple(outputs), tuple(moved)
-        return _Recorded(replay, outputs, tuple(shared), tuple(hands), moved, tuple(given_by))
+        handed = tuple(shared), tuple(hands)
+        return _Recorded(recording.replay, tuple(outputs), *handed, moved, tuple(given_by), pool)
 
 
 def written(captured: Captured) -> frozenset[int]:
@@ -335,30 +328,3 @@ def _storages(values: Sequence[Any]) -> Iterator[int]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value.untyped_storage()._cdata
-
-
-@contextmanager
-def _own_workspace() -> Iterator[None]:
-    """cuBLAS keeps one workspace for each stream, and all graphs are captured on the same. Without
-    this the first graph's would be written by the others, even after that graph and its memory are
-    gone. So each captures a new one, which then stays unused in the graph's own memory."""
-    torch._C._cuda_clearCublasWorkspaces()
-    try:
-        yield
-    finally:
-        torch._C._cuda_clearCublasWorkspaces()
-
-
-class _CudaRecorder:
-    """Each graph has memory of its own: what one hands out, a replay of another never touches."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __call__(self, call: Boxed, inputs: list[Any]) -> tuple[Callable[[], None], list[Any]]:
-        with torch.cuda.device(self._device):
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            with _own_workspace(), torch.cuda.graph(graph):
-                outputs = list(call(inputs))
-        return graph.replay, outputs

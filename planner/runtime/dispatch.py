@@ -283,7 +283,9 @@ class Dispatcher:
                 self._warn("substitute", f"groups of {plan.graph_key}", text)
             if graphed:
                 copies = None if inference else given.results
-                return GraphedExecutor(executor, copies=copies, patience=4 * backward)
+                return GraphedExecutor(
+                    executor, copies=copies, patience=4 * backward, pools=given.pools
+                )
             return executor
         except Exception as error:
             # A fault of ours must not stop the user's model: it is told, and the baseline runs.

@@ -17,6 +17,7 @@ from ..lowerings.base import Boxed
 from ..lowerings.registry import ATEN
 from .compile_inputs import Given, device_of, sizes_of
 from .frames import COUNTS, LeftAlone, divert_frame
+from .graph_memory import SharedPools
 from .leaving import DYNAMOS, RunsWhole
 from .whole_way import WholeWay
 
@@ -57,7 +58,8 @@ class _Run:
 
 class VaryingSizes:
     """A graph with symbolic sizes: for each set of sizes its own static graph, lowered by the
-    plan of its bucket to kernels of which most are compiled already.
+    plan of its bucket to kernels of which most are compiled already. CUDA graphs of all sizes share
+    their memory.
 
     Sizes without a plan share one symbolic baseline, made when the graph is compiled with such
     sizes; only then may Inductor still add guards. Later it compiles for the sizes at hand.
@@ -71,6 +73,7 @@ class VaryingSizes:
         self._symbolic = symbolic(gm, compiler.numerics)
         self._tensors = [i for i, x in enumerate(given.fakes) if isinstance(x, torch.Tensor)]
         self._shared: Boxed | None = None
+        self._pools = SharedPools()
         self._runs: OrderedDict[Any, _Run] = OrderedDict()
         first = self._runs[self._sizes(given.fakes)] = self._specialised(given, compiling=True)
         # A backward graph has no frame; what autograd does for the user's own code runs then.
@@ -127,7 +130,7 @@ class VaryingSizes:
         fakes = [captured.fx_nodes[i].meta["val"] for i in captured.graph.inputs]
         live = key(captured.graph), self._stage
         try:
-            run = self._compiler.static(captured, replace(given, fakes=fakes))
+            run = self._compiler.static(captured, replace(given, fakes=fakes, pools=self._pools))
             return _Run(run, numbers, live)
         except RunsWhole as whole:
             entire, way = self._compiler.entire, whole.way

@@ -255,7 +255,7 @@ change("a group without a config", "if site.config is None:", "if False:")
 of("planner/runtime/cudagraph.py", "planner/runtime/test_cudagraph.py")
 change(
     "what is still held is not written",
-    "if not found.is_held:\n                return self._replayed(found, args)",
+    "if not found.pool.is_held:\n                return self._replayed(found, args)",
     "if True:\n                return self._replayed(found, args)",
 )
 change("moving inputs are copied", "            buffer.copy_(args[place])\n", "            pass\n")

@@ -1,12 +1,15 @@
 """When a call is replayed, by a recorder that stands for CUDA's."""
 
 import warnings
+from collections import deque
 
+import numpy as np
 import pytest
 import torch
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.graph_memory import GraphPool, Recording, SharedPools
 
 pytestmark = pytest.mark.dynamo
 
@@ -19,15 +22,20 @@ class Recorder:
     def __init__(self):
         self.captures = 0
 
-    def __call__(self, call, inputs):
+    def __call__(self, call, inputs, moving, pool):
         self.captures += 1
-        outputs = list(call(list(inputs)))
+        inputs = [x.clone() if i in moving else x for i, x in enumerate(inputs)]
+        outputs = self.placed(list(call(list(inputs))), pool)
 
         def replay():
             for old, new in zip(outputs, call(list(inputs)), strict=True):
                 old.copy_(new)
 
-        return replay, outputs
+        return Recording(replay, tuple((i, inputs[i]) for i in moving), outputs)
+
+    def placed(self, outputs, pool):
+        """The outputs where replays leave them."""
+        return outputs
 
 
 @pytest.fixture
@@ -299,7 +307,7 @@ def test_what_cannot_be_captured_runs_plainly(captured):
     x = torch.randn(8)
     found = captured(lambda x: x * 2, x)
 
-    def record(call, inputs):
+    def record(call, inputs, moving, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     run = GraphedExecutor(Executor(found, Plan("", "", (), "modelled", ()), CPU), record=record)
@@ -310,3 +318,87 @@ def test_what_cannot_be_captured_runs_plainly(captured):
         warnings.simplefilter("error")
         run(x)
     assert run.calls == 3
+
+
+class SharedRecorder(Recorder):
+    """Graphs of one pool leave their results at the same addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = {}
+
+    def placed(self, outputs, pool):
+        (output,) = outputs
+        memory = self.memory.setdefault(pool, np.zeros(SMALL, np.float32))
+        return [torch.from_numpy(memory[: output.numel()])]
+
+
+@pytest.fixture
+def sizes(captured):
+    """Executors of two sizes that share pools, with an input of each; and their recorder."""
+    recorder, pools = SharedRecorder(), SharedPools()
+
+    def made(size):
+        x = torch.randn(size)
+        executor = Executor(captured(lambda x: x * 2, x), Plan("", "", (), "modelled", ()), CPU)
+        return GraphedExecutor(executor, record=recorder, pools=pools), x
+
+    return [made(SMALL), made(SMALL // 2)], recorder
+
+
+def test_graphs_of_all_sizes_lie_in_the_same_memory(sizes):
+    made, recorder = sizes
+    for turn in range(12):
+        for run, x in made:
+            x += 1
+            assert torch.equal(run(x)[0], x * 2), turn
+    assert [run.replays for run, _ in made] == [10, 10]
+    assert (recorder.captures, len(recorder.memory)) == (2, 1)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_held_result_is_not_written_over_by_a_graph_of_another_size(sizes, most):
+    made, recorder = sizes
+    held = deque(maxlen=most)
+    for turn in range(40):
+        run, x = made[(turn // 3) % 2]
+        x += 1
+        held.append((run(x)[0], x * 2))
+        assert all(torch.equal(found, wanted) for found, wanted in held), turn
+    replays = sum(run.replays for run, _ in made)
+    assert len(recorder.memory) == 2
+    assert recorder.captures == 4
+    # One of two pools is free in every call, but while graphs are captured in it; none of two are.
+    assert replays >= {1: 30, 2: 8, 3: 5}[most]
+
+
+def test_a_result_of_a_size_that_is_forgotten_is_not_written_over(sizes):
+    made, _ = sizes
+    (first, x), (second, y) = made
+    for _ in range(2):
+        first(x), second(y)
+    kept = first(x)[0]
+    assert first.replays == 1
+    made.clear()
+    del first
+    for turn in range(4):
+        assert torch.equal(second(y)[0], y * 2), turn
+        assert torch.equal(kept, x * 2), turn
+    del kept
+    before = second.replays
+    second(y)
+    assert second.replays == before + 1
+
+
+def test_a_held_pool_is_not_the_one_to_capture_in():
+    class Kept:
+        is_held = True
+
+    pools = SharedPools()
+    first, second = pools.pools
+    assert pools.next_to([]) is first
+    first.last = Kept()
+    assert pools.next_to([]) is second
+    assert pools.next_to([second]) is first
+    assert pools.next_to([first, second]) is None
+    assert not GraphPool().is_shared

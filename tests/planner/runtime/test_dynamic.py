@@ -19,6 +19,7 @@ from fusionplan.planner.groups.group import with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.compile import compilations
 from fusionplan.planner.runtime.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.graph_memory import SharedPools
 from fusionplan.planner.runtime.varying_sizes import VaryingSizes
 from oracle import DEVICE
 from torch import nn
@@ -169,6 +170,25 @@ def test_known_sizes_are_not_lowered_again(monkeypatch):
     assert sorted(live.runner.calls for live in dispatcher.live.values()) == [2, 2]
     fast(*inputs_of("softmax", 19))  # the oldest goes
     assert sorted(live.runner.calls for live in dispatcher.live.values()) == [1, 2]
+
+
+def test_all_sizes_of_a_graph_are_given_the_same_pools(monkeypatch):
+    given, plain = [], Dispatcher.static
+
+    def static(self, captured, inputs):
+        given.append(inputs.pools)
+        return plain(self, captured, inputs)
+
+    monkeypatch.setattr(Dispatcher, "static", static)
+    for _ in range(2):
+        torch._dynamo.reset()
+        fast = torch.compile(lambda x: x.softmax(-1), backend=backend(Made(HELD)))
+        for size in (17, 33, 60):
+            fast(*inputs_of("softmax", size))
+    assert len(given) == 6
+    assert isinstance(given[0], SharedPools)
+    assert len({id(pools) for pools in given}) == 2  # a function's are its own
+    assert given[0] is given[2] is not given[3]
 
 
 def test_outside_of_the_bucket_another_plan_is_made():

@@ -11,6 +11,7 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.graph_memory import Recording
 from fusionplan.tuner.decision import finalists
 from fusionplan.tuner.gate.gate import Passed, case
 from fusionplan.tuner.progress.progress import RecordedProgress
@@ -29,7 +30,7 @@ def arena(given, inputs=(X,), stage="inference", device="cuda"):
     return SimpleNamespace(captured=shown, inputs=inputs, stage=stage, progress=RecordedProgress())
 
 
-def replayed(call, inputs):
+def replayed(call, inputs, moving, pool):
     """Stands for a capture: the replay computes again, into the same outputs."""
     outputs = list(call(list(inputs)))
 
@@ -37,10 +38,10 @@ def replayed(call, inputs):
         for kept, new in zip(outputs, call(list(inputs)), strict=True):
             kept.copy_(new)
 
-    return replay, outputs
+    return Recording(replay, (), outputs)
 
 
-def refused(call, inputs):
+def refused(call, inputs, moving, pool):
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
@@ -146,9 +147,9 @@ def test_a_capture_that_fails_is_a_note(graphs):
 
 
 def test_a_replay_that_computes_something_else_is_a_note(graphs):
-    def wrong(call, inputs):
+    def wrong(call, inputs, moving, pool):
         outputs = list(call(list(inputs)))
-        return outputs[0].zero_, outputs
+        return Recording(outputs[0].zero_, (), outputs)
 
     graphs(wrong)
     where = arena(PRODUCTS)
