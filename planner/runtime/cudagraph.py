@@ -22,7 +22,7 @@ from ..cures import warn
 from ..errors import FusionplanError
 from ..groups.unwritten import unwritten
 from .executor import Executor
-from .graph_memory import IN_TURN, CudaRecorder, GraphPool, GraphRecorder, Recording, SharedPools
+from .graph_memory import IN_TURN, CudaRecorder, GraphPool, GraphRecorder, RecordedCall, SharedPools
 from .profiled import by_launches, is_profiled
 
 SMALL = 1 << 20
@@ -142,7 +142,7 @@ class GraphedExecutor:
 
         def again() -> Sequence[Any]:
             for found in known:
-                if not found.is_held:
+                if not found.pool.is_held:
                     return self._replayed(found, list(kept))
             return self.boxed(list(kept))
 
@@ -262,7 +262,9 @@ class GraphedExecutor:
         found = self._described(recording, args, pool)
         self._recorded.setdefault(key, []).append(found)
 
-    def _described(self, recording: Recording, args: Sequence[Any], pool: GraphPool) -> _Recorded:
+    def _described(
+        self, recording: RecordedCall, args: Sequence[Any], pool: GraphPool
+    ) -> _Recorded:
         moved, outputs = recording.moved, recording.outputs
         buffers = {buffer.untyped_storage()._cdata: place for place, buffer in moved}
         own, each = {*_storages(args), *buffers}, Counter(_storages(outputs))

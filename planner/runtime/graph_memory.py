@@ -25,7 +25,7 @@ IN_TURN = 2
 computes the next."""
 
 
-class Recording(NamedTuple):
+class RecordedCall(NamedTuple):
     """A captured call. moved: by place, where the graph reads the inputs that move. outputs: what
     each replay fills."""
 
@@ -35,7 +35,7 @@ class Recording(NamedTuple):
 
 
 class Held(Protocol):
-    """What a replay gave."""
+    """The results of a replay."""
 
     @property
     def is_held(self) -> bool: ...
@@ -78,7 +78,7 @@ class GraphRecorder(Protocol):
 
     def __call__(
         self, call: Boxed, inputs: list[Any], moving: Sequence[int], pool: GraphPool
-    ) -> Recording: ...
+    ) -> RecordedCall: ...
 
 
 class CudaRecorder:
@@ -89,7 +89,7 @@ class CudaRecorder:
 
     def __call__(
         self, call: Boxed, inputs: list[Any], moving: Sequence[int], pool: GraphPool
-    ) -> Recording:
+    ) -> RecordedCall:
         shared = pool.is_shared and _can_share()
         with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
@@ -106,7 +106,7 @@ class CudaRecorder:
                 _keep_till_idle(graph, self._device)
                 placed, outputs = _lent(graph, inputs, placed, outputs)
         moved = tuple((place, placed[place]) for place in moving)
-        return Recording(_replay(graph, pool, self._device), moved, outputs)
+        return RecordedCall(_replay(graph, pool, self._device), moved, outputs)
 
 
 def _replay(graph: Any, pool: GraphPool, device: torch.device) -> Callable[[], None]:

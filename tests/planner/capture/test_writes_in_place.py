@@ -10,7 +10,7 @@ from fusionplan.planner.capture.writes_in_place import written_in_place
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor, written
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.graph_memory import Recording
+from fusionplan.planner.runtime.graph_memory import RecordedCall
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
 
@@ -236,7 +236,7 @@ def test_what_is_written_is_never_moved_for_a_cuda_graph() -> None:
 
     def record(call, inputs, moving, pool):
         captures.append(1)
-        return Recording(lambda: None, (), [torch.zeros(2, 3, 8)])
+        return RecordedCall(lambda: None, (), [torch.zeros(2, 3, 8)])
 
     graphed = GraphedExecutor(executor, record=record)
     # Calls with caches now here and now there write into the caller's own.

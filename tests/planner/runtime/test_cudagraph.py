@@ -9,7 +9,7 @@ import torch
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.graph_memory import GraphPool, Recording, SharedPools
+from fusionplan.planner.runtime.graph_memory import GraphPool, RecordedCall, SharedPools
 
 pytestmark = pytest.mark.dynamo
 
@@ -31,7 +31,7 @@ class Recorder:
             for old, new in zip(outputs, call(list(inputs)), strict=True):
                 old.copy_(new)
 
-        return Recording(replay, tuple((i, inputs[i]) for i in moving), outputs)
+        return RecordedCall(replay, tuple((i, inputs[i]) for i in moving), outputs)
 
     def placed(self, outputs, pool):
         """The outputs where replays leave them."""

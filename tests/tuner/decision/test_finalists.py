@@ -11,7 +11,7 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.graph_memory import Recording
+from fusionplan.planner.runtime.graph_memory import RecordedCall
 from fusionplan.tuner.decision import finalists
 from fusionplan.tuner.gate.gate import Passed, case
 from fusionplan.tuner.progress.progress import RecordedProgress
@@ -38,7 +38,7 @@ def replayed(call, inputs, moving, pool):
         for kept, new in zip(outputs, call(list(inputs)), strict=True):
             kept.copy_(new)
 
-    return Recording(replay, (), outputs)
+    return RecordedCall(replay, (), outputs)
 
 
 def refused(call, inputs, moving, pool):
@@ -149,7 +149,7 @@ def test_a_capture_that_fails_is_a_note(graphs):
 def test_a_replay_that_computes_something_else_is_a_note(graphs):
     def wrong(call, inputs, moving, pool):
         outputs = list(call(list(inputs)))
-        return Recording(outputs[0].zero_, (), outputs)
+        return RecordedCall(outputs[0].zero_, (), outputs)
 
     graphs(wrong)
     where = arena(PRODUCTS)
