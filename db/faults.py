@@ -26,6 +26,9 @@ from .errors import (
 READ_ONLY_SQLSTATE = "25006"  # PostgreSQL: read_only_sql_transaction
 # Connection lost, operator's shutdown, server starting; serialization failure and deadlock.
 PASSING_SQLSTATES = ("08", "57P", "40")
+_STOPPING_SQLSTATES = "57P"
+# PostgreSQL, to whom it refuses a connection: libpq gives no state then.
+_STOPPING = ("the database system is starting up", "the database system is shutting down")
 
 
 @contextmanager
@@ -40,6 +43,17 @@ def translated(shown: str, secrets: frozenset[str] = frozenset()) -> Iterator[No
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         told = _told(error, shown)
         raise type(told)(_hidden(str(told), secrets)) from error
+
+
+def was_there(error: StoreError) -> bool:
+    """Whether a server answered, and then let go: it is being stopped, or is starting. One that
+    refuses connections may not be there at all."""
+    cause = error.__cause__
+    if not isinstance(cause, DBAPIError):
+        return False
+    state, told = str(getattr(cause.orig, "sqlstate", None) or ""), str(cause.orig)
+    stops = state.startswith(_STOPPING_SQLSTATES) or any(text in told for text in _STOPPING)
+    return cause.connection_invalidated or stops
 
 
 def _hidden(text: str, secrets: frozenset[str]) -> str:

