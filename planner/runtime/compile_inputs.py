@@ -65,6 +65,12 @@ def device_of(inputs: Sequence[Any]) -> torch.device:
     return next((d for d in found if d.type == "cuda"), torch.device("cpu"))
 
 
+def has_no_numbers(inputs: Sequence[Any]) -> bool:
+    """Whether the tensors, of which there is one at least, are all on the meta device."""
+    found = [x for x in inputs if isinstance(x, torch.Tensor)]
+    return bool(found) and all(x.is_meta for x in found)
+
+
 def sizes_of(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         (*map(hint, a.shape), *map(hint, a.stride())) if isinstance(a, torch.Tensor) else hint(a)

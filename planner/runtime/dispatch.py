@@ -34,7 +34,7 @@ from ..lowerings.base import Boxed
 from ..lowerings.registry import ATEN, INDUCTOR
 from ..plan import GroupPlan, Plan
 from ..versions import versions
-from .compile_inputs import Given, device_of, matching, with_tensors
+from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
 from .cudagraph import GraphedExecutor
 from .executor import Executor
 from .frames import COUNTS, leave_frame_alone
@@ -131,7 +131,7 @@ class Dispatcher:
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
         try:
-            if writes_overlap(gm):
+            if writes_overlap(gm) or has_no_numbers(inputs):
                 raise RunsWhole(AS_EAGER)
             with phase("trace"):
                 chosen = attention_chosen(gm, self.numerics)

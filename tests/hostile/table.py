@@ -15,6 +15,7 @@ from hostile import (
     promotion,
     reductions,
     special,
+    states,
     transforms,
     turned,
     views,
@@ -44,6 +45,7 @@ FAMILIES = (
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
 assert modules, "its scenarios are in the list"
+assert states, "and its"
 ALL += SCENARIOS
 CASES = {str(case): case for case in ALL}
 assert len(CASES) == len(ALL), "two cases of one name"
