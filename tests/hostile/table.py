@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from hostile import (
     arithmetic,
+    attention,
     by_index,
     foreign,
     learning,
+    library,
     lookups,
     losses,
     memory,
@@ -40,6 +42,8 @@ FAMILIES = (
     *reductions.FAMILIES,
     *foreign.FAMILIES,
     *by_index.FAMILIES,
+    *attention.FAMILIES,
+    *library.FAMILIES,
     *turned.FAMILIES,
     *weighted_losses.FAMILIES,
 )
