@@ -295,7 +295,7 @@ def _chosen(chosen: Chosen) -> str:
     if chosen.seconds < chosen.greedy_s:
         found += f", {render.duration(chosen.greedy_s)} without the search"
     if chosen.proven:
-        found += "; no cover is faster"
+        found += "; no cover of connected groups is faster"
     else:
         found += f"; not proven: no cover takes less than {render.duration(chosen.least_s)}"
     found += f"; pieces: {chosen.pieces}, groups priced: {chosen.priced}"

@@ -53,10 +53,10 @@ class GroupPlan:
 class Chosen:
     """The model's choice of the groups of a graph. seconds: of its cover, where a group that spares
     a large value counts for less; greedy_s: of the cover that the search began with; least_s: what
-    no cover can beat, as far as that is known; proven: none is better. priced: groups that the
-    model looked at; pieces: in which the graph was searched; cuts: places where a piece was too
-    large and was cut, at the cheapest edges, and pairs of groups that were not looked at because
-    the budget was spent (see `covers.budget`)."""
+    no cover can beat, as far as that is known; proven: none whose groups are connected is better.
+    priced: groups that the model looked at; pieces: in which the graph was searched; cuts: places
+    where a piece was too large and was cut, at the cheapest edges, and pairs of groups that were
+    not looked at because the budget was spent (see `covers.budget`)."""
 
     seconds: Seconds
     greedy_s: Seconds

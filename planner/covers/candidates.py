@@ -178,6 +178,21 @@ class Ground(Keeping):
         floor_s = self.device.launch_s + max(moved / self.device.bandwidth, product_s)
         return CandidateGroup(group, copies, read & ~group & self.compute, writes, floor_s)
 
+    def least_part_s(self, each: CandidateGroup, region: int) -> float | None:
+        """Seconds that a group adds at least where it is a part of a kernel with another part, to
+        which no edge leads: that one may launch it, and read what both read. None where every node
+        of the region depends on it or the reverse."""
+        apart, whole, other = region & ~each.nodes, 0, 0
+        for node in bits(each.nodes):
+            apart &= ~(self.behind[node] | self.ahead[node])
+            whole |= self.whole[node]
+        if not apart:
+            return None
+        for node in bits(apart):
+            other |= self.whole[node]
+        moved = sum(self.nbytes[n] for n in bits((whole & ~each.nodes & ~other) | each.writes))
+        return moved / self.device.bandwidth
+
     @asked_once
     def is_possible(self, group: int) -> bool:
         """Whether a closed group holds compute nodes alone and is not too large for a kernel."""

@@ -36,7 +36,7 @@ class CoverEffort:
 @dataclass(frozen=True, slots=True)
 class CheapestCover:
     """Groups, their seconds and those of the start. least_s: what no cover of the region can beat,
-    as far as that is known; proven: none is better."""
+    as far as that is known; proven: none whose groups are connected is better."""
 
     groups: tuple[CandidateGroup, ...]
     seconds: float
@@ -83,6 +83,8 @@ class Search:
                     self.all.setdefault((each.nodes, each.copies), each)
             best, least_s = self._proven(best, program)
         proven = least_s >= best.seconds * (1 - _EQUAL)
+        if complete:
+            least_s = min(least_s, self._least_of_parts_s(program, start_s))
         # To say more than nothing of what is not proven: all of it as one kernel.
         whole_s = self.ground.candidate(self.region).floor_s / SPARED
         least_s = max(least_s, min(whole_s, best.seconds))
@@ -150,6 +152,24 @@ class Search:
                 return self._better(best, self._of_known(program)), least_s
             for candidate in fresh:
                 self._priced(candidate)
+
+    def _least_of_parts_s(self, program: IntegerProgram, start_s: float) -> float:
+        """What no cover can beat, also of groups of which two parts share no edge: moves lead to
+        such, and they are not enumerated."""
+        usable, prices, has_parts = [], [], False
+        for name, candidate in self.all.items():
+            own_s = self._least_s(candidate) if self.known.get(name, 0.0) is not None else None
+            part_s = self.ground.least_part_s(candidate, self.region)
+            has_parts |= part_s is not None
+            some = [s for s in (own_s, part_s) if s is not None]
+            if some:
+                usable.append(candidate)
+                prices.append(min(some))
+        found = program.solve(usable, prices) if has_parts else None
+        if found is None:
+            return start_s
+        # A part was left out where it and a second kernel alone take as long as the start.
+        return min(found.least_s, start_s - self.ground.device.launch_s)
 
     def _least_s(self, candidate: CandidateGroup) -> float:
         found = self.known.get((candidate.nodes, candidate.copies))
