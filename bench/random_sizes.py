@@ -134,8 +134,10 @@ def summary(name: str, found: Sequence[RandomSize]) -> str:
 def _timed_and_told(name: str, device: torch.device, options: argparse.Namespace) -> None:
     sizes = drawn(options.count, options.most)
     found: list[RandomSize] = []
-    end = time.monotonic() + options.limit
+    end = math.inf
     for each in timed(name, sizes, device, options.seconds, options.rounds):
+        if not found:
+            end = time.monotonic() + options.limit
         found.append(each)
         print(each, flush=True)
         if time.monotonic() > end:
@@ -149,7 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=COUNT, help=f"of sizes (default: {COUNT})")
     parser.add_argument("--most", type=int, default=MOST, help=f"largest size (default: {MOST})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each tune")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds for each function")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="seconds of each function behind its tune"
+    )
     return run_each(parser, arguments, FUNCTIONS, _timed_and_told)
 
 

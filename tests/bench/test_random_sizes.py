@@ -30,3 +30,17 @@ def test_usage(capsys):
     with pytest.raises(SystemExit) as error:
         random_sizes.main(["none"])
     assert error.value.code == 2
+
+
+def test_the_limit_begins_behind_the_tune(capsys, monkeypatch):
+    """A tune may take longer than all that is left for the sizes."""
+    now = iter(range(0, 10_000, 100))
+
+    def timed(name, sizes, device, seconds, rounds):
+        for size in sizes:
+            yield random_sizes.RandomSize(name, size, 1e-6, 1e-6, 1e-6, 0)
+
+    monkeypatch.setattr(random_sizes, "timed", timed)
+    monkeypatch.setattr(random_sizes.time, "monotonic", lambda: next(now))
+    assert random_sizes.main(["softmax", "--device", "cpu", "--count", "50", "--limit", "250"]) == 0
+    assert "softmax      3 sizes: " in capsys.readouterr().out

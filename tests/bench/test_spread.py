@@ -1,0 +1,39 @@
+"""Training steps over several GPUs, rehearsed by two processes without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from fusionplan.bench import spread
+
+
+def test_time_that_several_cover_counts_once() -> None:
+    assert spread.covered([(5.0, 7.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 5.0
+    assert spread.covered([]) == 0.0
+
+
+def test_a_span_is_from_first_to_last() -> None:
+    assert spread.span([(5.0, 7.0, "a"), (1.0, 3.0, "b")]) == 6.0
+    assert spread.span([]) == 0.0
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        spread.main(["none"])
+    assert error.value.code == 2
+    assert "'none' is none of fsdp, tp, ddp" in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_two_processes_measure_a_step() -> None:
+    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    given = ["fsdp", "--device", "cpu", "--tiny", "--ways", "eager", "ours by the model"]
+    command = [sys.executable, "-P", *module, "-m", "fusionplan.bench.spread", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    table = [line for line in done.stdout.splitlines() if " rounds)" in line]
+    assert len(table) == 2
+    assert "2 plans" in table[1]
