@@ -12,7 +12,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "19"
+CODEGEN = "20"
 """Counts up whenever the same plan would give other kernels."""
 
 

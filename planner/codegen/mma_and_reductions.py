@@ -33,7 +33,8 @@ def step(scope: Scope, each: TileReduction) -> None:
     dims = scope.blocks.dims(scope.nest.live[value.id])
     match each:
         case Mma():
-            scope.bind(value.id, convert(_mma(scope, each, ""), "float32", value.dtype), dims)
+            text = _whole(each, _mma(scope, each, ""))
+            scope.bind(value.id, convert(text, "float32", value.dtype), dims)
         case OnesMma():
             _ones(scope, each)
             text = _first(_by_ones(scope, each, ""))
@@ -99,6 +100,9 @@ class Carried:
                 assert not self.loop.by_lane, "a product has no state for every lane"
                 _ones(self.scope, state)
                 shape = f"[{self.scope.blocks.sizes[dims[0]]}, {ONES}]"
+            if isinstance(state, Mma):
+                sides = [self.scope.blocks.sizes[a] for a in (state.rows, state.columns)]
+                shape = str([state.slices, *sides] if state.slices > 1 else sides)
             full = f"tl.full({shape}, {neutral}, {TRITON_DTYPE[dtype]})"
             self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
             if isinstance(state, Welford):
@@ -166,8 +170,11 @@ class Carried:
             return
         for fold in self.loop.carries:
             text = f"v{fold}_sofar"
-            if isinstance(self.states[fold], OnesMma):
+            state = self.states[fold]
+            if isinstance(state, OnesMma):
                 text = _first(text)
+            elif isinstance(state, Mma):
+                text = _whole(state, text)
             value, kind = scope.nest.values[fold], scope.nest.fold(fold)
             scope.bind(fold, _scaled(scope, value, kind, text), self._dims(fold))
 
@@ -373,12 +380,32 @@ def _mma(scope: Scope, mma: Mma, state: str) -> str:
     left, right = (_operand(scope, fold, v, mma.k) for v in (mma.source, mma.times))
     if mma.is_turned:
         left, right = right, left
-    a = left if mma.rows < mma.k else f"tl.trans({left})"
-    b = right if mma.k < mma.columns else f"tl.trans({right})"
+    if mma.slices > 1:
+        a = _slices(scope, mma, left, mma.rows, "[1, 0, 2]", "[0, 2, 1]")
+        b = _slices(scope, mma, right, mma.columns, "[1, 2, 0]", "")
+    else:
+        a = left if mma.rows < mma.k else f"tl.trans({left})"
+        b = right if mma.k < mma.columns else f"tl.trans({right})"
     options = f", {state}" if state else ""
     if fold.operand == "float32":
         options += f', input_precision="{fold.precision}"'
     return f"tl.dot({a}, {b}{options})"
+
+
+def _slices(scope: Scope, mma: Mma, text: str, axis: int, before: str, behind: str) -> str:
+    """An operand as a product for each slice. axis: its other one. before, behind: the order of
+    its dimensions where that axis stands before the summed one, and where it stands behind."""
+    size, k = scope.blocks.sizes[axis], scope.blocks.sizes[mma.k] // mma.slices
+    is_before = axis < mma.k
+    shape = f"[{size}, {mma.slices}, {k}]" if is_before else f"[{mma.slices}, {k}, {size}]"
+    order, cut = before if is_before else behind, f"tl.reshape({text}, {shape})"
+    return f"tl.permute({cut}, {order})" if order else cut
+
+
+def _whole(mma: Mma, text: str) -> str:
+    """The result of a product from those of its slices, its dimensions in the order of axes."""
+    text = f"tl.sum({text}, 0)" if mma.slices > 1 else text
+    return f"tl.trans({text})" if mma.swapped else text
 
 
 def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:

@@ -90,7 +90,8 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         warps = work.resident * work.num_warps
         waiting = matrix.Waiting(work.programs, work.resident, warps, work.waves, work.turns)
         prologue_s = _cycles(work.prologue, device) / rate
-        parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s)
+        read_s = work.hbm_bytes / device.bandwidth
+        parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s)
         alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
         alone_s *= device.generated
     else:

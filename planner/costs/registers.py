@@ -77,7 +77,7 @@ def pressure(
     copied by descriptors."""
     limit, nest = most(num_warps), program.nest
     if program.mmas:
-        if len(program.mmas) > 1:
+        if len(program.mmas) > 1 and not all(mma.few for mma in program.mmas.values()):
             wanted = chains.registers(program, num_warps, ahead, limit)
             wanted += 0.0 if ahead or described else chains.passing(program, num_warps)
             wanted = max(wanted, min(_of_fmas(program, 32 * num_warps), limit + _FMAS_SPILL))
@@ -121,7 +121,7 @@ def _with_mma(program: TileProgram, threads: int) -> float:
     and in a loop what is computed there and read again."""
     nest, operands, steps = program.nest, program.operands, program.evaluations()
     sizes = {
-        value: program.tile(value) * (ONES if isinstance(each, OnesMma) else 1)
+        value: program.tile(value) * (ONES if isinstance(each, OnesMma) else each.slices)
         for value, each in program.reductions.items()
         if isinstance(each, (Mma, OnesMma))
     }
@@ -176,8 +176,10 @@ def _by_warps(program: TileProgram, num_warps: int, ahead: bool, wanted: float) 
     where something is computed first, or where they are too long for bulk copies. With a whole row
     of 512 in one tile the compiler spills thousands of bytes."""
     nest = program.nest
-    ((mma, looped),) = [(i, own) for i, own in program.evaluations() if isinstance(i, Mma)]
+    # Of several, as of two matrices by the same rows, each in turn has its operands there.
+    mma, looped = next((i, own) for i, own in program.evaluations() if isinstance(i, Mma))
     m, n, k = (program.blocks.sizes[axis] for axis in (mma.m, mma.n, mma.k))
+    num_warps, k = num_warps // mma.slices, k // mma.slices
     if mma.unit is MmaUnit.FMA:
         return max(wanted, _by_threads(m * n / (32 * num_warps), k))
     if mma.unit is MmaUnit.WARPGROUP:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..costs.depthwise import is_predicted
 from ..costs.device import DeviceProfile
-from ..costs.matrix import is_stream
+from ..costs.matrix import is_skinny
 from ..errors import Refusal
 from ..graph.ops import is_compute
 from ..groups.group import GroupContent
@@ -118,10 +118,10 @@ def spares(part: GroupContent) -> bool:
 
 
 def is_lone_product(part: GroupContent) -> bool:
-    """Whether the group is a product by itself, which is always left to the vendor, but for one row
-    times a matrix: the vendor reads that no faster than kernels of ours."""
+    """Whether the group is a product by itself, which is always left to the vendor, but for a few
+    rows times a matrix: the vendor reads that no faster than kernels of ours."""
     compute = [node.id for node in part.group.nodes if is_compute(node)]
-    return part.contracts and len(compute) == 1 and not is_stream(part.group, compute[0])
+    return part.contracts and len(compute) == 1 and not is_skinny(part.group, compute[0])
 
 
 def is_left(part: GroupContent) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ..graph.dtypes import NARROW
 from ..nests.linear_forms import Role, TileAxis
 from ..nests.nest import Nest
-from ..tiles.blocks import LEAST_MMA, largest_block, power_of_two
+from ..tiles.blocks import LEAST_COLUMNS, LEAST_MMA, largest_block, power_of_two
+from ..values.values import ancestors
 
 WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCKED = 4  # Innermost axes that the enumeration gives blocks; further out they stay 1.
@@ -135,7 +136,62 @@ def _longest(axes: frozenset[int], nest: Nest, least: int) -> int | None:
     return max(long, key=lambda a: (min(nest.axes[a].extent, 128), a), default=None)
 
 
+_STREAMED = (
+    (16, 512, 4),
+    (16, 256, 4),
+    (64, 128, 4),
+    (64, 256, 4),
+    (32, 256, 2),
+    (16, 256, 1),
+    (32, 256, 4),
+    (32, 128, 4),
+    (128, 64, 4),
+    (64, 64, 4),
+    (16, 128, 4),
+)
+"""Columns, summed elements and warps of products of a few rows: those that were among the best of
+37 to 65 of a product (`costs.matrix`)."""
+
+
+def streamed_axes(nest: Nest, sides: Mapping[int, str]) -> tuple[int, int, int] | None:
+    """Of products of a few rows by matrices, none of another's result, the axes of the rows, of the
+    matrices' columns and of the sums; None of others."""
+    known, axes = ancestors(nest.values), set[tuple[int, int, int]]()
+    fed = {source for value in nest.contractions for source in nest.values[value].reads}
+    behind = frozenset[int]().union(*(known[source] for source in fed))
+    for value in nest.contractions:
+        fold = nest.fold(value)
+        own = [a for a in nest.live[value] if sides.get(a) == "result"]
+        summed = [a for a in nest.reduced(fold) if nest.axes[a].role is Role.LOOP]
+        if len(own) != 2 or len(summed) != 1 or value in behind or fold.operand not in NARROW:
+            return None
+        rows, columns = sorted(own, key=lambda a: nest.axes[a].extent)
+        axes.add((rows, columns, summed[0]))
+    if len(axes) != 1:
+        return None
+    rows, columns, summed_axis = axes.pop()
+    few, many = nest.axes[rows].extent, nest.axes[columns].extent
+    return (rows, columns, summed_axis) if few <= _FEW_ROWS < many else None
+
+
+def _stream_points(nest: Nest, axes: tuple[int, int, int]) -> Iterator[tuple[int, dict[str, int]]]:
+    rows, columns, summed = (nest.axes[a] for a in axes)
+    few = max(LEAST_COLUMNS, power_of_two(rows.extent))
+    others = {a.name: 1 for a in loose(nest) if a not in (rows, columns, summed)}
+    seen = set[tuple[int, int, int]]()
+    for wide, long, warps in _STREAMED:
+        sizes = min(wide, largest_block(columns)), min(long, largest_block(summed))
+        if (*sizes, warps) not in seen:
+            seen.add((*sizes, warps))
+            chosen = {rows.name: few, columns.name: sizes[0], summed.name: sizes[1]}
+            yield warps, others | chosen
+
+
 def _dot_points(nest: Nest, sides: dict[int, str]) -> Iterator[tuple[int, dict[str, int]]]:
+    streamed = streamed_axes(nest, sides)
+    if streamed is not None:
+        yield from _stream_points(nest, streamed)
+        return
     free = [i for i, a in enumerate(nest.axes) if a.role is not Role.HELD]
     choices = [block_sizes(nest.axes[a], sides.get(a, "")) for a in free]
     result = [place for place, a in enumerate(free) if sides.get(a) == "result"]

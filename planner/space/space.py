@@ -27,13 +27,14 @@ from ..tiles.passes.split_epilogue import refuse_without_mma
 from ..tiles.program import TileProgram
 from ..values.values import Fold
 from .layouts import LARGEST_TILE, schedules_of
-from .points import WARPS, block_sizes, dot_sides, loose, points
+from .points import WARPS, block_sizes, dot_sides, loose, points, streamed_axes
 
 ParameterValue = str | int | bool
 _Judged = tuple[Config, Cost]
 
 _STAGES = (1, 3)
 _DOT_STAGES = (3, 4, 2, 1)
+_STREAM_STAGES = (4, 3, 6, 2)
 _DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
 _GROUPS = (8, 1)
 _SUBTILES = (1, 2, 4)
@@ -285,6 +286,7 @@ class Space:
     def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:
         first, *later = self.schedules[layout].kernels
         by_dots = bool(dot_sides(first.nest))
+        streamed = streamed_axes(first.nest, dot_sides(first.nest)) is not None
         # Streams of a matrix: their blocks differ more than their warps do.
         streams = few and bool(first.nest.contractions) and not by_dots
         known: dict[int, list[dict[str, ParameterValue]]] = {}
@@ -301,7 +303,8 @@ class Space:
             for following in known[warps][: _VARIED if number < _FIRST else 1]:
                 one = {"layout": layout.name, **chosen, **following, **rest}
                 if by_dots:
-                    yield from (self.config(one | m) for m in self._variants(layout, few))
+                    ways = self._streams(few) if streamed else self._variants(layout, few)
+                    yield from (self.config(one | way) for way in ways)
                     continue
                 yield self.config(one)
                 if not few and layout.holds:
@@ -346,6 +349,12 @@ class Space:
             {k: v for each in best for k, v in each[min(place, len(each) - 1)].items()}
             for place in range(count)
         ]
+
+    def _streams(self, few: bool) -> Iterator[dict[str, ParameterValue]]:
+        """How a kernel with products of a few rows is run. Copies to shared memory by pointers read
+        rows of any length; what a program has under way is a matter of stages."""
+        for stages in _STREAM_STAGES[: 2 if few else None]:
+            yield {"num_stages": stages, "group": 8, "access": "pointer"}
 
     def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, ParameterValue]]:
         """How a kernel with matrix products of some tiles is run, the usual ways first; or only
@@ -421,7 +430,7 @@ def _dimensions(
     found.append(Dimension("num_warps", WARPS, layouts))
     looping = frozenset(layout.name for layout in schedules if not layout.holds)
     if looping:
-        stages = (*_STAGES, *sorted(_DOT_STAGES), 5) if looping & by_dots else _STAGES
+        stages = (*_STAGES, *_DOT_STAGES, *_STREAM_STAGES, 5) if looping & by_dots else _STAGES
         found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
     found.append(Dimension("eviction", _EVICTIONS, layouts))
     walked = frozenset(layout.name for layout in schedules if layout.loops_once)

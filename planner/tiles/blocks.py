@@ -15,7 +15,10 @@ from ..nests.nest import Nest
 from .index_width import needs_int64
 
 LEAST_MMA = 16
-"""The least size of each side of an mma."""
+"""The least size of each side of an mma,"""
+
+LEAST_COLUMNS = 8
+"""and of its columns, where its operands have 16 bits."""
 
 TileDims = tuple[int, ...]
 """The tile axes that are dimensions of a value, in order."""

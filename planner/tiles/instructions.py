@@ -136,11 +136,18 @@ class Mma:
     """How the accumulator follows an extremum that moves in the same loop."""
     accuracy: Accuracy = Accuracy.EXACT
     """Of the exponential that corrects it."""
+    slices: int = 1
+    """Parts of the summed axis of which warps multiply one each, added up after the loop."""
+    swapped: bool = False
+    """Whether the rows that are multiplied are the last of the result's axes, not the first."""
+    few: bool = False
+    """Whether it has few columns, and no other mma multiplies its result."""
 
     @property
     def is_turned(self) -> bool:
-        """Whether `times` is written as the left operand: dimensions go in the order of axes."""
-        return self.m > self.n
+        """Whether `times` is written as the left operand: dimensions go in the order of axes, or
+        against it."""
+        return (self.m > self.n) != self.swapped
 
     @property
     def left(self) -> int:
@@ -152,11 +159,11 @@ class Mma:
 
     @property
     def rows(self) -> int:
-        return min(self.m, self.n)
+        return self.n if self.is_turned else self.m
 
     @property
     def columns(self) -> int:
-        return max(self.m, self.n)
+        return self.m if self.is_turned else self.n
 
     @property
     def unit(self) -> MmaUnit:

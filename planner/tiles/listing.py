@@ -110,8 +110,9 @@ class _Listing:
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
                 return f"{name.lower()} {reads}".rstrip() + ", rounded" * rounded
-            case Mma(left=left, right=right, unit=unit, correction=correction):
+            case Mma(left=left, right=right, unit=unit, correction=correction, slices=slices):
                 followed = ", corrected" * (correction is not None)
+                followed += f", {slices} slices" * (slices > 1) + ", swapped" * each.swapped
                 return f"mma v{left} * v{right} by {unit.value}{followed}"
             case OnesMma(source=source):
                 return f"mma v{source} * ones"

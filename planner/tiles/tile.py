@@ -37,7 +37,9 @@ from .passes.select_addresses import select_addresses
 from .passes.select_mma import select_mma
 from .passes.select_ones_mma import select_ones_mma
 from .passes.share_states import share_states
+from .passes.slice_mmas import slice_mmas
 from .passes.split_epilogue import split_epilogue
+from .passes.swap_mmas import swap_mmas
 from .passes.widen_storing_loops import widen_storing_loops
 from .program import TileProgram
 
@@ -51,6 +53,8 @@ PASSES: tuple[Pass, ...] = (
     select_addresses,
     share_states,
     keep_operands_shared,
+    swap_mmas,
+    slice_mmas,
     choose_mma_unit,
     pipeline_loops,
     duplicate_raced_loads,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..values.values import Fold
 from .alignment import is_aligned
-from .blocks import LEAST_MMA
+from .blocks import LEAST_COLUMNS, LEAST_MMA
 from .instructions import (
     REDUCTIONS,
     Body,
@@ -101,8 +101,10 @@ class _Checker:
                 yield f"v{value} reads v{read} before it is there"
         if isinstance(each, Mma):
             sizes = [self.program.blocks.sizes[a] for a in (each.m, each.n, each.k)]
-            if min(sizes) < LEAST_MMA:
-                yield f"the mma v{each.value} has sides of {sizes}"
+            few = min(self.nest.axes[a].extent for a in (each.m, each.n)) <= LEAST_COLUMNS
+            least = LEAST_COLUMNS if few else LEAST_MMA
+            if min(sizes) < least or sizes[2] < LEAST_MMA * each.slices:
+                yield f"the mma v{each.value} has sides of {sizes} in {each.slices} slices"
         if isinstance(each, OnesMma) and not self._is_operand(each.source):
             yield f"v{each.source} is summed by ones, but others read it in registers"
         if isinstance(each, TileLoad):

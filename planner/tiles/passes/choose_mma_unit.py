@@ -14,7 +14,8 @@ def choose_mma_unit(program: TileProgram, *, num_warps: int) -> TileProgram:
     """Four warps multiply at once, straight from shared memory, where a tile has 64 rows for each
     of them to have 16; else each warp brings its part of the operands into registers first."""
     mmas = [] if num_warps % WARPGROUP else program.mmas.values()
-    suited = frozenset(m.value for m in mmas if has_warpgroup_rows(program.blocks, m.rows))
+    whole = (m for m in mmas if m.slices == 1)
+    suited = frozenset(m.value for m in whole if has_warpgroup_rows(program.blocks, m.rows))
     if not suited:
         return program
 

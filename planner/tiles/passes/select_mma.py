@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...graph.dtypes import MATMUL_DTYPES
+from ...graph.dtypes import MATMUL_DTYPES, NARROW
 from ...nests.nest import Nest
-from ..blocks import LEAST_MMA, Blocks
+from ...values.values import Fold
+from ..blocks import LEAST_COLUMNS, LEAST_MMA, Blocks
 from ..instructions import Instruction, Loops, Mma, Reduce
 from ..program import TileProgram
 
@@ -49,4 +50,10 @@ def _axes(nest: Nest, blocks: Blocks, contraction: int) -> _Axes | None:
     if left & right != k or [len(m), len(n), len(k)] != [1, 1, 1]:
         return None
     axes = m.pop(), n.pop(), k.pop()
-    return axes if min(blocks.sizes[a] for a in axes) >= LEAST_MMA else None
+    return axes if all(blocks.sizes[a] >= _least(nest, a, fold) for a in axes) else None
+
+
+def _least(nest: Nest, axis: int, fold: Fold) -> int:
+    """The least block of an axis of an mma: a few rows may be its columns (see `swap_mmas`)."""
+    few = fold.operand in NARROW and axis not in nest.reduced(fold)
+    return LEAST_COLUMNS if few and nest.axes[axis].extent <= LEAST_COLUMNS else LEAST_MMA

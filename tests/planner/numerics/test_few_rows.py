@@ -120,9 +120,51 @@ def test_a_few_rows_of_a_linear_layer_are_padded() -> None:
     inputs = [normal(3, 64, dtype=BF16, seed=0), normal(80, 64, dtype=BF16, seed=1)]
     found = space(linear, inputs)
     config = best(found, "loop")
-    assert dict(config.blocks)["x0"] == 16
+    assert dict(config.blocks)["x0"] == 8
     assert mmas(found, config) == 1
     assert check(linear, inputs, [config]) == 1
+
+
+def gated(x, gate, up, residual):
+    return torch.nn.functional.silu(x @ gate.t()) * (x @ up.t()) + residual
+
+
+def added(x, w, _, residual):
+    return x @ w.t() + residual
+
+
+@pytest.mark.parametrize("rows", [2, 8, 9, 16, 32])
+@pytest.mark.parametrize("function", [gated, added])
+def test_few_rows_by_matrices_in_slices_and_whole(function, rows: int) -> None:
+    """Of a matrix whose sizes no block divides, with one warp and several."""
+    inputs = [normal(rows, 200, dtype=BF16, seed=0)]
+    inputs += [normal(72, 200, dtype=BF16, seed=seed) for seed in (1, 2)]
+    inputs.append(normal(rows, 72, dtype=BF16, seed=3))
+    found = space(function, inputs)
+    high = max(8, 1 << (rows - 1).bit_length())
+    for wide, long, warps, slices in ((16, 128, 4, 4), (16, 64, 1, 1), (64, 64, 4, 1)):
+        kernel = found.schedules[LOOP].kernels[0].nest
+        few = next(a.name for a in kernel.axes if a.extent == rows)
+        (other,) = (a.name for a in kernel.axes if a.role is Role.GRID and a.name != few)
+        blocks = tuple(sorted(((few, high), (other, wide), ("r0", long))))
+        config = Config(blocks, warps, 3, reduction="loop")
+        each = tile(kernel, config).mmas.values()
+        assert {(mma.few, mma.slices) for mma in each} == {(True, slices)}
+        assert check(function, inputs, [config]) == 1
+
+
+def test_a_matrix_times_a_few_columns_is_sliced_as_well() -> None:
+    """The rows are the last axis of the result: nothing is to be swapped."""
+    inputs = [normal(72, 200, dtype=BF16, seed=1), normal(5, 200, dtype=BF16, seed=0)]
+
+    def function(w, x):
+        return torch.relu(w @ x.t())
+
+    found = space(function, inputs)
+    config = Config((("r0", 128), ("x0", 16), ("x1", 8)), 4, 3, reduction="loop")
+    (mma,) = tile(found.schedules[LOOP].kernels[0].nest, config).mmas.values()
+    assert (mma.few, mma.swapped, mma.slices) == (True, False, 4)
+    assert check(function, inputs, [config]) == 1
 
 
 def test_what_has_few_of_everything_is_no_product_of_tiles() -> None:

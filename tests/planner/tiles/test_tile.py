@@ -70,6 +70,14 @@ def linear() -> Graph:
     return b.graph(b.op("relu.default", b.op("add.Tensor", y, b.input(512, dtype=HALF))))
 
 
+def few_rows() -> Graph:
+    """Five rows times a matrix."""
+    b = Builder()
+    x, w = b.input(5, 1024, dtype=HALF), b.input(512, 1024, dtype=HALF)
+    turned = b.op("permute.default", w, (1, 0), shape=(1024, 512))
+    return b.graph(b.op("mm.default", x, turned, shape=(5, 512)))
+
+
 def beside() -> Graph:
     """x.t() @ y, and the sum of x over the same axis."""
     b = Builder()
@@ -107,6 +115,7 @@ CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
     "parts": (linear, replace(LOOP, subtiles=2, access="descriptor", group=8)),
     "persistent": (linear, replace(LOOP, programs=4, eviction="both")),
     "narrow": (linear, config_of(reduction="loop", x0=8, x1=128, r0=64)),
+    "few": (few_rows, config_of(stages=4, reduction="loop", x0=32, x1=8, r0=256)),
     "beside": (beside, config_of(stages=2, reduction="loop", x0=64, x1=64, r0=64)),
     "stored_too": (stored_too, config_of(stages=3, reduction="loop", x0=128, x1=64, r0=64)),
 }
@@ -147,6 +156,19 @@ def test_a_product_is_an_mma_where_its_tile_is_large_enough() -> None:
     assert only(program_of("narrow"), Reduce)
     with pytest.raises(ValueError, match="not enough values"):
         only(program_of("narrow"), Mma)
+
+
+def test_of_a_few_rows_the_matrix_gives_the_rows_and_each_warp_a_slice_of_the_sum() -> None:
+    mma = only(program_of("few"), Mma)
+    assert isinstance(mma, Mma)
+    assert (mma.few, mma.swapped, mma.slices) == (True, False, 4)
+    sizes = program_of("few").blocks.sizes
+    assert (sizes[mma.rows], sizes[mma.columns]) == (32, 8)
+    for changes, slices in (({"num_warps": 2}, 1), ({"num_warps": 1}, 1), ({"num_warps": 8}, 8)):
+        mma = only(program_of("few", **changes), Mma)
+        assert isinstance(mma, Mma)
+        assert mma.slices == slices, changes
+    assert not only(program_of("linear"), Mma).few  # type: ignore[attr-defined]
 
 
 def test_each_warp_multiplies_alone_where_too_few_go_together() -> None:
