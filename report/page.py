@@ -126,7 +126,8 @@ def verdict(report: Report) -> Verdict | None:
     if gain.best is None:
         rest = "as fast as each operation by itself (by the cost model)."
     elif gain.times > 1.0:
-        rest = f"as fast as {gain.best}, the fastest baseline ({measured})."
+        compared = " that was compared" if gain.left_out else ""
+        rest = f"as fast as {gain.best}, the fastest baseline{compared} ({measured})."
     else:
         rest = f"the speed of {gain.best}, the fastest baseline ({measured}): no gain."
     return Verdict(times, rest + beside)

@@ -207,7 +207,8 @@ def test_the_times_of_a_larger_model_are_said_to_be():
     report = of(block(), replace(measured(block()), contest=told))
     assert report.gain.graphs == 3
     assert verdict(report).rest.startswith(
-        "as fast as max-autotune, the fastest baseline (measured, the whole model of 3 graphs)."
+        "as fast as max-autotune, the fastest baseline that was compared "
+        "(measured, the whole model of 3 graphs)."
     )
     assert "the whole model, whose call runs 3 graphs" in page(report)
     whole = of(block(), replace(measured(block()), contest=told), times=3)

@@ -133,7 +133,7 @@ def test_what_was_not_recorded_is_said(modelled, stored):
     told = page(stored)
     assert "Nothing was measured" not in told
     assert "What lost, measured" in told
-    assert "the fastest baseline (measured)" in told
+    assert "the fastest baseline that was compared (measured)" in told
 
 
 def test_an_empty_store_is_a_store(tmp_path):
