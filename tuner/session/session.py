@@ -207,7 +207,8 @@ class Session:
             stop = Stop(wall.clock)
 
             def prepared() -> GraphSearch | None:
-                if not tasks.plan(lab, lambda: stop.is_set() or not wall.before_end_s):
+                # A plan by the model alone is worth half of what is kept for the contest.
+                if not tasks.plan(lab, lambda: stop.is_set() or wall.left_s <= wall.kept_s / 2):
                     return None
                 tasks.begin(tasks.first, lab)
                 # It is given an end when it begins.
