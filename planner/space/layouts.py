@@ -8,6 +8,7 @@ from ..config import FLAT, LOOP, NATURAL, NESTED, Layout
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph
+from ..graph.sizes import varies
 from ..nests.group_nests import Schedule, schedule_group
 from ..nests.linear_forms import Role
 from ..nests.nest import Nest
@@ -16,6 +17,7 @@ from ..tiles.blocks import LEAST_MMA
 from .points import dot_sides, least_blocks
 
 LARGEST_TILE = 1 << 16
+_FEW_PARTS = 1 << 5, 1 << 12  # Where an odd axis is cut: least parts, of so many elements; most.
 _NEIGHBOURS = 64  # Elements side by side that one program takes at least.
 _LONG = 1 << 16  # Elements of a row from which it may be held in parts,
 _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
@@ -62,15 +64,27 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         least, most = busy * device.sm_count, 16 * device.sm_count
         powers = (1 << e for e in range(1, 13))
         wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
+        if rows == 1 and longest == length and length % (1 << 7):
+            wanted = _divisors(length)
         if sides:  # A part of what is cut is at least as long as an mma.
             wanted = [p for p in wanted if longest // p >= LEAST_MMA]
-        for parts in wanted:
-            found += [Layout("natural", "held", parts), Layout("natural", "loop", parts)]
-            found += [Layout("natural", "nested", parts)] if sides else []
+        for number in wanted:
+            found += [Layout("natural", "held", number), Layout("natural", "loop", number)]
+            found += [Layout("natural", "nested", number)] if sides else []
     if length >= _LONG and not sides:
         held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
         found += [layout for layout in held if layout not in found]
     return found
+
+
+def _divisors(length: int) -> list[int]:
+    """Numbers of equal parts of one long axis that powers of two do not divide, one of each size:
+    fewer than would keep a device busy, or shorter ones, are better than a single program."""
+    if varies(length):
+        return []
+    most = min(_FEW_PARTS[1], length // _FEW_PARTS[0])
+    found = (d for d in range(_FEW_PARTS[0], most + 1) if length % d == 0)
+    return sorted({d.bit_length(): d for d in found}.values())
 
 
 def _is_adjacent(nest: Nest, axis: int) -> bool:
