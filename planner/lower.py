@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from .codegen.emit import emit
+from .codegen.row_copies import BLOCK
 from .codegen.source import Buffer, KernelSource, Program
 from .config import Config
 from .errors import Refusal, Refused
-from .graph.graph import Graph
+from .graph.graph import Graph, TensorType
 from .graph.ops import is_compute
-from .nests.group_nests import KernelNest, Schedule, schedule_group
+from .nests.group_nests import KernelNest, Schedule, Source, schedule_group
 from .nests.linear_forms import Access
 from .nests.placement import Evaluate, WriteOutput
 from .tiles.program import TileProgram
@@ -36,6 +37,7 @@ def lower(
     name = kernel_name(group)
     several = len(found.kernels) > 1
     kernels = []
+    temporaries = [*found.temporaries]
     try:
         for number, (kernel, around) in enumerate(_with_around(found, unwritten)):
             own = f"{name}_{number}" if several else name
@@ -43,14 +45,18 @@ def lower(
             fast = group.numerics == "fast"
             plain = source.plain and replace(source.plain, contracts=fast)
             source = replace(source, contracts=fast, plain=plain)
-            kernels.append(_rewired(source, kernel))
+            copies: dict[int, int] = {}
+            if source.before is not None:
+                copies = _with_room(source.before, temporaries)
+                kernels.append(rewired(source.before, kernel, copies))
+            kernels.append(rewired(replace(source, before=None), kernel, copies))
     except Refused as refused:
         return refused.refusal
     written = tuple(_written(group))
-    return Program(tuple(kernels), found.temporaries, written, frozenset(_renews(found)))
+    return Program(tuple(kernels), tuple(temporaries), written, frozenset(updated(found)))
 
 
-def _renews(found: Schedule) -> Iterator[tuple[int, int]]:
+def updated(found: Schedule) -> Iterator[tuple[int, int]]:
     """The outputs that may be written into an input, with the places of both: of one kernel without
     loops, in which all that is read of the input is loaded before the output is stored. They lie
     along all its axes: what several threads read, one of them could write before another reads."""
@@ -121,12 +127,29 @@ def kernel_name(group: Graph) -> str:
     return "_".join(["fused", *shown[:6]] + ["etc"] * (len(shown) > 6))
 
 
-def _rewired(source: KernelSource, kernel: KernelNest) -> KernelSource:
-    """Buffers by their place in the group: an emitter knows only node ids and its own outputs."""
+def _with_room(before: KernelSource, temporaries: list[TensorType]) -> dict[int, int]:
+    """Adds a temporary for each row that a kernel copies; its number by that of the input."""
+    found = {}
+    for buffer in before.buffers:
+        if buffer.kind == "row":
+            found[buffer.index] = len(temporaries)
+            temporaries.append(TensorType((before.grid * BLOCK,), (1,), buffer.dtype))
+    return found
+
+
+def rewired(
+    source: KernelSource, kernel: KernelNest, copies: Mapping[int, int] | None = None
+) -> KernelSource:
+    """Buffers by their place in the group: an emitter knows only node ids and its own outputs.
+    copies: the temporaries that hold copies of rows, by node."""
     origin = dict(kernel.inputs)
     buffers = []
     for buffer in source.buffers:
-        own = origin[buffer.index] if buffer.kind == "in" else kernel.outputs[buffer.index]
+        if buffer.kind == "row":
+            own = Source("tmp", (copies or {})[buffer.index])
+        else:
+            own = origin[buffer.index] if buffer.kind == "in" else kernel.outputs[buffer.index]
         buffers.append(Buffer(own.kind, own.index, buffer.dtype, buffer.descriptor))
-    plain = source.plain and _rewired(replace(source.plain, contracts=source.contracts), kernel)
+    plain = source.plain and replace(source.plain, contracts=source.contracts)
+    plain = plain and rewired(plain, kernel, copies)
     return replace(source, buffers=tuple(buffers), plain=plain)

@@ -9,7 +9,7 @@ compared with lanes are only numbers that are rounded, too.
 from __future__ import annotations
 
 from ..nests.linear_forms import Access, Role
-from ..tiles.alignment import row_end, row_start, vector
+from ..tiles.alignment import copied_stride, row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
 from ..tiles.instructions import TileLoad, TileStore
 from .scope import Scope, zero
@@ -67,7 +67,8 @@ class AlignedText:
         role = self.scope.nest.axes[self.axis].role.value
         line(f"{name}_lane = {text}")
         line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
-        line(f"{name}_in = ({name} >= 0) & ({name} < {self.extent})")
+        if not self.scope.blocks.inner:
+            line(f"{name}_in = ({name} >= 0) & ({name} < {self.extent})")
 
     def load(self, each: TileLoad, value: str, origin: str) -> str:
         """A tile by whole vectors; where the tensor's end lies within one, the last elements one by
@@ -75,9 +76,11 @@ class AlignedText:
         size, name, end = vector(each.access), self.name, row_end(each.access)
         start = self.starts[self._start(each.access)]
         pointer, past = f"in{each.input} + {start} + {name}_lane", f"{name}_past{size}"
-        options = other = f", other={zero(each.access.type.dtype)}"
-        if each.hint:
-            options += f', eviction_policy="evict_{each.hint}"'
+        hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        if self.scope.blocks.inner:
+            return f"tl.load({pointer}{hint})"
+        other = f", other={zero(each.access.type.dtype)}"
+        options = other + hint
         if end % size == 0:
             return f"tl.load({pointer}, mask={name}_lane < {past}{options})"
         line = self.scope.line
@@ -96,6 +99,10 @@ class AlignedText:
         what both ask besides."""
         size, name = vector(each.access), self.name
         pointer = f"{out} + {self.starts[self._start(each.access)]} + {name}_lane"
+        if self.scope.blocks.inner:
+            mask = f", mask={' & '.join(masks)}" if masks else ""
+            self.scope.line(f"tl.store({pointer}, {value}{mask}{options})")
+            return
         others = "".join(f" & {mask}" for mask in masks if mask != f"{name}_in")
         line, inner = self.scope.line, f"({name}_lane >= {name}_head{size})"
         inner += f" & ({name}_lane < {name}_tail{size})"
@@ -119,6 +126,18 @@ class AlignedText:
         return (
             f"in{each.input} + ({self._start(each.access)} - {self.name}_skip) + {self.name}_lane"
         )
+
+    def copied(self, each: TileLoad) -> str:
+        """A row from the copy that begins as the rows of the program do."""
+        size, name = vector(each.access), self.name
+        stride = copied_stride(self.extent, self.vector)
+        pointer = f"row{each.input} + {name}_skip * {stride} + {name}_lane"
+        hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        if self.scope.blocks.inner:
+            return f"tl.load({pointer}{hint})"
+        past = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
+        other = f", other={zero(each.access.type.dtype)}"
+        return f"tl.load({pointer}, mask={name}_lane < {past}{other}{hint})"
 
     def _start(self, access: Access) -> str:
         return self.scope.text.affine(row_start(access, self.axis), ())

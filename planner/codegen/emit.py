@@ -12,6 +12,7 @@ from ..tiles.tile import ALONE, Around, tile
 from ..values import values
 from .interpreter import InterpreterPrinter
 from .intrinsics import GPU, STAND_INS
+from .row_copies import copied_rows, row_copies
 from .scope import Scope
 from .source import Buffer, KernelSource
 from .triton import TritonPrinter
@@ -36,7 +37,7 @@ def emit(
     scalars = printer.numbers.used("\n".join(body))
     arguments = ", ".join([*buffers, *scalars])
     kernel = f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(body) + "\n"
-    return KernelSource(
+    source = KernelSource(
         name,
         _module(kernel, interpreted),
         tuple(buffers.values()),
@@ -47,6 +48,10 @@ def emit(
         tuple(scalars.values()),
         dependent=around.later and not interpreted,
     )
+    if not copied_rows(printer.program):
+        return source
+    before = row_copies(printer.program, source)
+    return replace(source, before=before, dependent=not interpreted)
 
 
 def _buffers(scope: Scope) -> dict[str, Buffer]:
@@ -55,6 +60,8 @@ def _buffers(scope: Scope) -> dict[str, Buffer]:
     loads = [v.kind for v in nest.values if isinstance(v.kind, values.Load)]
     inputs = sorted({load.input: load.dtype for load in loads}.items())
     found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs}
+    copied = copied_rows(scope.program)
+    found |= {f"row{i}": Buffer("row", i, load.access.type.dtype) for i, load in copied.items()}
     found |= {f"out{o.result}": Buffer("out", o.result, o.type.dtype) for o in nest.outputs}
     if scope.descriptors:
         every = [*scope.program.head, *(each for each, _ in scope.program.walk())]

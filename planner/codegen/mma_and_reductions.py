@@ -22,7 +22,7 @@ from ..tiles.instructions import (
     Welford,
 )
 from ..values.values import Choice, Fold, Load, Value
-from . import welford
+from . import shifted_squares, welford
 from .body import convert, identity, literal
 from .scope import Scope
 
@@ -105,11 +105,17 @@ class Carried:
                 shape = str([state.slices, *sides] if state.slices > 1 else sides)
             full = f"tl.full({shape}, {neutral}, {TRITON_DTYPE[dtype]})"
             self.scope.line(f"v{fold}_sofar = {full}", f"{value.origin}, so far")
-            if isinstance(state, Welford):
+            if isinstance(state, Welford) and state.shifted:
+                shifted_squares.begin(self.scope, value, kind, dims)
+            elif isinstance(state, Welford):
                 welford.begin(self.scope, value, dims)
             if isinstance(state, Reduce) and state.compensated:
                 zeros = f"tl.full({shape}, 0.0, {TRITON_DTYPE[dtype]})"
                 self.scope.line(f"v{fold}_lost = {zeros}", "what rounding has added so far")
+
+    def again(self) -> None:
+        """A turn is written once more: what it computed for several states it computes again."""
+        self._scales.clear()
 
     def take(self, each: TileReduction) -> None:
         """In the loop: this turn's tile goes into the state."""
@@ -124,6 +130,10 @@ class Carried:
                 scope.line(f"{state} = {_by_ones(scope, each, state)}", value.origin)
             case Welford():
                 assert self.loop.by_lane, "a mean under way is one of every lane"
+                if each.shifted:
+                    dims = self._dims(value.id)
+                    shifted_squares.take(scope, value, kind, dims, self.loop, self.counter)
+                    return
                 late = welford.late(scope, self.loop.axis, self._dims(value.id))
                 welford.take(scope, value, kind, self._dims(value.id), self.counter + late)
             case Reduce():
@@ -184,13 +194,17 @@ class Carried:
         for fold in values:
             value, state, over = scope.nest.values[fold], self.states[fold], self._dims(fold)
             text = self._corrected(state, over, ends)
-            if isinstance(state, Welford):
-                kind = scope.nest.fold(fold)
+            kind = scope.nest.fold(fold)
+            if isinstance(state, Welford) and state.shifted:
+                text += " - " + shifted_squares.joined(scope, value, kind, over)
+            elif isinstance(state, Welford):
                 text += " + " + welford.joined(scope, value, kind, over, self.loop)
             items.append((value, text, over))
         _bind_together(scope, items)
         for value, _, _ in items:
             state = self.states[value.id]
+            if isinstance(state, Welford) and state.shifted:
+                shifted_squares.end(scope, value)
             monoid = scope.nest.fold(value.id).monoid
             if isinstance(state, Reduce) and state.followed and monoid != SUM:
                 neutral = identity(dict(monoid.identity), _working(value))

@@ -17,7 +17,8 @@ launched, and what waits for the last one. Both do nothing where the launch did 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """One argument: `kind` "in" (group input), "out" (group output) or "tmp" (a buffer that lives
-    from one kernel of the group to a later one); `index` counts within the kind. A pointer, or a
+    from one kernel of the group to a later one; "row" until it has its place among those: the
+    copies of an input's row); `index` counts within the kind. A pointer, or a
     tensor descriptor when `descriptor` is given; one buffer may be several arguments."""
 
     kind: str
@@ -62,6 +63,8 @@ class KernelSource:
     scalars: tuple[Scalar, ...] = ()
     dependent: bool = False
     contracts: bool = True
+    before: KernelSource | None = None
+    """What copies rows for it, until both are kernels of a program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar
 
 from ..graph.dtypes import TRITON_DTYPE, is_float
@@ -343,11 +344,14 @@ class TritonPrinter(Scope):
             options += f', eviction_policy="evict_{each.hint}"'
         pointer = self.text.pointer(f"in{each.input}", each.access, dims, terms)
         text = f"tl.load({pointer}{options})"
+        if each.rows == "copied" and self.rows is not None:
+            return self.rows.copied(each)
         if each.rows == "apart" and self.rows is not None:
             pointer = pointer if each.access.at else self.rows.apart(each)
             # As a tile of another shape it gets lanes of its own, whatever others are read by.
-            mask = f"mask=({_all([*masks, *inside])})[None, :], other={zero(load.dtype)}"
-            text = f"tl.reshape(tl.load(({pointer})[None, :], {mask}), {self.text.shape(dims)})"
+            masks = [*masks, *inside]
+            mask = f", mask=({_all(masks)})[None, :], other={zero(load.dtype)}" if masks else ""
+            text = f"tl.reshape(tl.load(({pointer})[None, :]{mask}), {self.text.shape(dims)})"
         if lost and multiplied:
             outside = _all([*masks, f"(({_all(inside)}) == 0)"])
             return f'tl.where({outside}, float("nan"), {text})'
@@ -375,16 +379,41 @@ class TritonPrinter(Scope):
             if isinstance(each, TileScan) and each.carried:
                 scans.begin(self, each)
         self.loops += 1
+        first, last = self._range(loop.axis)
+        if loop.inner is None:
+            self._turns(loop, counter, (first, last), carried)
+        else:
+            begin, end = loop.inner
+            count = int(last)
+            # Counted from the end where the loop goes backwards.
+            cuts = (
+                (0, count - end, count - begin, count) if loop.reverse else (0, begin, end, count)
+            )
+            for number, turns in enumerate(pairwise(cuts)):
+                with self.within(replace(self.blocks, inner=number == 1)):
+                    self._turns(loop, counter, (str(turns[0]), str(turns[1])), carried, last)
+                carried.again()
+        carried.end()
+
+    def _turns(
+        self,
+        loop: TileLoop,
+        counter: str,
+        turns: tuple[str, str],
+        carried: mma_and_reductions.Carried,
+        count: str = "",
+    ) -> None:
+        """Some turns of a loop. count: of all, where these are a part of them."""
+        first, last = turns
         options = f", num_stages={loop.stages}" if loop.stages > 1 else ""
         options += ", flatten=True" if loop.flatten else ""
-        first, last = self._range(loop.axis)
         self.line(f"for {counter} in tl.range({first}, {last}{options}):")
         with self.indented():
-            end = str(int(last) - 1) if last.isdigit() else f"{last} - 1"
-            start = "" if first == "0" else f"{first} + "
+            past = count or last
+            end = str(int(past) - 1) if past.isdigit() else f"{past} - 1"
+            start = "" if first == "0" or count else f"{first} + "
             self._index(loop.axis, f"({start}{end} - {counter})" if loop.reverse else counter)
             self._body(loop.body, carried)
-        carried.end()
 
     def _range(self, axis: int) -> tuple[str, str]:
         """First and last block of a loop: all of them, or those that masks do not empty."""

@@ -98,13 +98,13 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         alone_s = _alone_s(work, max(each), sum(each) - max(each), device)
     # The last wave is rarely full: whole waves over exact ones, felt less the more there are.
     tail = math.ceil(work.waves) / work.waves if work.waves > 1 else 1.0
-    seconds = device.launch_s + alone_s * (1 + (tail - 1) * 0.5)
+    seconds = device.launch_s * work.launches + alone_s * (1 + (tail - 1) * 0.5)
     return Cost(
         hbm_bytes=work.hbm_bytes,
         l2_bytes=work.l2_bytes,
         fma=_slots(work.arithmetic, device),
         sfu=work.arithmetic.sfu,
-        launches=1,
+        launches=work.launches,
         registers=work.registers,
         spill_bytes=work.spill_bytes,
         shared_bytes=work.shared_bytes,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ..graph.dtypes import itemsize
 from ..nests.linear_forms import Access
-from ..tiles.alignment import is_apart, is_dense
+from ..tiles.alignment import is_apart, is_copied, is_dense
 from ..tiles.blocks import Blocks
 from ..tiles.program import TileProgram
 from .tile_cache import once
@@ -41,7 +41,7 @@ def lines_touched(program: TileProgram, num_warps: int) -> float:
             alike = max(most.get((tile, first), 1), most.get((tile, None), 1))
             a_thread = max(1, math.prod(blocks.sizes[a] for a in tile) // (_LANES * num_warps))
             together = min(alike, a_thread)
-            if axis is not None and is_apart(each.access, axis, blocks):
+            if axis is not None and _is_narrow(each.access, axis, blocks):
                 together = 1
             known[kind] = _lines(each.access, blocks, tile, first, width, together) * turns(
                 each.loops, blocks
@@ -55,6 +55,10 @@ def widest(program: TileProgram) -> tuple[int, int | None]:
     """Of what one access moves at once for a thread, most elements; and the axis along which they
     lie, None where none lie side by side."""
     return max(widths(program), key=lambda each: each[0], default=(1, None))
+
+
+def _is_narrow(access: Access, axis: int, blocks: Blocks) -> bool:
+    return is_apart(access, axis, blocks) and not is_copied(access, axis, blocks)
 
 
 def _tile(each: AccessSite, blocks: Blocks) -> tuple[int, ...]:

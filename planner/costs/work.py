@@ -9,9 +9,10 @@ from typing import NamedTuple
 from ..config import Config
 from ..graph.dtypes import NARROW, itemsize
 from ..graph.op import Accuracy, Op
-from ..nests.linear_forms import Access
+from ..graph.sizes import nominal
+from ..nests.linear_forms import Access, Role
 from ..nests.nest import Nest
-from ..tiles.alignment import is_apart, vector_width
+from ..tiles.alignment import is_apart, is_copied, vector_width
 from ..tiles.instructions import (
     Grid,
     Loops,
@@ -48,6 +49,7 @@ _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
+_ENDS = 140.0  # Of a thread, at the ends of an aligned row: elements one by one, and masks (SASS).
 _APART = 5.0  # Of an element of a row that begins elsewhere: a load, and its mask (SASS for sm_90).
 _LANES_OF_A_ROW = 4  # A product's results lie with each row on so many lanes of a warp.
 _WARP_STEPS = 5.0  # Exchanges by which the lanes of a warp learn what comes before them.
@@ -84,7 +86,8 @@ class Work:
     l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
     under way at once; awkward: times the seconds of a plain copy. turns, passes, folds: of one
     program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
-    loads are begun while it works. products: see `matrix`, None without any."""
+    loads are begun while it works. products: see `matrix`, None without any. launches: two where
+    rows are copied before."""
 
     programs: int
     started: int
@@ -108,6 +111,7 @@ class Work:
     folds: int
     ahead: bool
     products: matrix.Products | None
+    launches: int = 1
 
     @property
     def threads(self) -> int:
@@ -161,7 +165,15 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         folds=_folds(program),
         ahead=ahead,
         products=matrix.products_of(multiplying, config, programs),
+        launches=1 + _copies_rows(program),
     )
+
+
+@once
+def _copies_rows(program: TileProgram) -> bool:
+    """Whether a kernel before copies rows for this one."""
+    loads = (load for each, _ in program.walk() for load in loads_of(each))
+    return any(load.rows == "copied" for load in loads)
 
 
 def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, float]:
@@ -175,12 +187,15 @@ def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, fl
 def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
     items, blocks = _sorted_out(program), program.blocks
     found, programs = Arithmetic(), tiles_in_all(program)
+    held, alive = _alive(program, num_warps)
     for some in items.plain:
         elements = blocks.elements(some.axes) * _lanes_alike(program, some.axes, num_warps)
+        elements *= alive if held in some.axes else 1.0
         found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
     unrolled = any(output.part is not None for output in program.nest.outputs)
     for moved in items.moved:
         slots = moved.count * _access_slots(moved.access, program, num_warps)
+        slots *= alive if held in moved.access.axes else 1.0
         if unrolled and moved.access.type.dtype in NARROW:
             # There are few operations to a number, and to widen it is one of them.
             slots += moved.count * blocks.elements(moved.access.axes)
@@ -191,7 +206,34 @@ def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
     for scan, loops in items.scans:
         slots = _scan_slots(program, scan)
         found = found.plus(Arithmetic(slots), turns(loops, blocks) * programs)
-    return found.plus(Arithmetic(_PROLOGUE), programs * 32 * num_warps)
+    ends = _ENDS * _ended_rows(program)
+    return found.plus(Arithmetic(_PROLOGUE + ends), programs * 32 * num_warps)
+
+
+def _alive(program: TileProgram, num_warps: int) -> tuple[int, float]:
+    """The held axis along which a tile lies, and the part of its lanes for which there is code:
+    lanes that lie past the end whatever the program is are left out by the compiler, in pieces of
+    what all threads move at once. -1 where there is no such axis."""
+    blocks, (width, axis) = program.blocks, widest(program)
+    if axis is None or program.nest.axes[axis].role is not Role.HELD:
+        return -1, 1.0
+    if blocks.elements(range(len(blocks.sizes))) != blocks.sizes[axis] or not blocks.is_ragged(
+        axis
+    ):
+        return -1, 1.0
+    before = blocks.aligned.vector - 1 if blocks.aligned else 0
+    piece = 32 * num_warps * width
+    pieces = math.ceil((nominal(program.nest.axes[axis].extent) + before) / piece)
+    return axis, min(1.0, pieces * piece / blocks.sizes[axis])
+
+
+def _ended_rows(program: TileProgram) -> int:
+    """How often a program comes to the ends of an aligned row: of blocks along a grid few do."""
+    rows = program.blocks.aligned
+    if rows is None or program.nest.axes[rows.axis].role is Role.GRID:
+        return 0
+    loops = (each for each in program.body if isinstance(each, TileLoop) and each.axis == rows.axis)
+    return max(1, 2 * sum(1 for _ in loops))
 
 
 @once
@@ -389,7 +431,8 @@ def _instructions(program: TileProgram) -> dict[int, tuple[int, int, float]]:
         masks = len(blocks.bounds(access)) + 2 * sum(a.checked for a in access.at)
         slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
         (most, axis), elements = vector_width(access, blocks), blocks.elements(access.axes)
-        if axis is not None and is_apart(access, axis, blocks):
+        is_narrow = axis is not None and is_apart(access, axis, blocks)
+        if is_narrow and axis is not None and not is_copied(access, axis, blocks):
             # One address for all of a thread's elements, and none for those beyond the row.
             elements, slots = min(elements, nest.axes[axis].extent), _APART
         found[number[id(access)]] = elements, most, slots

@@ -20,6 +20,10 @@ NARROW_BYTES = 8
 _WARP = 32
 """Threads."""
 
+_MANY_ROWS, _MANY_BYTES, _WIDEST = 1024, 1 << 26, 2
+"""Rows, and bytes of all of them at two for an element, beside which copies of one row cost
+little: a launch of 3 us, where an H100 takes 20 us to read so much."""
+
 
 def vector(access: Access) -> int:
     """Elements of 16 bytes."""
@@ -55,7 +59,8 @@ def vector_width(access: Access, blocks: Blocks) -> tuple[int, int | None]:
         return 1, None
     rows = blocks.aligned
     if rows is not None and rows.axis == inner.axis:
-        return vector(access) if is_aligned(access, rows, blocks) else 1, inner.axis
+        is_wide = is_aligned(access, rows, blocks) or is_copied(access, rows.axis, blocks)
+        return vector(access) if is_wide else 1, inner.axis
     start = Affine(tuple(t for t in terms if t is not inner), access.offset.base)
     ends = [inner.mod or blocks.nest.axes[inner.axis].extent]
     ends += [t.div for t in start.terms if t.axis == inner.axis]
@@ -89,6 +94,25 @@ def is_apart(access: Access, axis: int, blocks: Blocks) -> bool:
         and blocks.dims(access.axes) == (axis,)
         and not is_aligned(access, rows, blocks)
     )
+
+
+def is_copied(access: Access, axis: int, blocks: Blocks) -> bool:
+    """Whether a row that all programs read is worth copies for every start that their rows have:
+    beside what many programs walk, a launch and what it writes are little."""
+    nest, rows = blocks.nest, blocks.aligned
+    if rows is None or nest.axes[axis].role is Role.GRID or access.guards or access.at:
+        return False
+    start, extent = row_start(access, axis), nest.axes[axis].extent
+    if start.terms or varies(start.base) or varies(extent) or not is_apart(access, axis, blocks):
+        return False
+    programs = math.prod(map(blocks.count, nest.with_role(Role.GRID)))
+    return programs >= _MANY_ROWS and programs * extent * _WIDEST >= _MANY_BYTES
+
+
+def copied_stride(extent: int, vector: int) -> int:
+    """Elements from one copy of a row to the next: all copies begin at a vector's start and hold
+    first 0, 1, 2, ... elements before the row; as much room as whole vectors take is behind it."""
+    return -(-(extent + vector - 1) // vector) * vector
 
 
 def aligned_rows(blocks: Blocks) -> AlignedRows | None:

@@ -23,9 +23,11 @@ ONES = LEAST_MMA
 WARPGROUP = 4
 """Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
 
-Rows = Literal["", "aligned", "apart"]
+Rows = Literal["", "aligned", "apart", "copied"]
 """Of accesses along the axis of `Blocks.aligned`: "aligned" ones move whole vectors; rows that
-begin elsewhere are read "apart", neighbouring elements by neighbouring threads."""
+begin elsewhere are read "apart", neighbouring elements by neighbouring threads; or they are read as
+whole vectors from a copy of the row that begins as far from a vector's start as the rows of the
+program (see `copied_stride`)."""
 
 Hint = Literal["", "first", "last"]
 """What the cache evicts first, or last; "" says nothing."""
@@ -206,6 +208,8 @@ class Welford:
 
     value: int
     carried: bool
+    shifted: bool = False
+    """From the mean of the loop's first block, and brought to that of all after the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,9 @@ class TileLoop:
     """The states that are combined after the loop, those that are reduced at once together."""
     shared: int = 1
     """Neighbouring lanes along the axis that have one state."""
+    inner: tuple[int, int] | None = None
+    """The first block whose lanes all lie in an aligned row, and the end of such blocks: they go
+    without masks, by a text of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class _Listing:
         words += [f"{loop.stages} stages"] * (loop.stages > 1) + ["flattened"] * loop.flatten
         if loop.blocks is not None:
             words.append(f"blocks of {loop.blocks.sizes[loop.axis]}")
+        if loop.inner is not None:
+            words.append(f"unmasked from {loop.inner[0]} to {loop.inner[1]}")
         words += [f"carrying {_names(loop.carries)}"] * bool(loop.carries)
         lanes = "by lane" if loop.shared == 1 else f"by {loop.shared} lanes"
         return ", ".join([*words, *[lanes] * (loop.by_lane and bool(loop.carries))])
@@ -126,7 +128,8 @@ class _Listing:
                 return ", ".join(words)
             case Welford(value=value):
                 fold = self.nest.fold(value)
-                return f"welford v{fold.source} about v{fold.about}"
+                what = "squares" if each.shifted else "welford"
+                return f"{what} v{fold.source} about v{fold.about}"
             case TileScan(value=value):
                 words = [f"scan {_names(self.nest.values[value].reads)}"]
                 words += ["backwards"] * each.reverse + ["carried"] * each.carried
@@ -144,7 +147,9 @@ def _grid(grid: Grid) -> str:
 
 
 def _access(each: TileLoad | TileStore) -> str:
-    rows = {"aligned": ", whole vectors", "apart": ", apart"}.get(each.rows, "")
+    rows = {"aligned": ", whole vectors", "apart": ", apart", "copied": ", copied"}.get(
+        each.rows, ""
+    )
     return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 
 

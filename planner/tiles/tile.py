@@ -37,7 +37,9 @@ from .passes.select_addresses import select_addresses
 from .passes.select_mma import select_mma
 from .passes.select_ones_mma import select_ones_mma
 from .passes.share_states import share_states
+from .passes.shift_squares import shift_squares
 from .passes.slice_mmas import slice_mmas
+from .passes.split_ends import split_ends
 from .passes.split_epilogue import split_epilogue
 from .passes.swap_mmas import swap_mmas
 from .passes.widen_storing_loops import widen_storing_loops
@@ -64,9 +66,11 @@ PASSES: tuple[Pass, ...] = (
     round_cancelled_products,
     choose_correction_accuracy,
     compensate_long_sums,
+    shift_squares,
     join_reductions,
     choose_access,
     reverse_second_sweep,
+    split_ends,
     hint_caches,
     overlap_kernels,
     load_before_wait,

@@ -85,6 +85,9 @@ class _Checker:
         if loop.stages > 1 and any(isinstance(each, TileLoop) for each in loop.body):
             yield f"the loop over {name} is pipelined with a loop inside it"
         combined = [value for values in loop.combined for value in values]
+        most = (loop.blocks or self.program.blocks).count(loop.axis)
+        if loop.inner is not None and not 0 < loop.inner[0] < loop.inner[1] <= most:
+            yield f"the loop over {name} has no blocks {loop.inner}"
         if loop.combined and sorted(combined) != sorted(loop.carries):
             yield f"the loop over {name} combines {combined}, not what it carries"
         yield from self.body(loop.body, set(done), moving | set(loop.carries))
@@ -128,6 +131,8 @@ class _Checker:
         rows = blocks.aligned
         if each.rows == "aligned" and (rows is None or not is_aligned(each.access, rows, blocks)):
             yield "whole vectors are accessed of rows that begin elsewhere"
+        if each.rows == "copied" and (rows is None or isinstance(each, TileStore)):
+            yield "a copy of a row is accessed where no rows are aligned, or written"
         if each.rows and each.via is not None:
             yield "rows are accessed by lanes and copied in bulk"
 

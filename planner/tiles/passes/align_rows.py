@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..alignment import aligned_rows, is_aligned, is_apart
+from ..alignment import aligned_rows, is_aligned, is_apart, is_copied
 from ..blocks import Blocks
 from ..instructions import Instruction, Loops, TileLoad, TileStore
 from ..program import TileProgram
@@ -25,6 +25,8 @@ def align_rows(program: TileProgram) -> TileProgram:
             return each
         if is_aligned(each.access, rows, blocks):
             return replace(each, rows="aligned")
+        if isinstance(each, TileLoad) and is_copied(each.access, rows.axis, blocks):
+            return replace(each, rows="copied")
         if isinstance(each, TileLoad) and is_apart(each.access, rows.axis, blocks):
             return replace(each, rows="apart")
         return each

@@ -50,7 +50,8 @@ def _chosen(
         if not isinstance(each, (TileLoad, SelectedLoad)):
             continue
         loads = loads_of(each)
-        if all(own.input in unwritten and not own.access.at for own in loads):
+        known = (own.input in unwritten and own.rows != "copied" for own in loads)
+        if all(known) and not any(own.access.at for own in loads):
             room -= program.elements(each.value) * itemsize(loads[0].access.type.dtype)
             if room >= 0:
                 yield each

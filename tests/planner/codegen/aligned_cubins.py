@@ -62,6 +62,7 @@ CASES = {
     "softmax, an odd number of rows": (softmax, [(63, 4099)], torch.bfloat16, HELD),
     "layer norm bfloat16": (layer_norm, [(64, 4099), (4099,), (4099,)], torch.bfloat16, HELD),
     "layer norm float32": (layer_norm, [(64, 50257), (50257,), (50257,)], torch.float32, LOOPED),
+    "layer norm of many": (layer_norm, [(32768, 4099), (4099,), (4099,)], torch.bfloat16, HELD),
     "logsumexp bfloat16": (log_of_sums, [(64, 131071)], torch.bfloat16, LOOPED),
     "copy of longer rows": (copied, [(64, 50264)], torch.bfloat16, WINDOWS),
     "two weights": (two_weights, [(2048,), (48, 2048), (24, 2048)], torch.bfloat16, EIGHT),

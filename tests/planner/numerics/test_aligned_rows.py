@@ -17,6 +17,7 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.launch import Launcher
 from fusionplan.planner.space.space import space_of
+from fusionplan.planner.tiles import alignment
 from oracle import DEVICE, assert_close, check, whole_group
 
 pytestmark = pytest.mark.interpreter
@@ -44,6 +45,14 @@ def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def scaled_distance(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     apart = x.float() - y
     return (apart / apart.abs().amax(-1, keepdim=True) * w).to(x.dtype)
+
+
+def variance(x: torch.Tensor) -> torch.Tensor:
+    return x.var(-1, unbiased=False)
+
+
+def deviation(x: torch.Tensor) -> torch.Tensor:
+    return x.std(-1)
 
 
 def of_words(x: torch.Tensor) -> torch.Tensor:
@@ -121,6 +130,54 @@ def test_rows_that_begin_anywhere(name: str, layout: Layout, dtype: torch.dtype)
     config = config_of(layout, 16)
     assert "r0_skip" in text_of(CASES[name][0], inputs, config)
     assert check(CASES[name][0], inputs, [config]) == 1
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("layout", [NATURAL, LOOP], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("name", ["layer norm", "rms norm"])
+def test_weights_of_many_rows_are_copied_for_every_start(
+    name: str, layout: Layout, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a kernel before, so that they are read as whole vectors, too; the weights begin anywhere
+    themselves."""
+    monkeypatch.setattr(alignment, "_MANY_ROWS", 1)
+    monkeypatch.setattr(alignment, "_MANY_BYTES", 1)
+    torch.manual_seed(0)
+    function, config = CASES[name][0], config_of(layout, 16)
+    x, *weights = inputs_of(name, torch.randn(9, 37, device=DEVICE).to(dtype))
+    inputs = [x, *(torch.cat([w[:3], w])[3:] for w in weights)]
+    text = text_of(function, inputs, config)
+    assert "row1 + r0_skip" in text
+    assert "[None, :]" not in text
+    program = lower(whole_group(graph_of(function, inputs)).graph, config, interpreted=True)
+    assert len(program.kernels[0].buffers) == 2 * len(weights)
+    assert len(program.temporaries) == len(weights)
+    assert check(function, inputs, [config]) == 2
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("columns", [53, 61, 101])
+@pytest.mark.parametrize("name", CASES)
+def test_the_middle_of_a_row_has_no_masks(name: str, columns: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = inputs_of(name, torch.randn(9, columns, device=DEVICE).to(dtype))
+    text = text_of(CASES[name][0], inputs, looped(16))
+    assert f"tl.range(1, {columns // 16})" in text
+    assert check(CASES[name][0], inputs, [looped(16)]) == 1
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, -3e6])
+@pytest.mark.parametrize("first", [0.0, 1e5])
+def test_squares_are_summed_from_the_mean_of_the_first_block(offset: float, first: float) -> None:
+    """Rows of large numbers near each other, and rows whose first element is far from all others.
+    Where all are alike the variance is 0 and no NaN."""
+    torch.manual_seed(0)
+    x = torch.randn(9, 101, device=DEVICE) + offset
+    x[:, 0] += first
+    x[4] = 1 / 3
+    assert "_pivot" in text_of(variance, [x], looped(16))
+    assert check(variance, [x], [looped(16)]) == 1
+    assert check(deviation, [x], [looped(16)]) == 1
 
 
 @pytest.mark.parametrize("layout", [NATURAL, LOOP], ids=lambda layout: layout.name)

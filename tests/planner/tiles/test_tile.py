@@ -47,6 +47,12 @@ def rows() -> Graph:
     return b.graph(softmax(b, b.input(64, 4096), 64))
 
 
+def odd_rows() -> Graph:
+    """Rows that begin anywhere, times a weight."""
+    b = Builder()
+    return b.graph(b.op("mul.Tensor", softmax(b, b.input(4096, 32771), 4096), b.input(32771)))
+
+
 def two_sums() -> Graph:
     b = Builder()
     x, y = b.input(64, 1024), b.input(64, 1024)
@@ -109,6 +115,7 @@ LOOP = config_of(warps=8, stages=3, reduction="loop", x0=128, x1=128, r0=64)
 CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
     "held": (rows, config_of(x0=2)),
     "loop": (rows, config_of(stages=2, reduction="loop", x0=2, r0=512)),
+    "odd": (odd_rows, config_of(warps=8, reduction="loop", x0=1, r0=2048)),
     "two_sums": (two_sums, config_of(x0=4)),
     "centred": (centred, config_of(x0=4)),
     "linear": (linear, LOOP),
@@ -340,3 +347,23 @@ def test_what_cannot_be_is_named(name: str, broken: Callable, message: str) -> N
     program = program_of(name)
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
         verify(replace(program, body=broken(program.body)))
+
+
+def test_the_middle_of_an_odd_row_is_unmasked_and_its_weight_copied() -> None:
+    """Of 32771 elements 16 blocks of 2048 and 3 more; lanes before the row take up to 3."""
+    program = program_of("odd")
+    loops = [each for each in program.body if isinstance(each, TileLoop)]
+    assert [loop.inner for loop in loops] == [(1, 16)] * len(loops)
+    loads = [each for each, _ in program.walk() if isinstance(each, TileLoad)]
+    assert {each.rows for each in loads} == {"aligned", "copied"}
+    few = program_of("odd", num_stages=3)
+    assert all(each.inner is None for each in few.body if isinstance(each, TileLoop))
+
+
+def test_a_program_without_such_blocks_does_not_hold_together() -> None:
+    program = program_of("odd")
+    (*rest, loop) = program.body
+    assert isinstance(loop, TileLoop)
+    broken = replace(program, body=(*rest, replace(loop, inner=(1, 99))))
+    with pytest.raises(ValueError, match="no blocks"):
+        verify(broken)
