@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..planner.codegen.source import KernelSource
 from ..planner.errors import PlanError, Refusal
+from ..planner.flat import flat
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import subgraph
 from ..planner.groups.unwritten import places
@@ -15,6 +16,7 @@ from ..planner.lowerings.nested import groups_within
 from ..planner.lowerings.registry import lowering_of
 from ..planner.plan import Plan
 from ..planner.runtime import host_code, ready
+from ..planner.runtime.batched import batches
 from ..planner.runtime.compile import (
     Compiled,
     CompileFailed,
@@ -61,6 +63,9 @@ def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
         if isinstance(program, Refusal):
             raise PlanError(f"group {each.number} has no kernel ({program}); tune the model again")
         for source in program.kernels:
+            yield replace(source, dependent=True) if plan.overlaps else source
+    for batch in batches(graph, plan, flat):
+        for source in batch.program.kernels:
             yield replace(source, dependent=True) if plan.overlaps else source
 
 

@@ -19,17 +19,23 @@ from ..memo import by_identity
 from ..trace.aten_calls import operator
 
 
-@by_identity(64)
 def unwritten(graph: Graph) -> frozenset[int]:
     """The inputs of a graph that none of its operations writes, nor a view of them."""
+    return frozenset(graph.inputs) - written(graph)
+
+
+@by_identity(64)
+def written(graph: Graph) -> frozenset[int]:
+    """The values of a graph that one of its operations writes in place, or whose memory it may
+    share with such."""
     left = [target for node in graph.nodes for target in _targets(node)]
-    written: set[int] = set()
+    found: set[int] = set()
     while left:
         target = left.pop()
-        if target not in written:
-            written.add(target)
+        if target not in found:
+            found.add(target)
             left += _shared(graph.nodes[target])
-    return frozenset(i for i in graph.inputs if i not in written)
+    return frozenset(found)
 
 
 def places(graph: Graph, inputs: Sequence[int]) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from ..capture.source_lines import source_lines
 from ..codegen.source import Program
 from ..config import Config
 from ..errors import PlanError, Refusal
+from ..flat import flat
 from ..graph.graph import Graph, kernel_key
 from ..groups.group import Subgraph, subgraph
 from ..groups.unwritten import places
@@ -23,7 +25,8 @@ from ..lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, program
 from ..lowerings.inductor import compile_group
 from ..lowerings.registry import lowering_of
 from ..plan import GroupPlan, Plan
-from .compile import interpreted
+from .batched import Batch, batches, in_batches
+from .compile import CompileFailed, interpreted
 from .executor_code import EmittedKernels, Emitter, Ending, How
 from .joined import joined
 from .launch import Launcher
@@ -34,6 +37,8 @@ from .schedule import schedule
 from .strides import match
 from .substitutes import Substitutes
 from .units import ScheduledUnit
+
+log = logging.getLogger(__name__)
 
 Lower = Callable[..., Program | Refusal]
 LoadLauncher = Callable[..., Launcher]
@@ -85,7 +90,8 @@ class Executor:
         self._lower, self._load, self._substitutes = lower, load, substitutes
         self._programs: dict[tuple[str, Config, frozenset[int]], Program | Refusal] = {}
         self._early = plan.overlaps and not within
-        order, made = self._made()
+        self._batches = () if within else self._batched()
+        order, made = self._built_in_batches()
         if self._early:
             order, made = self._joined(order, made)
             made = self._beginning(order, made)
@@ -158,16 +164,42 @@ class Executor:
         """Take back calls that computed nothing (those that a CUDA graph recorded)."""
         self._count[0] -= calls
 
+    def _batched(self) -> tuple[Batch, ...]:
+        """The groups that run together; their kernels take the place of those of the plan."""
+        flattened = partial(flat, interpreted=interpreted())
+        return batches(self.captured.graph, self.plan, flattened)
+
+    def _built_in_batches(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """As `_made`, with what runs the batches; one that does not compile is no batch."""
+        while True:
+            order, made = self._made()
+            failed: list[Batch] = []
+            for batch in self._batches:
+                program = batch.program
+                if self.plan.overlaps:
+                    program = _overlapping(program)
+                try:
+                    loaded = [self._load(kernel, self.device) for kernel in program.kernels]
+                except CompileFailed as error:
+                    log.warning("kernels of one text are launched one by one: %s", error)
+                    failed.append(batch)
+                else:
+                    made[batch.groups[0]] = program, loaded
+            if not failed:
+                return in_batches(order, self._batches), made
+            self._batches = tuple(b for b in self._batches if b not in failed)
+
     def _made(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
         """The order in which the plan's groups and other nodes run, and what runs the groups."""
         made: dict[int, Made] = {}
+        together = {i for batch in self._batches for i in batch.groups}
         while True:
             plan = self.plan
             own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
             parts = {i: _part(self.captured, group) for i, group in own.items()}
             units = {i: ScheduledUnit(i, p.inputs, p.outputs) for i, p in parts.items()}
             order = schedule(self.captured, units)
-            used = sorted({u.group for u in order if u.group is not None})
+            used = sorted({u.group for u in order if u.group is not None} - together)
             for i in used:
                 if i not in made:
                     found = self._group(i, parts[i])

@@ -289,7 +289,7 @@ def plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:
     """The kernel for buffers of any alignment, and the place of each of its arguments among those
     of `source` (None: they are the same)."""
     if not any(b.descriptor for b in source.buffers):
-        return source, None
+        return source.plain or source, None
     if source.plain is None or any(b.descriptor for b in source.plain.buffers):
         raise CompileFailed(
             f"kernel {source.name}: takes tensor descriptors, and has no variant for buffers that "
