@@ -228,12 +228,10 @@ def _alive(program: TileProgram, num_warps: int) -> tuple[int, float]:
 
 
 def _ended_rows(program: TileProgram) -> int:
-    """How often a program comes to the ends of an aligned row: of blocks along a grid few do."""
+    """Whether a program holds an aligned row, and so both its ends; loops have theirs apart, and of
+    blocks along a grid few have one."""
     rows = program.blocks.aligned
-    if rows is None or program.nest.axes[rows.axis].role is Role.GRID:
-        return 0
-    loops = (each for each in program.body if isinstance(each, TileLoop) and each.axis == rows.axis)
-    return max(1, 2 * sum(1 for _ in loops))
+    return int(rows is not None and program.nest.axes[rows.axis].role is Role.HELD)
 
 
 @once
