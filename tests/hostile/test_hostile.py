@@ -20,8 +20,8 @@ from hostile.table import CASES
 
 pytestmark = pytest.mark.interpreter
 
-SAMPLE = 105
-"""Cases that take about three quarters of a minute of one core."""
+SAMPLE = 120
+"""Cases that take about a minute of one core: three of each family, and more of the large ones."""
 
 FAMILIES = sorted({case.family for case in CASES.values()})
 _SAMPLE = [c for c in chosen(SAMPLE, 20, "cpu") if str(c) not in KNOWN]
