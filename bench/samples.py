@@ -267,7 +267,8 @@ def _copies(tensors: Tensors, wide: bool) -> list[torch.Tensor]:
     for tensor in tensors:
         elements = tensor.untyped_storage().nbytes() // tensor.itemsize
         memory = tensor.detach().as_strided((elements,), (1,), 0)
-        memory = memory.double() if wide and tensor.is_floating_point() else memory.clone()
+        widened = wide and tensor.is_floating_point()
+        memory = memory.to(torch.float64 if widened else memory.dtype, copy=True)
         copy = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         found.append(copy.detach().requires_grad_(tensor.requires_grad))
     return found
