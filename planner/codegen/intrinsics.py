@@ -152,16 +152,18 @@ def logistic(x):
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
     )
 ''',
-    "erf_exponent": '''
+    "erf_plus_one": '''
 @triton.jit
-def erf_exponent(x):
-    """The logarithm, to the base 2, of (1 - erf(x)) / (1 + erf(x)): an odd function, by a
-    polynomial. 1 + erf(x) = 2 / (1 + 2**it) is good to 2**-10 of itself, or to 2**-24."""
-    u = x * x
-    p = tl.fma(u, -0.000111914245, 0.00761043512)
-    p = tl.fma(p, u, -0.308032806)
-    p = tl.fma(p, u, -3.25016696)
-    return p * x
+def erf_plus_one(x):
+    """1 + erf(x) by one exponential: 1 - erf(|x|) is 2 to the power of a polynomial. Good to
+    2**-12 of itself, or to 2**-24."""
+    a = tl.abs(x)
+    p = tl.fma(a, -0.00162403841, 0.0220176431)
+    p = tl.fma(p, a, -0.13353679)
+    p = tl.fma(p, a, -0.930519102)
+    p = tl.fma(p, a, -1.62491533)
+    y = fast_exp2(p * a)
+    return tl.where(x > 0, 2.0 - y, y)
 ''',
     "quick_log": '''
 @triton.jit

@@ -183,7 +183,7 @@ def test_a_product_takes_its_bias_and_gelu_before_it_is_stored() -> None:
     (kernel,) = program("linear_gelu").kernels
     text = kernel.text[kernel.text.index("def fused_") :]
     assert text.count("tl.dot(") == text.count(".store(") == 1
-    assert text.index("tl.dot(") < text.index("erf_exponent(") < text.index(".store(")
+    assert text.index("tl.dot(") < text.index("erf_plus_one(") < text.index(".store(")
     assert [b.descriptor is not None for b in kernel.buffers].count(True) == 3  # x, w, the result
     assert kernel.plain is not None
     assert "tl.load" in kernel.plain.text[kernel.plain.text.index("def fused_") :]
