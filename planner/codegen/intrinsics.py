@@ -22,6 +22,7 @@ STAND_INS = (
     "fmax",
     "fmin",
     "invert",
+    "is_positive",
     "logistic",
     "max_nan",
     "min_nan",
@@ -152,18 +153,27 @@ def logistic(x):
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
     )
 ''',
+    "is_positive": '''
+@triton.jit
+def is_positive(x):
+    """1.0 where x is more than 0, else 0.0: one instruction, where a choice takes two."""
+    return tl.inline_asm_elementwise(
+        "set.gt.f32.f32 $0, $1, 0f00000000;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+''',
     "erf_plus_one": '''
 @triton.jit
-def erf_plus_one(x):
-    """1 + erf(x) by one exponential: 1 - erf(|x|) is 2 to the power of a polynomial. Good to
-    2**-12 of itself, or to 2**-24."""
+def erf_plus_one(x, scale: tl.constexpr):
+    """1 + erf(scale * x), scale > 0, by one exponential: 1 - erf(|x|) is 2 to the power of a
+    polynomial. Good to 2**-12 of itself, or to 2**-24."""
     a = tl.abs(x)
-    p = tl.fma(a, -0.00162403841, 0.0220176431)
-    p = tl.fma(p, a, -0.13353679)
-    p = tl.fma(p, a, -0.930519102)
-    p = tl.fma(p, a, -1.62491533)
+    p = tl.fma(a, -0.00162403841 * scale**5, 0.0220176431 * scale**4)
+    p = tl.fma(p, a, -0.13353679 * scale**3)
+    p = tl.fma(p, a, -0.930519102 * scale**2)
+    p = tl.fma(p, a, -1.62491533 * scale)
     y = fast_exp2(p * a)
-    return tl.where(x > 0, 2.0 - y, y)
+    # 2 - y on the right, y on the left, without a choice.
+    return tl.abs(tl.fma(is_positive(x), -2.0, y))
 ''',
     "quick_log": '''
 @triton.jit

@@ -88,6 +88,7 @@ fast_log = _elementwise(np.log)
 fast_logf = _elementwise(np.log)
 fast_sigmoid = _elementwise(lambda x: 1 / (1 + np.exp(-x)))
 fast_tanh = _elementwise(np.tanh)
+is_positive = _elementwise(lambda x: (x > 0).astype(x.dtype))
 logistic = _elementwise(lambda x: 1 / (1 + np.exp2(x)))
 
 

@@ -172,7 +172,14 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
     Op.TANH_PLUS_ONE: _forms(
         "libdevice.tanh({self}) + 1.0", quick="2.0 * logistic({self} * -2.885390081777927)"
     ),
-    Op.ERF_PLUS_ONE: _forms("tl.erf({self}) + 1.0", relaxed="erf_plus_one({self})"),
+    Op.ERF_PLUS_ONE: {
+        Accuracy.EXACT: OpText(
+            "tl.erf({self}) + 1.0", "libdevice", scaled="tl.erf({self} * {alpha}) + 1.0"
+        ),
+        Accuracy.RELAXED: OpText(
+            "erf_plus_one({self}, 1.0)", "sfu", scaled="erf_plus_one({self}, {alpha})"
+        ),
+    },
     Op.ERFC: _library("erfc"),
     Op.ERFCX: _library("erfcx"),
     Op.ERFINV: _library("erfinv"),

@@ -26,7 +26,7 @@ from ..graph.ops import (
     row,
 )
 from ..graph.sizes import nominal, reciprocal, varies
-from ..graph.texts import has, settled, widens
+from ..graph.texts import has, operands_of, settled, widens
 from ..values.values import Compute, Value
 from .precision import dtype_of
 
@@ -96,7 +96,7 @@ class Forms:
         if has(op, Accuracy.QUICK):
             return Form(op, kind.operands, Accuracy.QUICK)
         if has(op, Accuracy.RELAXED) and _is_factor_of_bfloat16(self._group, node):
-            return Form(op, kind.operands, Accuracy.RELAXED)
+            return Form(op, _scaled(op, kind.operands, values), Accuracy.RELAXED)
         return form
 
     def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
@@ -142,6 +142,21 @@ def _divided(form: Form, working: str | None) -> Form:
     if is_number and working in FLOATS and has(form.op, Accuracy.BY_INVERSE):
         return replace(form, accuracy=Accuracy.BY_INVERSE)
     return form
+
+
+def _scaled(op: Op, operands: Operands, values: Sequence[Value]) -> Operands:
+    """The operands of a function with a positive factor of its argument apart, where it takes one:
+    a polynomial has it in its coefficients."""
+    ((_, argument),) = operands
+    assert isinstance(argument, Ref)
+    kind = values[argument.node].kind
+    if "alpha" not in operands_of(op) or not isinstance(kind, Compute) or kind.op is not Op.MUL:
+        return operands
+    numbers = [a for _, a in kind.operands if isinstance(a, (int, float)) and not varies(a)]
+    read = [a for _, a in kind.operands if isinstance(a, Ref)]
+    if len(read) != 1 or len(numbers) != 1 or not 0 < numbers[0] < 2.0**20:
+        return operands
+    return [("self", read[0]), ("alpha", numbers[0])]
 
 
 def _is_power_of_two(number: float) -> bool:
