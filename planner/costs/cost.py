@@ -88,7 +88,10 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         streamed = max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s)
         l2_s = work.l2_weighed / device.l2_bandwidth
         warps = work.resident * work.num_warps
-        waiting = matrix.Waiting(work.programs, work.resident, warps, work.waves, work.turns)
+        rounds = max(1.0, work.started / (work.resident * device.sm_count))
+        waiting = matrix.Waiting(
+            work.programs, work.resident, warps, work.waves, work.turns, rounds
+        )
         prologue_s = _cycles(work.prologue, device) / rate
         read_s = work.hbm_bytes / device.bandwidth
         parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s)

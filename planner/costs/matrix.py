@@ -41,7 +41,8 @@ class Products:
     sum of those weights below that the config alone decides; ahead: turns of a loop whose loads are
     under way at once; chain: of more than one product, None of a single one; full: results take
     most of the registers, and nothing but products is summed; streams: products of few rows, which
-    one tile spans, by matrices, none of another's result."""
+    one tile spans, by matrices, none of another's result; walks: the part of the waits between
+    tiles that a program hides which begins to load the next before it stores one."""
 
     flops: float
     tensor: float
@@ -51,6 +52,7 @@ class Products:
     chain: Chain | None = None
     full: bool = False
     streams: bool = False
+    walks: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ def products_of(program: TileProgram, config: Config, programs: int) -> Products
     full = _is_full(program, config)
     looped = {each.value for each, loops in program.evaluations() if loops}
     streams = all(mma.value in looped and _streams(program, mma) for mma, _ in found)
-    return Products(flops, tensor, ieee, slower, ahead, chain, full, streams)
+    walks = _walks(program) if config.programs > 0 and ahead > 1 else 0.0
+    slower += _TALL * (walks > 0 and any(_is_tall(mma, program.blocks) for mma, _ in found))
+    return Products(flops, tensor, ieee, slower, ahead, chain, full, streams, walks)
 
 
 def _streams(program: TileProgram, mma: Mma) -> bool:
@@ -113,6 +117,14 @@ def _is_full(program: TileProgram, config: Config) -> bool:
     most = max(map(program.elements, program.mmas))
     reduces = any(program.nest.fold(value).times is None for value in program.reductions)
     return most >= _MANY * 32 * config.num_warps and not reduces
+
+
+def _walks(program: TileProgram) -> float:
+    return min(1.0, max(map(program.elements, program.mmas)) / WALKED)
+
+
+def _is_tall(mma: Mma, blocks: Blocks) -> bool:
+    return blocks.sizes[mma.rows] > blocks.sizes[mma.columns]
 
 
 @once
@@ -197,6 +209,14 @@ _BESIDE = 3.1  # times the arithmetic
 # 76% of what was measured, and says 100%.
 _BEFORE = 9.0
 _ALONE, _CONFIG, _ALONE_SPILLED = -0.408, 0.517, 0.1
+# Programs that walk over tiles, fitted to 57 kernels of GELU or relu behind products of
+# 12608 x 768 x 3072, 6304 x 1024 x 4096 and 8192 x 4096 x 14336 on an H100 (the best of them are
+# in tests/planner/costs/test_walking_products.py): from so many results of a tile on they hide all
+# waits between tiles. L2 bounds what is left, and of the arithmetic a part is hidden where two
+# share an SM. 256 x 128 is 1.06 to 1.14 times as slow as 128 x 256: fewer columns at once take
+# more bytes of shared memory.
+WALKED = 128 * 128
+_L2_WALKED, _HIDDEN, _TALL = 0.88, 0.5, 0.2
 # Few rows: the matrix is read, from memory and through L2, and in each turn of its loop a program
 # waits for what is not under way ahead; what takes longest is felt. Fitted to 187 kernels of the
 # five products of a layer of Llama-3.2-1B and its head, 2, 8 and 32 rows, one after the other in a
@@ -228,13 +248,14 @@ _NORM = (
 class Waiting:
     """The work beside which latency is hidden. programs: blocks of work; resident: those on an SM;
     warps: of all of them; waves: blocks over what the device holds at once; turns: of one program's
-    loops."""
+    loops; rounds: programs that are started over what the device holds at once."""
 
     programs: int
     resident: int
     warps: int
     waves: float
     turns: float
+    rounds: float = 1.0
 
 
 def tensor_s(products: Products, device: DeviceProfile) -> float:
@@ -335,12 +356,17 @@ def _streamed(
 def _single(
     products: Products, waiting: Waiting, spilled: float, alone: Alone, waits: Waits
 ) -> float:
-    later = _NEXT * max(0.0, waiting.waves - 1) / max(1, waiting.resident)
+    between = max(0.0, waiting.waves - 1) * (1.0 - products.walks)
+    between = max(between, (waiting.rounds - 1) * (products.walks > 0))
+    later = _NEXT * between / max(1, waiting.resident)
     waits_s = waits.mma_s * (1 + _TURN * waiting.turns / products.ahead) * (1 + later)
     least_s = max(alone.memory_s, alone.tensor_s)
-    worked_s = _BESIDE * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)
-    base = max(least_s, _L2_ALONE * alone.l2_s) + worked_s + waits_s
-    full = _FULL * products.full * min(1.0, _TURNS / max(1.0, waiting.turns))
+    together = products.walks > 0 and waiting.resident > 1
+    beside = _BESIDE * _HIDDEN if together else _BESIDE
+    worked_s = beside * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)
+    base = max(least_s, (_L2_WALKED if products.walks else _L2_ALONE) * alone.l2_s)
+    base += worked_s + waits_s
+    full = _FULL * (products.full or together) * min(1.0, _TURNS / max(1.0, waiting.turns))
     slower = _ALONE + _CONFIG * (products.slower + full) + _ALONE_SPILLED * spilled
     return max(least_s, base * math.exp(slower))
 

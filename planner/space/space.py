@@ -36,7 +36,7 @@ _STAGES = (1, 3)
 _DOT_STAGES = (3, 4, 2, 1)
 _STREAM_STAGES = (4, 3, 6, 2)
 _DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
-_GROUPS = (8, 1)
+_GROUPS = (8, 4, 1)
 _SUBTILES = (1, 2, 4)
 _WIDENED = (1, 2, 4)
 _EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
@@ -48,7 +48,7 @@ _CLEARLY = 0.99  # A neighbour's share of the seconds from which it is taken.
 _STARTS = 3  # Layouts whose best config is a start.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
-_RESIDENT = (1, 2)  # Programs of an SM that load ahead.
+_RESIDENT = (1, 2)  # Programs of an SM that walk over several tiles.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
 _VARIED = 3  # the best of them that are tried with the first kernel's
 _FIRST = 40  # first points.
@@ -356,9 +356,16 @@ class Space:
         ):
             one: dict[str, ParameterValue] = {"num_stages": stages, "group": 8, "access": access}
             yield one | {"flatten": nested}
-            if not few and not held and not nested and stages == _DOT_STAGES[0]:
+            if few or held or nested or stages != _DOT_STAGES[0]:
+                continue
+            yield one | {"subtiles": 2}
+            if access == "pointer":
                 yield one | {"programs": self.device.sm_count}
-                yield one | {"subtiles": 2}
+                continue
+            # The store of a part needs little room beside the loads of the next tile.
+            for resident, group in zip(_RESIDENT, _GROUPS, strict=False):
+                programs = resident * self.device.sm_count
+                yield one | {"programs": programs, "subtiles": 2, "group": group}
 
 
 @by_identity(16)
@@ -427,12 +434,12 @@ def _dimensions(
     if walked - by_dots:
         found.append(Dimension("widen", _WIDENED, walked - by_dots))
     held = frozenset(layout.name for layout in schedules if layout.holds)
+    counts = (0, *(each * device.sm_count for each in _RESIDENT))
     if not by_dots and held:
-        counts = (0, *(each * device.sm_count for each in _RESIDENT))
         found.append(Dimension("programs", counts, held))
     if by_dots:
         found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
-        found.append(Dimension("programs", (0, device.sm_count), frozenset(by_dots)))
+        found.append(Dimension("programs", counts, frozenset(by_dots)))
         found.append(Dimension("flatten", (False, True), frozenset(by_dots & {NESTED.name})))
         found.append(Dimension("subtiles", _SUBTILES, frozenset(by_dots)))
         if device.capability >= _DESCRIPTORS:

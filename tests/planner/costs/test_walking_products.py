@@ -1,0 +1,67 @@
+"""Seconds of products whose programs walk over several tiles, as an H100 took them: GELU behind a
+linear layer in bfloat16 (torch 2.11, Triton 3.6, medians of 12 calls)."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from corpus import graph_of
+from fusionplan.planner.config import Config
+from fusionplan.planner.costs.cost import Cost
+from fusionplan.planner.costs.device import H100
+from fusionplan.planner.space.space import Space, space_of
+
+pytestmark = pytest.mark.dynamo
+
+Size = tuple[int, int, int]
+
+WIDE, SQUARE = (128, 256, 8), (128, 128, 4)
+"""Rows and columns of a tile, and warps."""
+
+MEASURED: dict[Size, dict[tuple[tuple[int, int, int], int], float]] = {
+    (12608, 768, 3072): {(SQUARE, 2): 105.9, (WIDE, 1): 111.1, (SQUARE, 0): 126.0},
+    (6304, 1024, 4096): {(SQUARE, 2): 96.4, (WIDE, 1): 103.7, (SQUARE, 0): 108.2},
+    (8192, 4096, 14336): {(WIDE, 1): 1283.3, (SQUARE, 2): 1376.7, (SQUARE, 0): 1674.4},
+}
+"""Microseconds by tile and programs an SM (0: one for each tile), the fastest first."""
+
+
+@functools.cache
+def space(size: Size) -> Space:
+    rows, summed, columns = size
+    shapes = (rows, summed), (columns, summed), (columns,)
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    found = space_of(graph_of(lambda x, w, b: F.gelu(F.linear(x, w, b)), given), H100)
+    assert isinstance(found, Space)
+    return found
+
+
+def config(tile: tuple[int, int, int], programs: int) -> Config:
+    rows, columns, warps = tile
+    return Config(
+        (("r0", 64), ("x0", rows), ("x1", columns)),
+        warps,
+        3,
+        reduction="loop",
+        group=4 if programs == 2 else 8,
+        programs=programs * H100.sm_count,
+        access="descriptor",
+        subtiles=2,
+    )
+
+
+@pytest.mark.parametrize("size", MEASURED, ids=str)
+def test_the_model_says_what_was_measured(size: Size) -> None:
+    for (tile, programs), us in MEASURED[size].items():
+        cost = space(size).judge(config(tile, programs))
+        assert isinstance(cost, Cost)
+        assert cost.seconds == pytest.approx(us * 1e-6, rel=0.12)
+
+
+@pytest.mark.parametrize("size", MEASURED, ids=str)
+def test_the_model_chooses_the_fastest(size: Size) -> None:
+    (best, _), *_ = space(size).ranked(1)
+    assert best == config(*next(iter(MEASURED[size])))
