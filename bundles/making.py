@@ -64,9 +64,9 @@ def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
             raise PlanError(f"group {each.number} has no kernel ({program}); tune the model again")
         for source in program.kernels:
             yield replace(source, dependent=True) if plan.overlaps else source
-    for batch in batches(graph, plan, flat):
+    for batch in batches(graph, plan, flat) if plan.overlaps else ():
         for source in batch.program.kernels:
-            yield replace(source, dependent=True) if plan.overlaps else source
+            yield replace(source, dependent=True)
 
 
 def _compiled(source: KernelSource, target: Target) -> Iterator[Compiled]:

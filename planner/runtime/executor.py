@@ -90,7 +90,9 @@ class Executor:
         self._lower, self._load, self._substitutes = lower, load, substitutes
         self._programs: dict[tuple[str, Config, frozenset[int]], Program | Refusal] = {}
         self._early = plan.overlaps and not within
-        self._batches = () if within else self._batched()
+        # A plan is timed with launches that overlap and without, so that a tune chooses both.
+        together = (plan.overlaps or interpreted()) and not within
+        self._batches = self._batched() if together else ()
         order, made = self._built_in_batches()
         if self._early:
             order, made = self._joined(order, made)

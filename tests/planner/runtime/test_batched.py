@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 import torch
 from compiling import by_compiler
 from fusionplan.api import executors, load
+from fusionplan.planner.capture.capture import capture
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.runtime import batched
+from fusionplan.planner.runtime.executor import Executor
 from oracle import DEVICE
+from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
 
@@ -83,6 +89,17 @@ def test_many_tensors_are_several_launches(tmp_path: Path, monkeypatch: Any) -> 
     torch.testing.assert_close(got, wanted)
     names = [each.source.name.rpartition("_of_")[2] for each in executor.launchers]
     assert names == ["21", "3", "14", "2", "14", "2"]
+
+
+def test_launches_that_overlap() -> None:
+    """Both kernels of a batch wait for the one before."""
+    given = [torch.rand(shape, device=DEVICE) for shape in SHAPES]
+    whole = capture(make_fx(lambda *some: [torch.tanh(x) * 2 for x in some])(*given))
+    plan = replace(modelled_plan(whole.graph, H200), overlaps=True)
+    executor = Executor(whole, plan, torch.device(DEVICE))
+    torch.testing.assert_close(executor(*given), [torch.tanh(x) * 2 for x in given])
+    assert executor.kernels_per_call == len(executor.launchers) == 4
+    assert [each.source.dependent for each in executor.launchers] == [False, True, True, True]
 
 
 @pytest.mark.process
