@@ -126,6 +126,8 @@ def aligned_rows(blocks: Blocks) -> AlignedRows | None:
             if not _begins_anywhere(access, axis, blocks):
                 continue
             most = max(vector(a) for a in along if _begins_anywhere(a, axis, blocks))
+            if blocks.sizes[axis] < most:
+                continue  # It is no whole vector, and the first could lie before the row.
             rows = AlignedRows(axis, most, row_start(access, axis))
             if rows not in found and _has_room(blocks, rows):
                 own = sum(_weight(a, blocks) for a in along if is_aligned(a, rows, blocks))

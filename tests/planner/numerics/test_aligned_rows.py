@@ -132,6 +132,20 @@ def test_rows_that_begin_anywhere(name: str, layout: Layout, dtype: torch.dtype)
     assert check(CASES[name][0], inputs, [config]) == 1
 
 
+@pytest.mark.parametrize("block", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("name, columns", [("variance", 3), ("layer norm", 3), ("layer norm", 11)])
+def test_a_block_shorter_than_a_vector_holds_no_lane_before_its_row(
+    name: str, columns: int, block: int
+) -> None:
+    """The first blocks of a row would hold nothing of it."""
+    torch.manual_seed(0)
+    x = torch.randn(9, columns, device=DEVICE).to(BF16)
+    function = variance if name == "variance" else CASES[name][0]
+    inputs = [x] if name == "variance" else inputs_of(name, x)
+    assert ("r0_skip" in text_of(function, inputs, looped(block))) == (block >= 8 < columns)
+    assert check(function, inputs, [looped(block)]) == 1
+
+
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("layout", [NATURAL, LOOP], ids=lambda layout: layout.name)
 @pytest.mark.parametrize("name", ["layer norm", "rms norm"])
