@@ -47,6 +47,7 @@ _LOOKED_AT = 800  # Configs among which one is chosen without measuring.
 _CLEARLY = 0.99  # A neighbour's share of the seconds from which it is taken.
 _STARTS = 3  # Layouts whose best config is a start.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
+_FEW = 8 * _QUICK  # Configs of a layout among which these are found.
 _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
 _RESIDENT = (1, 2)  # Programs of an SM that walk over several tiles.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
@@ -183,7 +184,7 @@ class Space:
         """The costs of the first few blocks and warps of a layout, each run in the first way in
         which it can be. known: what a space without a limit has judged."""
         seen: dict[tuple[object, int], None] = {}
-        for config in itertools.islice(self._of_layout(layout, few=True), 8 * _QUICK):
+        for config in itertools.islice(self._of_layout(layout, few=True), _FEW):
             point = (config.blocks, config.num_warps)
             if point not in seen:
                 if len(seen) == _QUICK:
@@ -206,8 +207,17 @@ class Space:
         for config, cost in _sorted(self, self.enumerate(_LOOKED_AT)):
             best.setdefault(config.layout, (config, cost))
         starts = itertools.islice(best.values(), _STARTS)
-        found = (self._downhill(one) if self._is_open(one[0]) else one for one in starts)
-        return min(found, key=_by_seconds, default=None)
+        judged = (self._downhill(one) if self._is_open(one[0]) else one for one in starts)
+        found = min(judged, key=_by_seconds, default=None)
+        # Of a product with a long epilogue few tiles fit, which may stand behind those.
+        usual = self.quick()
+        if usual is not None and (found is None or found[1].seconds > usual.seconds):
+            few = (
+                itertools.islice(self._of_layout(each, few=True), _FEW) for each in self.schedules
+            )
+            more = _sorted(self, itertools.chain.from_iterable(few))[:1]
+            found = min([*([found] if found else []), *more], key=_by_seconds)
+        return found
 
     def _is_open(self, config: Config) -> bool:
         """Whether any config may be looked at: not of products and of pixels apart, of which those
