@@ -198,7 +198,7 @@ change(
     "planner/numerics/test_random_graphs.py",
 )
 of("planner/tiles/passes/select_mma.py", "planner/tiles/test_tile.py")
-change("the least side of an mma", ">= LEAST_MMA else None", ">= 1 else None")
+change("the least side of an mma", ">= _least(nest, a, fold) for", ">= 1 for")
 of("planner/tiles/passes/keep_operands_shared.py", "planner/tiles/test_tile.py")
 change(
     "an operand that others read too",

@@ -92,5 +92,5 @@ def test_embeddings_and_their_layer_norm_fit_in_registers(kernels: list[Cubin]) 
 
 def test_an_epilogue_in_parts_needs_fewer_registers(kernels: list[Cubin]) -> None:
     (whole,), (halves,) = of(kernels, "gelu in 1"), of(kernels, "gelu in 2")
-    assert halves.registers <= whole.registers - 16
-    assert halves.spill_bytes == whole.spill_bytes == 0
+    assert halves.registers < whole.registers == 255
+    assert halves.spill_bytes == 0 < whole.spill_bytes
