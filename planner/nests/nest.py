@@ -244,6 +244,7 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
         },
     )
     _refuse_repeated_contractions(nest)
+    _refuse_weights_of_other_loops(nest)
     return nest
 
 
@@ -335,6 +336,18 @@ def _refuse_repeated_contractions(nest: Nest) -> None:
                 why = f" ({reasons})" if reasons else ""
                 raise Refused("recompute", f"two passes would compute {name}{why}")
             seen.add(item.value)
+
+
+def _refuse_weights_of_other_loops(nest: Nest) -> None:
+    """A shift follows an extremum under way, by the weights that the same loop has summed so far.
+    Those that depend on less than the shift may be summed in a loop of their own."""
+    for loop in nest.loops():
+        for fold in loop.carries:
+            correction = nest.corrections.get(fold)
+            moving = {x for _, x in correction.shift} if correction else set()
+            if moving & {*loop.carries} and nest.fold(fold).weight not in loop.carries:
+                name = nest.values[fold].origin
+                raise Refused("loop", f"the weights of {name} are summed in another loop")
 
 
 def _refuse_recomputed_folds(
