@@ -20,6 +20,7 @@ from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.graph.parse import parse
 from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
 from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.base import GroupSite, Lowering
@@ -175,6 +176,28 @@ def a_result_along_the_axis_that_feeds_it() -> object:
     scores = b.op("mm.default", x, y, shape=(64, 128))
     turned = b.op("permute.default", y, (1, 0), shape=(128, 32))
     return schedule(b.graph(b.op("mm.default", scores, turned, shape=(64, 32))), NESTED)
+
+
+WEIGHTED = """
+%0 = input() : float32[6, 41]
+%1 = input() : float32[41]
+%2 = aten.amax.default(%0, (1), True) : float32[6, 1]
+%3 = aten.sub.Tensor(%0, %2) : float32[6, 41]
+%4 = aten.exp.default(%3) : float32[6, 41]
+%5 = aten.sum.dim_IntList(%4, (1), True) : float32[6, 1]
+%6 = aten.log.default(%5) : float32[6, 1]
+%7 = aten.sub.Tensor(%3, %6) : float32[6, 41]
+%8 = aten.mul.Tensor(%7, %1) : float32[6, 41]
+%9 = aten.sum.dim_IntList(%8, (1)) : float32[6]
+%10 = aten.sum.default(%9) : float32[]
+return %10
+"""
+"""The sum over all rows of log-softmax times a weight of each class."""
+
+
+@case("loop", "the weights of sum_9 are summed in another loop")
+def weights_that_no_row_changes() -> object:
+    return schedule(parse(WEIGHTED), NESTED)
 
 
 @case("recompute", "two passes would compute n2")
