@@ -138,9 +138,7 @@ def load(
         "numerics": numerics,
         "bundle": bundle,
     }
-    Options.of(options)
-    if bundle is not None and on_miss == "error":
-        use(bundle)
+    _checked(options)
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
     return loaded(compiled, model)
 
@@ -163,8 +161,8 @@ def step(
     alone, where gradients are off. Caches and parameters must be written in place (see `Step`). The
     arguments are those of `load`.
 
-    Raises FusionplanError for an option that is not possible; its first call raises what
-    torch.compile raises with fullgraph=True where the model is more than one graph.
+    Raises as `load` does; its first call raises what torch.compile raises with fullgraph=True where
+    the model is more than one graph.
     """
     options: dict[str, Any] = {
         "store": store,
@@ -175,10 +173,18 @@ def step(
         "numerics": numerics,
         "bundle": bundle,
     }
-    Options.of(options)
+    _checked(options)
     return Step(
         torch.compile(model, backend=compile_graph, options=options, dynamic=False, fullgraph=True)
     )
+
+
+def _checked(options: Mapping[str, Any]) -> None:
+    """Raises FusionplanError for options that are not possible, and where nothing may be missed
+    BundleError for a bundle that cannot be used."""
+    Options.of(options)
+    if options["bundle"] is not None and options["on_miss"] == "error":
+        use(options["bundle"])
 
 
 def pinned(

@@ -115,6 +115,8 @@ def test_a_bundle_that_cannot_be_used_is_told_and_the_model_runs(
     assert kernels(fast) == []
     with pytest.raises(fusionplan.BundleError):
         fusionplan.load(model, bundle=path, on_miss="error")
+    with pytest.raises(fusionplan.BundleError):
+        fusionplan.step(model, bundle=path, on_miss="error")
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
