@@ -63,13 +63,25 @@ def tile_axes(
         reduced += [(Role.HELD, run) for run in merged(one, everything=whole)]
     axes += [_axis(f"{r}{i}", role, run, values) for i, (role, run) in enumerate(reduced)]
 
+    crossed = _crossed(values, folded, contracted)
+
     def place(axis: TileAxis) -> tuple[bool, int]:
         # Tensor cores spread the first dimension of a product over warps and keep most of the
         # second in one thread: that is the one to reduce.
-        last = bool(contracted) and axis.role is not Role.GRID
+        last = bool(contracted) and axis.role is not Role.GRID and axis.factors[-1] not in crossed
         return last, place_of[axis.factors[-1]]
 
     return tuple(sorted(axes, key=place))
+
+
+def _crossed(
+    values: Values, folded: Mapping[int, frozenset[int]], contracted: frozenset[int]
+) -> set[int]:
+    """Factors that a sum beside the products reduces across memory, of a tile that is stored as
+    well: as it lies in memory, so its rows are its first dimension."""
+    forms = [store_form(output, values) for output in values.outputs]
+    across = {f for form in forms for f, stride in form.items() if stride != 1}
+    return {f for f in across if folded[f] - contracted}
 
 
 def _sides(grid: Sequence[int], values: Values) -> list[list[int]]:

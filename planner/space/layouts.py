@@ -23,6 +23,7 @@ _LONG = 1 << 16  # Elements of a row from which it may be held in parts,
 _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 # Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
 _CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
+_ROWS = (128, 64, 256)  # Of a tile of a product, which are summed down its columns as well.
 
 
 def schedules_of(
@@ -50,6 +51,9 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         return found
     nest = plain.kernels[0].nest
     sides = dot_sides(nest)
+    summed = _summed_rows(nest, sides)
+    if summed:
+        return found + [Layout("natural", "loop", summed // n) for n in _ROWS if not summed % n]
     rows, length, longest = 1, 1, 1
     for number, axis in enumerate(nest.axes):
         if axis.role is not Role.GRID:
@@ -75,6 +79,18 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
         found += [layout for layout in held if layout not in found]
     return found
+
+
+def _summed_rows(nest: Nest, sides: Mapping[int, str]) -> int:
+    """Rows of a product that is stored and whose columns are summed as well; 0 of any other. Cut
+    into rows of tiles it runs as it would without the sums, of which each tile writes its part."""
+    for number, axis in enumerate(nest.axes):
+        if axis.role is Role.GRID or sides.get(number) != "result" or varies(axis.extent):
+            continue
+        terms = (term for access in nest.stores.values() for term in access.offset.terms)
+        if any(term.axis == number and term.scale != 1 for term in terms):
+            return axis.extent
+    return 0
 
 
 def _divisors(length: int) -> list[int]:

@@ -40,8 +40,8 @@ from ..values.values import (
 from .online import Correction, derive, followed
 
 SMALLEST, _SMALLEST_PRODUCT = 4096, 1024
-"""Elements below which a reduction is not worth cutting; where products are summed, of which each
-element is a row of a matrix."""
+"""Elements below which a reduction is not worth cutting; where products are summed, or computed, of
+which each element is a row of a matrix."""
 
 
 Written = Literal["tmp", "out"]
@@ -91,9 +91,13 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitK
 
 
 def _are_multiplied(values: Values, over: Factors) -> bool:
-    """Whether a product is summed over these factors."""
-    folds = (v.kind for v in values.values if isinstance(v.kind, Fold))
-    return any(fold.times is not None and {*over} <= {*fold.reduced} for fold in folds)
+    """Whether a product is summed over these factors, or has them as its rows or columns."""
+    products = [v for v in values.values if isinstance(v.kind, Fold) and v.kind.times is not None]
+    return any(
+        {*over} <= {*fold.kind.reduced, *(f for dim in fold.dims for f in dim)}
+        for fold in products
+        if isinstance(fold.kind, Fold)
+    )
 
 
 def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int]:
@@ -261,8 +265,15 @@ class _SplitBuilder:
             known = copy.value(output.value)
             outputs.append(replace(output, index=len(outputs), value=known, dims=dims))
             written.append(("out", output.index))
-        along = self.rest if any(kind == "out" for kind, _ in written) else None
-        return Phase(copy.finish(outputs), tuple(written), along)
+        whole = any(kind == "out" for kind, _ in written) and not self._is_row_of_tiles(copy.made)
+        return Phase(copy.finish(outputs), tuple(written), self.rest if whole else None)
+
+    def _is_row_of_tiles(self, made: Sequence[Value]) -> bool:
+        """Whether a part is one row of tiles of a product: it is held then, and the loop is that of
+        the product, as it is without the sums of its result."""
+        rest = self.values.extents[self.divided] // self.share
+        products = (v.kind for v in made if isinstance(v.kind, Fold) and v.kind.times is not None)
+        return any(rest < self.values.size(fold.reduced) for fold in products)
 
 
 @dataclass(slots=True)

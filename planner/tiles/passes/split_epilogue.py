@@ -28,14 +28,14 @@ from ..program import TileProgram
 
 
 def split_epilogue(program: TileProgram, *, subtiles: int) -> TileProgram:
-    """The instructions behind the last reduction in so many parts of equal width. Raises
-    Refused where the parts would be too narrow, or nothing is left to cut."""
+    """The instructions behind the last reduction over columns in so many parts of equal width.
+    Raises Refused where the parts would be too narrow, or nothing is left to cut."""
     if subtiles == 1 or not program.mmas:
         return program
     nest, number = program.nest, subtiles
-    ends = [i for i, each in enumerate(program.body) if _is_reduction(each)]
-    before, items = program.body[: ends[-1] + 1], program.body[ends[-1] + 1 :]
     axis = list(program.mmas.values())[-1].columns
+    ends = [i for i, each in enumerate(program.body) if _ends(nest, each, axis)]
+    before, items = program.body[: ends[-1] + 1], program.body[ends[-1] + 1 :]
     if program.blocks.sizes[axis] < number * LEAST_MMA:
         name, block = nest.axes[axis].name, program.blocks.sizes[axis]
         raise Refused("subtiles", f"{name} has blocks of {block}, too few for {number} parts")
@@ -61,8 +61,11 @@ def refuse_without_mma(program: TileProgram, subtiles: int) -> None:
         raise Refused("subtiles", "no product of matrices comes before the epilogue")
 
 
-def _is_reduction(each: Instruction) -> bool:
-    return isinstance(each, (TileLoop, Mma, OnesMma, Reduce, TileScan, Welford))
+def _ends(nest: Nest, each: Instruction, axis: int) -> bool:
+    """Whether a reduction needs all columns; one that goes down them is done in every part."""
+    if isinstance(each, Reduce):
+        return axis not in nest.live[each.value]
+    return isinstance(each, (TileLoop, Mma, OnesMma, TileScan, Welford))
 
 
 def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:
