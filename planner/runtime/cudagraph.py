@@ -5,13 +5,14 @@ inputs are elsewhere in every call, as a batch is, or now here and now there, th
 place of their own first. The outputs stand in the graph's own memory and are handed out as they
 are; while somebody still holds one, the call runs by another graph or without any, so that a result
 that was given out is never written over. Small outputs of a graph of several kernels are handed out
-as copies instead: there a copy costs less than the launches.
+as copies where that costs less: where a second graph would need much memory, or where the results
+of all graphs are held.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,10 @@ from .profiled import by_launches, is_profiled
 
 SMALL = 1 << 20
 """Bytes up to which an output may be handed out as a copy: about what a launch costs."""
+
+SECOND = 64 << 20
+"""Bytes of a graph's own memory up to which others are recorded rather than small outputs copied,
+for inference. A copy costs the host four microseconds and the device two in each call."""
 
 MOVED, MOVED_EACH = 8 << 20, 1 << 20
 """Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
@@ -49,14 +54,46 @@ class _Recorded:
     shared: tuple[tuple[int, int], ...]  # storage of each large output, and its holders when idle
     hands: tuple[Callable[[Any], Any] | None, ...]  # how each output is handed out; None: `.data`
     moved: tuple[tuple[int, torch.Tensor], ...]  # inputs by place, and where the graph reads them
-    given: tuple[int | None, ...]  # of each output, the moved input that it is a view of
+    given: tuple[tuple[int, int], ...]  # outputs that are views of moved inputs, and of which
     pool: GraphPool
+    all_out: bool  # whether all outputs are small, and handed out as they are
 
     @property
     def is_held(self) -> bool:
         """Whether somebody still holds what the last replay wrote."""
-        count = torch._C._storage_Use_Count
-        return any(count(storage) > idle for storage, idle in self.shared)
+        return any(_use_count(storage) > idle for storage, idle in self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """The graphs recorded for inputs that lie at these addresses. places: of the inputs that
+    count; the graphs copy the others."""
+
+    addresses: list[Any]
+    places: list[int]
+    known: list[_Recorded]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Calls with other values for some of the inputs, while all others stay what and where they
+    are. still: those values, by number, that must lie at an address; moved: those that are copied,
+    and for each graph its buffers."""
+
+    own: GraphedExecutor
+    known: tuple[_Recorded, ...]
+    still: tuple[tuple[int, int], ...]
+    moved: tuple[int, ...]
+
+    def __call__(self, values: Sequence[Any]) -> list[Any] | None:
+        """The outputs; None where a value lies elsewhere, or all graphs' results are held."""
+        for number, address in self.still:
+            if values[number].data_ptr() != address:
+                return None
+        for found in self.known:
+            if not found.pool.is_held:
+                return self.own.replayed(found, [values[number] for number in self.moved])
+        return None
 
 
 class GraphedExecutor:
@@ -97,6 +134,8 @@ class GraphedExecutor:
         self._moving: tuple[int, ...] = ()
         """The inputs that are elsewhere in every call, by place."""
         self._seen: Key = ()
+        self._last: _Spot | None = None
+        """Where the inputs of the last replay lay."""
         if by_launches():
             self.boxed = self._launched_if_profiled  # type: ignore[method-assign]
 
@@ -117,36 +156,55 @@ class GraphedExecutor:
 
     def boxed(self, args: list[Any]) -> Sequence[Any]:
         """As `Executor.boxed`."""
+        spot = self._last
+        if spot is None or not _lie_at(args, spot.addresses, spot.places):
+            spot = self._spot(args)
+            if spot is None:
+                return self._plain(args, self._seen_as(self._key(args)))
+        known = spot.known
+        for found in known:
+            if not found.pool.is_held:
+                self._last = spot if self._all_tensors else None
+                moved = [args[place] for place, _ in found.moved]
+                args.clear()
+                return self.replayed(found, moved)
+        if self._room > 0 and len(known) < self._most(known):
+            self._capture(args, self._seen_as(self._key(args)))
+        return self.executor.boxed(args)
+
+    def replay_at(self, args: Sequence[Any], own: Mapping[int, int]) -> Replay | None:
+        """Calls with inputs as these, which are not looked at again. own: by place, the numbers of
+        the values that such calls are given. None where no graph is recorded for them."""
+        spot = None if by_launches() else self._spot(args)
+        if spot is None:
+            return None
+        moved = [place for place, _ in spot.known[0].moved]
+        if not own.keys() >= set(moved):
+            return None
+        still = [(own[i], spot.addresses[i]) for i in spot.places if i in own]
+        return Replay(self, tuple(spot.known), tuple(still), tuple(own[i] for i in moved))
+
+    def _spot(self, args: Sequence[Any]) -> _Spot | None:
+        """The graphs for inputs that lie where these do."""
         key = self._key(args)
         known = self._recorded.get(key)
         if known is None and self._moving:
             key = self._fixed(key)
             known = self._recorded.get(key)
         if known is None:
-            return self._plain(args, key)
-        for found in known:
-            if not found.pool.is_held:
-                return self._replayed(found, args)
-        if self._room > 0 and len(known) < IN_TURN:
-            self._capture(args, key)
-        return self.executor.boxed(args)
-
-    def replay_at(self, args: Sequence[Any]) -> Callable[[], Sequence[Any]] | None:
-        """Calls with inputs at these very addresses, which are not looked at again; None where no
-        graph is recorded for them."""
-        if by_launches():
             return None
-        known, kept = self._recorded.get(self._key(args)), tuple(args)
-        if known is None:
-            return None
+        return _Spot(list(key), [i for i, at in enumerate(key) if at is not None], known)
 
-        def again() -> Sequence[Any]:
-            for found in known:
-                if not found.pool.is_held:
-                    return self._replayed(found, list(kept))
-            return self.boxed(list(kept))
+    def _seen_as(self, key: Key) -> Key:
+        """The key by which graphs for such inputs are recorded."""
+        if key in self._recorded or not self._moving:
+            return key
+        return self._fixed(key)
 
-        return again
+    def _most(self, known: Sequence[_Recorded]) -> int:
+        """Graphs for the same addresses. Where small results of all are held, one more gives
+        copies, which nobody can hold."""
+        return IN_TURN + (len(known) == IN_TURN and all(found.all_out for found in known))
 
     def _launched_if_profiled(self, args: list[Any]) -> Sequence[Any]:
         if is_profiled():
@@ -159,12 +217,10 @@ class GraphedExecutor:
             return tuple(map(_address, args))
         return tuple([_address(a) if isinstance(a, torch.Tensor) else a for a in args])
 
-    def _replayed(self, found: _Recorded, args: list[Any]) -> Sequence[Any]:
-        own: dict[int, torch.Tensor] = {}
-        for place, buffer in found.moved:
-            own[place] = args[place]
-            buffer.copy_(args[place])
-        args.clear()
+    def replayed(self, found: _Recorded, moved: Sequence[Any]) -> list[Any]:
+        """The outputs of a graph. moved: the inputs that it copies."""
+        for (_, buffer), value in zip(found.moved, moved, strict=True):
+            buffer.copy_(value)
         self.replays += 1
         self._patience = self._again  # Only what misses its graph again and again is copied.
         self._missed = 0
@@ -174,10 +230,9 @@ class GraphedExecutor:
             o.data if hand is None else hand(o)
             for o, hand in zip(found.outputs, found.hands, strict=True)
         ]
-        if own:  # A view of an input is one of the caller's own.
-            for number, source in enumerate(found.given):
-                if source is not None:
-                    results[number] = _same_view(results[number], own[source])
+        if moved:  # A view of an input is one of the caller's own.
+            for number, source in found.given:
+                results[number] = _same_view(results[number], moved[source])
         return results
 
     def _plain(self, args: list[Any], key: Key) -> Sequence[Any]:
@@ -187,6 +242,7 @@ class GraphedExecutor:
             self._room += sum(map(len, self._recorded.values()))
             self._stale *= 2
             self._recorded.clear()
+            self._last = None
         if self._room > 0 and len(before) == len(key):
             elsewhere = tuple(i for i, (a, b) in enumerate(zip(before, key, strict=True)) if a != b)
             if elsewhere:
@@ -230,6 +286,7 @@ class GraphedExecutor:
     def _copy_too(self, places: tuple[int, ...], key: Key) -> None:
         """Copy these inputs from now on; graphs that copy fewer make room."""
         self._moving = tuple(sorted({*self._moving, *places}))
+        self._last = None
         self._seen = self._fixed(key)
         for known in [k for k in self._recorded if None in k or self._fixed(k) == self._seen]:
             self._room += len(self._recorded.pop(known))
@@ -259,18 +316,22 @@ class GraphedExecutor:
             return
         finally:
             self.executor.discount(self.executor.calls - before)
-        found = self._described(recording, args, pool)
+        found = self._described(recording, args, pool, len(known))
         self._recorded.setdefault(key, []).append(found)
 
     def _described(
-        self, recording: RecordedCall, args: Sequence[Any], pool: GraphPool
+        self, recording: RecordedCall, args: Sequence[Any], pool: GraphPool, before: int
     ) -> _Recorded:
+        """before: the graphs that there are for these addresses."""
+        out = self._several and self._copies is None and self._pools is None
+        out = out and recording.nbytes <= SECOND and before < IN_TURN
         moved, outputs = recording.moved, recording.outputs
-        buffers = {buffer.untyped_storage()._cdata: place for place, buffer in moved}
-        own, each = {*_storages(args), *buffers}, Counter(_storages(outputs))
+        places = {buffer.untyped_storage()._cdata: i for i, (_, buffer) in enumerate(moved)}
+        own, each = {*_storages(args), *places}, Counter(_storages(outputs))
         hands: list[Callable[[Any], Any] | None] = []
         shared: list[tuple[int, int]] = []
-        given_by: list[int | None] = []
+        given_by: list[tuple[int, int]] = []
+        all_out = out
         for number, value in enumerate(outputs):
             tensor = isinstance(value, torch.Tensor)
             storage = value.untyped_storage()._cdata if tensor else None
@@ -278,10 +339,12 @@ class GraphedExecutor:
             given = not tensor or storage in own
             small = not given and value.untyped_storage().nbytes() <= SMALL
             small = small and (self._copies is None or number < self._copies)
-            given_by.append(None if storage is None else buffers.get(storage))
+            all_out = all_out and (given or small)
+            if storage in places:
+                given_by.append((number, places[storage]))
             if storage is None:
                 hands.append(_as_it_is)
-            elif small and self._several:
+            elif small and self._several and not out:
                 hands.append(torch.Tensor.clone)
             else:
                 # What shares memory shares its version, too: autograd asks whether it was written.
@@ -290,7 +353,9 @@ class GraphedExecutor:
                 if not given:
                     shared.append((storage, torch._C._storage_Use_Count(storage)))
         handed = tuple(shared), tuple(hands)
-        return _Recorded(recording.replay, tuple(outputs), *handed, moved, tuple(given_by), pool)
+        return _Recorded(
+            recording.replay, tuple(outputs), *handed, moved, tuple(given_by), pool, all_out
+        )
 
 
 def written(captured: Captured) -> frozenset[int]:
@@ -301,6 +366,18 @@ def written(captured: Captured) -> frozenset[int]:
 
 
 _address: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def _lie_at_each(values: Sequence[Any], addresses: Sequence[Any], places: Sequence[int]) -> bool:
+    """Whether the values at these places lie at their addresses."""
+    return all(values[i].data_ptr() == addresses[i] for i in places)
+
+
+_lie_at: Callable[[list[Any], list[Any], list[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _lie_at_each
+)
+"""Torch has it in builds with CUDA alone. It takes some 10 ns a tensor."""
 
 
 def _as_it_is(value: Any) -> Any:

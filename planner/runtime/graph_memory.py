@@ -27,11 +27,12 @@ computes the next."""
 
 class RecordedCall(NamedTuple):
     """A captured call. moved: by place, where the graph reads the inputs that move. outputs: what
-    each replay fills."""
+    each replay fills. nbytes: of the graph's own memory."""
 
     replay: Callable[[], None]
     moved: tuple[tuple[int, torch.Tensor], ...]
     outputs: list[Any]
+    nbytes: int = 0
 
 
 class Held(Protocol):
@@ -97,16 +98,18 @@ class CudaRecorder:
             handle = None if pool.graph is None else pool.graph.pool()
             segments = _growing_segments() if shared else nullcontext()
             with segments, _own_workspace(), torch.cuda.graph(graph, pool=handle):
+                before = torch.cuda.memory_reserved(self._device)
                 placed = list(inputs)
                 for place in moving:
                     placed[place] = torch.empty_like(inputs[place])
                 outputs = list(call(list(placed)))
+                nbytes = max(0, torch.cuda.memory_reserved(self._device) - before)
             if shared:
                 pool.graph = graph
                 _keep_till_idle(graph, self._device)
                 placed, outputs = _lent(graph, inputs, placed, outputs)
         moved = tuple((place, placed[place]) for place in moving)
-        return RecordedCall(_replay(graph, pool, self._device), moved, outputs)
+        return RecordedCall(_replay(graph, pool, self._device), moved, outputs, nbytes)
 
 
 def _replay(graph: Any, pool: GraphPool, device: torch.device) -> Callable[[], None]:
@@ -114,7 +117,7 @@ def _replay(graph: Any, pool: GraphPool, device: torch.device) -> Callable[[], N
     this memory: it may still be read there."""
     index = torch.cuda._utils._get_device_index(device, optional=True)
     current: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-    replay: Callable[[], None] = graph.replay
+    replay: Callable[[], None] = super(torch.cuda.CUDAGraph, graph).replay
 
     def replayed() -> None:
         stream = current(index)

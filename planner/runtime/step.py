@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..lowerings.base import Boxed
-from .calls import kind_of
+from .cudagraph import Replay
 
 _MOST = 4
 """Kinds of calls that are kept, such as those of a few batch sizes."""
@@ -75,12 +75,9 @@ class Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values()) if kwargs else args
         if not torch.is_grad_enabled():
-            names = tuple(kwargs)
+            names = tuple(kwargs) if kwargs else ()
             for bound in self._bound:
-                if bound.is_same(given, names):
-                    return bound.replayed()
-            for bound in self._bound:
-                if bound.is_alike(given, names):
+                if bound.takes(given, names):
                     return bound.called(given)
         return self._first(args, kwargs, given)
 
@@ -112,56 +109,65 @@ class _BoundStep:
 
     run: Boxed
     names: tuple[str, ...]
-    given: tuple[Any, ...]
-    kinds: tuple[Any, ...]
+    kinds: tuple[_Kind, ...]
     inputs: tuple[Any, ...]
-    places: tuple[tuple[int, int], ...]
-    """Places of inputs, and of the arguments that they are."""
+    own: dict[int, int]
+    """By place of an input, the argument that it is."""
     result: Callable[[Sequence[Any], Sequence[Any]], Any]
     """From the graph's outputs and the arguments to the model's result."""
-    pointers: tuple[int, ...] = ()
-    again: Callable[[], Sequence[Any]] | None = None
-    """Replays the graph with the arguments `given`, at the addresses `pointers`."""
+    replay: Replay | None = None
 
-    def is_same(self, given: Sequence[Any], names: tuple[str, ...]) -> bool:
-        """Whether these are the very arguments of the last call, where they were."""
-        if self.again is None or len(given) != len(self.given) or names != self.names:
-            return False
-        for own, other in zip(self.given, given, strict=True):
-            if own is not other:
-                return False
-        return self.pointers == _pointers(given)
-
-    def replayed(self) -> Any:
-        assert self.again is not None
-        return self.result(self.again(), self.given)
-
-    def is_alike(self, given: Sequence[Any], names: tuple[str, ...]) -> bool:
+    def takes(self, given: Sequence[Any], names: tuple[str, ...]) -> bool:
         """Whether the graph was captured for such arguments."""
-        return names == self.names and self.kinds == tuple(map(_kind, given))
+        if names != self.names or len(given) != len(self.kinds):
+            return False
+        for kind, value in zip(self.kinds, given, strict=True):
+            if not kind.has(value):
+                return False
+        return True
 
     def called(self, given: tuple[Any, ...]) -> Any:
+        outputs: Sequence[Any] | None = None
+        if self.replay is not None:
+            outputs = self.replay(given)
+        return self.result(self._run(given) if outputs is None else outputs, given)
+
+    def _run(self, given: tuple[Any, ...]) -> Sequence[Any]:
         inputs = list(self.inputs)
-        for place, argument in self.places:
+        for place, argument in self.own.items():
             inputs[place] = given[argument]
         kept = tuple(inputs)
         outputs = self.run(inputs)
-        again = getattr(getattr(self.run, "__self__", None), "replay_at", None)
-        self.given, self.pointers = given, _pointers(given)
-        self.again = None if again is None else again(kept)
-        return self.result(outputs, given)
+        replay_at = getattr(getattr(self.run, "__self__", None), "replay_at", None)
+        self.replay = None if replay_at is None else replay_at(kept, self.own)
+        return outputs
 
 
-def _pointers(given: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([x.data_ptr() for x in given if isinstance(x, torch.Tensor)])
-
-
-def _kind(value: Any) -> Any:
+class _Kind:
     """What the graph may rely on of an argument: layout and device of a tensor, plain values; of
     anything else that it is the very object."""
-    if isinstance(value, torch.Tensor):
-        return kind_of(value), type(value), value.stride(), value.device
-    return value if isinstance(value, _PLAIN) else id(value)
+
+    __slots__ = ("_device", "_dtype", "_gradient", "_shape", "_strides", "_type", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._type, self._value = type(value), value
+        if isinstance(value, torch.Tensor):
+            self._value, self._shape, self._strides = None, value.shape, value.stride()
+            self._dtype, self._device = value.dtype, value.device
+            self._gradient = value.requires_grad
+
+    def has(self, value: Any) -> bool:
+        if type(value) is not self._type:
+            return False
+        if isinstance(value, torch.Tensor):
+            return bool(
+                value.dtype is self._dtype
+                and value.shape == self._shape
+                and value.stride() == self._strides
+                and value.device == self._device
+                and value.requires_grad == self._gradient
+            )
+        return bool(value == self._value) if self._type in _PLAIN else value is self._value
 
 
 def _bound(
@@ -176,12 +182,11 @@ def _bound(
     if build is None:
         return None
     by_id = {id(value): place for place, value in enumerate(given)}
-    places = tuple((i, by_id[id(x)]) for i, x in enumerate(ran.inputs) if id(x) in by_id)
-    inside = {argument for _, argument in places}
+    own = {i: by_id[id(x)] for i, x in enumerate(ran.inputs) if id(x) in by_id}
     tensors = {i for i, value in enumerate(given) if isinstance(value, torch.Tensor)}
-    if not tensors <= inside:  # perhaps the graph has a view of it, or nothing
+    if not tensors <= {*own.values()}:  # perhaps the graph has a view of it, or nothing
         return None
-    return _BoundStep(ran.run, names, given, tuple(map(_kind, given)), ran.inputs, places, build)
+    return _BoundStep(ran.run, names, tuple(map(_Kind, given)), ran.inputs, own, build)
 
 
 def _result(

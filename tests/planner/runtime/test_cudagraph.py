@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SMALL, GraphedExecutor
+from fusionplan.planner.runtime.cudagraph import MOVED, MOVED_EACH, SECOND, SMALL, GraphedExecutor
 from fusionplan.planner.runtime.executor import Executor
 from fusionplan.planner.runtime.graph_memory import GraphPool, RecordedCall, SharedPools
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 
 pytestmark = pytest.mark.dynamo
 
@@ -20,7 +21,7 @@ class Recorder:
     """A replay computes again from the same inputs into the same outputs."""
 
     def __init__(self):
-        self.captures = 0
+        self.captures, self.nbytes, self.idle = 0, 0, False
 
     def __call__(self, call, inputs, moving, pool):
         self.captures += 1
@@ -28,10 +29,13 @@ class Recorder:
         outputs = self.placed(list(call(list(inputs))), pool)
 
         def replay():
+            if self.idle:
+                return
             for old, new in zip(outputs, call(list(inputs)), strict=True):
                 old.copy_(new)
 
-        return RecordedCall(replay, tuple((i, inputs[i]) for i in moving), outputs)
+        moved = tuple((i, inputs[i]) for i in moving)
+        return RecordedCall(replay, moved, outputs, self.nbytes)
 
     def placed(self, outputs, pool):
         """The outputs where replays leave them."""
@@ -73,15 +77,90 @@ def test_under_a_profiler_launches_can_be_seen(graphed, monkeypatch, wanted, rep
     assert run.replays == replays + 1
 
 
-def test_a_small_result_of_several_kernels_is_a_copy(graphed):
-    run, _, x = graphed(100)
+def test_small_results_of_several_kernels_are_copies_once_those_of_two_graphs_are_held(graphed):
+    run, recorder, x = graphed(100)
+    run.kernels_per_call = 2
+    held = []
+    for turn in range(9):
+        held.append((run(x)[0], x * 2))
+        x += turn
+    for found, wanted in held:
+        assert torch.equal(found, wanted)
+    assert recorder.captures == 3
+    # The first two calls, and those at which the second and the third graph are recorded.
+    assert run.replays == 9 - 4
+    assert len({found.data_ptr() for found, _ in held}) == 9
+
+
+def test_small_results_of_several_kernels_are_handed_out_as_they_are(graphed):
+    run, recorder, x = graphed(100)
+    run.kernels_per_call = 2
+    run(x), run(x)
+    places = {run(x)[0].data_ptr() for _ in range(4)}
+    assert (run.replays, recorder.captures) == (4, 1)
+    assert len(places) == 1
+
+
+def test_where_a_graph_needs_much_memory_small_results_of_several_kernels_are_copies(graphed):
+    run, recorder, x = graphed(100)
+    recorder.nbytes = SECOND + 1
     run.kernels_per_call = 2
     run(x), run(x)
     first = run(x)[0]
     x += 1
     second = run(x)[0]
-    assert run.replays == 2
+    assert (run.replays, recorder.captures) == (2, 1)
     torch.testing.assert_close(second - first, torch.full((100,), 2.0))
+
+
+class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def test_a_replay_copies_the_inputs_that_move_and_nothing_else():
+    """Of a step with a cache that is written in place, and handed out to nobody."""
+
+    def function(cache, x, place, other):
+        cache.index_copy_(0, place, x[None])
+        return (cache * other).sum(0)
+
+    x, place = torch.randn(8), torch.tensor([1])
+    cache, other = torch.zeros(4, 8), torch.randn(4, 8)
+    (part,) = capture_model(function, CallArguments((cache, x, place, other))).parts
+    cache.zero_()
+    recorder = Recorder()
+    plan = Plan("", "", (), "modelled", ())
+    executor = Executor(part.captured, plan, CPU, updates=True)
+    run = GraphedExecutor(executor, record=recorder)
+    run.kernels_per_call = 2
+    kept = []
+    for turn in range(5):
+        x = torch.randn(8)
+        kept.append(x)
+        expected = cache.clone()
+        expected[turn % 4] = x
+        place.fill_(turn % 4)
+        (total,) = run(cache, x, place, other)
+        torch.testing.assert_close(total, (expected * other).sum(0))
+        torch.testing.assert_close(cache, expected)
+        del total
+    assert recorder.captures == 1
+    replays, recorder.idle = run.replays, True
+    with Counting() as counting:
+        run.boxed([cache, torch.randn(8), place, other])
+    operations = [each for each in counting.operations if "detach" not in each]
+    assert operations.count("aten.copy_.default") == 1
+    assert "aten.clone.default" not in operations
+    assert run.replays == replays + 1
 
 
 @pytest.mark.parametrize("size", [100, SMALL])

@@ -4,7 +4,7 @@ import fusionplan
 import pytest
 import torch
 from fusionplan.planner.errors import FusionplanError
-from fusionplan.planner.runtime.step import WATCH, Step
+from fusionplan.planner.runtime.step import WATCH, Step, _Kind
 from torch import nn
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
@@ -154,3 +154,36 @@ def test_a_model_of_several_graphs_is_refused_by_torch_compile() -> None:
 def test_an_option_that_is_not_possible_is_told_at_once() -> None:
     with pytest.raises(FusionplanError, match="on_miss"):
         fusionplan.step(nn.Linear(2, 2), on_miss="never")
+
+
+def test_arguments_of_a_kind_are_told_from_all_others() -> None:
+    x = torch.ones(2, 3)
+    kind = _Kind(x)
+    assert kind.has(x)
+    assert kind.has(torch.zeros(2, 3))
+    others = [
+        torch.ones(3, 2),
+        torch.ones(3, 2).t(),
+        torch.ones(2, 3, dtype=torch.float64),
+        torch.ones(2, 3, requires_grad=True),
+        nn.Parameter(x, requires_grad=False),
+        torch.ones(2, 3, device="meta"),
+        3.0,
+    ]
+    assert not any(map(kind.has, others))
+    assert _Kind(1).has(1)
+    assert not _Kind(1).has(True)
+    assert not _Kind(1).has(2)
+    names = ["a"]
+    assert _Kind(names).has(names)
+    assert not _Kind(names).has(["a"])
+
+
+@torch.no_grad()
+def test_an_argument_that_changed_its_shape_in_place_is_another_kind(frames: list[int]) -> None:
+    step, x = stepped(Several()), torch.ones(6)
+    for _ in range(2):
+        step(x)
+    x.resize_(2, 3)
+    assert torch.equal(step(x)["twice"], torch.full((2, 3), 2.0))
+    assert len(frames) == 2
