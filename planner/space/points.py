@@ -213,6 +213,27 @@ def _dot_points(nest: Nest, sides: dict[int, str]) -> Iterator[tuple[int, dict[s
             yield warps, chosen
 
 
+_WALKED = ((128, 256, 64, 8), (128, 128, 64, 4))
+"""Rows, columns and summed elements of a product's tile, and warps, where programs walk over tiles,
+one on an SM and two: the best of 57 kernels (`costs.matrix`)."""
+
+
+def walking_points(nest: Nest) -> Iterator[tuple[int, dict[str, int]]]:
+    """Warps and blocks of a product whose programs walk over its tiles, by how many of them an SM
+    has; none of several products, or without a loop."""
+    sides = dot_sides(nest)
+    results = [axis for number, axis in enumerate(nest.axes) if sides.get(number) == "result"]
+    summed = [axis for number, axis in enumerate(nest.axes) if sides.get(number) == "summed"]
+    looped = len(summed) == 1 and summed[0].role is Role.LOOP
+    if len(nest.contractions) != 1 or len(results) != 2 or not looped:
+        return
+    if streamed_axes(nest, sides) is None:
+        for *tile, warps in _WALKED:
+            own = zip((*results, *summed), tile, strict=True)
+            sizes = {a.name: min(n, largest_block(a)) for a, n in own if a.role is not Role.HELD}
+            yield warps, sizes
+
+
 def block_sizes(axis: TileAxis, side: str) -> Sequence[int]:
     """Block sizes of an axis beside matrix products, the usual ones first (see `dot_sides`)."""
     most = largest_block(axis) if side else power_of_two(axis.extent)

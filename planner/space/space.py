@@ -27,7 +27,15 @@ from ..tiles.passes.split_epilogue import refuse_without_mma
 from ..tiles.program import TileProgram
 from ..values.values import Fold
 from .layouts import LARGEST_TILE, schedules_of
-from .points import WARPS, block_sizes, dot_sides, loose, points, streamed_axes
+from .points import (
+    WARPS,
+    block_sizes,
+    dot_sides,
+    loose,
+    points,
+    streamed_axes,
+    walking_points,
+)
 
 ParameterValue = str | int | bool
 _Judged = tuple[Config, Cost]
@@ -81,7 +89,7 @@ class Space:
     dimensions: tuple[Dimension, ...]
     group: Graph
     hopeless_s: float = math.inf
-    usual: Cost | None = None
+    usual: _Judged | None = None
 
     @property
     def has_descriptors(self) -> bool:
@@ -169,20 +177,24 @@ class Space:
 
     def quick(self) -> Cost | None:
         """The model's cost of the best of a few usual configs: enough to compare groups."""
+        best = self._best_usual()
+        return best[1] if best else None
+
+    def _best_usual(self) -> _Judged | None:
         if self.usual is not None:
             return self.usual
-        return min(self._quick(self.schedules, {}).values(), key=_seconds, default=None)
+        return min(self._quick(self.schedules, {}).values(), key=_by_seconds, default=None)
 
     def _quick(
         self, layouts: Iterable[Layout], known: dict[Config, Cost | Refusal]
-    ) -> dict[Layout, Cost]:
+    ) -> dict[Layout, _Judged]:
         """The best of a few usual configs of each of these layouts that has one."""
         usual = {layout: list(self._usual(layout, known)) for layout in layouts}
-        return {layout: min(costs, key=_seconds) for layout, costs in usual.items() if costs}
+        return {layout: min(some, key=_by_seconds) for layout, some in usual.items() if some}
 
-    def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[Cost]:
-        """The costs of the first few blocks and warps of a layout, each run in the first way in
-        which it can be. known: what a space without a limit has judged."""
+    def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:
+        """The first few blocks and warps of a layout, each run in the first way in which it can be,
+        with their costs. known: what a space without a limit has judged."""
         seen: dict[tuple[object, int], None] = {}
         for config in itertools.islice(self._of_layout(layout, few=True), _FEW):
             point = (config.blocks, config.num_warps)
@@ -194,7 +206,18 @@ class Space:
                 cost = known[config]
                 if isinstance(cost, Cost) and cost.seconds <= self.hopeless_s:
                     seen[point] = None
-                    yield cost
+                    yield config, cost
+
+    def _walked(self, config: Config) -> Iterator[_Judged]:
+        """A product by programs that walk over several of its tiles, run else like a usual
+        config, with its costs."""
+        usual = walking_points(self.schedules[config.layout].kernels[0].nest)
+        for (warps, blocks), way in zip(usual, self._walks(config.access), strict=False):
+            both = tuple(sorted((dict(config.blocks) | blocks).items()))
+            walking = replace(config, blocks=both, num_warps=warps, **way)
+            cost = self.judge(walking)
+            if isinstance(cost, Cost):
+                yield walking, cost
 
     def ranked(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs, best first."""
@@ -210,13 +233,9 @@ class Space:
         judged = (self._downhill(one) if self._is_open(one[0]) else one for one in starts)
         found = min(judged, key=_by_seconds, default=None)
         # Of a product with a long epilogue few tiles fit, which may stand behind those.
-        usual = self.quick()
-        if usual is not None and (found is None or found[1].seconds > usual.seconds):
-            few = (
-                itertools.islice(self._of_layout(each, few=True), _FEW) for each in self.schedules
-            )
-            more = _sorted(self, itertools.chain.from_iterable(few))[:1]
-            found = min([*([found] if found else []), *more], key=_by_seconds)
+        usual = self._best_usual()
+        if usual is not None and (found is None or found[1].seconds > usual[1].seconds):
+            return usual
         return found
 
     def _is_open(self, config: Config) -> bool:
@@ -369,13 +388,16 @@ class Space:
             if few or held or nested or stages != _DOT_STAGES[0]:
                 continue
             yield one | {"subtiles": 2}
-            if access == "pointer":
-                yield one | {"programs": self.device.sm_count}
-                continue
-            # The store of a part needs little room beside the loads of the next tile.
-            for resident, group in zip(_RESIDENT, _GROUPS, strict=False):
-                programs = resident * self.device.sm_count
-                yield one | {"programs": programs, "subtiles": 2, "group": group}
+            yield from (one | way for way in self._walks(access))
+
+    def _walks(self, access: ParameterValue) -> Iterator[dict[str, Any]]:
+        """How programs that walk over several tiles of a product are run."""
+        if access == "pointer":
+            yield {"programs": self.device.sm_count}
+            return
+        # The store of a part needs little room beside the loads of the next tile.
+        for resident, group in zip(_RESIDENT, _GROUPS, strict=False):
+            yield {"programs": resident * self.device.sm_count, "subtiles": 2, "group": group}
 
 
 @by_identity(16)
@@ -387,10 +409,6 @@ def _sorted(space: Space, configs: Iterable[Config]) -> list[_Judged]:
     """Those that are not refused, best first."""
     judged = ((config, space.judge(config)) for config in configs)
     return sorted(((c, cost) for c, cost in judged if isinstance(cost, Cost)), key=_by_seconds)
-
-
-def _seconds(cost: Cost) -> float:
-    return cost.seconds
 
 
 def _by_seconds(judged: _Judged) -> tuple[float, str]:
@@ -407,12 +425,13 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     usual = space._quick(schedules, known)
     if not usual:
         return space
-    least = min(cost.seconds for cost in usual.values())
+    least = min(cost.seconds for _, cost in usual.values())
     limited = replace(space, hopeless_s=_HOPELESS * least + _NOISE_S)
     # Of those below the limit a few more; a layout that has none of them is far behind.
-    near = [layout for layout in usual if usual[layout].seconds <= limited.hopeless_s]
-    again = limited._quick(near, known)
-    return replace(limited, usual=min(again.values(), key=_seconds))
+    near = [layout for layout in usual if usual[layout][1].seconds <= limited.hopeless_s]
+    again = limited._quick(near, known).values()
+    walked = itertools.chain.from_iterable(limited._walked(config) for config, _ in again)
+    return replace(limited, usual=min([*again, *walked], key=_by_seconds))
 
 
 def _dimensions(
