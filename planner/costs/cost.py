@@ -12,8 +12,9 @@ from ..groups.needs import inputs_read_whole
 from ..nests.nest import Nest
 from ..trace.indexed_writes import nbytes_given
 from . import matrix
+from .arithmetic import Arithmetic
 from .device import DeviceProfile
-from .work import Arithmetic, Work, work_of
+from .work import Work, work_of
 
 _LIMITS = ("memory", "arithmetic", "tensor cores")
 _WALKED = 1.1
@@ -40,7 +41,7 @@ _LINE = 0.6
 """Clock cycles in which an SM's L1 cache gives or takes what a warp's instruction touches of one
 line. Of 1,294 kernels timed on an H200 (`bench.strides`), of 20 functions most of which read or
 write in strides: with it, with sectors alone weighed (see `traffic`) and results that threads
-share exchanged (see `work`), the mean regret of the model's choice falls from 76% to 18%, and the
+share exchanged (see `arithmetic`), the mean regret of the model's choice falls from 76% to 18%, and the
 mean correlation with what was measured rises from 0.47 to 0.73."""
 
 

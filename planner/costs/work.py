@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..config import Config
-from ..graph.dtypes import NARROW, itemsize
-from ..graph.op import Accuracy, Op
-from ..graph.sizes import nominal
-from ..nests.linear_forms import Access, Role
+from ..graph.dtypes import itemsize
 from ..nests.nest import Nest
-from ..tiles.alignment import is_apart, is_copied, vector_width
 from ..tiles.instructions import (
     Grid,
-    Loops,
-    Mma,
     OnesMma,
-    Reduce,
-    SelectedLoad,
-    TileCompute,
     TileLoop,
-    TileReduction,
     TileScan,
-    TileStore,
-    Welford,
     loads_of,
 )
-from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
 from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
-from ..values import values
 from . import matrix, staging, tile_cache
-from .access_classes import classes
+from .arithmetic import Arithmetic, arithmetic_of, prologue_of
 from .device import DeviceProfile
-from .lanes import lines_touched, widest
+from .lanes import lines_touched
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
-from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of, turns
+from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
 # in nothing else. They keep what a later pass reads again: in L2, or in L1 where L2 holds it all.
@@ -47,32 +32,6 @@ _EVICTION = {"none": 1.0, "first": 1.03, "last": 1.0, "both": 1.01}
 _EVICTION_OF_PASSES = {"none": 1.0, "first": 0.94, "last": 0.965, "both": 0.925}
 _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.
-_PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
-_EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
-_ENDS = 140.0  # Of a thread, at the ends of an aligned row: elements one by one, and masks (SASS).
-_APART = 5.0  # Of an element of a row that begins elsewhere: a load, and its mask (SASS for sm_90).
-_LANES_OF_A_ROW = 4  # A product's results lie with each row on so many lanes of a warp.
-_WARP_STEPS = 5.0  # Exchanges by which the lanes of a warp learn what comes before them.
-_LANES_OF_A_COLUMN = 8  # And with each column.
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """Operations by unit: issue slots of the fma pipes (addresses and exchanges too), results of
-    the special function unit, divisions, and functions of a library."""
-
-    slots: float = 0.0
-    sfu: float = 0.0
-    div: float = 0.0
-    libdevice: float = 0.0
-
-    def plus(self, other: Arithmetic, times: float) -> Arithmetic:
-        return Arithmetic(
-            self.slots + other.slots * times,
-            self.sfu + other.sfu * times,
-            self.div + other.div * times,
-            self.libdevice + other.libdevice * times,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +115,8 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         l1_lines=lines_touched(program, config.num_warps) * programs,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
         awkward=hint * awkwardness(program, config.num_warps),
-        arithmetic=_arithmetic(program, config.num_warps),
-        prologue=_prologue(program),
+        arithmetic=arithmetic_of(program, config.num_warps),
+        prologue=prologue_of(program),
         turns=sum(
             program.blocks.turns(each.axis) for each in program.body if isinstance(each, TileLoop)
         ),
@@ -181,260 +140,6 @@ def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, fl
     if passes(program) < 2:
         return _EVICTION
     return _EVICTION_IN_L2 if hbm < KEPT * device.l2_bytes else _EVICTION_OF_PASSES
-
-
-@once
-def _arithmetic(program: TileProgram, num_warps: int) -> Arithmetic:
-    items, blocks = _sorted_out(program), program.blocks
-    found, programs = Arithmetic(), tiles_in_all(program)
-    held, alive = _alive(program, num_warps)
-    for some in items.plain:
-        elements = blocks.elements(some.axes) * _lanes_alike(program, some.axes, num_warps)
-        elements *= alive if held in some.axes else 1.0
-        found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
-    unrolled = any(output.part is not None for output in program.nest.outputs)
-    for moved in items.moved:
-        slots = moved.count * _access_slots(moved.access, program, num_warps)
-        slots *= alive if held in moved.access.axes else 1.0
-        if unrolled and moved.access.type.dtype in NARROW:
-            # There are few operations to a number, and to widen it is one of them.
-            slots += moved.count * blocks.elements(moved.access.axes)
-        found = found.plus(Arithmetic(slots), turns(moved.loops, blocks) * programs)
-    for each, loops in items.reductions:
-        more = _of_reduction(program, num_warps, each, loops[-1] if loops else None)
-        found = found.plus(more, turns(loops, blocks) * programs)
-    for scan, loops in items.scans:
-        slots = _scan_slots(program, scan)
-        found = found.plus(Arithmetic(slots), turns(loops, blocks) * programs)
-    ends = _ENDS * _ended_rows(program)
-    return found.plus(Arithmetic(_PROLOGUE + ends), programs * 32 * num_warps)
-
-
-def _alive(program: TileProgram, num_warps: int) -> tuple[int, float]:
-    """The held axis along which a tile lies, and the part of its lanes for which there is code:
-    lanes that lie past the end whatever the program is are left out by the compiler, in pieces of
-    what all threads move at once. -1 where there is no such axis."""
-    blocks, (width, axis) = program.blocks, widest(program)
-    if axis is None or program.nest.axes[axis].role is not Role.HELD:
-        return -1, 1.0
-    if blocks.elements(range(len(blocks.sizes))) != blocks.sizes[axis] or not blocks.is_ragged(
-        axis
-    ):
-        return -1, 1.0
-    before = blocks.aligned.vector - 1 if blocks.aligned else 0
-    piece = 32 * num_warps * width
-    pieces = math.ceil((nominal(program.nest.axes[axis].extent) + before) / piece)
-    return axis, min(1.0, pieces * piece / blocks.sizes[axis])
-
-
-def _ended_rows(program: TileProgram) -> int:
-    """Whether a program holds an aligned row, and so both its ends; loops have theirs apart, and of
-    blocks along a grid few have one."""
-    rows = program.blocks.aligned
-    return int(rows is not None and program.nest.axes[rows.axis].role is Role.HELD)
-
-
-@once
-def _prologue(program: TileProgram) -> Arithmetic:
-    """Of all programs, what is computed of operands of products in a loop."""
-    computed, found = _computed(program, program.operands), Arithmetic()
-    for each, loops in program.walk():
-        if loops and isinstance(each, TileCompute) and each.value in computed:
-            times = program.elements(each.value) * turns(loops, program.blocks)
-            found = found.plus(_of_element(program.nest.values[each.value].kind), times)
-    return Arithmetic().plus(found, tiles_in_all(program))
-
-
-def _computed(program: TileProgram, operands: frozenset[int]) -> set[int]:
-    """The values of which operands are computed, back to what is loaded or reduced."""
-    found, left = set[int](), [*operands]
-    while left:
-        this = program.nest.values[left.pop()]
-        if this.id not in found and isinstance(this.kind, (values.Compute, values.Choice)):
-            found.add(this.id)
-            left.extend(this.reads)
-    return found
-
-
-def _lanes_alike(program: TileProgram, axes: frozenset[int], num_warps: int) -> float:
-    """How many threads compute the same value over these axes. Beside a product a lane of a warp
-    has two of 16 rows and a fourth of their columns, and computes for itself what is needed of
-    each column. The SASS of kernels for sm_90 shows it."""
-    rows = {each.m for each in program.mmas.values()}
-    columns = {axis for each in program.mmas.values() for axis in (each.n, each.k)}
-    if axes & rows or not axes & columns:
-        return 1.0
-    high = min(program.blocks.sizes[axis] for axis in rows)
-    return max(1.0, min(_LANES_OF_A_COLUMN * num_warps, high / 2))
-
-
-@dataclass(slots=True)
-class _Elements:
-    """What is done with each element of the values over some tile axes, in the same loops."""
-
-    axes: frozenset[int]
-    loops: Loops
-    each: Arithmetic = Arithmetic()
-
-
-@dataclass(slots=True)
-class _AlikeAccesses:
-    """Loads or stores that are alike, in the same loops."""
-
-    access: Access
-    loops: Loops
-    count: int = 0
-
-
-class _Items(NamedTuple):
-    """The work that goes by elements alone; the loads and stores; the reductions."""
-
-    plain: tuple[_Elements, ...]
-    moved: tuple[_AlikeAccesses, ...]
-    reductions: tuple[tuple[TileReduction, Loops], ...]
-    scans: tuple[tuple[TileScan, Loops], ...]
-
-
-@by_body
-def _sorted_out(program: TileProgram) -> _Items:
-    # All instructions of a loop have the same tuple of loops around them.
-    nest = program.nest
-    plain: dict[tuple[frozenset[int], int], _Elements] = {}
-    moved: dict[tuple[int, int], _AlikeAccesses] = {}
-    reductions: list[tuple[TileReduction, Loops]] = []
-    scans: list[tuple[TileScan, Loops]] = []
-    number = classes(nest)
-    for each, loops in program.walk():
-        accesses = [each] if isinstance(each, TileStore) else loads_of(each)
-        for access in (own.access for own in accesses):
-            known = moved.setdefault((number[id(access)], id(loops)), _AlikeAccesses(access, loops))
-            known.count += 1
-        match each:
-            case TileCompute(value=value) | SelectedLoad(value=value):
-                axes = nest.live[value]
-                found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
-                found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
-            case Mma() | OnesMma() | Reduce() | Welford():
-                reductions.append((each, loops))
-            case TileScan():
-                scans.append((each, loops))
-    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions), tuple(scans))
-
-
-def _of_element(kind: values.ValueKind) -> Arithmetic:
-    match kind:
-        case values.Compute(cost="div"):
-            return Arithmetic(div=1.0, sfu=1.0)
-        case values.Compute(cost="libdevice"):
-            return Arithmetic(libdevice=1.0, sfu=1.0)
-        case values.Compute(op=Op.EXP, accuracy=Accuracy.EXACT):
-            return Arithmetic(1.0 + _EXACT_EXP, 1.0)
-        case values.Compute(cost=cost):
-            return Arithmetic(1.0, float(cost == "sfu"))
-        case values.Choice():
-            return Arithmetic(2.0)
-    return Arithmetic(1.0)
-
-
-def _of_reduction(
-    program: TileProgram, num_warps: int, each: TileReduction, loop: TileLoop | None
-) -> Arithmetic:
-    """The work on one tile of a reduction in a loop."""
-    fold = program.nest.fold(each.value)
-    by_lane = loop is not None and loop.by_lane
-    if loop is not None and loop.shared > 1 and isinstance(each, Reduce):
-        return _of_shared(program, each, loop.shared)
-    match each:
-        case Mma(correction=correction):
-            # The accumulator may have to be brought up to a new extremum.
-            return Arithmetic(float(program.elements(each.value)) if correction else 0.0)
-        case OnesMma():
-            return Arithmetic()  # On the tensor cores.
-        case Reduce(correction=correction) if by_lane and correction and correction.shift:
-            # The exponential is that of the weights.
-            whole = float(program.elements(fold.source))
-            return Arithmetic((6.0 + 2.0 * len(correction.shift)) * whole)
-        case Reduce(correction=correction) if by_lane and correction:
-            # Every lane follows its own extremum: an exponential for each element more.
-            whole = float(program.elements(fold.source))
-            return Arithmetic(10.0 * whole, whole)
-        case Welford() if by_lane:
-            # The distance from the mean so far, its square and its weight, for each element.
-            return Arithmetic(7.0 * program.elements(fold.source))
-    summed = fold.times is not None
-    whole = program.tile(each.value) if summed else program.elements(fold.source)
-    threads = 32 * num_warps
-    steps = math.log2(threads) if num_warps > 1 else 5.0
-    if program.nest.contractions:
-        steps = math.log2(_LANES_OF_A_ROW)
-    return Arithmetic(whole + 2.0 * threads * steps * _kept_by_thread(program, each, threads))
-
-
-def _scan_slots(program: TileProgram, each: TileScan) -> float:
-    """Issue slots of one tile: every element is combined in its thread and again with what comes
-    before the thread; each thread's run of neighbours goes through the steps of a warp."""
-    whole, (width, axis) = float(program.elements(each.value)), widest(program)
-    run = width if axis == each.axis else 1
-    return whole * (3.0 + 2.0 * _WARP_STEPS / max(1, run))
-
-
-def _of_shared(program: TileProgram, each: Reduce, shared: int) -> Arithmetic:
-    """A turn of a reduction in which several lanes have one state: an operation and a mask for each
-    element, and each state follows its extremum."""
-    whole = float(program.elements(program.nest.fold(each.value).source))
-    found, correction = Arithmetic(2.0 * whole), each.correction
-    if correction is not None:
-        state = 10.0 + 3.0 * len(correction.shift)
-        exponential = float(bool(correction.exponent) and not correction.shift)
-        found = found.plus(Arithmetic(state, exponential), whole / shared)
-    return found
-
-
-def _kept_by_thread(program: TileProgram, each: TileReduction, threads: int) -> float:
-    """Results of which a thread has parts, each to be exchanged with the other threads: of rows
-    side by side few, of columns as many as lie side by side in one thread."""
-    kept = program.elements(each.value)
-    if program.nest.contractions:
-        return max(1.0, kept * _LANES_OF_A_ROW / threads)
-    width, axis = widest(program)
-    if kept == 1 or axis is None:
-        return 1.0
-    live, sizes = program.nest.live, program.blocks.sizes
-    if axis in live[each.value]:
-        return max(1.0, min(kept, width))
-    together = min(threads, max(1, sizes[axis] // width))
-    return max(1.0, kept * together / threads)
-
-
-def _access_slots(access: Access, program: TileProgram, num_warps: int) -> float:
-    """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
-    access itself at a quarter of the fma rate, its address and its mask."""
-    elements, most, slots = _instructions(program)[classes(program.nest)[id(access)]]
-    each = max(1.0, elements / (32 * num_warps))
-    return elements / max(1.0, min(each, most)) * slots
-
-
-@once
-def _instructions(program: TileProgram) -> dict[int, tuple[int, int, float]]:
-    """Of every class of accesses: elements of a tile, how many of them one instruction moves at
-    most, and the issue slots of one."""
-    found: dict[int, tuple[int, int, float]] = {}
-    nest, blocks = program.nest, program.blocks
-    number = classes(nest)
-    for access in (*nest.loads.values(), *nest.stores.values()):
-        if number[id(access)] in found:
-            continue
-        terms = access.offset.terms
-        divisions = sum(t.mod > 0 or t.div > 1 for t in terms)
-        masks = len(blocks.bounds(access)) + 2 * sum(a.checked for a in access.at)
-        slots = 4.0 + 2.0 * (len(terms) + len(access.at)) + 3.0 * divisions + 2.0 * masks
-        (most, axis), elements = vector_width(access, blocks), blocks.elements(access.axes)
-        is_narrow = axis is not None and is_apart(access, axis, blocks)
-        if is_narrow and axis is not None and not is_copied(access, axis, blocks):
-            # One address for all of a thread's elements, and none for those beyond the row.
-            elements, slots = min(elements, nest.axes[axis].extent), _APART
-        found[number[id(access)]] = elements, most, slots
-    return found
 
 
 def _resident_blocks(registers: int, threads: int, shared: int, device: DeviceProfile) -> int:
