@@ -41,8 +41,8 @@ _LINE = 0.6
 """Clock cycles in which an SM's L1 cache gives or takes what a warp's instruction touches of one
 line. Of 1,294 kernels timed on an H200 (`bench.strides`), of 20 functions most of which read or
 write in strides: with it, with sectors alone weighed (see `traffic`) and results that threads
-share exchanged (see `arithmetic`), the mean regret of the model's choice falls from 76% to 18%, and the
-mean correlation with what was measured rises from 0.47 to 0.73."""
+share exchanged (see `arithmetic`), the mean regret of the model's choice falls from 76% to 18%,
+and the mean correlation with what was measured rises from 0.47 to 0.73."""
 
 
 @dataclass(frozen=True, slots=True)
