@@ -40,7 +40,27 @@ def working_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None:
     operands as they are."""
     if operation.promotion == "same":
         return None
-    samples: list[torch.Tensor | int | float] = []
+    kind = _KINDS[operation.promotion]
+    working, _ = elementwise_dtypes(*_samples(group, node, operation), type_promotion_kind=kind)
+    return register_dtype(str(working).removeprefix("torch."))
+
+
+def compared_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None:
+    """The 16-bit dtype to which eager rounds the operands of a comparison or a remainder before it
+    looks at them; None where it is no such operation, or its operands have 32 bits or more."""
+    if not operation.rounds_numbers:
+        return None
+    given = _samples(group, node, operation)
+    _, common = elementwise_dtypes(*given, type_promotion_kind=Kind.DEFAULT)
+    name = str(common).removeprefix("torch.")
+    return name if name in NARROW else None
+
+
+def _samples(
+    group: Graph, node: Node, operation: Pointwise
+) -> list[torch.Tensor | bool | int | float]:
+    """What takes part in the promotion of an operation's operands."""
+    samples: list[torch.Tensor | bool | int | float] = []
     for name, argument in bound(node).items():
         if name == "condition" or name not in operands_of(operation.op):
             continue
@@ -52,8 +72,7 @@ def working_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None:
             samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
         elif name != "alpha" and isinstance(argument, (bool, int, float)):
             samples.append(plain(argument))
-    working, _ = elementwise_dtypes(*samples, type_promotion_kind=_KINDS[operation.promotion])
-    return register_dtype(str(working).removeprefix("torch."))
+    return samples
 
 
 def number_of(group: Graph, node: Node, operation: Pointwise, number: Arg) -> Arg:

@@ -64,7 +64,7 @@ from .indexed_loads import lookup
 from .indexed_writes import indexed_write, refuse_readers
 from .integer_ranges import narrowed
 from .matmuls import matmul
-from .precision import dtype_of, number_of, rounds, working_dtype
+from .precision import compared_dtype, dtype_of, number_of, rounds, working_dtype
 from .scans import scan
 from .views import Request, TracedValue, TraceSteps, load_dims, view
 from .windows import dims_of
@@ -270,6 +270,7 @@ class Tracer:
         dims: list[Factors] = [()] * len(shape)
         arguments = bound(node)
         working = working_dtype(self.group, node, operation)
+        common = compared_dtype(self.group, node, operation)
         compares = operation.op in (Op.EQ, Op.NE) and isinstance(arguments["other"], Ref)
         for name, argument in arguments.items():
             if name not in operands_of(operation.op) or (name == "alpha" and argument == 1):
@@ -280,6 +281,8 @@ class Tracer:
             value, own = yield from self.operand(argument.node, shape, windows)
             if compares:
                 value = self._as_stored(value, self.group.nodes[argument.node])
+            if common is not None and common != _type(self.group.nodes[argument.node]).dtype:
+                value = self._rounded_to(value, common, node)
             operands.append((name, Ref(value)))
             for position, factors in enumerate(own):
                 if factors and dims[position]:
@@ -311,8 +314,10 @@ class Tracer:
 
     def rounded(self, value: int, node: Node) -> int:
         """A value at the precision of a node's 16-bit dtype."""
-        dtype, kept = _type(node).dtype, self.values[value]
-        op = ROUNDED_TO[dtype]
+        return self._rounded_to(value, _type(node).dtype, node)
+
+    def _rounded_to(self, value: int, dtype: str, node: Node) -> int:
+        kept, op = self.values[value], ROUNDED_TO[dtype]
         if isinstance(kept.kind, Compute) and kept.kind.op is op:
             return value
         return self.add(compute(op, "float32", self=Ref(value)), kept.dims, dtype, node)[0]
