@@ -54,6 +54,11 @@ class InterpreterPrinter(TritonPrinter):
     def operand(self, text: str, source: str, target: str) -> str:
         return convert(_rounded(text, target), source, target)
 
+    def nan(self, dtype: str) -> str:
+        text = super().nan(dtype)
+        held = dtype == "bfloat16"
+        return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)" if held else text
+
     def multiplied(self, dtype: str) -> str:
         return "float32" if dtype == "bfloat16" else dtype
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
@@ -308,14 +308,12 @@ class TritonPrinter(Scope):
         assert isinstance(value.kind, values.Choice)
         axes = index.axes.union(*(piece.access.axes for piece in each.pieces))
         dims = self.blocks.dims(axes)
-        place, address = self.text.affine(index, dims), ""
-        for piece, (_, _, high) in reversed([*zip(each.pieces, value.kind.pieces, strict=True)]):
-            own = self.text.pointer(f"in{piece.input}", piece.access, dims)
-            chosen = f"tl.where({place} < {self.numbers.text(high)}, {own}, {address})"
-            address = chosen if address else own
-        ends = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
+        pointers = [self.text.pointer(f"in{p.input}", p.access, dims) for p in each.pieces]
+        ends = [self.numbers.text(high) for _, _, high in value.kind.pieces]
+        address = _chosen(self.text.affine(index, dims), pointers, ends)
+        masks = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
         dtype = each.pieces[0].access.type.dtype
-        options = f", mask={_all(ends)}, other={zero(dtype)}" if ends else ""
+        options = f", mask={_all(masks)}, other={zero(dtype)}" if masks else ""
         hints = {piece.hint for piece in each.pieces}
         if hints in ({"first"}, {"last"}):
             options += f', eviction_policy="evict_{hints.pop()}"'
@@ -354,17 +352,19 @@ class TritonPrinter(Scope):
             text = f"tl.reshape(tl.load(({pointer})[None, :]{mask}), {self.text.shape(dims)})"
         if lost and multiplied:
             outside = _all([*masks, f"(({_all(inside)}) == 0)"])
-            return f'tl.where({outside}, float("nan"), {text})'
+            return f"tl.where({outside}, {self.nan(load.dtype)}, {text})"
         return text
+
+    def nan(self, dtype: str) -> str:
+        """NaN beside a tile of this type."""
+        return 'float("nan")'
 
     def _choice(self, value: values.Value, choice: values.Choice, dims: TileDims) -> str:
         index = self.text.affine(self.nest.forms[value.id], dims)
-        *rest, last = choice.pieces
-        text = convert(self.at(last[0], dims), self.dtypes[last[0]], value.dtype)
-        for piece, _, high in reversed(rest):
-            own = convert(self.at(piece, dims), self.dtypes[piece], value.dtype)
-            text = f"tl.where({index} < {self.numbers.text(high)}, {own}, {text})"
-        return text
+        texts = [
+            convert(self.at(p, dims), self.dtypes[p], value.dtype) for p, _, _ in choice.pieces
+        ]
+        return _chosen(index, texts, [self.numbers.text(high) for _, _, high in choice.pieces])
 
     def _loop(self, loop: TileLoop) -> None:
         with self.within(loop.blocks):
@@ -482,6 +482,16 @@ class TritonPrinter(Scope):
             return
         options = (f", mask={_all(masks)}" if masks else "") + options
         self.line(f"tl.store({pointer}, {text}{options})")
+
+
+def _chosen(place: str, texts: Sequence[str], ends: Sequence[str]) -> str:
+    """The first of the texts that ends behind the place: by halves, for Python and Triton refuse
+    what is nested some hundred times."""
+    if len(texts) == 1:
+        return texts[0]
+    half = len(texts) // 2
+    low, high = (_chosen(place, texts[at], ends[at]) for at in (slice(half), slice(half, None)))
+    return f"tl.where({place} < {ends[half - 1]}, {low}, {high})"
 
 
 def _all(masks: list[str]) -> str:
