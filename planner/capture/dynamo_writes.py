@@ -1,4 +1,4 @@
-"""Writes in a graph from Dynamo, before AOTAutograd makes it functional."""
+"""What AOTAutograd makes something else of than eager: writes, and results that overlap."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+
+from .capture import hint
 
 
 def writes_overlap(gm: object) -> bool:
@@ -60,6 +62,29 @@ def _has_gaps(view: fx.Node) -> bool:
         return True
     size, step = value.shape[given["dimension"]], given["step"]  # type: ignore[index]
     return not isinstance(size, int) or not isinstance(step, int) or size % step != 0
+
+
+def results_overlap(forward: fx.GraphModule, count: int) -> bool:
+    """Whether one of the first `count` results of a forward graph has elements at the same place of
+    memory, as windows of `Tensor.unfold` have. AOTAutograd copies the gradient that comes for it
+    into memory of the same strides, where numbers take the place of others."""
+    output = next(n for n in reversed(forward.graph.nodes) if n.op == "output")
+    values = [n.meta.get("val") for n in output.args[0][:count] if isinstance(n, fx.Node)]
+    return any(isinstance(v, torch.Tensor) and _has_windows(v) for v in values)
+
+
+def _has_windows(value: torch.Tensor) -> bool:
+    """Whether strides are too short for what they step over; an expanded dimension, of stride 0, is
+    copied well."""
+    if value.layout is not torch.strided or not value.is_floating_point():
+        return False
+    sizes = zip(value.stride(), value.shape, strict=True)
+    reach = 0
+    for stride, size in sorted((hint(s), hint(n)) for s, n in sizes):
+        if stride and size > 1 and stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def source(view: fx.Node) -> fx.Node:

@@ -22,7 +22,7 @@ from ..capture.attention_calls import attention_chosen
 from ..capture.capture import Captured, Stage, capture, decompositions, is_dynamic
 from ..capture.channels_last import laid_out
 from ..capture.collectives import process_groups
-from ..capture.dynamo_writes import writes_overlap
+from ..capture.dynamo_writes import results_overlap, writes_overlap
 from ..capture.saving import RESULTS, partition
 from ..capture.writes_in_place import keeps_writes
 from ..costs.device import profile_of
@@ -157,6 +157,8 @@ class Dispatcher:
         given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
             try:
+                if given.stage == "forward" and results_overlap(gm, given.results):
+                    raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
                 captured = capture(laid_out(gm, given.stage), self.numerics)

@@ -54,6 +54,7 @@ _WHOLE = (
     "grid_sampler_2d",
     "col2im",
     "im2col",
+    "index_add",
     "_upsample_bicubic2d_aa",
     "_upsample_bilinear2d_aa",
     "_upsample_nearest_exact1d",

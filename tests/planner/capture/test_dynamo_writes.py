@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fusionplan.planner.capture.dynamo_writes import writes_overlap
+from fusionplan.planner.capture.dynamo_writes import results_overlap, writes_overlap
 from torch import Tensor, fx
 
 pytestmark = pytest.mark.dynamo
@@ -60,3 +60,23 @@ def test_another_write_is_none(write: Callable[[Tensor], object]) -> None:
 
 def test_what_is_no_graph_of_dynamos_has_none() -> None:
     assert not writes_overlap(torch.nn.Linear(2, 2))
+
+
+WINDOWS = [lambda x: x.unfold(1, 4, 2), lambda x: x.t().unfold(0, 3, 1)[1:]]
+APART = [
+    lambda x: x.unfold(1, 4, 4),
+    lambda x: x[:, :1].expand(4, 5),
+    lambda x: x.t()[::2],
+    lambda x: x.unfold(1, 4, 2).contiguous(),
+    lambda x: x.unfold(1, 4, 2).long(),
+]
+
+
+@pytest.mark.parametrize("view", [*WINDOWS, *APART])
+def test_results_that_overlap_are_seen(view: Callable[[Tensor], Tensor]) -> None:
+    graph = fx.Graph()
+    graph.output((graph.placeholder("x"),))
+    next(iter(graph.nodes)).meta["val"] = view(torch.randn(4, 12))
+    forward = fx.GraphModule(torch.nn.Module(), graph)
+    assert results_overlap(forward, 1) == (view in WINDOWS)
+    assert not results_overlap(forward, 0)  # those that are kept for the backward pass
