@@ -2,15 +2,16 @@
 
     python tests/planner/graph_sweep.py --graphs 2000 --seed 0 --jobs 8 --failures failed.json
 
-makes one program of each seed from --seed on, runs it by two plans, and writes what fails, made
-smaller, to the file. With --done FILE the seeds that ran are written there, and left out the next
-time. No GPU is needed: kernels run in Triton's interpreter. With --device cuda they
-are compiled.
+makes one program of each seed from --seed on, runs it by a plan (see `graph_covers.py`), and writes
+what fails, made smaller, to the file. With --done FILE the results are written there, and the next
+run goes on from them. No GPU is needed: kernels run in Triton's interpreter. With --device cuda
+they are compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import multiprocessing
@@ -22,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -31,149 +32,11 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[n]) for n in (0, 1)]
 
 import torch
-from fusionplan.planner.capture.capture import capture, decompositions
-from fusionplan.planner.config import Config
-from fusionplan.planner.costs.cost import Cost
-from fusionplan.planner.costs.device import H200
-from fusionplan.planner.covers.cover import modelled_plan, partition
-from fusionplan.planner.graph.graph import Graph, key
-from fusionplan.planner.graph.parse import parse
-from fusionplan.planner.groups.group import subgraph
-from fusionplan.planner.nests.linear_forms import Role
-from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.space.space import Space, space_of
-from oracle import DEVICE, as_tuple, assert_close
-from random_graphs import generate
-from random_programs import Program
-from torch._functorch.aot_autograd import aot_function
-from torch.utils._python_dispatch import _disable_current_modes
-
-Planner = Callable[[Graph], Plan]
-DRAWS = 8
-"""Inputs drawn before a result is called wrong: where eager happens to round to the true number,
-other numbers tell what its error is."""
-
-
-def modelled(graph: Graph) -> Plan:
-    """The plan that the model thinks best."""
-    return modelled_plan(graph, H200)
-
-
-def largest(graph: Graph, seed: int = 0) -> Plan:
-    """The largest legal groups, products of matrices with them, each in any way of its space."""
-    pick, groups = random.Random(seed), []
-    for nodes in partition(graph, frozenset()):
-        part = subgraph(graph, nodes).graph
-        config = _any_config(part, pick)
-        if config is not None:
-            groups.append(GroupPlan(nodes, "triton", key(part), config))
-    return Plan(key(graph), H200.key, (), "modelled", tuple(groups))
-
-
-def _any_config(part: Graph, pick: random.Random) -> Config | None:
-    """A config of any layout that the model lets through, of few enough programs for the
-    interpreter."""
-    space = space_of(part, H200)
-    if not isinstance(space, Space):
-        return None
-    by_layout: dict[object, list[Config]] = {}
-    for config in space.enumerate():
-        layout = (config.tiling, config.reduction, config.split > 1)
-        by_layout.setdefault(layout, []).append(config)
-    layouts = list(by_layout.values())
-    pick.shuffle(layouts)
-    for configs in layouts:
-        few = sorted(configs, key=lambda c: _programs(space, c))[: max(20, len(configs) // 8)]
-        pick.shuffle(few)
-        for config in few[:20]:
-            if isinstance(space.judge(config), Cost):
-                return config
-    return None
-
-
-def _programs(space: Space, config: Config) -> int:
-    nest = space.schedules[config.layout].kernels[0].nest
-    blocks = dict(config.blocks)
-    grid = (axis for axis in nest.axes if axis.role is Role.GRID)
-    return config.split * math.prod(-(-axis.extent // blocks.get(axis.name, 1)) for axis in grid)
-
-
-PLANNERS: dict[str, Planner] = {"modelled": modelled, "largest": largest}
-
-
-@dataclass(slots=True)
-class Ran:
-    """A program compiled by a plan. groups, kernels: of all its graphs."""
-
-    program: Program
-    planner: Planner
-    groups: int = 0
-    kernels: int = 0
-    call: Callable[..., object] = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Without Dynamo, which leaves nothing of such a program to eager anyway.
-        self.call = aot_function(
-            self.program.function(), self._compile, decompositions=decompositions()
-        )
-
-    def _compile(self, gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        with _disable_current_modes():  # as the dispatcher does: numbers are computed on the way
-            captured = capture(gm)
-            assert key(parse(str(captured.graph))) == key(captured.graph)
-            plan = self.planner(captured.graph)
-            executor = Executor(captured, plan, torch.device(DEVICE))
-        self.groups += len(plan.groups)
-        self.kernels += executor.kernels_per_call
-        executor.boxed._boxed_call = True  # type: ignore[attr-defined]
-        return executor.boxed
-
-    def results(self, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Ours, the exact one and eager's, of each output."""
-        data = [x.to(DEVICE) for x in self.program.data(seed)]
-        wide = [x.double() if x.is_floating_point() else x for x in data]
-        with torch.no_grad():
-            mine = as_tuple(self.call(*data))
-        exact = self.program.function(wide=True)(*wide)
-        eager = self.program.function()(*data)
-        return zip(mine, exact, eager, strict=True)
-
-
-def check(program: Program, planner: Planner, seed: int = 0) -> int:
-    """Raises AssertionError where a result is wrong. Gives the number of kernels that ran."""
-    ran = Ran(program, planner)
-    try:
-        for name, found in zip(program.outputs, ran.results(seed), strict=True):
-            assert_close(*found, name)
-    except AssertionError:
-        _settle(ran, seed)
-    assert ran.kernels >= ran.groups
-    return ran.kernels
-
-
-def _settle(ran: Ran, seed: int) -> None:
-    """The accuracy rule over several draws of the inputs: the largest error, eager's own largest
-    and the largest size. NaN and integers must be as eager has them in each."""
-    worst = [[0.0, 0.0, 0.0] for _ in ran.program.outputs]
-    for draw in range(seed, seed + DRAWS):
-        for place, (mine, exact, eager) in zip(worst, ran.results(draw), strict=True):
-            if not mine.is_floating_point():
-                assert_close(mine, exact, eager, "integers")
-                continue
-            assert torch.equal(mine.isnan(), eager.isnan()), "NaN differs from eager's"
-            finite = eager.isfinite() & exact.isfinite()
-            assert torch.equal(mine.isfinite() & exact.isfinite(), finite), "infinities differ"
-            if finite.any():
-                sizes = (mine.double() - exact, eager.double() - exact, exact)
-                for i, size in enumerate(sizes):
-                    place[i] = max(place[i], size[finite].abs().max().item())
-    for name, (error, own, size), (mine, _, _) in zip(
-        ran.program.outputs, worst, ran.results(seed), strict=True
-    ):
-        if mine.is_floating_point():
-            limit = 2 * own + 4 * torch.finfo(mine.dtype).eps * size
-            assert error <= limit, f"{name}: error {error:.3g}, eager's own {own:.3g}, {size:.3g}"
+from graph_covers import PLANNERS
+from graph_runs import Door, check
+from quick_interpreter import quicken
+from random_graphs import SMOOTH_STEPS, generate
+from random_programs import Program, is_smooth
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
@@ -233,21 +96,47 @@ def _needed(program: Program) -> Program:
     return replace(program, inputs=inputs, lines=tuple(reversed(lines)))
 
 
-def _failure(
-    program: Program, plan: str, seed: int, error: Exception, *, shrinks: bool
-) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a seed asks for."""
+
+    program: Program
+    plan: str
+    door: Door
+
+
+def asked(seed: int, modelled_of: int) -> Asked:
+    """The program of a seed: of its plan, its door, how long it is. Where the gradients of a
+    program that was written for them are not smooth, its results alone are compared."""
+    pick = random.Random(seed)
+    plan = "modelled" if seed % modelled_of == 0 else pick.choice(("largest", "any"))
+    longest = pick.choice((6, 10, 28))
+    if pick.randrange(8) == 0:
+        program = generate(pick.randrange, seed, longest=min(longest, 10), steps=SMOOTH_STEPS)
+        if is_smooth(program, seed):
+            return Asked(program, plan, "gradients")
+    else:
+        program = generate(pick.randrange, seed, longest=longest)
+        if pick.randrange(100) == 0:
+            return Asked(program, "modelled", "dynamo")
+    in_place = any("written(" in text for _, text in program.lines)
+    return Asked(program, plan, "traced" if in_place else "recorded")
+
+
+def _failure(asked: Asked, seed: int, error: Exception, *, shrinks: bool) -> dict[str, object]:
     """A failure as data, its program made smaller as long as the same kind of error comes."""
 
     def fails(candidate: Program) -> bool:
         try:
-            check(candidate, PLANNERS[plan], seed)
+            check(candidate, PLANNERS[asked.plan], seed, asked.door)
         except Exception as other:  # noqa: BLE001 - whatever it is
             return type(other) is type(error)
         return False
 
     why = f"{type(error).__name__}: {error}"[:300]
-    smallest = shrunk(program, fails) if shrinks else program
-    return {"seed": seed, "plan": plan, "why": why, "program": str(smallest)}
+    program = shrunk(asked.program, fails) if shrinks else asked.program
+    told = {"seed": seed, "plan": asked.plan, "door": asked.door, "why": why}
+    return {**told, "program": str(program)}
 
 
 @dataclass(slots=True)
@@ -261,6 +150,18 @@ class Swept:
     kernels: int = 0
     failed: list[dict[str, object]] = field(default_factory=list)
     operations: Counter[str] = field(default_factory=Counter)
+    doors: Counter[str] = field(default_factory=Counter)
+    plans: Counter[str] = field(default_factory=Counter)
+
+    def line(self) -> str:
+        return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})
+
+    @classmethod
+    def read(cls, line: str) -> Swept:
+        """Inverse of `line`."""
+        found = json.loads(line)
+        counts = {name: Counter(found[name]) for name in ("operations", "doors", "plans")}
+        return cls(**{**found, **counts})
 
     def add(self, other: Swept) -> None:
         self.graphs += other.graphs
@@ -268,26 +169,33 @@ class Swept:
         self.kernels += other.kernels
         self.failed += other.failed
         self.operations.update(other.operations)
+        self.doors.update(other.doors)
+        self.plans.update(other.plans)
+
+
+@functools.cache
+def _quicken() -> None:
+    quicken()
 
 
 def swept(seeds: Sequence[int], modelled_of: int, shrinks: bool) -> Swept:
     """Runs the programs of these seeds, the modelled plan only of every so many-th."""
     torch.set_num_threads(1)
+    _quicken()
     found = Swept(seeds[0])
     for seed in seeds:
-        program = generate(random.Random(seed).randrange, seed)
+        one = asked(seed, modelled_of)
         found.graphs += 1
-        found.lines += len(program.lines)
+        found.lines += len(one.program.lines)
+        found.doors[one.door] += 1
+        found.plans[one.plan] += 1
         found.operations.update(
-            name for _, text in program.lines for name in re.findall(r"\.([a-z_]\w*)\(", text)
+            name for _, text in one.program.lines for name in re.findall(r"\.([a-z_]\w*)\(", text)
         )
-        for name, planner in PLANNERS.items():
-            if name == "modelled" and seed % modelled_of:
-                continue
-            try:
-                found.kernels += check(program, planner, seed)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
-                found.failed.append(_failure(program, name, seed, error, shrinks=shrinks))
+        try:
+            found.kernels += check(one.program, PLANNERS[one.plan], seed, one.door)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+            found.failed.append(_failure(one, seed, error, shrinks=shrinks))
     return found
 
 
@@ -299,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Random programs by our kernels, against float64.")
     parser.add_argument("--graphs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
-    parser.add_argument("--modelled", type=int, default=1, help="only of every so many-th graph")
+    parser.add_argument("--modelled", type=int, default=40, help="only of every so many-th graph")
     parser.add_argument("--failures", type=Path, default=Path("failed_graphs.json"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: interpreter")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -308,31 +216,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--whole", action="store_true", help="do not make failures smaller")
     given = parser.parse_args(arguments)
     end = given.seed + given.graphs
-    ran = given.done.read_text().split() if given.done and given.done.exists() else []
+    before = [Swept.read(line) for line in _lines(given.done)]
+    ran = {(one.first, one.graphs) for one in before}
     chunks = [range(s, min(s + CHUNK, end)) for s in range(given.seed, end, CHUNK)]
-    chunks = [c for c in chunks if _told(c[0], len(c)) not in ran]
+    chunks = [c for c in chunks if (c[0], len(c)) not in ran]
     total, start = Swept(), time.monotonic()
+    for found in before:
+        total.add(found)
     for found in _each(chunks, given.modelled, not given.whole, given.jobs, start + given.seconds):
         total.add(found)
         if given.done:
             with given.done.open("a") as file:
-                print(_told(found.first, found.graphs), file=file)
+                print(found.line(), file=file)
         for failure in found.failed:
-            print("seed {seed}, {plan}: {why}\n{program}".format(**failure), flush=True)
-        if found.failed:
+            print("seed {seed}, {plan}, {door}: {why}\n{program}".format(**failure), flush=True)
+        if total.failed:
             given.failures.write_text(json.dumps(total.failed, indent=1))
         if total.graphs % (10 * CHUNK) == 0:
             told = f"{total.graphs} graphs, {total.kernels} kernels, {len(total.failed)} failed"
             print(f"{told}, {time.monotonic() - start:.0f} s", flush=True)
-    print(", ".join(f"{name} {count}" for name, count in total.operations.most_common()))
+    for some in (total.operations, total.doors, total.plans):
+        print(", ".join(f"{name} {count}" for name, count in some.most_common()))
     told = f"{total.graphs} graphs of {total.lines} operations, {total.kernels} kernels"
     print(f"{told}, {len(total.failed)} failed")
     return 1 if total.failed else 0
 
 
-def _told(first: int, count: int) -> str:
-    """Seeds as a line of the file of those that ran."""
-    return f"{first}-{first + count - 1}"
+def _lines(file: Path | None) -> list[str]:
+    return file.read_text().splitlines() if file and file.exists() else []
 
 
 def _each(

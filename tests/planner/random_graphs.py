@@ -388,6 +388,177 @@ def cat(w: Writer, v: Value, rank: int) -> tuple[str, tuple[Value, ...]]:
     return f"torch.cat(({order[0].name}, {order[1].name}), {at})", (other,)
 
 
+WRITES = (
+    "t{at}.mul_(0.75)",
+    "t{at}.add_(1)",
+    "t{at}.fill_(2)",
+    "t{at}.zero_()",
+    "t{at}.clamp_(-1, 1)",
+    "t{at}.copy_(t{at} * 0.5)",
+    "t{at}.neg_()",
+)
+
+
+def write(w: Writer) -> None:
+    """Writes into views of a copy, one after the other."""
+    v = w.value(lambda v: v.dtype not in ("bool", "uint8") and v.own.dim() > 0)
+    if v is None:
+        return
+    texts = []
+    for _ in range(1 + w.choose(2)):
+        dim = w.choose(v.own.dim())
+        size = v.shape[dim]
+        places = [f".narrow({dim}, {size // 2}, {size - size // 2})", f".select({dim}, 0)", ""]
+        places += [f".transpose(0, {dim})[0]", f"[{':, ' * dim}::2]"]
+        if v.own.dim() == 2:
+            places.append(".diagonal()")
+        texts.append("lambda t: " + w.pick(WRITES).format(at=w.pick(places)))
+    w.add(f"written({v.name}, {', '.join(texts)})", v)
+
+
+def put(w: Writer) -> None:
+    """Values put, or added, at places that are data."""
+    v = w.floating()
+    if not v.own.dim():
+        return
+    dim, at = w.choose(v.own.dim()), w.input("int64", (w.pick(SIZES[:7]),))
+    sizes = [*v.shape]
+    sizes[dim] = at.shape[0]
+    other = w.input(v.dtype, tuple(sizes))
+    index, name = f"({at.name} % {v.shape[dim]})", other.name
+    way = w.choose(4)
+    if way == 0:
+        w.add(f"{v.name}.index_add({dim}, {index}, {name})", v, at, other)
+    elif way == 1:
+        w.add(f"{v.name}.index_fill({dim}, {index}, 0.5)", v, at, exact=True)
+    elif way == 2 and dim == 0:
+        w.add(f"{v.name}.index_put(({index},), {name}, accumulate=True)", v, at, other)
+    elif dim == 0 and v.own.dim() == 2:
+        w.add(f"F.embedding({index}, {v.name})", v, at, exact=True)
+
+
+LAYERS: tuple[tuple[str, Callable[[tuple[int, ...]], bool]], ...] = (
+    ("F.group_norm({v}, {half}, eps=0.1)", lambda s: len(s) > 1 and s[1] % 2 == 0),
+    ("F.batch_norm({v}, None, None, training=True, eps=0.1)", lambda s: len(s) > 1),
+    ("F.instance_norm({v}, eps=0.1)", lambda s: len(s) == 3 and s[2] > 1),
+    ("F.avg_pool1d({v}, 2)", lambda s: len(s) in (2, 3)),
+    ("F.avg_pool2d({v}, 2, 1, padding=1)", lambda s: len(s) in (3, 4)),
+    ("F.glu({v}, -1)", bool),
+    ("F.normalize({v}, dim=-1, eps=0.1)", bool),
+    ("F.interpolate({v}, scale_factor=2)", lambda s: len(s) == 3),
+    ("F.interpolate({v}, scale_factor=2, mode='linear')", lambda s: len(s) == 3),
+    ("F.pixel_shuffle({v}, 2)", lambda s: len(s) == 4),
+    ("F.pad({v}, (1, 1), mode='reflect')", lambda s: len(s) in (2, 3)),
+    ("F.pad({v}, (2, 1), mode='circular')", lambda s: len(s) in (2, 3)),
+    ("F.pad({v}, (2, 1), mode='replicate')", lambda s: len(s) in (2, 3)),
+    ("F.scaled_dot_product_attention({v}, {v} * 0.5, {v})", lambda s: len(s) in (3, 4)),
+    (
+        "F.scaled_dot_product_attention({v}, {v}, {v}, is_causal=True)",
+        lambda s: len(s) in (3, 4),
+    ),
+    ("F.softmin({v}, -1)", bool),
+    ("torch.var_mean({v}, -1)[0]", lambda s: bool(s) and s[-1] > 1),
+    ("torch.einsum('...i,...j->...ij', {v}, {v})", bool),
+    ("torch.outer({v}, {v})", lambda s: len(s) == 1),
+    ("{v}.mT @ {v} * 0.1", lambda s: len(s) > 1),
+    ("{v}.logcumsumexp(-1)", bool),
+    ("F.local_response_norm({v}, 2)", lambda s: len(s) == 3),
+    ("{v}.renorm(2, 0, 1.0)", lambda s: len(s) > 1),
+    ("torch.cdist({v}, {v} + 1)", lambda s: len(s) == 2),
+    ("F.cross_entropy({v}, {i} % {v}.shape[1])", lambda s: len(s) == 2),
+    ("F.nll_loss({v}, {i} % {v}.shape[1], reduction='sum')", lambda s: len(s) == 2),
+    (
+        "F.cross_entropy({v}, {i} % {v}.shape[1], reduction='none', label_smoothing=0.1)",
+        lambda s: len(s) == 2,
+    ),
+)
+"""Functions of one value, {v}, and for which shapes they are. {i}: an integer for each row."""
+
+
+def layer(w: Writer) -> None:
+    v = w.floating()
+    fit = [text for text, fits in LAYERS if fits(v.shape)]
+    if not fit:
+        return
+    text, reads = w.pick(fit), [v]
+    if "{i}" in text:
+        reads.append(w.input("int64", v.shape[:1]))
+    half = v.shape[1] // 2 if len(v.shape) > 1 else 0
+    w.add(text.format(v=v.name, i=reads[-1].name, half=half), *reads)
+
+
+LOSSES = (
+    "F.mse_loss({}, {}, reduction={})",
+    "F.smooth_l1_loss({}, {}, reduction={})",
+    "F.huber_loss({}, {}, reduction={}, delta=0.7)",
+    "F.l1_loss({}, {}, reduction={})",
+    "F.soft_margin_loss({}, {}, reduction={})",
+    "F.poisson_nll_loss({}, {}, reduction={})",
+    "F.binary_cross_entropy_with_logits({}, {}, reduction={})",
+)
+
+
+def loss(w: Writer) -> None:
+    a = w.floating()
+    b = w.value(lambda v: v.dtype == a.dtype and v.shape == a.shape) or w.input(a.dtype, a.shape)
+    how = w.pick(("'mean'", "'sum'", "'none'"))
+    w.add(w.pick(LOSSES).format(a.name, b.name, how), a, b)
+
+
+def special(w: Writer) -> None:
+    """NaN and infinities on the way, and none at the end."""
+    a = w.floating()
+    mask = partner(w, a, ("bool",))
+    if not a.own.dim():
+        return
+    dim = w.choose(a.own.dim())
+    text = w.pick(
+        (
+            "torch.nan_to_num(torch.where({1}, nan, {0}), 0.25)",
+            f"torch.where({{1}}, nan, {{0}}).nansum({dim})",
+            "torch.where({1}, inf, {0}).clamp(max=2)",
+            f"torch.where({{1}}, inf, {{0}}).amin({dim}).clamp(max=9)",
+            "torch.fmax({0}, torch.where({1}, nan, 0.5))",
+            "torch.sigmoid(torch.where({1}, -inf, {0}))",
+            "torch.exp(torch.where({1}, -inf, {0}))",
+        )
+    )
+    w.add(text.format(a.name, mask.name), a, mask)
+
+
+def ordered(w: Writer) -> None:
+    """Largest elements, and running ones."""
+    v = w.value(lambda v: v.is_float and v.exact and v.own.dim() > 0)
+    if v is None:
+        return
+    dim = w.choose(v.own.dim())
+    few = 1 + w.choose(min(3, v.shape[dim]))
+    way = w.pick((f".topk({few}, {dim})[0]", f".cummax({dim})[0]", f".median({dim})[0]"))
+    w.add(f"{v.name}{way}", v, exact=True)
+
+
+def smooth(w: Writer) -> None:
+    """A function without kinks."""
+    v = w.floating()
+    w.add(w.pick([t for t in SMOOTH if "abs" not in t and "clamp" not in t]).format(v.name), v)
+
+
+def smooth_fold(w: Writer) -> None:
+    v = w.floating()
+    if not v.own.dim():
+        return
+    dim, kind = w.choose(v.own.dim()), w.pick(("sum", "mean", "var", "logsumexp", "softmax"))
+    if kind != "var" or v.shape[dim] > 1:
+        w.add(f"{v.name}.{kind}({dim})", v)
+
+
+def smooth_binary(w: Writer) -> None:
+    a = w.floating()
+    b = partner(w, a, FLOATS)
+    text = w.pick(("{} + {}", "{} - {}", "{} * {}", "{} / ({}.square() + 1)"))
+    w.add(text.format(a.name, b.name), a, b)
+
+
 STEPS: tuple[Callable[[Writer], None], ...] = (
     *[unary] * 5,
     *[binary] * 5,
@@ -404,16 +575,45 @@ STEPS: tuple[Callable[[Writer], None], ...] = (
     *[places] * 2,
     truths,
     mixed,
+    *[write] * 2,
+    put,
+    *[layer] * 3,
+    loss,
+    special,
+    ordered,
 )
+SMOOTH_STEPS: tuple[Callable[[Writer], None], ...] = (
+    *[smooth] * 4,
+    *[smooth_binary] * 4,
+    *[smooth_fold] * 3,
+    *[view] * 4,
+    *[product] * 2,
+    norm,
+    cast,
+    rows,
+    layer,
+    write,
+    put,
+    scan,
+    loss,
+    where,
+)
+"""The steps of programs whose gradients are compared."""
 
 
-def generate(choose: Choose, seed: int = 0) -> Program:
-    """A program of 3 to 30 lines."""
+def generate(
+    choose: Choose,
+    seed: int = 0,
+    *,
+    longest: int = 28,
+    steps: Sequence[Callable[[Writer], None]] = STEPS,
+) -> Program:
+    """A program of 3 to `longest` + 2 lines."""
     writer = Writer(choose, seed)
     for _ in range(1 + choose(2)):
         writer.input(writer.pick(FLOATS), writer.shape())
-    wanted, tries = 3 + min(choose(28), choose(28)), 0
+    wanted, tries = 3 + min(choose(longest), choose(longest)), 0
     while len(writer.lines) < wanted and tries < 8 * wanted:
         tries += 1
-        writer.pick(STEPS)(writer)
+        writer.pick(steps)(writer)
     return writer.program()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,8 @@ import torch.nn.functional as F
 Choose = Callable[[int], int]
 """A number from 0 to n - 1."""
 
-FLOATS = ("float32", "bfloat16", "float16")
+FLOATS = (*["float32", "bfloat16", "float16"] * 3, "float64")
+"""Types to pick of, some more often."""
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 33, 70, 130)
 LARGEST_INPUT, LARGEST = 600, 4000
@@ -83,7 +84,15 @@ def scope(*, wide: bool = False) -> dict[str, object]:
     def cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return value.to(torch.float64 if wide and dtype.is_floating_point else dtype)
 
-    return {"torch": torch, "F": F, "cast": cast, "inf": math.inf}
+    def written(value: torch.Tensor, *writes: Callable[[torch.Tensor], object]) -> torch.Tensor:
+        """A copy that these wrote into, one after the other."""
+        copy = value.clone()
+        for write in writes:
+            write(copy)
+        return copy
+
+    numbers = {"inf": math.inf, "nan": math.nan}
+    return {"torch": torch, "F": F, "cast": cast, "written": written, **numbers}
 
 
 def drawn(name: str, dtype: str, shape: Sequence[int], seed: int) -> torch.Tensor:
@@ -91,10 +100,69 @@ def drawn(name: str, dtype: str, shape: Sequence[int], seed: int) -> torch.Tenso
     if dtype in INTEGERS:
         least = 0 if dtype == "uint8" else -4
         found = torch.randint(least, 5, tuple(shape), generator=generator)
-        return found.to(getattr(torch, dtype))
-    if dtype == "bool":
-        return torch.randint(0, 2, tuple(shape), generator=generator).bool()
-    return torch.randn(tuple(shape), generator=generator).to(getattr(torch, dtype))
+    elif dtype == "bool":
+        found = torch.randint(0, 2, tuple(shape), generator=generator)
+    else:
+        found = torch.randn(tuple(shape), generator=generator)
+    return _laid(found.to(getattr(torch, dtype)), int(name[1:]))
+
+
+def _laid(values: torch.Tensor, number: int) -> torch.Tensor:
+    """Some inputs lie in memory with dimensions in reversed order, with gaps, or do not begin where
+    their memory does."""
+    way = number % 11
+    if way == 3:
+        order = tuple(reversed(range(values.dim())))
+        return values.permute(order).contiguous().permute(order)
+    if way == 5:
+        wide = values.new_zeros((*values.shape, 2))
+        wide[..., 0] = values
+        return wide[..., 0]
+    if way == 8:
+        flat = values.new_zeros(values.numel() + 1)
+        flat[1:] = values.reshape(-1)
+        return flat[1:].view(values.shape)
+    return values
+
+
+def is_smooth(program: Program, seed: int) -> bool:
+    """Whether gradients see no more of a rounding of every result than a part of their size: else
+    the accuracy rule says nothing of them. Roundings are of the coarsest type of the program."""
+    text = str(program)
+    size = 2.0**-8 if "bfloat16" in text else 2.0**-11 if "float16" in text else 1e-6
+    data = [x.double() if x.is_floating_point() else x for x in program.data(seed)]
+
+    def gradients(noise: float) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+
+        def rounded(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_floating_point():
+                return value
+            drawn = torch.rand(value.shape, generator=generator, dtype=value.dtype) * 2 - 1
+            return value * (1 + noise * drawn)
+
+        lines = tuple((name, f"rounded({line})") for name, line in program.lines)
+        names = {**scope(wide=True), "rounded": rounded}
+        exec(compile(str(replace(program, lines=lines)), "<random graph>", "exec"), names)
+        given = [x.detach().requires_grad_(x.is_floating_point()) for x in data]
+        reached = [o for o in names["graph"](*given) if o.requires_grad]  # type: ignore[operator]
+        wanted = [x for x in given if x.requires_grad]
+        if not reached or not wanted:
+            return []
+        ones = [torch.ones_like(o) for o in reached]
+        found = torch.autograd.grad(reached, wanted, ones, allow_unused=True)
+        return [g for g in found if g is not None]
+
+    try:
+        exact, moved = gradients(0.0), gradients(size)
+    except RuntimeError:  # not differentiable by one of its inputs
+        return False
+    return bool(exact) and all(
+        bool(torch.isfinite(a).all())
+        and SMALL <= a.abs().max().item() <= GREAT
+        and (a - b).abs().max().item() <= GROWTH * size * a.abs().max().item()
+        for a, b in zip(exact, moved, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +238,7 @@ class Writer:
                 eval(text, scope(wide=i > 0) | {v.name: each[i] for v, each in ways(reads)})
                 for i in range(3)
             )
-        except RuntimeError:  # not for these types or shapes
+        except (RuntimeError, ValueError, IndexError):  # not for these types or shapes
             return None
         if own.numel() > LARGEST or own.numel() == 0:
             return None
@@ -180,7 +248,7 @@ class Writer:
                 return None
             if not exact:
                 generator = torch.Generator().manual_seed(self.seed + len(self.lines))
-                noise = torch.rand(wide.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                noise = torch.randint(0, 2, wide.shape, generator=generator) * 2 - 1
                 moved = moved + DISTURBANCE * size * noise
             if (moved - wide).abs().max().item() > GROWTH * DISTURBANCE * size:
                 return None

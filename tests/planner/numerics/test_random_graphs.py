@@ -5,19 +5,27 @@ stay, as small as they could be made."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import graph_runs
 import graph_sweep
 import pytest
 import torch
+from fusionplan.planner.capture.capture import capture
+from fusionplan.planner.graph.graph import key
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.executor import Executor
-from graph_sweep import PLANNERS, check, shrunk
+from graph_covers import PLANNERS
+from graph_recording import CannotRecord, recorded
+from graph_runs import check
+from graph_sweep import shrunk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle import captured
 from random_graphs import generate
 from random_programs import Program, parsed
 
@@ -121,6 +129,34 @@ def graph(a1: "float32[70, 2]", a3: "bool[]"):
     v3 = v2.amax((0, 1), keepdim=True)
     return (v3,)
 """,
+    "comparison_with_a_scalar_of_another_16_bit_type": """
+def graph(a0: "bfloat16[4, 130]", a2: "float16[]"):
+    v0 = a0 > a2
+    return (v0,)
+""",
+    "comparison_of_a_float_with_larger_integers": """
+def graph(a0: "bfloat16[4, 130]", a1: "int64[4, 130]"):
+    v0 = a1 * 257
+    v1 = a0 * 0 + v0 == v0
+    return (v1,)
+""",
+    "join_of_hundreds": """
+def graph(a114: "bool[231]"):
+    v17 = torch.stack(a114.chunk(231, 0), 0)
+    return (v17,)
+""",
+    "operand_read_at_places_that_are_data": """
+def graph(a3: "int64[17]", a5: "bfloat16[5, 17]", a102: "bfloat16[70, 16]"):
+    v9 = a102.index_select(1, (a3 % 16))
+    v11 = F.linear(v9, a5)
+    return (v11,)
+""",
+    "additions_at_equal_places": """
+def graph(a0: "bfloat16[5, 33, 2]", a4: "int64[8]", a5: "bfloat16[8, 33, 2]"):
+    v0 = a0 * 0.5
+    v3 = v0.index_add(0, (a4 % 5), a5)
+    return (v3,)
+""",
 }
 
 
@@ -181,17 +217,66 @@ def test_a_wrong_kernel_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
 
     program = parsed('def graph(a0: "float32[5, 7]"):\n    v0 = a0 + 0.5\n    return (v0,)\n')
     assert check(program, PLANNERS["modelled"]) == 1
-    monkeypatch.setattr(graph_sweep, "Executor", partial(Executor, lower=broken))
+    monkeypatch.setattr(graph_runs, "Executor", partial(Executor, lower=broken))
     with pytest.raises(AssertionError, match=r"v0: error|NaN"):
         check(program, PLANNERS["modelled"])
+
+
+@pytest.mark.parametrize("door", ["recorded", "traced", "gradients", "dynamo"])
+def test_every_door_finds_what_is_wrong(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parsed(
+        'def graph(a0: "float32[5, 7]"):\n    v0 = torch.sin(a0) * 3\n    return (v0,)\n'
+    )
+    assert check(program, PLANNERS["any"], 0, door) >= 1
+    own = graph_runs.Ran.results
+
+    def off(self: graph_runs.Ran, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        for mine, *others in own(self, seed):
+            yield (mine * 1.001, *others)
+
+    monkeypatch.setattr(graph_runs.Ran, "results", off)
+    with pytest.raises(AssertionError, match="v0: error"):
+        check(program, PLANNERS["any"], 0, door)
+
+
+def test_what_is_written_down_is_what_is_traced() -> None:
+    """But for casts that are written twice, which a trace makes one of, or not."""
+    same = 0
+    for seed in range(40):
+        program = generate(random.Random(seed).randrange, seed, longest=6)
+        if "written(" in str(program):
+            continue
+        ran = graph_runs.Ran(program, PLANNERS["any"], "recorded")
+        if ran.door == "recorded":
+            found = recorded(program.function(), program.data(seed))
+            traced, _ = captured(program.function(), program.data(seed))
+            same += key(capture(found).graph) == key(traced.graph)
+    assert same >= 15
+
+
+def test_a_write_where_others_look_is_not_written_down() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        y[:2].mul_(3)
+        return (y,)
+
+    with pytest.raises(CannotRecord):
+        recorded(function, [torch.randn(4)])
 
 
 def test_seeds_that_ran_are_left_out_the_next_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = tmp_path / "done"
-    done.write_text("30-39\n")
-    asked = ["--seed", "30", "--graphs", "12", "--modelled", "1000", "--done", str(done)]
-    assert graph_sweep.main(asked) == 0
-    assert "2 graphs of" in capsys.readouterr().out
-    assert done.read_text().split() == ["30-39", "40-41"]
+    first = ["--seed", "30", "--graphs", "10", "--modelled", "1000", "--done", str(done)]
+    assert graph_sweep.main(first) == 0
+    assert "10 graphs of" in capsys.readouterr().out
+    (before,) = done.read_text().splitlines()
+    assert graph_sweep.main([*first[:3], "12", *first[4:]]) == 0
+    found = capsys.readouterr().out
+    assert "12 graphs of" in found  # those of before are counted, and did not run again
+    again, more = done.read_text().splitlines()
+    assert again == before
+    assert graph_sweep.Swept.read(more).graphs == 2
+    for told in ("recorded", "largest", "any"):
+        assert told in found

@@ -1,0 +1,187 @@
+"""A random program by our kernels, and whether its results are right.
+
+A program comes to a plan through a door:
+
+    recorded    its operations are written down while they run: the quickest
+    traced      AOTAutograd, as the backend calls it: for programs that write in place
+    gradients   AOTAutograd, and what is compared are outputs and gradients of its inputs
+    dynamo      torch.compile with the backend, plans by the cost model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from fusionplan import executors
+from fusionplan.backend import planner as backend
+from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.graph.graph import key
+from fusionplan.planner.graph.parse import parse
+from fusionplan.planner.runtime.executor import Executor
+from graph_covers import Planner
+from graph_recording import CannotRecord, recorded
+from oracle import DEVICE, as_tuple, assert_close
+from random_programs import Program
+from torch._functorch.aot_autograd import aot_function
+from torch.utils._python_dispatch import _disable_current_modes
+
+Door = Literal["recorded", "traced", "gradients", "dynamo"]
+DRAWS = 48
+"""Inputs drawn before a result is called wrong: where eager happens to round to the true number,
+other numbers tell what its error is. A result of one number needs as many."""
+OPTIONS = {"on_miss": "model", "evidence": "any", "baseline": "eager"}
+
+Results = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+@dataclass(slots=True)
+class Ran:
+    """A program compiled by a plan. groups, kernels: of all its graphs."""
+
+    program: Program
+    planner: Planner
+    door: Door = "traced"
+    groups: int = 0
+    kernels: int = 0
+    call: Callable[..., object] = field(init=False)
+
+    def __post_init__(self) -> None:
+        function = self._function()
+        if self.door == "recorded" and DEVICE == "cpu":
+            try:
+                gm = recorded(function, self._data(0))
+            except CannotRecord:
+                self.door = "traced"
+            else:
+                self.call = self._compile(gm, None, boxed=False)
+                return
+        if self.door == "dynamo":
+            torch._dynamo.reset()
+            self.call = torch.compile(function, backend=backend, options=OPTIONS)
+        else:
+            self.call = aot_function(function, self._compile, decompositions=decompositions())
+
+    def _function(self, *, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
+        function = self.program.function(wide=wide)
+        if self.door != "gradients":
+            return function
+        # AOTAutograd gives wrong gradients of windows that overlap: see `results_overlap`.
+        return lambda *given: tuple(o.contiguous() for o in function(*given))
+
+    def _data(self, seed: int) -> list[torch.Tensor]:
+        return [x.to(DEVICE) for x in self.program.data(seed)]
+
+    def _compile(
+        self, gm: torch.fx.GraphModule, _: object, *, boxed: bool = True
+    ) -> Callable[..., object]:
+        with _disable_current_modes():  # as the dispatcher does: numbers are computed on the way
+            captured = capture(gm)
+            assert key(parse(str(captured.graph))) == key(captured.graph)
+            plan = self.planner(captured.graph)
+            executor = Executor(captured, plan, torch.device(DEVICE))
+        self.groups += len(plan.groups)
+        self.kernels += executor.kernels_per_call
+        if not boxed:
+            return lambda *inputs: executor.boxed(list(inputs))
+        executor.boxed._boxed_call = True  # type: ignore[attr-defined]
+        return executor.boxed
+
+    def results(self, seed: int) -> Results:
+        """Ours, the exact one and eager's, of each output, and of each gradient."""
+        data = self._data(seed)
+        wide = [x.double() if x.is_floating_point() else x for x in data]
+        called: tuple[tuple[Callable[..., object], list[torch.Tensor]], ...] = (
+            (self.call, data),
+            (self._function(wide=True), wide),
+            (self._function(), data),
+        )
+        if self.door == "gradients":
+            found = [tuple(graded(function, given, seed)) for function, given in called]
+        else:
+            with torch.no_grad():
+                found = [as_tuple(function(*given)) for function, given in called]
+        if self.door == "dynamo":
+            runners = executors(self.call)
+            self.kernels = self.groups = sum(r.kernels_per_call for r in runners)
+        return zip(*found, strict=True)
+
+    def name(self, number: int) -> str:
+        """Of a result."""
+        names = self.program.outputs
+        return names[number] if number < len(names) else f"gradient {number - len(names)}"
+
+
+def graded(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], seed: int
+) -> Iterator[torch.Tensor]:
+    """The outputs, then the gradients of all inputs that have one."""
+    given = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+    outputs = as_tuple(function(*given))
+    yield from (o.detach() for o in outputs)
+    reached = [o for o in outputs if o.requires_grad]
+    wanted = [x for x in given if x.requires_grad]
+    if reached and wanted:
+        weights = [_weights(o, 1000 * seed + i) for i, o in enumerate(reached)]
+        found = torch.autograd.grad(reached, wanted, weights, allow_unused=True)
+        yield from (g for g in found if g is not None)
+
+
+def _weights(output: torch.Tensor, number: int) -> torch.Tensor:
+    """Numbers of bfloat16, so that they are the same in every dtype."""
+    generator = torch.Generator().manual_seed(number)
+    drawn = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
+    return drawn.to(output.device, output.dtype)
+
+
+def check(program: Program, planner: Planner, seed: int = 0, door: Door = "traced") -> int:
+    """Raises AssertionError where a result is wrong. Gives the number of kernels that ran."""
+    ran = Ran(program, planner, door)
+    try:
+        for number, found in enumerate(ran.results(seed)):
+            if found[0].dtype == torch.float64:
+                raise AssertionError(
+                    "judged by several draws"
+                )  # whose reference is eager itself: see `_settle`
+            assert_close(*found, ran.name(number))
+    except AssertionError:
+        _settle(ran, seed)
+    assert ran.kernels or not ran.groups, "no kernel ran"  # small ones may be one launch
+    return ran.kernels
+
+
+def _settle(ran: Ran, seed: int) -> None:
+    """The accuracy rule over several draws of the inputs: the largest error, eager's own largest
+    and the largest size. NaN and integers must be as eager has them in each."""
+    worst: dict[int, list[float]] = {}
+    types: dict[int, torch.dtype] = {}
+    for draw in range(seed, seed + DRAWS):
+        for number, (mine, exact, eager) in enumerate(ran.results(draw)):
+            if not mine.is_floating_point():
+                assert_close(mine, exact, eager, ran.name(number))
+                continue
+            assert mine.dtype == eager.dtype, f"{mine.dtype} is not {eager.dtype}"
+            assert torch.equal(mine.isnan(), eager.isnan()), "NaN differs from eager's"
+            finite = eager.isfinite() & exact.isfinite()
+            assert torch.equal(mine.isfinite() & exact.isfinite(), finite), "infinities differ"
+            types[number], place = mine.dtype, worst.setdefault(number, [0.0] * 3)
+            if finite.any():
+                sizes = (mine.double() - exact, eager.double() - exact, exact)
+                for i, size in enumerate(sizes):
+                    place[i] = max(place[i], size[finite].abs().max().item())
+    for number, (error, own, size) in worst.items():
+        limit = 2 * own + _rounding(ran.program, types[number]) * size
+        told = f"error {error:.3g}, eager's own {own:.3g}, {size:.3g}"
+        assert error <= limit, f"{ran.name(number)}: {told}"
+
+
+def _rounding(program: Program, dtype: torch.dtype) -> float:
+    """What rounding may add to a result of size 1. One of float64 that other floats go into has
+    errors of float32, in which those are computed; else its reference is eager itself, which shows
+    no error."""
+    if dtype != torch.float64:
+        return 4 * torch.finfo(dtype).eps
+    narrower = any(name in str(program) for name in ("float32", "float16"))
+    return 4 * torch.finfo(torch.float32).eps if narrower else 32 * torch.finfo(dtype).eps
