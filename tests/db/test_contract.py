@@ -17,7 +17,7 @@ from fusionplan.db import (
     StoreUnavailable,
 )
 from fusionplan.db.schema import newest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 
 pytestmark = pytest.mark.process
 
@@ -317,6 +317,21 @@ def test_read_only_reads_and_never_writes(location, fill, plan, trial):
         for write in (lambda: store.save_plan(plan()), lambda: store.add_trial(trial())):
             with pytest.raises(StoreReadOnly):
                 write()
+
+
+def test_a_write_into_a_store_opened_to_be_read_asks_no_database(location, fill, trial):
+    """A server that refuses it may be far, or be one that lets it through."""
+    with Store.open(location) as store:
+        fill(store)
+    with Store.open(location, read_only=True) as store:
+        asked = []
+        event.listen(store._engine, "begin", asked.append)
+        assert store.trials() == []
+        assert asked
+        asked.clear()
+        with pytest.raises(StoreReadOnly):
+            store.add_trial(trial())
+        assert asked == []
 
 
 @pytest.mark.parametrize("how", [{"create": False}, {"read_only": True}])

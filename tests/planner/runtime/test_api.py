@@ -240,6 +240,13 @@ def test_a_damaged_plan_is_a_miss(place, stored):
         fast(X)
 
 
+def test_a_plan_for_another_graph_is_damaged(place, stored):
+    stored(graph_key="0" * 32)
+    fast = fusionplan.load(model, store=place, on_miss="baseline")
+    with pytest.warns(FusionplanWarning, match="damaged: it is for another graph"):
+        torch.testing.assert_close(fast(X), model(X))
+
+
 def test_a_modelled_plan_runs_only_when_accepted(place, stored):
     stored(evidence="modelled")
     strict = fusionplan.load(model, store=place, on_miss="error", evidence="measured")
