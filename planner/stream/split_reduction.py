@@ -265,15 +265,16 @@ class _SplitBuilder:
             known = copy.value(output.value)
             outputs.append(replace(output, index=len(outputs), value=known, dims=dims))
             written.append(("out", output.index))
-        whole = any(kind == "out" for kind, _ in written) and not self._is_row_of_tiles(copy.made)
-        return Phase(copy.finish(outputs), tuple(written), self.rest if whole else None)
+        made = copy.finish(outputs)
+        whole = any(kind == "out" for kind, _ in written) and not self._is_row_of_tiles(made)
+        return Phase(made, tuple(written), self.rest if whole else None)
 
-    def _is_row_of_tiles(self, made: Sequence[Value]) -> bool:
+    def _is_row_of_tiles(self, made: Values) -> bool:
         """Whether a part is one row of tiles of a product: it is held then, and the loop is that of
         the product, as it is without the sums of its result."""
         rest = self.values.extents[self.divided] // self.share
-        products = (v.kind for v in made if isinstance(v.kind, Fold) and v.kind.times is not None)
-        return any(rest < self.values.size(fold.reduced) for fold in products)
+        folds = (v.kind for v in made.values if isinstance(v.kind, Fold))
+        return any(rest < made.size(f.reduced) for f in folds if f.times is not None)
 
 
 @dataclass(slots=True)
