@@ -24,10 +24,12 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ..graph.graph import Numerics
 from .convolution_bias import split_biases
 from .convolution_rows import RowsOf, pixels, rows_of
 from .lookups_first import lookups_first
 from .masks.simplify_masks import simplify_masks
+from .move_weight_scales import move_weight_scales
 from .nest_reductions import nest_reductions
 from .stack_products import stack_products
 
@@ -81,11 +83,14 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     return found
 
 
-def laid_out(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
+def laid_out(gm: fx.GraphModule, stage: str, numerics: Numerics = "fast") -> fx.GraphModule:
     """The graph as it is to be captured: rewritten, and its images in their order. One of training
     is so before it is cut in two (see `saving.partition`), as what it saves must lie as the other
     expects it."""
-    return stack_products(rewritten(gm)) if stage == "inference" else gm
+    if stage != "inference":
+        return gm
+    found = rewritten(gm)
+    return stack_products(move_weight_scales(found) if numerics == "fast" else found)
 
 
 def rewritten(gm: fx.GraphModule) -> fx.GraphModule:

@@ -7,8 +7,9 @@ are one stream. The weights stay where they are: a kernel that multiplies by sev
 by side reads each of its columns where it lies.
 
 The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row and weights that are the graph's
-inputs. Products of one shape whose results are combined element by element stay apart: of these one
-kernel computes both, and what combines them.
+inputs, or casts of them; scales of their columns are put side by side, too. Products of one shape
+whose results are combined element by element stay apart: of these one kernel computes both, and
+what combines them.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:
     by_row: dict[tuple[Any, ...], list[fx.Node]] = {}
     for node in graph.nodes:
         if _is_stream(node):
-            weight = _source(node.args[1])
-            key = _elements(node.args[0]), weight.meta["val"].dtype, node.args[1] is weight
+            given, cast, turned = _parts(node.args[1])
+            kind = None if cast is None else (cast.target, cast.args[1:], str(cast.kwargs))
+            key = _elements(node.args[0]), given.meta["val"].dtype, turned, kind
             by_row.setdefault(key, []).append(node)
     for products in by_row.values():
         stack, near = list[fx.Node](), set[fx.Node]()
@@ -81,14 +83,21 @@ def _is_stream(node: fx.Node) -> bool:
         return False
     if any(user.op == "output" for user in node.users):
         return False  # an output is a tensor of its own
-    return _source(node.args[1]).op == "placeholder"
+    return _parts(node.args[1])[0].op == "placeholder"
 
 
-def _source(matrix: Any) -> fx.Node:
-    """The matrix, or that of which it is the transpose."""
+def _parts(matrix: Any) -> tuple[fx.Node, fx.Node | None, bool]:
+    """What a matrix is a cast, or the transpose, or the transpose of a cast of; the cast; and
+    whether it is a transpose."""
     assert isinstance(matrix, fx.Node)
-    below = matrix.args[0] if matrix.target in _SWAPS else None
-    return below if isinstance(below, fx.Node) and below.op == "placeholder" else matrix
+    turned = matrix.target in _SWAPS
+    below = matrix.args[0] if turned else matrix
+    assert isinstance(below, fx.Node)
+    if below.target not in _CASTS:
+        return below, None, turned
+    given = below.args[0]
+    assert isinstance(given, fx.Node)
+    return given, below, turned
 
 
 def _elements(row: Any) -> fx.Node:
@@ -119,13 +128,22 @@ def _is_elementwise(node: fx.Node) -> bool:
 
 def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
     first = products[0]
-    sources = [_source(each.args[1]) for each in products]
-    turned = first.args[1] is not sources[0]
+    parts = [_parts(each.args[1]) for each in products]
+    sources, (_, cast, turned) = [given for given, _, _ in parts], parts[0]
     with graph.inserting_before(first):
         weights = called(first, aten.cat.default, (sources, 0 if turned else 1))
+        if cast is not None:
+            weights = called(first, cast.target, (weights, *cast.args[1:]), **cast.kwargs)
         if turned:
             weights = called(first, aten.permute.default, (weights, [1, 0]))
         whole = called(first, aten.mm.default, (first.args[0], weights))
+        scaled = [_scaled(each) for each in products]
+        if all(scaled):
+            scales = [_again(first, scales) for _, scales in filter(None, scaled)]
+            whole = called(
+                first, aten.mul.Tensor, (whole, called(first, aten.cat.default, (scales, 1)))
+            )
+            products = [product for product, _ in filter(None, scaled)]
     start = 0
     for each in products:
         end = start + _value(each).shape[1]
@@ -133,6 +151,33 @@ def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
             part = called(each, aten.slice.Tensor, (whole, 1, start, end))
         each.replace_all_uses_with(part)
         start = end
+
+
+def _scaled(product: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """What alone reads a product: itself times a view of one of the graph's inputs, a number for
+    each column; and that view."""
+    user = next(iter(product.users))
+    if len(product.users) != 1 or user.target is not aten.mul.Tensor:
+        return None
+    scales = next((a for a in user.args if a is not product), None)
+    below = scales
+    while isinstance(below, fx.Node) and below.target in _VIEWS:
+        below = below.args[0]
+    if not isinstance(scales, fx.Node) or not isinstance(below, fx.Node):
+        return None
+    if below.op != "placeholder":
+        return None
+    same = _value(scales).shape == _value(product).shape
+    return (user, scales) if same and _value(scales).dtype == _value(product).dtype else None
+
+
+def _again(beside: fx.Node, view: fx.Node) -> fx.Node:
+    """The same view of an input, at the graph's point of insertion."""
+    if view.op == "placeholder":
+        return view
+    below = view.args[0]
+    assert isinstance(below, fx.Node)
+    return called(beside, view.target, (_again(beside, below), *view.args[1:]))
 
 
 def _value(node: Any) -> Any:

@@ -24,6 +24,7 @@ class InterpreterPrinter(TritonPrinter):
     - It broadcasts a comparison of scalars as their type, not as bool.
     - It cuts low bits off where the GPU rounds to bfloat16.
     - It keeps bfloat16 as integers, and would multiply those.
+    - It runs no instructions that Triton does not know, as for bytes to float32.
     - It has no infinity and no NaN of float8.
     - It divides by a number as torch does on a CPU.
     """
@@ -42,6 +43,9 @@ class InterpreterPrinter(TritonPrinter):
     def loaded(self, text: str, source: str, target: str) -> str:
         if source in FLOAT8:
             return f"libdevice.from_{source}({text})"
+        return convert(text, source, target)
+
+    def converted(self, text: str, source: str, target: str, dims: TileDims) -> str:
         return convert(text, source, target)
 
     def stored(self, text: str, source: str, target: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..graph.dtypes import FLOATS, NARROW, TRITON_DTYPE
+from ..graph.dtypes import FLOATS, NARROW, TRITON_DTYPE, itemsize
+from ..graph.graph import Ref
 from ..graph.op import Accuracy, Op
 from ..graph.ops import SUM
 from ..graph.sizes import varies
@@ -21,7 +22,7 @@ from ..tiles.instructions import (
     TileReduction,
     Welford,
 )
-from ..values.values import Choice, Fold, Load, Value
+from ..values.values import Choice, Compute, Fold, Load, Value
 from . import shifted_squares, welford
 from .body import convert, identity, literal
 from .scope import Scope
@@ -350,16 +351,23 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, TileDims]:
 def _factor(scope: Scope, fold: Fold, value: int, dims: TileDims, working: str) -> str:
     """A factor of a product that is summed in registers: at the precision of its operands."""
     text = convert(scope.at(value, dims), scope.dtypes[value], working)
-    rounded = fold.operand in NARROW and not _is_exact(scope, fold, value)
+    kept = fold.unrounded or _is_exact(scope, fold, value)
+    rounded = fold.operand in NARROW and not kept
     return f"as_{fold.operand}({text})" if rounded else text
 
 
 def _is_exact(scope: Scope, fold: Fold, value: int) -> bool:
-    """Whether a factor has that precision as it was loaded, from whichever of several tensors."""
+    """Whether a factor has that precision as it was loaded, from whichever of several tensors, or
+    as it was converted from a number of a byte."""
     kind = scope.nest.values[value].kind
-    if isinstance(kind, Choice):
-        return all(_is_exact(scope, fold, piece) for piece, _, _ in kind.pieces)
-    return isinstance(kind, Load) and kind.dtype == fold.operand
+    match kind:
+        case Choice(pieces=pieces):
+            return all(_is_exact(scope, fold, piece) for piece, _, _ in pieces)
+        case Compute(op=Op.CONVERT, operands=(("self", Ref(node=source)),)):
+            return _is_exact(scope, fold, source)
+        case Load(dtype=stored):
+            return stored == fold.operand or itemsize(stored) == 1
+    return itemsize(scope.dtypes[value]) == 1
 
 
 def _without(dims: TileDims, scope: Scope, fold: Fold) -> TileDims:

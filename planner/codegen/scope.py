@@ -58,6 +58,12 @@ class Scope:
         """What was read, in the dtype of registers."""
         return convert(text, source, target)
 
+    def converted(self, text: str, source: str, target: str, dims: TileDims) -> str:
+        """A computed value, in the dtype of registers."""
+        if source in ("int8", "uint8") and target == "float32" and dims:
+            return f"from_{source}({text})"
+        return convert(text, source, target)
+
     def stored(self, text: str, source: str, target: str) -> str:
         """A value on its way to an output of dtype `target`."""
         return convert(text, source, target)

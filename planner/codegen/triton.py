@@ -241,7 +241,7 @@ class TritonPrinter(Scope):
                 if rounded:
                     compute = replace(compute, accuracy=Accuracy.ROUNDED)
                 text = expression(self.accurate(compute), texts, self.dtypes, self.numbers)
-                return dims, convert(text, compute.result, value.dtype)
+                return dims, self.converted(text, compute.result, value.dtype, dims)
             case values.Index(start=start, step=step):
                 dims = self.blocks.dims(self.nest.forms[value.id].axes)
                 form = self.text.affine(self.nest.forms[value.id], dims)

@@ -161,7 +161,7 @@ class Dispatcher:
                     raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
-                captured = capture(laid_out(gm, given.stage), self.numerics)
+                captured = capture(laid_out(gm, given.stage, self.numerics), self.numerics)
                 return _boxed(self.static(captured, given))
             except DYNAMOS:
                 raise

@@ -121,10 +121,7 @@ class _BoundStep:
         """Whether the graph was captured for such arguments."""
         if names != self.names or len(given) != len(self.kinds):
             return False
-        for kind, value in zip(self.kinds, given, strict=True):
-            if not kind.has(value):
-                return False
-        return True
+        return all(map(_Kind.has, self.kinds, given))
 
     def called(self, given: tuple[Any, ...]) -> Any:
         outputs: Sequence[Any] | None = None

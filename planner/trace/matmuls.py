@@ -8,7 +8,7 @@ from ..graph.op import Op
 from ..graph.ops import SUM, Contraction, bound
 from ..values.values import Fold, Windows
 from .combine import combined
-from .precision import product_dtypes
+from .precision import is_cast, product_dtypes
 from .views import Reader, TraceSteps
 
 
@@ -32,7 +32,16 @@ def matmul(reader: Reader, node: Node, contraction: Contraction, windows: Window
     lead = tuple(x or y for x, y in zip(a_dims[:-2], b_dims[:-2], strict=True))
     dims = (*lead, a_dims[-2], b_dims[-1])
     operand, precision = product_dtypes(reader.group, node, left.node, right.node)
-    kind = Fold(SUM, a, reduced, False, b, operand, precision)
+    cast = any(is_cast(reader.group, side.node) for side in (left, right))
+    kind = Fold(
+        SUM,
+        a,
+        reduced,
+        times=b,
+        operand=operand,
+        precision=precision,
+        unrounded=reader.group.numerics == "fast" and not cast,
+    )
     result = reader.add(kind, dims, reader.type(node.id).dtype, node)
     if not contraction.bias:
         return result

@@ -14,6 +14,7 @@ from ..graph.op import Op
 from ..graph.ops import (
     MAX,
     Cast,
+    Concat,
     Contraction,
     Cumulative,
     Depthwise,
@@ -146,6 +147,20 @@ def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str
     loose = own == "float32" and any(sides) and group.numerics == "fast"
     shown = loose and _is_rounded_at_once(group, node)
     return own, "tf32" if shown else "ieee"
+
+
+def is_cast(group: Graph, node: int) -> bool:
+    """Whether the numbers of a node are those that a cast of the user's gives, behind views."""
+    seen, left = set[int](), [node]
+    while left:
+        one = left.pop()
+        own = row(group.nodes[one])
+        if isinstance(own, Cast) and own.by_user:
+            return True
+        if isinstance(own, (View, Concat)) and one not in seen:
+            seen.add(one)
+            left += group.nodes[one].inputs
+    return False
 
 
 def held(group: Graph, node: int) -> str | None:

@@ -343,9 +343,12 @@ class Tracer:
                 pass
             case Literal():
                 return True
+            case Compute(op=Op.CONVERT, operands=(("self", Ref(node=source)),)):
+                return self._has(source, dtype)
             case _:
                 stored = self.values[value].dtype
-        return stored in (dtype, "bool") or (stored in ("uint8", "int8") and dtype not in FLOAT8)
+        small = stored in ("uint8", "int8", *FLOAT8)
+        return stored in (dtype, "bool") or (small and dtype not in FLOAT8)
 
     def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> TraceSteps:
         if any(windows):

@@ -144,7 +144,8 @@ class Fold:
     """`source` folded over `reduced`; divided by their extent when `mean`.
 
     With `times` it is a contraction: the sum of the products of the two, each of dtype `operand`;
-    `precision` is that of float32 products: "ieee" or "tf32".
+    `precision` is that of float32 products: "ieee" or "tf32". unrounded: where no tensor core
+    multiplies, factors that registers have in float32 need not be rounded to `operand`.
 
     With `about`, the fold that sums or averages `source` over `reduced`, it is the sum of the
     squared distances of `source` from its mean.
@@ -159,6 +160,7 @@ class Fold:
     times: int | None = None
     operand: str = ""
     precision: str = "ieee"
+    unrounded: bool = False
     about: int | None = None
     weight: int | None = None
 

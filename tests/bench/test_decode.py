@@ -1,9 +1,15 @@
 """The step of generating text that is timed: it computes what attention without a cache does."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.bench import decode
-from fusionplan.bench.decode_models import DecodeStep, Geometry, given, made, turned
+from fusionplan.bench.decode_models import GEOMETRIES, DecodeStep, Geometry, given, made, turned
+from fusionplan.planner.costs.device import H100
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 
 SMALL = Geometry(layers=2, width=32, heads=4, key_heads=2, head=8, inner=64, words=50, cache=16)
 CPU = torch.device("cpu")
@@ -55,3 +61,24 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys) -> None:
 def test_the_names_of_the_ways_tell_them_apart() -> None:
     names = [name for name, _ in decode.ways(made(SMALL, 1, CPU), (), ("default",))]
     assert names == ["eager", "ours", "ours, overlapping", "torch.compile default"]
+
+
+def kernels_of(weights: str) -> int:
+    """Kernels of the plan of a step of one layer, at its full size. All of them are ours."""
+    of = replace(GEOMETRIES["llama-3.2-1b"], layers=1)
+    with torch.device("meta"):
+        model = DecodeStep(of, 1, weights).to(torch.bfloat16).eval()
+        for name, each in model.named_buffers():
+            if weights != "bfloat16" and name.startswith("layers") and name.endswith("weight"):
+                each.data = each.to(getattr(torch, weights))
+        inputs = given(of, 1, 160, torch.device("meta"))
+    with torch.no_grad():
+        (part,) = capture_model(model, CallArguments(tuple(inputs))).parts
+    plan = modelled_plan(part.captured.graph, H100)
+    assert {group.lowering for group in plan.groups} == {"triton"}
+    return sum(group.kernels for group in plan.groups)
+
+
+@pytest.mark.dynamo
+def test_weights_of_bytes_take_no_kernel_more() -> None:
+    assert kernels_of("int8") <= kernels_of("bfloat16")

@@ -283,7 +283,9 @@ class _Collector:
         return run
 
     def _static(self, gm: fx.GraphModule, stage: Stage) -> tuple[str, Captured] | None:
-        return self._captured(lambda: capture(laid_out(gm, stage), self._numerics), stage)
+        return self._captured(
+            lambda: capture(laid_out(gm, stage, self._numerics), self._numerics), stage
+        )
 
     def _captured(self, make: Callable[[], Captured], stage: Stage) -> tuple[str, Captured] | None:
         """The graph with its key, or None, with a note why it is left out."""

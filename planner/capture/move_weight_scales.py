@@ -1,0 +1,145 @@
+"""Scales of packed weights, moved behind the product that reads the weights.
+
+Weights of 8 bits are multiplied by a scale for each row before a linear layer takes them. As
+written, that is a product for each weight, rounded to 16 bits. The scale is the same along the
+summed axis, so that it may multiply the sum instead: then weights are only converted, exactly.
+
+The rule: x @ (W * s)^T = (x @ W^T) * s, for s with one value for each row of W, where x has few
+rows. Real numbers would be the same; here fewer are rounded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from .capture import is_dynamic
+from .reassociate import called
+
+__all__ = ["move_weight_scales"]
+
+aten = torch.ops.aten
+log = logging.getLogger(__name__)
+
+MOST_ROWS = 64
+"""Rows of x up to which the result has fewer elements than the weights of any layer."""
+
+MOST_NODES = 32
+"""Operations between packed weights and the product."""
+
+_CAST = torch.ops.prims.convert_element_type.default
+"""A cast that the user did not write."""
+_CASTS = (aten._to_copy.default, _CAST)
+_SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
+_SAFE = (torch.bfloat16, torch.float32)
+"""Types in which a sum of unscaled weights does not overflow."""
+
+
+class _Scaled(NamedTuple):
+    """weights, scales: matrices that the product's right operand is the product of, before it is
+    turned. dtype: of the operand."""
+
+    weights: fx.Node
+    scales: Any
+    dtype: torch.dtype
+
+
+def move_weight_scales(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional FX graph with such scales moved, or `gm` itself where there are none. `gm` is
+    left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
+    if is_dynamic(gm) or not any(True for _ in _moves(gm.graph)):
+        return gm
+    graph = fx.Graph()
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
+    try:
+        for product, scaled in list(_moves(graph)):
+            _move(product, scaled)
+        graph.eliminate_dead_code()
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug("scales stay before their products", exc_info=True)
+        return gm
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    return found
+
+
+def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:
+    for node in graph.nodes:
+        if node.target is aten.mm.default and _value(node) is not None:
+            scaled = _scaled(node)
+            if scaled is not None:
+                yield node, scaled
+
+
+def _scaled(product: fx.Node) -> _Scaled | None:
+    row, right = product.args
+    if _value(row).shape[0] > MOST_ROWS or _value(product).dtype not in _SAFE:
+        return None
+    turned = _turned(right)
+    factors = turned or right
+    assert isinstance(factors, fx.Node)
+    dtype, summed = _value(factors).dtype, 1 if turned else 0
+    if factors.target in _CASTS and isinstance(factors.args[0], fx.Node):
+        factors = factors.args[0]
+    if factors.target is not aten.mul.Tensor or _value(factors).dtype not in _SAFE:
+        return None
+    for weights, scales in (factors.args, reversed(factors.args)):
+        if not isinstance(weights, fx.Node) or not isinstance(scales, fx.Node):
+            continue
+        sizes = _value(scales).shape
+        is_whole = _value(weights).shape == _value(factors).shape
+        # Counted from the last, as broadcasting does.
+        is_same = len(sizes) < 2 - summed or sizes[summed - 2] == 1
+        if is_whole and is_same and _is_packed(weights):
+            return _Scaled(weights, scales, dtype)
+    return None
+
+
+def _turned(matrix: Any) -> fx.Node | None:
+    """That of which a matrix is the transpose."""
+    if not isinstance(matrix, fx.Node) or matrix.target not in _SWAPS:
+        return None
+    below = matrix.args[0]
+    return below if isinstance(below, fx.Node) and _value(matrix).dim() == 2 else None
+
+
+def _is_packed(weights: fx.Node) -> bool:
+    """Whether weights are computed of numbers of a byte, or less, that the graph is given."""
+    seen, left = set[fx.Node](), [weights]
+    while left and len(seen) < MOST_NODES:
+        node = left.pop()
+        if node.op == "placeholder" and _value(node).dtype.itemsize == 1:
+            return True
+        if node not in seen:
+            seen.add(node)
+            left += node.all_input_nodes
+    return False
+
+
+def _move(product: fx.Node, scaled: _Scaled) -> None:
+    row, right = product.args
+    kept = _value(product).dtype
+    with product.graph.inserting_before(product):
+        weights, scales = scaled.weights, scaled.scales
+        if _value(weights).dtype is not scaled.dtype:
+            weights = called(product, _CAST, (weights, scaled.dtype))
+        if _turned(right) is not None:
+            weights = called(product, aten.permute.default, (weights, [1, 0]))
+            if _value(scales).dim() == 2:
+                scales = called(product, aten.permute.default, (scales, [1, 0]))
+        found = called(product, aten.mm.default, (row, weights))
+        found = called(product, aten.mul.Tensor, (found, scales))
+        if _value(found).dtype is not kept:
+            found = called(product, _CAST, (found, kept))
+    product.replace_all_uses_with(found)
+
+
+def _value(node: Any) -> Any:
+    """The fake tensor of a node; None of what is none."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
