@@ -1,4 +1,4 @@
-"""What AOTAutograd makes something else of than eager: writes, and results that overlap."""
+"""Writes and overlapping results of which AOTAutograd makes something else than eager does."""
 
 from __future__ import annotations
 
