@@ -154,12 +154,12 @@ def step(
     numerics: Numerics = "fast",
     bundle: str | Path | None = None,
 ) -> Step:
-    """Return the model (or function) as a step that a loop calls, such as that of a text under way.
+    """Return the model (or function) as one step of a loop, for example one token of a text.
 
-    It is called like the model, and computes the same. Its first call with arguments of a kind goes
-    through torch.compile; later ones go to the graph at once, with the host's time for the launch
-    alone, where gradients are off. Caches and parameters must be written in place (see `Step`). The
-    arguments are those of `load`.
+    It is called like the model, and computes the same. The first call with new shapes, types or
+    Python values goes through torch.compile; later ones, where gradients are off, go to the graph
+    at once and cost the host little more than its launch. Caches and parameters
+    must be written in place (see `Step`). The arguments are those of `load`.
 
     Raises as `load` does; its first call raises what torch.compile raises with fullgraph=True where
     the model is more than one graph.

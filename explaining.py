@@ -29,7 +29,7 @@ def explain(
     """Explain the cost model's plan of each graph of the model. Nothing is measured or stored.
 
     An explanation has the groups with their kernels, the predicted cost of each (seconds, bytes,
-    registers), and why neighbouring groups are not one kernel. The arguments are those of `tune`.
+    registers), and why neighbouring groups are not one kernel. They are given as to `tune`.
     With no CUDA device the plan is for an H200, or for the GPU that `target` names. kernels: with
     the text of each generated kernel.
 

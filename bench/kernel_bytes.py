@@ -127,9 +127,9 @@ def matched(
     ran: Mapping[str, Sequence[str]],
     watched: Sequence[ncu.ProfiledLaunch],
 ) -> list[Counted]:
-    """Each launch with what the model expects of it. By key of the group: sizes, what its launches
-    store; ran, their names, in the order in which they ran. Raises NcuError where ncu saw
-    others."""
+    """Each launch with what the cost model expects of it. By key of the group: sizes, what its
+    launches store; ran, their names, in the order in which they ran. Raises NcuError where ncu
+    saw others."""
     expected = {one.kernel: one for one in samples}
     found, rest = [], iter(watched)
     for key, names in ran.items():

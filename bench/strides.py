@@ -122,7 +122,8 @@ def graph_of(function: StridedFunction) -> Graph:
 
 def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Config, float]]:
     """The model's choice, its first four configs and, at random, others: of each layout and blocks
-    one, and a third as many that differ in the rest; with the seconds that the model expects."""
+    one, and a third as many that differ in the rest; with the seconds that the cost model expects.
+    """
     space = space_of(graph, profile)
     assert isinstance(space, Space), space
     every = space.ranked(2000)

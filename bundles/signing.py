@@ -106,7 +106,7 @@ def private_key() -> Private:
     except (OSError, ValueError, TypeError) as error:
         raise BundleError(f"the key {path} cannot be read: {error}") from error
     if not isinstance(found, ed25519.Ed25519PrivateKey):
-        raise BundleError(f"the key {path} is none of Ed25519: move it away, and run this again")
+        raise BundleError(f"the key {path} is not an Ed25519 key: move it away, and run this again")
     return Private(found, found.public_key().public_bytes_raw())
 
 

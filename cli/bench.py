@@ -14,7 +14,9 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    NumericsOption,
     StoreOption,
+    numerics_of,
 )
 from .time_models import beside, verdict
 
@@ -34,6 +36,7 @@ def bench(
     store: StoreOption = None,
     device: DeviceOption = None,
     dynamic: DynamicOption = False,
+    numerics: NumericsOption = "fast",
     within: WithinOption = 10.0,
     json: JsonOption = False,
 ) -> None:
@@ -45,7 +48,7 @@ def bench(
     store is not changed. If a graph has no plan, the exit code is 5.
     """
     within_limits(within)
-    found = beside(model, inputs, store, device, dynamic, within)
+    found = beside(model, inputs, store, device, dynamic, numerics_of(numerics), within)
     if json:
         render.print_json(found.to_json())
         return

@@ -62,8 +62,8 @@ def bundle(
     your key.
 
     fusionplan.load(model, bundle=FILE) starts from it on another machine that trusts the key, with
-    no store and, on the same kind of GPU with the same versions, with nothing to compile. What
-    torch.compile runs of a plan is compiled by torch there. Without a plan the exit code is 5.
+    no store and, on the same kind of GPU with the same versions, with nothing to compile, except
+    groups that run by torch.compile: those are compiled there. Without a plan the exit code is 5.
     """
     if evidence not in EVIDENCE:
         raise UsageError(f"--evidence {evidence}: give one of {', '.join(EVIDENCE)}")

@@ -15,7 +15,9 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    NumericsOption,
     StoreOption,
+    numerics_of,
     share_of,
 )
 from .time_models import Beside, beside, verdict
@@ -27,6 +29,7 @@ def check(
     store: StoreOption = None,
     device: DeviceOption = None,
     dynamic: DynamicOption = False,
+    numerics: NumericsOption = "fast",
     fail_if_slower: Annotated[
         str,
         typer.Option(
@@ -46,7 +49,7 @@ def check(
     """
     allowed = share_of(fail_if_slower) or 0.0
     within_limits(within)
-    found = beside(model, inputs, store, device, dynamic, within)
+    found = beside(model, inputs, store, device, dynamic, numerics_of(numerics), within)
     is_slower = slower(found, allowed)
     if json:
         render.print_json(found.to_json() | {"allowed": allowed, "holds": not is_slower})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LEGEND = (
     "cold: one call, cache overwritten; busy: calls one after the other, with the host's time; "
-    "behind: over the fastest's time, in whichever of the two is worse"
+    "behind: its time divided by the fastest, the worse of cold and busy"
 )
 
 

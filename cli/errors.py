@@ -40,11 +40,12 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (
         STORE,
         "store",
-        "the store cannot be written or reached, is damaged, or is newer; it was not changed",
+        "the store cannot be written or reached, is damaged, or was written by a newer fusionplan; "
+        "it was not changed",
     ),
     (SLOWER, "slower", "the plan is slower than the fastest baseline by more than was allowed"),
     (BUNDLE, "bundle", "altered, damaged, or not signed by a trusted key; nothing of it was used"),
-    (INTERRUPTED, "interrupted", "Ctrl-C was pressed; the best result so far is kept"),
+    (INTERRUPTED, "interrupted", "Ctrl-C was pressed; a tune keeps its best result so far"),
     (PIPE, "pipe", "the program that reads the output has ended"),
 )
 """Every exit code of `planner` with its name and meaning."""

@@ -318,7 +318,7 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     for kernel in group.kernels:
         _print_kernel(console, kernel)
     proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
-    _section(console, "derived, so that folds share one pass", proofs)
+    _section(console, "derived, so that reductions share one pass", proofs)
     _section(console, "a pass of its own", [str(d) for d in group.denied])
     if len(group.sizes) > 1:
         here = ", ".join(f"size {place} is {size}" for place, size in enumerate(group.varying))
@@ -351,7 +351,7 @@ def _print_kernel(console: Console, kernel: Kernel) -> None:
     for bound in kernel.bounds:
         where = " and ".join(bound.conditions)
         turns = f"{bound.turns:.3g} of {bound.whole} turns on average"
-        _lines(console, [f"masks leave of {bound.axis} only {where}: {turns}"], 2)
+        _lines(console, [f"of {bound.axis} the masks keep only {where}: {turns}"], 2)
     body = [line for line in kernel.nest.splitlines() if not line.startswith("axis ")]
     _lines(console, body, 2)
     if kernel.text:
@@ -384,7 +384,8 @@ def _otherwise(otherwise: Otherwise) -> str:
     usual = render.duration(otherwise.aten_s)
     if otherwise.refusal is not None:
         return f"{otherwise.refusal.rule}: {otherwise.refusal.reason}"
-    return f"the model expects {render.duration(otherwise.generated_s)} generated, {usual} as ATen"
+    generated = render.duration(otherwise.generated_s)
+    return f"the cost model expects {generated} generated, {usual} as ATen"
 
 
 def _boundary(boundary: Boundary, graph: Graph) -> str:
@@ -393,9 +394,9 @@ def _boundary(boundary: Boundary, graph: Graph) -> str:
     who = f"{_side(boundary.left, graph)} and {_side(boundary.right, graph)} ({names})"
     if boundary.refusal is not None:
         return f"{who}: {boundary.refusal.rule}: {boundary.refusal.reason}"
-    together = f"the model expects {render.duration(boundary.together_s)} together"
+    together = f"the cost model expects {render.duration(boundary.together_s)} together"
     if boundary.apart_s is None:
-        return f"{who}: {together}, and knows nothing of them apart"
+        return f"{who}: {together}, and has no figure for two"
     return f"{who}: {together}, {render.duration(boundary.apart_s)} apart"
 
 

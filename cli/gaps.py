@@ -80,7 +80,7 @@ def gaps_table(explanation: Explanation) -> Table | None:
     found = gaps(explanation)[:MOST]
     if not found:
         return None
-    columns = ("group", "runs by", "times", "time", "least", "beyond, all")
+    columns = ("group", "runs by", "times", "time", "least", "time above least, all")
     made = render.table(*columns, right=columns[2:], wide=("group",))
     for gap in found:
         times = (duration(gap.seconds), duration(gap.least_s), duration(max(0.0, gap.beyond_s)))

@@ -35,10 +35,10 @@ def import_(
 ) -> None:
     """Take the plans and trials of a bundle into the store, in one transaction.
 
-    Its signature must be of a key that you trust (`planner trust`); else, and where one byte of it
-    was changed, the exit code is 8 and nothing was used. A plan of the store gives way only to one
-    with more evidence, or to a faster one where both were measured. Trials that the store has are
-    not doubled, and devices keep their profiles. Machine code of a bundle is not imported.
+    Its signature must be of a key that you trust (`planner trust`). If not, or if the file
+    was changed, the exit code is 8 and nothing is imported. A plan of the store gives way only to
+    one with more evidence, or to a faster one where both were measured. Trials that the store has
+    are not doubled, and devices keep their profiles. Machine code of a bundle is not imported.
     """
     from ..bundles.contents import open_bundle
     from ..bundles.signing import parsed, trusted

@@ -66,8 +66,8 @@ def report(
     beside every baseline and the device's least, what fused, and for each kernel its source, loops,
     costs, search, and why its neighbours are other kernels.
 
-    What was not recorded is said to be so: a plan made without a GPU has no measurements. With
-    --json the same as data on stdout, and a file only with --output.
+    What was not recorded is said to be so: a plan made without a GPU has no measurements.
+    --json prints the same data on stdout; a file is then written only with --output.
     """
     with contextlib.ExitStack() as stack:
         if subject is not None and _is_model(subject):

@@ -119,7 +119,7 @@ def odd_variables(names: Iterable[str]) -> list[str]:
     known = [*(setting.variable for setting in SETTINGS.values()), *OTHER_VARIABLES]
     odd = sorted(n for n in names if n.startswith("PLANNER_") and n not in known)
     return [
-        f"{name} is no variable of planner's{meant(name, known)}"
+        f"{name} is not a variable that planner reads{meant(name, known)}"
         for name in odd
         if not name.startswith("PLANNER_TEST_")
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import render
 
 if TYPE_CHECKING:
+    from ..planner.graph.graph import Numerics
     from ..planner.plan import Contest, Contestant, Plan
     from ..tuner.session.place import Place
 
@@ -61,10 +62,12 @@ def beside(
     store: str | None,
     device: str | None,
     dynamic: bool,
+    numerics: Numerics,
     seconds: float,
 ) -> Beside:
     """Measure for so many seconds. Raises PlanError where a graph has no stored plan, ModelError,
     and DeviceError where there is nothing to measure on."""
+    from ..api import load
     from ..tuner.session.place import place_of
     from .modelfile import load_model
 
@@ -73,13 +76,20 @@ def beside(
     # What the model's own code prints is no result of ours.
     with contextlib.redirect_stdout(sys.stderr):
         named = load_model(model, inputs, place.device)
-        return _measured(named, place, store, dynamic, seconds)
+        ours = load(
+            named.model,
+            store=store,
+            on_miss="error",
+            dynamic=dynamic or None,
+            numerics=numerics,
+        )
+        return _measured(named, place, ours, seconds)
 
 
-def _measured(named: Any, place: Place, store: str | None, dynamic: bool, seconds: float) -> Beside:
+def _measured(named: Any, place: Place, ours: Any, seconds: float) -> Beside:
     import torch
 
-    from ..api import executors, load, plans
+    from ..api import executors, plans
     from ..planner.lowerings.inductor import MODES
     from ..tuner.capture.rotating_inputs import RotatingInputs
     from ..tuner.decision.baselines import Baselines, model_baselines, through
@@ -89,7 +99,6 @@ def _measured(named: Any, place: Place, store: str | None, dynamic: bool, second
     from ..tuner.session.session import RULES_ON_CPU
 
     on_gpu = place.device.type == "cuda"
-    ours = load(named.model, store=store, on_miss="error", dynamic=dynamic or None)
     # In the interpreter speed means nothing.
     rules = Rules(budget_s=seconds) if on_gpu else RULES_ON_CPU
     with torch.no_grad(), reporting(True, seconds) as told:
@@ -119,6 +128,6 @@ def verdict(found: Beside) -> str:
     """One sentence: the plan against the fastest baseline, cold and busy."""
     cold, busy = found.gains()
     return (
-        f"{found.name} on {found.device}, {found.kernels} kernels of fusionplan's: of a cold call "
-        f"{render.ratio(cold)}, of busy ones {render.ratio(busy)} as fast as the fastest baseline"
+        f"{found.name} on {found.device}, {found.kernels} kernels of fusionplan's: as fast as the "
+        f"fastest baseline times {render.ratio(cold)} cold, {render.ratio(busy)} busy"
     )

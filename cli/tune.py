@@ -308,5 +308,5 @@ _LOADABLE = """\
 At run time such a plan is only used with options={"evidence": "any"}."""
 
 _UNLOADABLE = """\
-This plan is for looking at; it cannot be loaded on a GPU, where the model may be another graph:
+You can read this plan but not run it: on a GPU torch.compile may capture another graph.
 {why}."""

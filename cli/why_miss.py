@@ -16,9 +16,11 @@ from .options import (
     InputsOption,
     JsonOption,
     ModelArgument,
+    NumericsOption,
     StoreOption,
     TargetOption,
     TrainingOption,
+    numerics_of,
 )
 
 if TYPE_CHECKING:
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
 
 CURES = {
     "shape": "tune with these shapes, or once with --dynamic for all like them",
-    "stride": "lay the input out as it was tuned (for example by .contiguous()), or tune it so",
+    "stride": "lay the input out as it was tuned (for example by .contiguous()), "
+    "or tune with the input as it is now",
     "dtype": "convert model and inputs as they were when it was tuned, or tune in this dtype",
-    "operations": "the model's code, its train or eval mode, or an argument is another: tune it",
+    "operations": "the model's code, its train or eval mode, or an argument has changed: "
+    "tune it again",
+    "numerics": "give the --numerics that it was tuned with, or tune with this one",
     "device": "a plan is for one kind of GPU: tune on this one",
     "evidence": 'it was not compared: tune it on the device, or run it with evidence="any"',
-    "sizes": "the sizes are of another bucket: tune with --dynamic at these",
+    "sizes": "these sizes fall into another range (bucket): tune with --dynamic at these",
 }
 _VERSION = "tune again with these versions, or install those the plan was made with"
 _SHOWN = 4
@@ -73,6 +78,7 @@ def why_miss(
     target: TargetOption = None,
     training: TrainingOption = False,
     dynamic: DynamicOption = False,
+    numerics: NumericsOption = "fast",
     json: JsonOption = False,
 ) -> None:
     """Say for each graph of a model whether it has a stored plan. If it has none, show the nearest
@@ -89,7 +95,13 @@ def why_miss(
         with contextlib.redirect_stdout(sys.stderr):
             place = place_of(device, target)
             named = load_model(model, inputs, place.device)
-            captured = capture_model(named.model, named.call, training=training, dynamic=dynamic)
+            captured = capture_model(
+                named.model,
+                named.call,
+                training=training,
+                dynamic=dynamic,
+                numerics=numerics_of(numerics),
+            )
         shelf = _Shelf(opened)
         several = len(captured.parts) > 1
         answers = [
@@ -193,6 +205,8 @@ def _of_graph(record: PlanRecord, part: ModelGraph, shelf: _Shelf) -> list[Diffe
     old = shelf.graph(record)
     if old is None or [n.op for n in old.nodes] != [n.op for n in graph.nodes]:
         return [Difference("operations", *_operations(old, graph), CURES["operations"])]
+    if old.numerics != graph.numerics:
+        return [Difference("numerics", old.numerics, graph.numerics, CURES["numerics"])]
     found = _of_types(old, graph)
     if bucket is not None and record.bucket_key is not None:
         shapes = "; ".join(f"{each.stored}" for each in found if each.field == "shape")

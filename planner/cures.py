@@ -31,7 +31,7 @@ RULES: Mapping[str, Advice] = {
         "Nothing: the parts are kernels of their own, which costs one more launch.",
     ),
     "bodies": Advice(
-        "The plan does not have one plan for each graph that stands for a region.",
+        "A region needs one plan for each of its graphs, and some are missing.",
         "Nothing, unless the plan was edited by hand: then tune again.",
     ),
     "buffers": Advice(
@@ -69,7 +69,7 @@ RULES: Mapping[str, Advice] = {
         "Leave the operation out for empty tensors. Eager decides what it gives.",
     ),
     "factor": Advice(
-        "A reshape cuts across an axis, so that no one iteration space serves both sides.",
+        "A reshape cuts across an axis, so one loop nest cannot serve both sides of it.",
         "Reshape so that whole axes are split or merged, or reshape at an end of the chain.",
     ),
     "flat": Advice("The axes cannot be merged into one, or there is only one.", _NOTHING),
@@ -78,7 +78,8 @@ RULES: Mapping[str, Advice] = {
         "Nothing: the reduction is a loop, or it is split over several programs.",
     ),
     "indexed": Advice(
-        "A lookup in what the kernel itself computes, in a number, or by a mask.",
+        "The group looks up by index in a value that it computes itself, or in a number, or a mask "
+        "is the index.",
         "Nothing: what is looked up is stored by another kernel first.",
     ),
     "layout": Advice("The group has no such way to reduce, or to tile its axes.", _NOTHING),
@@ -87,8 +88,8 @@ RULES: Mapping[str, Advice] = {
         "Nothing: another way to reduce is taken.",
     ),
     "online": Advice(
-        "Two reductions of a row cannot be made in one pass: the correction of the first by the "
-        "second is not known.",
+        "Two reductions of a row cannot be made in one pass: no rule says how to correct the "
+        "running result of one when that of the other changes.",
         "Write the formula in one of the usual forms (softmax, mean and variance, log-sum-exp); "
         "`planner explain` names the step that failed. Else the row is read once more.",
     ),
@@ -123,9 +124,11 @@ RULES: Mapping[str, Advice] = {
         "Nothing: it is split where least is stored between the parts.",
     ),
     "slow": Advice(
-        "The model expects this config to take many times the time of the best one.", _NOTHING
+        "The cost model expects this config to take many times the time of the best one.", _NOTHING
     ),
-    "spills": Advice("The model expects far more values than a thread has registers.", _NOTHING),
+    "spills": Advice(
+        "The cost model expects far more values than a thread has registers.", _NOTHING
+    ),
     "split": Advice("No reduction is long enough to be cut, or one does not divide.", _NOTHING),
     "subtiles": Advice("No product's columns are left to be done in parts.", _NOTHING),
     "tile": Advice("A block would hold more elements than its registers can.", _NOTHING),

@@ -230,9 +230,7 @@ def is_kept(baseline: str, contested: bool) -> str:
     judged by the worse of its two timings, so ours may be faster in one of them."""
     if not contested:
         return f"the plan is {baseline}"
-    return (
-        f"{baseline} is kept, as nothing of ours is clearly faster in both timings, cold and busy"
-    )
+    return f"{baseline} is kept, as no plan is clearly faster in both timings, cold and busy"
 
 
 def _whole_baseline(plan: Plan) -> str | None:

@@ -44,9 +44,9 @@ class ValueReport:
 @dataclass(frozen=True, slots=True)
 class Border:
     """The reason why a step and its neighbour `other` (its place) are not one kernel. refusal: the
-    rule that forbids it; else the model expects `together_s` of one kernel and `apart_s` of both.
-    spared_s: what one kernel would save at most: what it need not read again or write, and a
-    launch."""
+    rule that forbids it; else the cost model expects `together_s` of one kernel and `apart_s` of
+    both. spared_s: what one kernel would save at most: what it need not read again or write, and
+    a launch."""
 
     other: int
     through: tuple[str, ...]

@@ -99,7 +99,7 @@ class Same:
         proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
         sections = [
             ("Between its kernels", largest),
-            ("Derived, so that folds share one pass", proofs),
+            ("Derived, so that reductions share one pass", proofs),
             ("A pass of its own", [str(d) for d in group.denied]),
             ("Layouts that it does not have", [str(d) for d in group.layouts]),
             ("Runs instead of the region", [_body(*body) for body in group.bodies]),
@@ -287,14 +287,14 @@ class GraphPage:
         if otherwise.refusal is not None:
             return f"{otherwise.refusal.rule}: {otherwise.refusal.reason}"
         ours, aten = duration(otherwise.generated_s), duration(otherwise.aten_s)
-        return f"The model expects {ours} of the best generated kernel, {aten} as ATen."
+        return f"The cost model expects {ours} of the best generated kernel, {aten} as ATen."
 
     def why(self, border: Border) -> str:
         if border.refusal is not None:
             return f"{border.refusal.rule}: {border.refusal.reason}"
-        together = f"the model expects {duration(border.together_s)} of one kernel"
+        together = f"the cost model expects {duration(border.together_s)} of one kernel"
         if border.apart_s is None:
-            return f"{together}, and knows nothing of them apart"
+            return f"{together}, and has no figure for two"
         return f"{together}, {duration(border.apart_s)} of both apart"
 
 

@@ -60,7 +60,7 @@ class Monoid:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A fold over `dim` (all dimensions when absent). `scale` "mean" divides by the count."""
+    """A fold over `dim` (all dimensions when absent). mean: divided by the count."""
 
     monoid: Monoid
     dim: str = "dim"
@@ -92,7 +92,7 @@ class Depthwise:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An index map: no work. `kind` says which rule in `trace.py` reads its arguments."""
+    """An index map: no work. `kind` says which rule in `trace/views.py` reads its arguments."""
 
     kind: Literal[
         "reshape",

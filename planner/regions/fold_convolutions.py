@@ -76,7 +76,7 @@ def folded(group: Graph, *, scaled: bool) -> Walk | Refusal:
     try:
         body = _Folder(group).body(scaled)
     except Other as error:
-        return Refusal("fold", f"no convolution that is cut off at 0 alone: {error}")
+        return Refusal("fold", f"the region is not one convolution and relu: {error}")
     (output,) = group.outputs
     types = [group.nodes[i].type for i in (*group.inputs, output or 0)]
     *given, result = (t for t in types if t is not None)

@@ -62,10 +62,11 @@ def _versions(inputs: Sequence[Any]) -> tuple[int, ...]:
 class Step:
     """A model, called in a loop: `step(*args, **kwargs)` is `model(*args, **kwargs)`.
 
-    The first call with arguments of a kind goes through torch.compile, which must capture the whole
-    model as one graph. Later ones with that kind go to the graph at once, without gradients only.
-    Of the model nothing is looked at then: parameters, buffers and caches must be written in place
-    and not replaced, and Python that the model runs beside its tensors does not run.
+    The first call with new shapes, types or Python values goes through torch.compile, which must
+    capture the whole model as one graph. Later ones like it go to the graph at once, without
+    gradients only. Of the model nothing is looked at then: parameters, buffers and caches must be
+    written in place and not replaced, and Python that the model runs beside its tensors does not
+    run.
     """
 
     def __init__(self, compiled: Callable[..., Any]) -> None:

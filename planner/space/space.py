@@ -172,7 +172,7 @@ class Space:
         if cost.spill_bytes > MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
         if cost.seconds > self.hopeless_s:
-            return Refusal("slow", f"the model expects {cost.seconds * 1e6:.0f} us")
+            return Refusal("slow", f"the cost model expects {cost.seconds * 1e6:.0f} us")
         return cost
 
     def quick(self) -> Cost | None:

@@ -154,7 +154,9 @@ def _separate(
     if None in kept:
         raise Refused("online", f"an operand of {value.origin} does not vary along the loop")
     if whole.shift and kind.times is not None:
-        raise Refused("online", f"an operand of {value.origin} is a sum that follows its extremum")
+        raise Refused(
+            "online", f"{value.origin} reads a sum that is rescaled when its extremum changes"
+        )
     source, times = (*kept, None)[:2]
     assert source is not None
     summed = replace(kind, source=source, times=times)

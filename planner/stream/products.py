@@ -149,7 +149,9 @@ def _sum(work: Rewriting, own: Value) -> Product:
     shift = shift_of(work, own.origin, form)
     if not _is_beside(work, form, shift.extrema):
         what = work.names(frozenset(shift.extrema))
-        raise Refused("online", f"{own.origin} adds {what}, no extremum of what it is added to")
+        raise Refused(
+            "online", f"{own.origin} adds {what}, which is no running extremum of that value"
+        )
     zero = work.number(0.0, own.dtype)
     kept = _substituted(work, own.id, dict.fromkeys(shift.logs, zero))
     return Product(kept, shift=shift)

@@ -1,4 +1,4 @@
-"""Bytes of single kernels: which are watched, and how they meet what the model expects."""
+"""Bytes of single kernels: which are watched, and how they meet what the cost model expects."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Bytes of a call: what the model expects of a plan, and what ncu prints, from a false ncu."""
+"""Bytes of a call: what the cost model expects of a plan, and what ncu prints, from a false ncu."""
 
 import json
 import os

@@ -72,7 +72,7 @@ def test_attention(planner, write, monkeypatch):
     assert "arg0_1: bfloat16[2, 512, 64], 128.0 KiB" in result.out
     assert "bmm: bfloat16[2, 512, 512], 1.0 MiB never stored" in result.out
     assert "bmm_1, exponent: H(t, x, x') = t * exp(x - x'), x = amax" in result.out
-    assert "masks leave of r0 only r0 <= x1: " in result.out
+    assert "of r0 the masks keep only r0 <= x1: " in result.out
     assert "loop r0 carrying" in result.out
     assert "\n    flat: flat tiling is for groups without a reduction" in result.out
     for figure in ("memory traffic", "matrix flops", "registers a thread", "occupancy", "bound by"):

@@ -132,6 +132,17 @@ def test_a_miss_in_words(planner, stored_net):
         assert word in result.out, result.out
 
 
+@pytest.mark.dynamo
+def test_a_miss_by_numerics(planner, stored_net):
+    result = planner(
+        "why-miss", stored_net, "--inputs", f"{stored_net}:same", "--numerics", "eager"
+    )
+    assert result.code == 0
+    for word in ("no plan fits", "numerics", "fast", "eager"):
+        assert word in result.out, result.out
+    assert "operations" not in result.out
+
+
 @pytest.mark.parametrize(
     "evidence, told", [("measured", "runs it"), ("modelled", 'evidence="any"')]
 )

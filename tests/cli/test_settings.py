@@ -90,7 +90,8 @@ def test_a_variable_that_is_none_is_told(planner, filled, monkeypatch):
     result = planner("plans", "--json")
     assert result.code == 0
     assert result.err == (
-        "planner: note: PLANNER_STROE is no variable of planner's (did you mean 'PLANNER_STORE'?)\n"
+        "planner: note: PLANNER_STROE is not a variable that planner reads "
+        "(did you mean 'PLANNER_STORE'?)\n"
     )
 
 

@@ -35,7 +35,7 @@ def test_that_a_baseline_is_slower_than_its_own_plan_is_noise(groups, name):
     told = Contest(tuple(BEHIND), "as kept", 4)
     for seconds in (0.9e-5, 1e-5, 1.1e-5):
         text = verdict(plan(*groups, measured=seconds, contest=told))
-        kept = f"no gain: {name} is kept, as nothing of ours is clearly faster in both timings"
+        kept = f"no gain: {name} is kept, as no plan is clearly faster in both timings"
         assert text.startswith(kept)
         assert "speed-up" not in text
 

@@ -188,7 +188,7 @@ def test_a_baseline_that_won_is_no_gain():
         ("eager", "baseline", 1.0),
         ("our plan, not kept", "ours", 1.0),
     ]
-    kept = "eager is kept, as nothing of ours is clearly faster in both timings"
+    kept = "eager is kept, as no plan is clearly faster in both timings"
     assert verdict(report) == ("No gain:", f"{kept}, cold and busy (measured).")
 
 

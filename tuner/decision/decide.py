@@ -1,6 +1,6 @@
 """The decision for a whole model: the plans of its graphs, or eager, or a mode of torch.compile.
 
-Everything that takes part is a call of the whole model, through the door that its user takes: the
+Everything that takes part is a call of the whole model, made as its user makes it: the
 model itself, `torch.compile(model, mode=...)`, and the model as `load` runs it by given plans. When
 a baseline wins, its plan is run through that door too before it is kept, for that is what will run.
 """

@@ -176,7 +176,7 @@ class _Calibration:
 
     def l2_bandwidth(self) -> None:
         """The same rows read again and again by different programs. That takes arithmetic too:
-        the bandwidth is the one with which the model expects what was measured."""
+        the bandwidth is the one with which the cost model expects what was measured."""
         from scipy.optimize import brentq
 
         b = _GroupBuilder()
@@ -218,7 +218,7 @@ class _Calibration:
         self._set("tensor_flops", max(rates) / self.profile.vendor, "1/s")
 
     def generated(self) -> None:
-        """How our products compare with what the model expects of them by now."""
+        """How our products compare with what the cost model expects of them by now."""
         ratios = []
         for m, n, k in _PRODUCTS:
             b = _GroupBuilder("bfloat16")

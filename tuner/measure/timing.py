@@ -23,7 +23,7 @@ FLUSH_BYTES = 256 * 2**20
 MARGIN = 0.01
 """A difference below this is no win, however sure it is."""
 TIE = 0.003
-"""Two of our own candidates nearer than this are equal, and the earlier one is taken."""
+"""Candidates nearer than this are equal, and the one named first is taken."""
 
 WARM_UP = 3
 """Rounds before the first that counts: a call may capture itself as a graph in the second."""
@@ -193,7 +193,7 @@ class Interleaved:
         return self.ratio(a, b).is_win
 
     def best(self) -> str:
-        """The candidate named first among those that none beats by more than the margin."""
+        """The candidate named first among those whose times are equal to the least (`TIE`)."""
         medians = {name: self.timing(name).seconds for name in self.laps}
         least = min(medians.values())
         return next(name for name, s in medians.items() if s <= least * (1 + TIE))

@@ -269,7 +269,7 @@ def _untried(
     findings: Findings,
 ) -> GroupPlan | None:
     """A group of which no kernel was tried, as the model would run it. None where one was tried, or
-    where what was measured is faster than the model expects."""
+    where what was measured is faster than the cost model expects."""
     if isinstance(task.space, Refusal) or findings.of(task.group.key).trials:
         return None
     best = findings.best(task.group.key)

@@ -99,7 +99,7 @@ def inside(function: Callable[..., Any]) -> Callable[..., Any]:
 def _cast(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Any:
     """A rounding to 16 bits that another decomposition makes, or autograd, is no operation of the
     user's: eager makes it inside of one kernel, or between two. It goes by another name (see
-    `values.precision.rounds`)."""
+    `trace.precision.rounds`)."""
     users = _depth.of == 1 and torch._C._current_autograd_node() is None
     if users or dtype not in (torch.float16, torch.bfloat16) or any(others.values()):
         return NotImplemented

@@ -300,7 +300,7 @@ def far_too_many_registers() -> object:
     return space(group).judge(Config((("x0", 4),), num_warps=1))
 
 
-@case("slow", "the model expects ")
+@case("slow", "the cost model expects ")
 def one_row_after_another() -> object:
     return space(chain(1 << 13, 1 << 10)).judge(Config((("x0", 1),), num_warps=32))
 
@@ -441,7 +441,7 @@ def region_that_reads_several_tensors() -> object:
     return recomputed(b.graph(last, second), 1 << 10)
 
 
-@case("fold", "no convolution that is cut off at 0 alone: not one convolution with one result")
+@case("fold", "the region is not one convolution and relu: not one convolution with one result")
 def region_without_a_convolution() -> object:
     b = Builder()
     return folded(b.graph(b.op("exp.default", b.input(4, 6))), scaled=True)

@@ -133,11 +133,11 @@ def test_parts_of_a_row_are_put_together(name: str, kind: str) -> None:
         ),
         (
             lambda x, y: (x - (x + y).amax(-1, keepdim=True)).sum(-1),
-            "sub adds amax, no extremum of what it is added to",
+            "sub adds amax, which is no running extremum of that value",
         ),
         (
             lambda x, y: (x + y - 2 * x.amax(-1, keepdim=True)).sum(-1),
-            "sub adds amax, no extremum of what it is added to",
+            "sub adds amax, which is no running extremum of that value",
         ),
         (
             lambda x, y: ((x - x.amax(-1, True)) * (y - y.amax(-1, True))).sum(-1),
