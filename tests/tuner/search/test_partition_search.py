@@ -153,7 +153,9 @@ def test_the_models_next_best_covers_are_looked_at_before_others(store: Store):
     found, tasks, _ = search(store, graph, lab, trials=200)
     best = tasks.cover.best(graph, H200, COVERS)
     assert len(best) > 2
-    assert list(found.seen)[: len(best)] == [cover.groups for cover in best]
+    seen, best_groups = list(found.seen)[: len(best)], [cover.groups for cover in best]
+    assert seen[0] == best_groups[0]
+    assert set(seen) == set(best_groups)  # what was measured may change their order
 
 
 def test_what_a_lower_bound_excludes_is_not_compiled(store: Store):
