@@ -46,7 +46,12 @@ change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1
 
 of("tuner/gate/check.py", "tuner/gate/test_check.py")
 change("the gate's root mean square limit", "(mean > most) & (error", "(mean > math.inf) & (error")
-change("the gate's limit of an element", "numel, error > allowed,", "numel, error > math.inf,")
+change(
+    "the gate's limit of an element", "error > _allowed(lost", "error > math.inf + _allowed(lost"
+)
+of("tuner/gate/more_samples.py", "tuner/gate/test_check.py")
+change("what rounding moves of each element", "far = error > failed.allowed", "far = beyond")
+change("how many slices chance may fail", "max(1.0, _FEW * slices)", "slices")
 of("tuner/measure/measure_role.py", "tuner/gate/test_variants.py")
 change("finalists on new inputs", "self.seed + 1000)", "self.seed)")
 change(

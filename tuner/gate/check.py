@@ -8,7 +8,8 @@ an allowance for rounding. Eager's own error is the larger of two: what eager di
 graph does when each result is rounded to its type at random. The allowance has three parts: a few
 units in the last place of the output's dtype; what the value itself moves when operations err in
 their last float32 place (a kernel that sums in another order does no worse than that); and,
-behind a reduction of n elements, the random walk of float32 rounding, sqrt(n).
+behind a reduction of n elements, the random walk of float32 rounding, sqrt(n). The few slices that
+fail are judged once more, by more evaluations with errors (see `more_samples`).
 
 NaN and each infinity must be where eager or the value has them. Where sums come near the largest
 float32, their order decides whether they overflow on the way, eager's as well as ours: there as
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ import torch
 from ...planner.graph.graph import INPUT, Graph, Node
 from ...planner.graph.ops import Contraction, Cumulative, Depthwise, Reduction, row
 from ..trial.evaluate import evaluate
+from .more_samples import FailedSlices, are_few, gathered, unexplained
 from .perturbed import Noise, disturbed, summed
 from .rounding_flips import Doubt
 from .slices import (
@@ -77,8 +79,8 @@ class Expected:
     element may be besides the value's and eager's; None where there are no others. differing:
     elements of which eager's kind, or that of eager in float32, is not the value's. sums: whether
     it may be a sum: then a zero has its sign from where the sum begins, and the order decides what
-    overflows on the way. doubt: which other integers rounding alone can make. by_eager: the value
-    is eager's: there was no better."""
+    overflows on the way. doubt: what else rounding alone can make. by_eager: the value is eager's:
+    there was no better."""
 
     value: torch.Tensor
     eager: torch.Tensor
@@ -126,7 +128,9 @@ def expected(
             continue
         one = _expected(samples, walk, sums)
         assert one.limits is not None
-        found.append(one if one.limits.explained else by_eager(graph, samples.eager))
+        doubt = Doubt(graph, output, inputs, device, expected)
+        loose = by_eager(graph, samples.eager)
+        found.append(replace(one, doubt=doubt) if one.limits.explained else loose)
     return tuple(found)
 
 
@@ -232,6 +236,12 @@ def _expected(samples: _Samples, walk: float, sums: bool) -> Expected:
     return Expected(value, eager, found, also, differing, sums)
 
 
+_FAR = "element{s} beyond it: error {error:.3g} of scale, limit {limit:.3g}"
+_TYPICAL = (
+    "element{s} beyond it: error {error:.3g} (root mean square of a slice), limit {limit:.3g}"
+)
+
+
 @dataclass(slots=True)
 class _Fault:
     """Elements with one sort of fault: how many, and the worst. text: says what they are, with
@@ -245,9 +255,14 @@ class _Fault:
     limit: float = 0.0
 
     def add(
-        self, first: int, numel: int, bad: torch.Tensor, error: torch.Tensor, limit: torch.Tensor
+        self,
+        numbers: torch.Tensor,
+        numel: int,
+        bad: torch.Tensor,
+        error: torch.Tensor,
+        limit: torch.Tensor,
     ) -> None:
-        """Of some slices, from the first on. limit: one for each slice."""
+        """Of the slices with these numbers. limit: one for each slice."""
         found = int(bad.sum())
         if not found:
             return
@@ -256,7 +271,7 @@ class _Fault:
         worst = int(ratio.argmax())
         if float(ratio[worst]) > self.ratio:
             wide = bad.shape[1]
-            self.at = place(wide, numel, first + worst // wide, worst % wide)
+            self.at = place(wide, numel, int(numbers[worst // wide]), worst % wide)
             self.ratio = float(ratio[worst])
             self.error = float(error.flatten()[worst])
             self.limit = float(limit.expand_as(bad).flatten()[worst])
@@ -265,40 +280,72 @@ class _Fault:
 def _compare_floats(wanted: Expected, of: SliceLimits, actual: torch.Tensor) -> str | None:
     strange = _Fault("element{s} not finite where it should be, or finite where it should not")
     zero = _Fault("zero{s} have the wrong sign")
-    far = _Fault("element{s} beyond it: error {error:.3g} of scale, limit {limit:.3g}")
-    typical = _Fault(
-        "element{s} beyond it: error {error:.3g} (root mean square of a slice), limit {limit:.3g}"
-    )
+    far, typical = _Fault(_FAR), _Fault(_TYPICAL)
     risky, numel = _Fault(strange.text), actual.numel()
+    failed: list[torch.Tensor] = []
     also = () if wanted.also is None else (wanted.also,)
     for first, piece in slices(of.width, actual, wanted.value, wanted.eager, *also):
         got, value, eager = (t.double() for t in piece[:3])
-        scale, largest, most = (
-            t[first : first + len(got)] for t in (of.scale, of.largest, of.typical)
-        )
+        rows = torch.arange(first, first + len(got), device=got.device)
+        scale, largest, most = (t[rows] for t in (of.scale, of.largest, of.typical))
         kinds = _kinds(value, eager, largest * (value.abs() + scale), actual.dtype)
         if wanted.sums:
             kinds |= _beyond(value, eager)
         wrong = (classes(got) & (kinds | piece[3] if also else kinds)) == 0
         danger = (value.abs() > _MOST / _MARGIN) | ~(torch.isfinite(value) & torch.isfinite(eager))
         one = torch.ones_like(scale)
-        strange.add(first, numel, wrong & ~danger, wrong.double(), one)
-        risky.add(first, numel, wrong & danger, wrong.double(), one)
+        strange.add(rows, numel, wrong & ~danger, wrong.double(), one)
+        risky.add(rows, numel, wrong & danger, wrong.double(), one)
         if not wanted.sums:
             other = _is_other_zero(got, value, eager)
-            zero.add(first, numel, other, other.double(), one)
+            zero.add(rows, numel, other, other.double(), one)
         error = errors(got, value, eager, scale, actual.dtype)
-        # Where an intermediate result overflows in eager, nothing is known of its error.
-        lost = torch.isfinite(value) & ~torch.isfinite(eager)
-        allowed = torch.where(lost, largest.clamp(min=_AGAIN), largest)
-        far.add(first, numel, error > allowed, error, largest)
+        lost = _is_lost(value, eager)
+        beyond = error > _allowed(lost, largest)
+        far.add(rows, numel, beyond, error, largest)
         mean = rms(torch.where(lost, 0.0, error))
-        typical.add(first, numel, (mean > most) & (error >= most), mean.expand_as(error), most)
+        rough = (mean > most) & (error >= most)
+        typical.add(rows, numel, rough, mean.expand_as(error), most)
+        failed.append(rows[(beyond | rough).any(1)])
     # Where sums overflow to both infinities their order decides, eager's as well as ours.
-    faults = [strange, far, typical, zero]
+    sure = [strange, zero]
     if risky.count > FACTOR * wanted.differing:
-        faults.insert(0, risky)
+        sure.insert(0, risky)
+    again = torch.cat(failed)
+    passed = not any(fault.count for fault in sure)
+    few = len(again) > 0 and are_few(len(again), len(of.scale))
+    if passed and few and wanted.doubt is not None:
+        far, typical = _judged_again(wanted.doubt, wanted, of, actual, again)
+    faults = (*sure[:-1], far, typical, zero)
     return next((_describe(wanted, actual, fault) for fault in faults if fault.count), None)
+
+
+def _judged_again(
+    doubt: Doubt, wanted: Expected, of: SliceLimits, actual: torch.Tensor, rows: torch.Tensor
+) -> tuple[_Fault, _Fault]:
+    """What more evaluations with errors leave unexplained in the slices with these numbers."""
+    tensors = (actual, wanted.value, wanted.eager)
+    got, value, eager = (gathered(t, of.width, rows) for t in tensors)
+    scale, largest, most = (t[rows] for t in (of.scale, of.largest, of.typical))
+    lost = _is_lost(value, eager)
+    allowed = _allowed(lost, largest)
+    slices = FailedSlices(got, value, eager, lost, scale, allowed, most, actual.dtype)
+    beyond, rough, error = unexplained(doubt, slices, of.width, rows)
+    far, typical = _Fault(_FAR), _Fault(_TYPICAL)
+    far.add(rows, actual.numel(), beyond, error, largest)
+    mean = rms(torch.where(lost, 0.0, error)).expand_as(error)
+    typical.add(rows, actual.numel(), rough, mean, most)
+    return far, typical
+
+
+def _is_lost(value: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where an intermediate result overflows in eager, nothing is known of its error."""
+    return torch.isfinite(value) & ~torch.isfinite(eager)
+
+
+def _allowed(lost: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """The error of each element. largest: that of a slice."""
+    return torch.where(lost, largest.clamp(min=_AGAIN), largest)
 
 
 def _kinds(

@@ -45,7 +45,7 @@ class Doubt:
     inputs: Sequence[torch.Tensor]
     device: torch.device
     expected: Callable[..., Sequence[Any]]
-    known: Sequence[torch.Tensor]
+    known: Sequence[torch.Tensor] = ()
     _more: list[torch.Tensor] = field(default_factory=list)
 
     def unjustified(
@@ -78,12 +78,13 @@ class Doubt:
         pair, other = divmod(number, 2)
         narrow = pair % 2 == 0
         times, sign = (FACTOR if narrow else CONDITION), (-1 if other else 1)
-        found = self._evaluated(Noise(narrow, 100 + pair, times, extreme=True, sign=sign))
+        found = self.evaluated(Noise(narrow, 100 + pair, times, extreme=True, sign=sign))
         if number == len(self._more) and found.nbytes * (number + 1) <= _KEPT:
             self._more.append(found)
         return found
 
-    def _evaluated(self, noise: Noise) -> torch.Tensor:
+    def evaluated(self, noise: Noise) -> torch.Tensor:
+        """The output with such errors."""
         only = Graph(self.graph.nodes, (self.output,))
         return disturbed(only, self.inputs, self.device, noise)[0]
 

@@ -21,7 +21,7 @@ _PIECE = 1 << 24
 
 FACTOR = 2.0
 CONDITION = 8.0
-_UP_OR_DOWN = math.sqrt(2.0)
+UP_OR_DOWN = math.sqrt(2.0)
 """Times the error of rounding to nearest that of rounding up or down at random is."""
 
 _TRUSTED = 0.15
@@ -132,7 +132,7 @@ def limits(
         exact, own, other, rough = (t.double() for t in piece)
         scale = _scale(rounded(exact, dtype), own, other, rough)
         each = [errors(own, exact, own, scale, dtype)]
-        each.append(errors(rough, exact, rough, scale, dtype) / _UP_OR_DOWN)
+        each.append(errors(rough, exact, rough, scale, dtype) / UP_OR_DOWN)
         each.append(errors(other, exact, other, scale, dtype))
         most = [e.amax(1, True) for e in each]
         mean = [rms(e) for e in each]
