@@ -1,8 +1,8 @@
 """Two training steps of a small transformer that is spread over processes; one rank of them.
 
-Arguments: rank, ranks, port of the rendezvous, folder, way of spreading ("ddp", "fsdp", "tp"), and
-what a graph without a plan does here ("model", "baseline", "tune"). Prints what it found as one
-line of JSON.
+Arguments: rank, ranks, port of the rendezvous, folder, and runs, such as "tp:model": a way of
+spreading ("ddp", "fsdp", "tp"), and what a graph without a plan does here ("model", "baseline",
+"tune"). Prints what each run found as one line of JSON.
 """
 
 from __future__ import annotations
@@ -78,14 +78,13 @@ def whole(value: Any) -> torch.Tensor:
     return full.detach()
 
 
-def main(rank: int, ranks: int, port: str, folder: str, way: str, on_miss: Any) -> dict[str, Any]:
-    meet = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
+def run(folder: Path, way: str, on_miss: Any) -> dict[str, Any]:
+    torch._dynamo.reset()
+    rank = dist.get_rank()
     torch.manual_seed(0)
     made = Transformer()
     own = [spread(copy.deepcopy(made), way) for _ in range(2)]
-    store = Path(folder) / f"{rank}.db"
-    fast = load(own[1], store=store, on_miss=on_miss, evidence="any")
+    fast = load(own[1], store=folder / f"{rank}.db", on_miss=on_miss, evidence="any")
     steps = [torch.optim.SGD(model.parameters(), lr=0.1) for model in own]
     losses: list[list[float]] = [[], []]
     for turn in range(2):
@@ -101,16 +100,26 @@ def main(rank: int, ranks: int, port: str, folder: str, way: str, on_miss: Any) 
     error = max((whole(a) - whole(b)).abs().max().item() for a, b in pairs)
     kernels = sum(each.kernels_per_call * each.calls for each in executors(fast))
     collectives = sum("_c10d_functional" in each.text for each in executors(fast))
+    dist.barrier()
+    return {"losses": losses, "error": error, "kernels": kernels, "collectives": collectives}
+
+
+def main(rank: int, ranks: int, port: str, folder: str, *runs: str) -> None:
+    meet = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
+    for number, each in enumerate(runs):
+        own = Path(folder) / str(number)
+        own.mkdir(exist_ok=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = run(own, *each.split(":"))
+        ours = [str(told.message) for told in caught if told.category is FusionplanWarning]
+        print(json.dumps(found | {"warnings": ours}), flush=True)
     dist.barrier()  # Who leaves first would take the connections of the others with it.
     dist.destroy_process_group()
-    return {"losses": losses, "error": error, "kernels": kernels, "collectives": collectives}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7])
-    ours = [str(each.message) for each in caught if each.category is FusionplanWarning]
-    print(json.dumps(found | {"warnings": ours}), flush=True)
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     os._exit(0)  # Gloo's threads may wait for each other for minutes while processes end.

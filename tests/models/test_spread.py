@@ -17,15 +17,24 @@ SCRIPT = Path(__file__).with_name("spread.py")
 LIMIT_S = 240
 
 
-def ranks(folder: Path, way: str, *on_miss: str) -> list[dict[str, Any]]:
-    """What each rank found; on_miss: of each."""
+WAYS = ("ddp", "fsdp", "tp")
+ALONE, TUNED = "tp:model tp:baseline", "tp:tune tp:tune"
+RUNS = (*(f"{way}:model {way}:model" for way in WAYS), ALONE, TUNED)
+"""Of each rank: a way of spreading, and what a graph without a plan does."""
+
+Found = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank found in each run; the same two processes do one after the other."""
+    folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     started = []
-    for rank, miss in enumerate(on_miss):
-        given = [str(rank), str(len(on_miss)), port, str(folder), way, miss]
-        command = [sys.executable, "-P", str(SCRIPT), *given]
+    for rank, runs in enumerate(zip(*(run.split() for run in RUNS), strict=True)):
+        command = [sys.executable, "-P", str(SCRIPT), str(rank), "2", port, str(folder), *runs]
         started.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
@@ -34,30 +43,31 @@ def ranks(folder: Path, way: str, *on_miss: str) -> list[dict[str, Any]]:
     finally:
         for each in started:
             each.kill()
-    assert [each.returncode for each in started] == [0] * len(started), said
-    return [json.loads(out.splitlines()[-1]) for out, _ in said]
+    assert [each.returncode for each in started] == [0, 0], said
+    told = [[json.loads(line) for line in out.splitlines()[-len(RUNS) :]] for out, _ in said]
+    return {run: list(both) for run, *both in zip(RUNS, *told, strict=True)}
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
-def test_a_training_step_equals_eagers(way: str, tmp_path: Path) -> None:
-    for found in ranks(tmp_path, way, "model", "model"):
-        assert found["warnings"] == []
-        assert found["kernels"] >= 10
-        assert (found["collectives"] > 0) == (way == "tp")
-        assert found["error"] < 1e-5
-        assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-5)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_training_step_equals_eagers(way: str, found: Found) -> None:
+    for rank in found[f"{way}:model {way}:model"]:
+        assert rank["warnings"] == []
+        assert rank["kernels"] >= 10
+        assert (rank["collectives"] > 0) == (way == "tp")
+        assert rank["error"] < 1e-5
+        assert rank["losses"][0] == pytest.approx(rank["losses"][1], rel=1e-5)
 
 
-def test_where_one_rank_has_no_plan_all_fall_back(tmp_path: Path) -> None:
-    first, second = ranks(tmp_path, "tp", "model", "baseline")
+def test_where_one_rank_has_no_plan_all_fall_back(found: Found) -> None:
+    first, second = found[ALONE]
     assert first["kernels"] == second["kernels"] == 0
-    for found in (first, second):
-        assert found["error"] < 1e-6
-        told = [text for text in found["warnings"] if "of its process group has no plan" in text]
-        assert told, found["warnings"]
+    for rank in (first, second):
+        assert rank["error"] < 1e-6
+        told = [text for text in rank["warnings"] if "of its process group has no plan" in text]
+        assert told, rank["warnings"]
 
 
-def test_one_rank_does_not_tune_a_graph_with_collectives(tmp_path: Path) -> None:
-    for found in ranks(tmp_path, "tp", "tune", "tune"):
-        assert found["kernels"] == 0
-        assert any("which one rank cannot measure alone" in text for text in found["warnings"])
+def test_one_rank_does_not_tune_a_graph_with_collectives(found: Found) -> None:
+    for rank in found[TUNED]:
+        assert rank["kernels"] == 0
+        assert any("which one rank cannot measure alone" in text for text in rank["warnings"])
