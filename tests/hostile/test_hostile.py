@@ -18,7 +18,7 @@ from hostile.known import KNOWN
 from hostile.sweep import Verdict, chosen, fell_back, main, report
 from hostile.table import CASES
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("few_looks")]
 
 SAMPLE = 120
 """Cases that take about a minute of one core: three of each family, and more of the large ones."""

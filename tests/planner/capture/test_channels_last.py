@@ -43,7 +43,7 @@ class Planner:
 
 
 @pytest.fixture
-def compiled():
+def compiled(few_looks):
     """A function compiled by the model's plans, and the dispatcher that has its graphs."""
 
     def make(model):
