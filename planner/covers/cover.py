@@ -16,7 +16,7 @@ from ..errors import Refusal
 from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
 from ..groups.group import GroupContent, Groups, copies_in, is_copied, with_free_nodes
-from ..groups.legality import LARGEST_GROUP, Dependences, may_join
+from ..groups.legality import LARGEST_GROUP, Dependences, Homes, may_join
 from ..lowerings.registry import CALLS, REGIONAL, TRITON, lowering_of
 from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
@@ -186,12 +186,16 @@ class _Searched:
             for number, (search, result) in enumerate(self.found)
             for other in (search.others(result, count) if count > 0 else ())
         ]
-        made = []
+        made: list[Cover] = []
         for more_s, number, other in sorted(changes, key=lambda change: change[:2]):
+            if len(made) >= count:
+                break
             parts = [(other if i == number else each).groups for i, each in enumerate(best)]
-            seconds = self.chosen.seconds + more_s
-            made.append(self._cover(parts, replace(self.chosen, seconds=seconds, proven=False)))
-        return [cover for cover in made if cover.groups != self.best.groups][: max(0, count)]
+            chosen = replace(self.chosen, seconds=self.chosen.seconds + more_s, proven=False)
+            cover = self._cover(parts, chosen)
+            if cover.groups != self.best.groups:
+                made.append(cover)
+        return made
 
     def _cover(self, pieces: Sequence[Sequence[CandidateGroup]], chosen: Chosen) -> Cover:
         """The groups in the order of the graph, those that compute again what others store last.
@@ -329,7 +333,8 @@ def _grow(
     """wanted: the edges to grow along; worth: whether two groups that may join should; budget: how
     much may be looked at."""
     dependences = Dependences(graph)
-    home = {n.id: 1 << n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id)}
+    own = (n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id))
+    home = Homes(graph, own)
     never: set[Edge] = set()  # Pairs of groups that make no kernel, whatever stands around them.
     grows = True
     stops: set[Edge] = set()
@@ -342,13 +347,13 @@ def _grow(
             if budget is not None and budget.is_spent:
                 stops.add((left, right))
                 continue
-            refusal = may_join(graph, dependences, home, left, right)
+            within = home.within(left | right)
+            refusal = may_join(graph, dependences, home, left, right, within)
             if budget is not None and _is_looked_at(left | right, refusal):
                 budget.look(GroupContent.of(graph, with_free_nodes(graph, bits(left | right))))
             if refusal is None and worth(left, right):
                 grows = True
-                for node in bits(left | right):
-                    home[node] = left | right
+                home.join(left | right)
             elif refusal is None or refusal.rule != "convex":
                 never.add((left, right))
     groups = sorted(set(home.values()), key=lambda group: group & -group)

@@ -6,7 +6,7 @@ group: each group takes in copies of those it reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 
 from ..bitsets import bits
@@ -84,14 +84,43 @@ def _is_large(graph: Graph, node: int) -> bool:
     return tensor is not None and tensor.nbytes >= 1 << 14
 
 
+class Homes(dict[int, int]):
+    """The group of each node, while groups join."""
+
+    def __init__(self, graph: Graph, nodes: Iterable[int]) -> None:
+        super().__init__((node, 1 << node) for node in nodes)
+        self._last = list(range(len(graph.nodes)))
+        """Of each node the last of its group."""
+
+    def join(self, group: int) -> None:
+        """Make one group of these nodes."""
+        last = group.bit_length() - 1
+        for node in bits(group):
+            self[node], self._last[node] = group, last
+
+    def within(self, group: int) -> int:
+        """The nodes that a path from a group passes where it comes back: no group reaches from
+        those behind them to one before."""
+        end, last = 0, group.bit_length()
+        while last > end:
+            end, last = last, max(self._last[:last]) + 1
+        return (1 << end) - 1
+
+
 def may_join(
-    graph: Graph, dependences: Dependences, home: Mapping[int, int], left: int, right: int
+    graph: Graph,
+    dependences: Dependences,
+    home: Mapping[int, int],
+    left: int,
+    right: int,
+    within: int = -1,
 ) -> Refusal | None:
-    """Whether two groups of a partition may become one kernel; `home` gives each node's group."""
+    """Whether two groups of a partition may become one kernel; `home` gives each node's group.
+    within: see `comes_back`."""
     merged = left | right
     if merged.bit_count() > LARGEST_GROUP:
         return Refusal("size", f"more than {LARGEST_GROUP} operations")
-    if comes_back(dependences, home, merged):
+    if comes_back(dependences, home, merged, within):
         return Refusal("convex", "a path leaves the group and comes back")
     return may_be_kernel(graph, merged)
 
@@ -111,9 +140,12 @@ def has_nest(part: GroupContent) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
-def comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -> bool:
-    """Whether something outside reads the group and is read by it, other groups taken whole."""
-    ahead = dependences.users_of(merged) & ~merged
+def comes_back(
+    dependences: Dependences, home: Mapping[int, int], merged: int, within: int = -1
+) -> bool:
+    """Whether something outside reads the group and is read by it, other groups taken whole.
+    within: nodes beyond which no path has to be followed (see `Homes`)."""
+    ahead = dependences.users_of(merged) & ~merged & within
     reached = merged
     while ahead:
         node = (ahead & -ahead).bit_length() - 1
@@ -122,5 +154,5 @@ def comes_back(dependences: Dependences, home: Mapping[int, int], merged: int) -
         users = dependences.users_of(group)
         if users & merged:
             return True
-        ahead = (ahead | users) & ~reached
+        ahead = (ahead | users & within) & ~reached
     return False

@@ -149,7 +149,7 @@ change("windows with gaps", 'given["size"] != given["step"]', "False")
 # --- groups ---
 
 of("planner/groups/legality.py", "planner/groups/test_refusals.py", "planner/covers/test_plans.py")
-change("a path that comes back", "if comes_back(dependences, home, merged):", "if False:")
+change("a path that comes back", "if comes_back(dependences, home, merged, within):", "if False:")
 change("the size of a group", "if merged.bit_count() > LARGEST_GROUP:", "if False:")
 change(
     "the buffers of a kernel",

@@ -17,9 +17,16 @@ from fusionplan.planner.covers.cover import cut_edges, modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.graph.ops import is_compute, is_input
 from fusionplan.planner.groups.group import Groups, is_copied, subgraph
-from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
+from fusionplan.planner.groups.legality import (
+    Dependences,
+    Homes,
+    comes_back,
+    may_be_kernel,
+    may_join,
+)
 from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import GroupPlan, Plan
+from graphs import Builder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -319,6 +326,38 @@ def test_uncut_groups_cannot_grow(graph: Graph) -> None:
     for a, b in dependences.edges:
         if home[a] != home[b]:
             assert may_join(graph, dependences, home, home[a], home[b]) is not None
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_a_bounded_look_at_paths_finds_what_the_whole_one_does(graph: Graph, random) -> None:
+    dependences = Dependences(graph)
+    home = Homes(graph, (n.id for n in graph.nodes if works(graph, n.id)))
+    nodes = sorted(home)
+    for _ in range(2 * len(nodes)):
+        merged = home[random.choice(nodes)] | home[random.choice(nodes)]
+        whole = comes_back(dependences, home, merged)
+        assert comes_back(dependences, home, merged, home.within(merged)) == whole
+        if not whole:
+            home.join(merged)
+
+
+def test_a_path_through_a_group_that_began_before_is_looked_at() -> None:
+    b = Builder()
+    x = b.input(8, 64)
+    early, first = b.op("sin.default", x), b.op("exp.default", x)
+    last = b.op("add.Tensor", first, early)
+    beyond = b.op("relu.default", first)
+    end = b.op("sqrt.default", beyond)
+    graph = b.graph(b.op("mul.Tensor", last, end))
+    dependences = Dependences(graph)
+    home = Homes(graph, (n.id for n in graph.nodes if is_compute(n)))
+    merged = 1 << first.node | 1 << last.node
+    assert home.within(merged) == (1 << (last.node + 1)) - 1
+    assert not comes_back(dependences, home, merged, home.within(merged))
+    home.join(1 << early.node | 1 << end.node)  # It reads the pair, and the pair reads it.
+    assert home.within(merged) == (1 << (end.node + 1)) - 1
+    assert comes_back(dependences, home, merged, home.within(merged))
 
 
 @given(graphs())
