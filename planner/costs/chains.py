@@ -1,4 +1,4 @@
-"""Registers of kernels of several matrix products, each of which waits for the one before."""
+"""Registers of kernels of several matrix products with reductions between them: attention."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ _BASE, _COMPUTED, _STANDING, _PIECES = 27.0, 1.1, 0.85, 1.5
 # others (52% with rows counted once, and operands by what a tile of them has), and none is expected
 # to spill hopelessly that does not.
 _BEFORE = 1.5
-# Where nothing but products is summed. Of 153 kernels of 24 groups that Triton 3.6
-# compiled for H200s 78% are within 15% or 8 registers, with groups left out 75%; 59% by the above.
-_BASE_UNREDUCED, _UNREDUCED = 22.0, 1.36
 
 
-def registers(program: TileProgram, num_warps: int, ahead: bool, limit: int) -> float:
+def registers(program: TileProgram, num_warps: int, ahead: bool) -> float:
     """What is alive at once, in 32-bit words a thread: results of products, from the first turn of
     their loop to their last use, loads, and what loops compute. What is computed takes the place of
-    what is read for the last time. limit: what a thread can have; up to that the compiler is free
-    with them."""
+    what is read for the last time."""
     nest, mmas = program.nest, program.mmas
     steps = [(each.value, loops) for each, loops in program.evaluations()]
     depth = {v: len(loops) for v, loops in steps}
@@ -51,10 +47,7 @@ def registers(program: TileProgram, num_warps: int, ahead: bool, limit: int) -> 
                 alive += words
                 ends[max(last.get(value, -1), place + 1)] += words
         most = max(most, alive + counter.standing(own))
-    whole = most + counter.left(ahead) + _PIECES * counter.pieces()
-    if any(nest.fold(value).times is None for value in program.reductions):
-        return _BASE + whole
-    return max(_BASE + whole, min(limit, _BASE_UNREDUCED + _UNREDUCED * whole))
+    return _BASE + most + counter.left(ahead) + _PIECES * counter.pieces()
 
 
 def passing(program: TileProgram, num_warps: int) -> float:
@@ -118,7 +111,8 @@ class _ChainCounter:
     def words(self, value: int) -> float:
         nest, kind = self.program.nest, self.program.nest.values[value].kind
         if value in self.mmas:
-            return self.each(value) * self._repeated(value)
+            times = repeated(self.program, self.num_warps, self.depth, value)
+            return self.each(value) * times
         if isinstance(kind, values.Load):
             # Operands lie in shared memory.
             is_operand = value in self.program.operands
@@ -169,24 +163,27 @@ class _ChainCounter:
         most = max((min(sizes[mma.m], 64) + sizes[mma.n] for mma in alone), default=0)
         return most * 16 / (64 * self.num_warps)
 
-    def _repeated(self, product: int) -> float:
-        """How many warps hold the same part of a result (see `matrix`)."""
-        mma, sizes = self.mmas[product], self.program.blocks.sizes
-        m, n = sizes[mma.m], sizes[mma.n]
-        if not mma.suits_warpgroup:
-            return max(1.0, 128.0 * self.num_warps / (m * n))
-        return max(1.0, 16.0 * self.num_warps / m) if self._feeds(product) else 1.0
 
-    def _feeds(self, product: int) -> bool:
-        """Whether another product of the same loop is computed from this one."""
-        nest = self.program.nest
-        same = [c for c in self.mmas if c != product and self.depth[c] == self.depth[product]]
-        left, seen = [r for c in same for r in nest.values[c].reads], set[int]()
-        while left:
-            value = left.pop()
-            if value == product:
-                return True
-            if value not in seen and value not in nest.loads:
-                seen.add(value)
-                left.extend(nest.values[value].reads)
-        return False
+def repeated(program: TileProgram, num_warps: int, depth: Mapping[int, int], product: int) -> float:
+    """How many warps hold the same part of a result (see `matrix`). depth: loops around each
+    value."""
+    mma, sizes = program.mmas[product], program.blocks.sizes
+    m, n = sizes[mma.m], sizes[mma.n]
+    if not mma.suits_warpgroup:
+        return max(1.0, 128.0 * num_warps / (m * n))
+    return max(1.0, 16.0 * num_warps / m) if _feeds(program, depth, product) else 1.0
+
+
+def _feeds(program: TileProgram, depth: Mapping[int, int], product: int) -> bool:
+    """Whether another product of the same loop is computed from this one."""
+    nest = program.nest
+    same = [c for c in program.mmas if c != product and depth[c] == depth[product]]
+    left, seen = [r for c in same for r in nest.values[c].reads], set[int]()
+    while left:
+        value = left.pop()
+        if value == product:
+            return True
+        if value not in seen and value not in nest.loads:
+            seen.add(value)
+            left.extend(nest.values[value].reads)
+    return False

@@ -24,9 +24,10 @@ from ..tiles.instructions import (
     TileStore,
     Welford,
 )
+from ..tiles.passes.join_reductions import ancestors_of
 from ..tiles.program import TileProgram, by_body, walk
 from ..values.values import Choice, Compute, Fold, Load
-from . import chains, staging, stencils
+from . import chains, live_tiles, staging, stencils
 from .access_classes import classes
 from .tile_cache import once
 
@@ -77,13 +78,20 @@ def pressure(
     copied by descriptors."""
     limit, nest = most(num_warps), program.nest
     if program.mmas:
-        if len(program.mmas) > 1 and not all(mma.few for mma in program.mmas.values()):
-            wanted = chains.registers(program, num_warps, ahead, limit)
+        several = len(program.mmas) > 1 and not all(mma.few for mma in program.mmas.values())
+        reduced = [value for value in program.reductions if nest.fold(value).times is None]
+        reduces = bool(reduced)
+        if several and any(program.mmas.keys() & ancestors_of(nest)[v] for v in reduced):
+            wanted = chains.registers(program, num_warps, ahead)
             wanted += 0.0 if ahead or described else chains.passing(program, num_warps)
-            wanted = max(wanted, min(_of_fmas(program, 32 * num_warps), limit + _FMAS_SPILL))
+        elif several or reduces:
+            wanted = live_tiles.registers(program, num_warps, persistent)
         else:
             wanted = _with_mma(program, 32 * num_warps)
             wanted = _by_warps(program, num_warps, ahead, wanted)
+        if several or reduces:
+            of_fmas = _of_fmas(program, 32 * num_warps)
+            wanted = max(wanted, min(of_fmas, limit + _FMAS_SPILL) if several else of_fmas)
         return int(min(limit, wanted)), int(max(0.0, wanted - limit) * 4)
     if nest.largest_tile(program.blocks.sizes) == 1:
         return _OF_ONE, 0

@@ -256,6 +256,9 @@ def test_what_is_computed_for_one_of_two_products_takes_registers() -> None:
     gated = group(lambda x, y, v, w: torch.relu(torch.sigmoid(x) @ v + y @ w), *inputs)
     config = Config(blocks(x0=64, x1=64), num_warps=4)
     assert cost(gated, config).registers > cost(plain, config).registers + 16
+    # Triton 3.6 begins the second product with the first: 77 registers, and 91 where one is gated.
+    assert cost(plain, config).registers == pytest.approx(77, abs=12)
+    assert cost(gated, config).registers == pytest.approx(91, abs=16)
 
 
 def test_a_warp_that_multiplies_by_itself_takes_operands_into_registers() -> None:
