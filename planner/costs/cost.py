@@ -95,7 +95,8 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         )
         prologue_s = _cycles(work.prologue, device) / rate
         read_s = work.hbm_bytes / device.bandwidth
-        parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s)
+        behind_s = products.read_behind / device.bandwidth
+        parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s, behind_s)
         alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
         alone_s *= device.generated
     else:
@@ -152,7 +153,8 @@ def _cycles(work: Arithmetic, device: DeviceProfile) -> float:
 def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) -> float:
     """Seconds of a kernel without matrix products, launch not included. longest: of memory and
     arithmetic; other: the rest of their sum."""
-    serial_s, started_s = work.waves * _chain_s(work, device), _started_s(work, device)
+    serial_s = max(1.0, work.waves) * _chain_s(work, device)
+    started_s = _started_s(work, device)
     if work.waves > 1 and not work.folds:
         # Where one of few programs has ended, much of an SM stands idle until the next works.
         longest *= (1.0 + _ENDED / work.resident) / (1.0 + _ENDED / _USUALLY_RESIDENT)

@@ -19,7 +19,8 @@ from ..errors import DeviceError
 @dataclass(frozen=True, slots=True)
 class Waits:
     """Seconds in which the warps of a GPU wait for something other than memory. They were timed, or
-    fitted to what was timed, on an H200; other GPUs count with them by their clocks."""
+    fitted to what was timed, on an H200, those of several matmuls on an H100; other GPUs count with
+    them by their clocks."""
 
     fold_s: float = 0.2e-6
     """A program's warps meet at a reduction,"""
@@ -39,9 +40,9 @@ class Waits:
     """Between the tiles of a persistent kernel that loads ahead its warps wait for each other."""
     mma_s: float = 5.2e-6
     """A program of a single matmul waits for its first loads."""
-    chain_s: float = 6.8e-6
+    chain_s: float = 4.6e-6
     """Of a launch of several matmuls, until the first ones are under way."""
-    chain_step_s: float = 0.25e-6
+    chain_step_s: float = 0.14e-6
     """A matmul waits for the one before it."""
     chain_turn_s: float = 0.21e-6
     """A turn of their loop waits for its loads."""

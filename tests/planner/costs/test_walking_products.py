@@ -29,6 +29,14 @@ MEASURED: dict[Size, dict[tuple[tuple[int, int, int], int], float]] = {
 """Microseconds by tile and programs an SM (0: one for each tile), the fastest first."""
 
 
+RESIDUAL: dict[Size, float] = {
+    (16384, 384, 1536): 87.1,
+    (12608, 768, 3072): 180.5,
+    (8192, 2048, 2048): 152.5,
+}
+"""Microseconds of a residual added behind the linear layer: one program of 128 x 128 an SM."""
+
+
 @functools.cache
 def space(size: Size) -> Space:
     rows, summed, columns = size
@@ -65,3 +73,15 @@ def test_the_model_says_what_was_measured(size: Size) -> None:
 def test_the_model_chooses_the_fastest(size: Size) -> None:
     (best, _), *_ = space(size).ranked(1)
     assert best == config(*next(iter(MEASURED[size])))
+
+
+@pytest.mark.parametrize("size", RESIDUAL, ids=str)
+def test_what_is_read_behind_the_products_is_not_hidden(size: Size) -> None:
+    rows, summed, columns = size
+    shapes = (rows, summed), (columns, summed), (columns,), (rows, columns)
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    found = space_of(graph_of(lambda x, w, b, r: F.linear(x, w, b) + r, given), H100)
+    assert isinstance(found, Space)
+    cost = found.judge(config((128, 128, 8), 1))
+    assert isinstance(cost, Cost)
+    assert cost.seconds == pytest.approx(RESIDUAL[size] * 1e-6, rel=0.1)
