@@ -8,6 +8,7 @@ compared with lanes are only numbers that are rounded, too.
 
 from __future__ import annotations
 
+from ..graph.sizes import divisor_of, varies
 from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import copied_stride, row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
@@ -34,6 +35,7 @@ class AlignedText:
         self.start = scope.text.affine(rows.start, ())
         self.name = scope.nest.axes[rows.axis].name
         self.extent = scope.nest.axes[rows.axis].extent
+        self.length = scope.numbers.text(self.extent)
         self.block = "0"
         """Where the block of lanes starts."""
 
@@ -51,11 +53,11 @@ class AlignedText:
             text = f"{self.starts[start]} = ({start}) // {self.vector} * {self.vector}"
             scope.line(text, "a multiple of 16 bytes")
         for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileLoad)}):
-            text = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
+            text = f"({name}_skip + {self._longer(size - 1)}) // {size} * {size}"
             scope.line(f"{name}_past{size} = {text}")
         for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileStore)}):
             scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
-            text = f"({name}_skip + {self.extent}) // {size} * {size}"
+            text = f"({name}_skip + {self.length}) // {size} * {size}"
             scope.line(f"{name}_tail{size} = {text}")
         if self.axis in scope.nest.with_role(Role.HELD):
             self.lanes(f"tl.arange(0, {scope.blocks.sizes[self.axis]})")
@@ -68,7 +70,7 @@ class AlignedText:
         line(f"{name}_lane = {text}")
         line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
         if not self.scope.blocks.inner:
-            line(f"{name}_in = ({name} >= 0) & ({name} < {self.extent})")
+            line(f"{name}_in = ({name} >= 0) & ({name} < {self.length})")
 
     def load(self, each: TileLoad, value: str, origin: str) -> str:
         """A tile by whole vectors; where the tensor's end lies within one, the last elements one by
@@ -81,10 +83,11 @@ class AlignedText:
             return f"tl.load({pointer}{hint})"
         other = f", other={zero(each.access.type.dtype)}"
         options = other + hint
-        if end % size == 0:
+        if divisor_of(end) % size == 0:
             return f"tl.load({pointer}, mask={name}_lane < {past}{options})"
-        line = self.scope.line
-        least = f"tl.minimum({past}, {end // size * size} - {start})"
+        line, number = self.scope.line, self.scope.numbers.text
+        whole = f"{number(end)} // {size} * {size}" if varies(end) else str(end // size * size)
+        least = f"tl.minimum({past}, {whole} - {start})"
         line(f"{value}_past = {least} // {size} * {size}", "a multiple, as Triton then sees")
         whole, rest = f"{name}_lane < {value}_past", f"{name}_lane >= {value}_past"
         line(f"{value}_whole = tl.load({pointer}, mask={whole}{options})", origin)
@@ -108,10 +111,11 @@ class AlignedText:
         inner += f" & ({name}_lane < {name}_tail{size})"
         line(f"tl.store({pointer}, {value}, mask={inner}{others}{options})")
         tail = f"({name}_lane >= {name}_tail{size})"
-        # A number lets the compiler leave out the stores of most of a tile.
-        known = f"({name}_lane >= {self.extent // size * size}) & {tail}"
         is_whole = self.scope.nest.axes[self.axis].role is Role.HELD
-        ends = f"({name}_lane < {name}_head{size}) | ({known if is_whole else tail})"
+        if is_whole and not varies(self.extent):
+            # A number lets the compiler leave out the stores of most of a tile.
+            tail = f"({name}_lane >= {self.extent // size * size}) & {tail}"
+        ends = f"({name}_lane < {name}_head{size}) | ({tail})"
         narrow = f"tl.store({pointer}, {value}, mask={name}_in & ({ends}){others}{options})"
         if is_whole:
             line(narrow)
@@ -138,6 +142,10 @@ class AlignedText:
         past = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
         other = f", other={zero(each.access.type.dtype)}"
         return f"tl.load({pointer}, mask={name}_lane < {past}{other}{hint})"
+
+    def _longer(self, more: int) -> str:
+        """The length of a row and so many elements."""
+        return f"{self.length} + {more}" if varies(self.extent) else str(self.extent + more)
 
     def _start(self, access: Access) -> str:
         return self.scope.text.affine(row_start(access, self.axis), ())

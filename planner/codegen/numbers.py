@@ -15,15 +15,16 @@ class Numbers:
         self._names: dict[object, str] = {}
         self._scalars: dict[str, Scalar] = {}
 
-    def text(self, number: int | float) -> str:
+    def text(self, number: int | float, tells: bool = True) -> str:
         """The number, or the name of the argument that it is: the same one for all numbers that
-        agree here and at the probes."""
+        agree here and at the probes. tells: whether 16 divides it decides how wide accesses are;
+        if none of its uses tells, all such numbers have one kernel."""
         if not varies(number):
             return str(number)
         assert isinstance(number, (Size, Amount))
         identity = plain(number), number.probes
         name = self._names.setdefault(identity, f"n{len(self._names)}")
-        aligned = isinstance(number, Size) and number.divisor % ALIGNED == 0
+        aligned = tells and isinstance(number, Size) and number.divisor % ALIGNED == 0
         known = self._scalars.get(name)
         self._scalars[name] = Scalar(
             plain(number), aligned or (known is not None and known.aligned)

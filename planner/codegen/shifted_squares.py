@@ -72,10 +72,10 @@ def _total(scope: Scope, fold: Fold, dims: TileDims, text: str) -> str:
 def _first(scope: Scope, value: Value, fold: Fold, loop: TileLoop) -> str:
     """Elements of the first block."""
     others = (a for a in scope.nest.reduced(fold) if a != loop.axis)
-    count = math.prod(scope.nest.axes[a].extent for a in others)
+    count, number = math.prod(scope.nest.axes[a].extent for a in others), scope.numbers.text
     axis, block = scope.nest.axes[loop.axis], scope.blocks.sizes[loop.axis]
-    text = f"tl.minimum({axis.extent}, {block} - {axis.name}_skip)"
-    text += f" * {count}" if count > 1 else ""
+    text = f"tl.minimum({number(axis.extent)}, {block} - {axis.name}_skip)"
+    text += f" * {number(count)}" if count > 1 else ""
     return f"({text}).to({TRITON_DTYPE[value.dtype]})"
 
 

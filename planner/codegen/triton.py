@@ -13,6 +13,7 @@ from ..graph.dtypes import TRITON_DTYPE, is_float
 from ..graph.op import Accuracy
 from ..graph.sizes import varies
 from ..nests.linear_forms import Role, Term
+from ..tiles.alignment import is_dense
 from ..tiles.blocks import TileDims
 from ..tiles.index_width import INT32_LIMIT
 from ..tiles.instructions import (
@@ -219,7 +220,10 @@ class TritonPrinter(Scope):
             return
         self.line(f"{tile.name} = {text}", f"{tile.role.value} axis of {tile.extent}")
         if self.blocks.is_ragged(axis):
-            self.line(f"{tile.name}_in = {tile.name} < {self.numbers.text(tile.extent)}")
+            accesses = (*self.nest.loads.values(), *self.nest.stores.values())
+            tells = any(is_dense(t, a) for a in accesses for t in a.offset.terms if t.axis == axis)
+            end = self.numbers.text(tile.extent, tells)
+            self.line(f"{tile.name}_in = {tile.name} < {end}")
 
     def _wide(self, index: str) -> str:
         """An index in 64 bits where a tensor has so many elements; the interpreter counts turns in

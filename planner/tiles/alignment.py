@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable
 
 from ..graph.dtypes import itemsize
-from ..graph.sizes import divisor_of, varies
+from ..graph.graph import contiguous
+from ..graph.sizes import Size, divisor_of, varies
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Affine, Role, Term
 from ..nests.nest import Nest
@@ -46,7 +47,10 @@ def row_start(access: Access, axis: int) -> Affine:
 
 def row_end(access: Access) -> int:
     """The end of the last row: no element lies there or beyond."""
-    sides = zip(access.type.shape, access.type.stride, strict=True)
+    kind = access.type
+    if kind.stride == contiguous(kind.shape):  # Of a product is known what divides it.
+        return access.offset.base + kind.numel
+    sides = zip(kind.shape, kind.stride, strict=True)
     return access.offset.base + sum((n - 1) * s for n, s in sides) + 1
 
 
@@ -145,7 +149,7 @@ def _with_odd_rows(nest: Nest) -> tuple[tuple[int, tuple[Access, ...]], ...]:
     accesses, found = [*nest.loads.values(), *nest.stores.values()], []
     for axis in (a for role in (Role.HELD, Role.LOOP, Role.GRID) for a in nest.with_role(role)):
         extent = nest.axes[axis].extent
-        if nest.limits.get(axis) or varies(extent):
+        if nest.limits.get(axis):
             continue
         along = tuple(a for a in accesses if row_term(a, axis) is not None)
         if any(_is_narrow(a, axis, [extent]) for a in along):
@@ -159,19 +163,13 @@ def _is_narrow(access: Access, axis: int, ends: Iterable[int]) -> bool:
 
 
 def _is_of_rows(access: Access, axis: int, blocks: Blocks) -> bool:
-    """Whether each program accesses one row, of a tensor whose sizes are known."""
+    """Whether each program accesses one row."""
     start = row_start(access, axis)
     if row_term(access, axis) is None or access.guards or access.at:
         return False
     roles = {blocks.nest.axes[t.axis].role for t in start.terms}
     scales = [start.base, *(t.scale for t in start.terms)]
-    is_known = not any(map(varies, (*scales, *access.type.shape, *access.type.stride)))
-    return (
-        is_known
-        and min(scales) >= 0
-        and not roles - {Role.GRID}
-        and blocks.dims(access.axes) == (axis,)
-    )
+    return min(scales) >= 0 and not roles - {Role.GRID} and blocks.dims(access.axes) == (axis,)
 
 
 def _begins_anywhere(access: Access, axis: int, blocks: Blocks) -> bool:
@@ -201,8 +199,16 @@ def _weight(access: Access, blocks: Blocks) -> int:
 
 def _residue(start: Affine, vector: int) -> object:
     """What decides how far a start lies from that of a vector."""
-    terms = [(t.axis, t.div, t.mod, t.scale % vector) for t in start.terms if t.scale % vector]
-    return sorted(terms), start.base % vector
+    scales = [(t.axis, t.div, t.mod, _remainder(t.scale, vector)) for t in start.terms]
+    return sorted(each for each in scales if each[-1] != (0,)), _remainder(start.base, vector)
+
+
+def _remainder(number: int, vector: int) -> tuple[int, ...]:
+    """What a number is beside multiples of a vector: the same at all sizes of a bucket, so that
+    these have one kernel."""
+    if isinstance(number, Size):
+        return (0,) if number.divisor % vector == 0 else (int(number), *number.probes)
+    return (number % vector,)
 
 
 def _common(access: Access, start: Affine, ends: Iterable[int]) -> int:

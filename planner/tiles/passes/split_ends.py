@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...graph.sizes import varies
 from ..blocks import Blocks
 from ..instructions import Instruction, Loops, TileLoop, TileScan
 from ..program import TileProgram, rewritten
@@ -14,7 +15,8 @@ def split_ends(program: TileProgram) -> TileProgram:
     it; of all others no lane is masked, wherever the row begins. A loop whose loads are pipelined
     stays in one piece: what an `if` loads is not begun before."""
     rows = program.blocks.aligned
-    if rows is None:
+    # Where sizes vary one text is for rows of one block, too.
+    if rows is None or varies(program.nest.axes[rows.axis].extent):
         return program
 
     def change(each: Instruction, _: Loops, blocks: Blocks) -> Instruction:

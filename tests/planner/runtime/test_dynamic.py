@@ -57,6 +57,8 @@ def causal(q, k, v):
 HELD = Config((("x0", 4),))
 ROWS = Config((("x0", 4), ("r0", 16)), reduction="loop")
 DOTS = Config((("x0", 1), ("x1", 16), ("r0", 16)), reduction="loop")
+ROW = Config((("x0", 1), ("r0", 64)))
+LOOPED_ROW = Config((("x0", 1), ("r0", 16)), reduction="loop")
 
 # Function, its inputs for a size, a config, and the dimension of every input that varies.
 CASES = {
@@ -68,6 +70,19 @@ CASES = {
         lambda x: F.layer_norm(x, (x.shape[-1],)) + x,
         lambda n: (data(6, n),),
         HELD,
+        1,
+    ),
+    "one_row": (lambda x: x.softmax(-1), lambda n: (data(7, n),), ROW, 1),
+    "one_row_weighted": (
+        lambda x, w: F.layer_norm(x, (x.shape[-1],)) * w + x,
+        lambda n: (data(7, n), data(1, n)),
+        ROW,
+        1,
+    ),
+    "one_row_looped": (
+        lambda x: F.layer_norm(x, (x.shape[-1],)) + x,
+        lambda n: (data(7, n),),
+        LOOPED_ROW,
         1,
     ),
     "mean": (lambda x: (x * x).mean(0) * x.shape[0], lambda n: (tokens(n),), HELD, 0),
@@ -137,7 +152,8 @@ def sources(live):
 
 RAGGED, ALIGNED = (17, 18, 31), (48, 64)
 SETS = [(name, RAGGED) for name in CASES]
-SETS += [(name, ALIGNED) for name in ("softmax", "softmax_looped", "linear", "causal")]
+SETS += [(name, ALIGNED) for name in ("softmax", "softmax_looped", "causal")]
+SETS += [(name, (17, 20, 24)) for name in CASES if name.startswith("one_row")]
 
 
 @pytest.mark.parametrize("name, sizes", SETS)
@@ -158,6 +174,20 @@ def test_sizes_of_a_bucket_share_a_plan_and_a_kernel(name, sizes):
     assert len({tuple((s.kind, s.aligned) for s in source.scalars) for source in found}) == 1
     assert any(s.aligned for source in found for s in source.scalars) >= (sizes == ALIGNED)
     assert all(live.runner.calls == 1 for live in dispatcher.live.values())
+    if name.startswith("one_row"):
+        assert all("r0_skip" in source.text for source in found)
+
+
+def test_a_number_of_rows_has_one_kernel_whether_16_divides_it_or_not():
+    dispatcher = backend(Made(HELD))
+    fast = torch.compile(lambda x: x.softmax(-1), backend=dispatcher)
+    for size in (17, 18, 48, 31):
+        x = tokens(size)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(fast(x), x.softmax(-1))
+    found = [source for live in dispatcher.live.values() for source in sources(live)]
+    assert [len(source.scalars) for source in found] == [1] * 4
+    assert not any(scalar.aligned for source in found for scalar in source.scalars)
 
 
 def test_known_sizes_are_not_lowered_again(monkeypatch):
@@ -319,3 +349,8 @@ def test_one_compilation_for_a_bucket_with_wide_loads():
     assert found["aligned"] == {"sizes": 3, "compiled": 1, "wide": True, "types": ["i32"]}
     assert found["ragged"] == {"sizes": 3, "compiled": 1, "wide": False, "types": ["i32"]}
     assert found["huge"]["types"] == ["i64"]
+
+
+def test_rows_of_any_length_are_read_as_vectors_by_one_kernel():
+    found = by_compiler(Path(__file__).with_name("dynamic_compiler.py"))
+    assert found["rows"] == {"sizes": 4, "compiled": 1, "loads": [0], "wide": True}
