@@ -124,18 +124,33 @@ class SizeSplit:
 
     axis: Annotated[int, Field(ge=0)]
     most: Positive
-    below: SizeSplit | Config
-    above: SizeSplit | Config
+    below: SizeSplit | MultipleSplit | Config
+    above: SizeSplit | MultipleSplit | Config
 
 
-SizeTree: TypeAlias = SizeSplit | Config
+@dataclass(frozen=True, slots=True)
+class MultipleSplit:
+    """Two ways to run a group whose sizes vary, by whether one of them is a multiple of a number:
+    rows of such a length all begin at the start of a vector, others begin anywhere. axis: as
+    above; of: the number."""
+
+    axis: Annotated[int, Field(ge=0)]
+    of: Positive
+    multiples: SizeSplit | MultipleSplit | Config
+    others: SizeSplit | MultipleSplit | Config
+
+
+SizeTree: TypeAlias = SizeSplit | MultipleSplit | Config
 """The config of a group by the sizes at hand."""
 
 
 def leaf(tree: SizeTree, sizes: Sequence[int]) -> Config:
     """The config at these sizes. Raises IndexError where the tree asks for more of them."""
-    while isinstance(tree, SizeSplit):
-        tree = tree.below if sizes[tree.axis] <= tree.most else tree.above
+    while not isinstance(tree, Config):
+        if isinstance(tree, SizeSplit):
+            tree = tree.below if sizes[tree.axis] <= tree.most else tree.above
+        else:
+            tree = tree.others if sizes[tree.axis] % tree.of else tree.multiples
     return tree
 
 
@@ -144,5 +159,9 @@ def branches(tree: SizeTree, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Co
     if isinstance(tree, Config):
         yield ", ".join(at) or "all sizes", tree
         return
-    yield from branches(tree.below, (*at, f"size {tree.axis} up to {tree.most}"))
-    yield from branches(tree.above, (*at, f"size {tree.axis} above {tree.most}"))
+    if isinstance(tree, SizeSplit):
+        yield from branches(tree.below, (*at, f"size {tree.axis} up to {tree.most}"))
+        yield from branches(tree.above, (*at, f"size {tree.axis} above {tree.most}"))
+    else:
+        yield from branches(tree.multiples, (*at, f"size {tree.axis} a multiple of {tree.of}"))
+        yield from branches(tree.others, (*at, f"size {tree.axis} no multiple of {tree.of}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -295,11 +295,22 @@ class Space:
             if isinstance(cost, Cost):
                 yield one, cost
 
-    def enumerate(self, most: int = _ENUMERATED) -> Iterator[Config]:
-        """Configs of every layout, plain cache hints, the usual first; bounded for groups of many
-        axes."""
-        for layout in self.schedules:
-            each = most // len(self.schedules)
+    def near(self, share: float) -> tuple[Layout, ...]:
+        """The layouts whose best usual config takes at most so many times what the best of all
+        takes."""
+        usual = self._quick(self.schedules, {})
+        seconds = {layout: cost.seconds for layout, (_, cost) in usual.items()}
+        least = min(seconds.values(), default=0.0)
+        return tuple(layout for layout, taken in seconds.items() if taken <= share * least)
+
+    def enumerate(
+        self, most: int = _ENUMERATED, layouts: Sequence[Layout] | None = None
+    ) -> Iterator[Config]:
+        """Configs of these layouts, or of every one, plain cache hints, the usual first; bounded
+        for groups of many axes."""
+        chosen = tuple(self.schedules) if layouts is None else layouts
+        for layout in chosen:
+            each = most // len(chosen)
             yield from itertools.islice(self._of_layout(layout), each)
 
     def _of_layout(self, layout: Layout, few: bool = False) -> Iterator[Config]:

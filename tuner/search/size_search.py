@@ -5,6 +5,9 @@ the cost model names its best configs; those are measured there, where there is 
 configs that are together nearly as good as the best of each anchor are kept, and a tree of
 comparisons of single sizes chooses among them. A tile that holds a whole axis is made as large as
 the largest size of its branch, so that one kernel serves all sizes of the branch.
+
+Where a size decides whether rows begin at the start of a vector, sizes that are multiples of 16 and
+others have a tree each: blocks of rows that begin anywhere have lanes before the row.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
-from ...planner.config import Config, SizeSplit, SizeTree
+from ...planner.config import Config, MultipleSplit, SizeSplit, SizeTree
 from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
-from ...planner.graph.sizes import varies
+from ...planner.graph.sizes import ALIGNED, varies
 from ...planner.graph.varying import sizes_of
 from ...planner.nests.linear_forms import Role
 from ...planner.space.space import Space, space_of
@@ -32,7 +35,7 @@ from ..workers.lab import Group
 from .group_trials import Budget, GroupTrials
 from .runoff import SharedSearch
 
-SIZES = (16, 128, 512, 1024, 2048, 8192)
+SIZES = (16, 64, 128, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 """Anchors of one size; those of a group are all combinations, as long as there are few."""
 
 FEW = (32, 512, 8192)
@@ -41,13 +44,25 @@ FEW = (32, 512, 8192)
 _PAIR = (64, 4096)
 
 KERNELS = 4
-"""Configs of a tree at most. Each is two kernels: sizes that are multiples of 16, and others."""
+"""Configs of a tree at most. Of one tree for all sizes each is two kernels, for multiples of 16 and
+for others; of two trees each is one."""
+
+_UNLIKE = 1.005
+"""Times the model's seconds of a multiple of 16, from which other sizes have a tree of their own:
+where rows begin anywhere, they are read as well by other configs."""
 
 _LOOKED_AT = 48
 """Configs of each layout that the model judges at an anchor: the usual ones."""
 
-_MEASURED = 6
+_NEAR = 1.7
+"""Times the seconds of the best layout's best usual config, up to which a layout is looked at."""
+
+_MEASURED = 8
 """Configs that are measured at the anchors."""
+
+_CLOSE = 1.3
+"""Times the model's seconds of the best at an anchor, up to which a config is measured there. The
+same with other warps is, too: the model ranks numbers of warps less surely than blocks."""
 
 LARGEST = 4 << 30
 """Bytes of all values of a group beyond which it is not measured: its inputs are made several
@@ -56,8 +71,11 @@ times."""
 _TAKEN = 3
 """Of these, how many are candidates."""
 
+_GAIN = 0.005
+"""Gain in time, on average of all anchors, for which another config is kept."""
+
 _WORTH = 0.02
-"""Gain in time, over all anchors, for which another config is kept."""
+"""Gain in time, over all anchors, for which a tree asks for a size once more."""
 
 _NEVER = 1e3
 """Times the best, of a config that an anchor cannot have."""
@@ -72,6 +90,8 @@ class Anchor:
     sizes: Sizes
     graph: Graph
     space: Space
+    odd: bool = False
+    """Whether rows begin anywhere."""
 
     def modelled(self, config: Config) -> float:
         cost = self.space.judge(config)
@@ -79,7 +99,8 @@ class Anchor:
 
     def best(self, count: int) -> list[Config]:
         """The model's best configs among the usual ones."""
-        usual = self.space.enumerate(_LOOKED_AT * len(self.space.schedules))
+        near = self.space.near(_NEAR)
+        usual = self.space.enumerate(_LOOKED_AT * len(near), near)
         judged = [(self.modelled(config), str(config), config) for config in usual]
         best = sorted(each for each in judged if each[0] < math.inf)
         return [config for _, _, config in best[:count]]
@@ -134,42 +155,125 @@ def learned(
 ) -> SizeTree | None:
     """The tree of a group that runs by this config at the sizes of its graph; None where nothing
     varies, where it is not known how its numbers follow from its sizes, or no config is right."""
-    own = sizes_of(graph)
-    anchors = [a for sizes in _anchored(own) if (a := _anchor(graph, sizes, device)) is not None]
-    here = space_of(graph, device)
-    if not anchors or isinstance(here, Refusal):
+    own, here = sizes_of(graph), space_of(graph, device)
+    if isinstance(here, Refusal):
         return None
-    anchors = [*(a for a in anchors if a.sizes != own), Anchor(own, graph, here)]
-    candidates = {_reaching(config, anchors[-1]): None}
-    for anchor in anchors:
-        candidates |= {_reaching(each, anchor): None for each in anchor.best(_TAKEN)}
-    table = [_modelled(anchor, list(candidates)) for anchor in anchors]
-    kept = _few(table, list(candidates), KERNELS if measure is None else _MEASURED)
-    table = [{c: times[c] for c in kept} for times in table]
-    kept = [c for c in kept if _is_for_odd_sizes(c, anchors, table, device)]
-    if measure is not None:
-        timed = [
-            _measured(anchor, times, measure) for anchor, times in zip(anchors, table, strict=True)
-        ]
-        kept = [c for c in kept if _is_right([found for found, _ in timed], c)]
-        table = [times for _, times in timed]
-        kept = _few([{c: times[c] for c in kept} for times in table], kept, KERNELS)
-    if not kept:
-        return None
-    return _tree([a.sizes for a in anchors], [{c: times[c] for c in kept} for times in table])
+    learn = _Learned(graph, config, device, measure)
+    axis = _deciding(graph, device, len(own))
+    if axis is None:
+        return learn.tree(Anchor(own, graph, here), None, False)
+    is_odd = bool(own[axis] % ALIGNED)
+    at = Anchor(own, graph, here, is_odd)
+    trees: dict[bool, SizeTree | None] = {}
+    for odd in (not is_odd, is_odd):  # Of the sizes of the tune something is known in any case.
+        trees[odd] = learn.tree(at if odd == is_odd else None, axis, odd)
+    multiples, others = trees[False], trees[True]
+    if multiples is None or others is None or multiples == others:
+        return multiples or others
+    return MultipleSplit(axis, ALIGNED, multiples, others)
 
 
-def _anchored(own: Sizes) -> Iterator[Sizes]:
-    each = SIZES if len(own) == 1 else FEW if len(own) == 2 else _PAIR
-    return itertools.product(each, repeat=min(len(own), 3)) if len(own) <= 3 else iter(())
+def _deciding(graph: Graph, device: DeviceProfile, count: int) -> int | None:
+    """The size that makes the group slowest where 16 does not divide it; None: none does so."""
+    middle = [next(iter(sorted(each)[len(each) // 2 :])) for each in _each(count)]
+    seconds: dict[int, float] = {}
+    for axis in (-1, *range(count)):
+        sizes = [_beside(n) if a == axis else n for a, n in enumerate(middle)]
+        anchor = _anchor(graph, sizes, device)
+        usual = None if anchor is None else anchor.space.quick()
+        if usual is not None:
+            seconds[axis] = usual.seconds
+    plain = seconds.pop(-1, math.inf)
+    slowest = max(seconds, key=seconds.__getitem__, default=None)
+    return None if slowest is None or seconds[slowest] < _UNLIKE * plain else slowest
 
 
-def _anchor(graph: Graph, sizes: Sequence[int], device: DeviceProfile) -> Anchor | None:
+def _beside(size: int) -> int:
+    """A size near a power of two that 16 does not divide: so much less that a tile which holds the
+    power of two has room for what lies before the row. Of the largest one less: all sizes up to it
+    are to run by the same kernel."""
+    return max(size - (1 if size == SIZES[-1] else ALIGNED - 1), ALIGNED // 2 + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What trees of a group are learned from."""
+
+    graph: Graph
+    config: Config
+    device: DeviceProfile
+    measure: Measure | None
+
+    def tree(self, own: Anchor | None, axis: int | None, odd: bool) -> SizeTree | None:
+        """A tree over the anchors and the sizes of the tune, where they belong to them. axis: the
+        size that is a multiple of 16 at all anchors, or at none where they are odd."""
+        device, anchors = self.device, self._anchors(axis, odd)
+        if own is not None:
+            anchors = [*(a for a in anchors if a.sizes != own.sizes), own]
+        if not anchors:
+            return None
+        candidates = {} if own is None else {_reaching(self.config, own): None}
+        for anchor in anchors:
+            candidates |= {_reaching(each, anchor): None for each in anchor.best(_TAKEN)}
+        table = [_modelled(anchor, list(candidates)) for anchor in anchors]
+        kept = _few(table, list(candidates), KERNELS)
+        kept = [c for c in kept if _is_for_odd_sizes(c, axis, anchors, table, device)]
+        if self.measure is not None:
+            more = _with_other_warps(kept, anchors)
+            table = [_modelled(anchor, more) for anchor in anchors]
+            pairs = zip(anchors, table, strict=True)
+            timed = [_measured(anchor, times, self.measure) for anchor, times in pairs]
+            kept = [c for c in more if _is_right([found for found, _ in timed], c)]
+            table = [times for _, times in timed]
+            kept = _few([{c: times[c] for c in kept} for times in table], kept, KERNELS)
+        if not kept:
+            return None
+        return _tree([a.sizes for a in anchors], [{c: times[c] for c in kept} for times in table])
+
+    def _anchors(self, axis: int | None, odd: bool) -> list[Anchor]:
+        found = []
+        for sizes in _anchored(len(sizes_of(self.graph))):
+            moved = [_beside(n) if odd and a == axis else n for a, n in enumerate(sizes)]
+            anchor = _anchor(self.graph, moved, self.device, odd)
+            found += [] if anchor is None else [anchor]
+        return found
+
+
+def _with_other_warps(configs: Sequence[Config], anchors: Sequence[Anchor]) -> list[Config]:
+    """The configs, and the same with twice or half the warps that the model thinks close to the
+    best of some anchor."""
+    found = list(configs)
+    least = {a.sizes: min((a.modelled(c) for c in configs), default=math.inf) for a in anchors}
+    for config in configs:
+        for warps in (2 * config.num_warps, config.num_warps // 2):
+            other = replace(config, num_warps=max(1, warps))
+            close = (
+                a.modelled(other) <= _CLOSE * least[a.sizes] for a in anchors if _fits(other, a)
+            )
+            if other not in found and len(found) < _MEASURED and any(close):
+                found.append(other)
+    return found
+
+
+def _each(count: int) -> list[tuple[int, ...]]:
+    """The anchors of each of so many sizes; of more than three there are none."""
+    each = SIZES if count == 1 else FEW if count == 2 else _PAIR
+    return [each] * count if count <= 3 else []
+
+
+def _anchored(count: int) -> Iterator[Sizes]:
+    each = _each(count)
+    return itertools.product(*each) if each else iter(())
+
+
+def _anchor(
+    graph: Graph, sizes: Sequence[int], device: DeviceProfile, odd: bool = False
+) -> Anchor | None:
     moved = at_sizes(graph, sizes)
     if moved is None:
         return None
     space = space_of(moved, device)
-    return None if isinstance(space, Refusal) else Anchor(tuple(sizes), moved, space)
+    return None if isinstance(space, Refusal) else Anchor(tuple(sizes), moved, space, odd)
 
 
 def _reaching(config: Config, anchor: Anchor) -> Config:
@@ -177,8 +281,9 @@ def _reaching(config: Config, anchor: Anchor) -> Config:
     schedule = anchor.space.schedules.get(config.layout)
     if schedule is None:
         return config
+    before = ALIGNED - 1 if anchor.odd else 0
     held = {
-        axis.name: power_of_two(axis.extent)
+        axis.name: power_of_two(axis.extent + before)
         for kernel in schedule.kernels
         for axis in kernel.nest.axes
         if axis.role is Role.HELD and varies(axis.extent)
@@ -205,14 +310,16 @@ def _modelled(anchor: Anchor, candidates: Sequence[Config]) -> dict[Config, floa
 
 def _is_for_odd_sizes(
     config: Config,
+    axis: int | None,
     anchors: Sequence[Anchor],
     table: Sequence[Mapping[Config, float]],
     device: DeviceProfile,
 ) -> bool:
     """Whether the group can run by a config at sizes that no power of two divides, too: a reduction
-    cannot be cut into equal parts there."""
+    cannot be cut into equal parts there. axis: a size of which that is known."""
     best = min(range(len(anchors)), key=lambda place: table[place][config])
-    odd = _anchor(anchors[best].graph, [size - 1 for size in anchors[best].sizes], device)
+    sizes = [n - (a != axis) for a, n in enumerate(anchors[best].sizes)]
+    odd = _anchor(anchors[best].graph, sizes, device)
     return odd is not None and odd.modelled(config) < math.inf
 
 
@@ -220,7 +327,8 @@ def _measured(
     anchor: Anchor, times: Mapping[Config, float], measure: Measure
 ) -> tuple[Mapping[Config, float], dict[Config, float]]:
     """What was measured there, and the times with it."""
-    found = measure(anchor, [c for c in times if times[c] < _NEVER])
+    close = _CLOSE * min(times.values(), default=0.0)
+    found = measure(anchor, [c for c in times if times[c] <= close])
     right = {c: seconds for c, seconds in found.items() if seconds < math.inf}
     if not right:
         return found, dict(times)
@@ -245,19 +353,25 @@ def _loss(times: Mapping[Config, float], among: Sequence[Config]) -> float:
 def _few(
     table: Sequence[Mapping[Config, float]], candidates: Sequence[Config], count: int
 ) -> list[Config]:
-    """At most so many configs that lose little beside all; each is added for what it gains."""
+    """At most so many configs that lose little beside all. Each is added for what it gains, and
+    given up again where another gains more beside those that were added after it."""
+
+    def total(among: Sequence[Config]) -> float:
+        return sum(_loss(times, among) for times in table)
+
+    def with_best(kept: Sequence[Config]) -> list[Config]:
+        rest = (c for c in candidates if c not in kept)
+        return min(([*kept, c] for c in rest), key=total, default=[])
+
     kept: list[Config] = []
-    loss = math.inf
     while len(kept) < count:
-        rest = [c for c in candidates if c not in kept]
-        if not rest:
+        more = with_best(kept)
+        for place in range(len(more) - 1):
+            other = with_best([*more[:place], *more[place + 1 :]])
+            more = other if total(other) < total(more) else more
+        if not more or (kept and total(kept) - total(more) < _GAIN * len(table)):
             break
-        losses = {c: sum(_loss(times, [*kept, c]) for times in table) for c in rest}
-        best = min(rest, key=losses.__getitem__)
-        if kept and loss - losses[best] < _WORTH * len(table):
-            break
-        kept.append(best)
-        loss = losses[best]
+        kept = more
     return kept
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.config import Config, SizeSplit, branches, leaf
+from fusionplan.planner.config import Config, MultipleSplit, SizeSplit, branches, leaf
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph
@@ -19,6 +19,7 @@ from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.groups.plan_at_sizes import plan_at
 from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import Plan
+from fusionplan.planner.space.space import Space, space_of
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 from fusionplan.tuner.gate.bucket_edges import at_sizes
 from fusionplan.tuner.search.size_search import KERNELS, Anchor, _tree, learned
@@ -72,9 +73,34 @@ def test_by_the_model_few_configs_are_for_all_sizes(planned: tuple[Graph, Plan])
     (group,) = plan.groups
     assert group.config is not None
     tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
-    assert isinstance(tree, SizeSplit)
-    configs = {config for _, config in branches(tree)}
-    assert 1 < len(configs) <= KERNELS
+    assert isinstance(tree, MultipleSplit)
+    for part in (tree.multiples, tree.others):
+        configs = [config for _, config in branches(part)]
+        assert 2 < len(set(configs)) <= KERNELS
+        assert len({config.num_warps for config in configs}) > 1
+    assert "no multiple of 16" in list(branches(tree))[-1][0]
+
+
+@pytest.mark.dynamo
+def test_by_the_model_the_tree_loses_little_at_any_size(planned: tuple[Graph, Plan]) -> None:
+    """Beside the best usual config of each size, in the mean over sizes from 20 on."""
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+    assert tree is not None
+    losses = []
+    for size in (20, 47, 100, 300, 512, 777, 1000, 1500, 2246, 3001, 4096, 5000, 7001, 8190):
+        moved = at_sizes(graph, [size])
+        assert moved is not None
+        group_graph = subgraph(moved, group.nodes).graph
+        space = space_of(group_graph, H200)
+        assert isinstance(space, Space)
+        anchor = Anchor((size,), group_graph, space)
+        (best,) = anchor.best(1)
+        losses.append(anchor.modelled(leaf(tree, [size])) / anchor.modelled(best))
+    assert math.prod(losses) ** (1 / len(losses)) < 1.05
+    assert max(losses) < 1.3
 
 
 @pytest.mark.dynamo
@@ -87,7 +113,23 @@ def test_a_group_has_at_most_eight_kernels_for_all_sizes(planned: tuple[Graph, P
     assert wide.is_for_all_sizes
     assert Plan.from_json(wide.to_json()) == wide
     texts = set()
-    for size in (*range(2, 200, 7), 256, 511, 512, 513, 1000, 1024, 1025, 3001, 4096, 5000, 8192):
+    for size in (
+        *range(2, 200, 7),
+        256,
+        511,
+        512,
+        513,
+        1000,
+        1018,
+        1024,
+        1025,
+        3001,
+        4090,
+        4096,
+        5000,
+        8190,
+        8192,
+    ):
         moved = at_sizes(graph, [size])
         assert moved is not None
         assert family_key(moved) == family_key(graph)
