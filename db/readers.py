@@ -22,10 +22,19 @@ AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Failure:
+    """What an error said. The error itself is not kept: its traceback holds the frames of all who
+    called, and so the tensors of the user's own."""
+
+    kind: type[StoreError]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
     """A store, or why there is none, since when, and for which file."""
 
-    found: Store | StoreError
+    found: Store | _Failure
     since: float
     file: tuple[int, int] | None
 
@@ -51,8 +60,8 @@ def reader(location: str | Path | None = None) -> Store:
             (process, _), oldest = _KEPT.popitem(last=False)
             if process == os.getpid() and isinstance(oldest.found, Store):
                 oldest.found.close()
-    if isinstance(kept.found, StoreError):
-        raise type(kept.found)(str(kept.found)) from kept.found
+    if isinstance(kept.found, _Failure):
+        raise kept.found.kind(kept.found.text)
     return kept.found
 
 
@@ -67,14 +76,18 @@ def failed(location: str | Path | None, error: StoreError) -> None:
         kept = _KEPT.pop(key, None)
         if kept is not None and isinstance(kept.found, Store):
             kept.found.close()
-        _KEPT[key] = _Kept(error, time.monotonic(), _file(place))
+        _KEPT[key] = _Kept(_failure(error), time.monotonic(), _file(place))
 
 
-def _opened(location: str | Path | None) -> Store | StoreError:
+def _opened(location: str | Path | None) -> Store | _Failure:
     try:
         return Store.open(location, create=False, read_only=True)
     except StoreError as error:
-        return error
+        return _failure(error)
+
+
+def _failure(error: StoreError) -> _Failure:
+    return _Failure(type(error), str(error))
 
 
 def _holds(kept: _Kept, file: tuple[int, int] | None) -> bool:

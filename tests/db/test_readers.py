@@ -1,8 +1,10 @@
 """Stores kept open for look-ups at run time: quick, and no hindrance in any state of theirs."""
 
+import gc
 import os
 import sqlite3
 import time
+import weakref
 from contextlib import closing
 from pathlib import Path
 
@@ -111,3 +113,24 @@ def test_reading_does_not_check_the_whole_file(filled, monkeypatch):
     reader(filled)
     with pytest.raises(StoreError, match="asked"):
         Store.open(filled)
+
+
+class Result:
+    """Stands for a tensor of the user's own."""
+
+
+def in_vain(store):
+    """Asks for a store that is not there, as a model's graph does, while there is a result."""
+    result = Result()
+    try:
+        reader(store)
+    except StoreError as error:
+        failed(store, error)
+    return weakref.ref(result)
+
+
+def test_a_store_that_fails_keeps_nothing_of_who_asked(path):
+    for _ in range(3):
+        result = in_vain(path)
+        gc.collect()
+        assert result() is None
