@@ -152,22 +152,20 @@ class Space:
         if layout not in self.schedules:
             known = self.refusals.get(layout)
             return known or Refusal("layout", f"the group has no layout {layout.name}")
-        costs = []
-        for kernel in self.schedules[layout].kernels:
-            try:
+        kernels = self.schedules[layout].kernels
+        try:
+            for kernel in kernels:
                 refusal = _hopeless(kernel.nest, config, self.device)
                 if refusal is not None:
                     return refusal
-                costs.append(estimate(kernel.nest, config, self.device))
-                if kernel is self.schedules[layout].kernels[0]:
-                    refuse_without_mma(placed(kernel.nest, config), config.subtiles)
-            except Refused as refused:
-                return refused.refusal
-        if config.access == "descriptor" and not any(
-            _has_described_access(placed(kernel.nest, config))
-            for kernel in self.schedules[layout].kernels
-        ):
-            return Refusal("descriptor", "no access is a block that a descriptor can copy")
+            if config.access == "descriptor" and not any(
+                _has_described_access(placed(kernel.nest, config)) for kernel in kernels
+            ):
+                return Refusal("descriptor", "no access is a block that a descriptor can copy")
+            refuse_without_mma(placed(kernels[0].nest, config), config.subtiles)
+            costs = [estimate(kernel.nest, config, self.device) for kernel in kernels]
+        except Refused as refused:
+            return refused.refusal
         cost = total(costs)
         if cost.spill_bytes > MOST_SPILLED:
             return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")

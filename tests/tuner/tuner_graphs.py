@@ -52,6 +52,25 @@ def chain(count: int = 3, rows: int = 8) -> Graph:
     return Graph(tuple(nodes), (count,))
 
 
+def layers(count: int) -> Graph:
+    """Rows summed, and what is made of the sums, layer after layer: five operations, and one that no
+    kernel of ours computes."""
+    t, r = dense(64, 512), dense(64, 1)
+    nodes = [Node(0, "x", "input", type=t)]
+    for _ in range(count):
+        at = len(nodes)
+        x = Ref(at - 1)
+        nodes += [
+            Node(at, f"exp{at}", "aten.exp.default", (x,), type=t),
+            Node(at + 1, f"sum{at}", "aten.sum.dim_IntList", (Ref(at), (1,), True), type=r),
+            Node(at + 2, f"add{at}", "aten.add.Tensor", (x, Ref(at + 1)), type=t),
+            Node(at + 3, f"tanh{at}", "aten.tanh.default", (x,), type=t),
+            Node(at + 4, f"mul{at}", "aten.mul.Tensor", (Ref(at + 2), Ref(at + 3)), type=t),
+            Node(at + 5, f"scan{at}", "aten.logcumsumexp.default", (Ref(at + 4), 1), type=t),
+        ]
+    return Graph(tuple(nodes), (len(nodes) - 1,))
+
+
 def attention(heads: int = 4, length: int = 32, dtype: str = "float32") -> Graph:
     """softmax(q @ k^T / 4) @ v over heads of 16."""
     t, turned = dense(heads, length, 16, dtype=dtype), dense(heads, 16, length, dtype=dtype)

@@ -1,10 +1,10 @@
-"""The model's best covers of a graph, found in a compile worker while this process does other work,
+"""The model's best covers of a graph, found in compile workers while this process does other work,
 with the prices that were asked for on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,19 +21,26 @@ from .pool import Answer
 LOOK_S = 0.2
 """Seconds between looks at whether the covers are still wanted."""
 
+Prices = Mapping[str, float | None]
+"""Quick ones, by the keys of groups (see `pricing.quick_s`)."""
+
 _COVERS: TypeAdapter[tuple[Cover, ...]] = TypeAdapter(tuple[Cover, ...])
 _PRICES: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, float | None])
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """covers: the best first; prices: quick ones, by the keys of groups (see `pricing.quick_s`)."""
+    """covers: the best first; prices: all that are known where they were found."""
 
     covers: tuple[Cover, ...]
-    prices: Mapping[str, float | None]
+    prices: Prices
 
     @staticmethod
-    def of(graph: Graph, device: DeviceProfile, count: int) -> Covering:
+    def of(
+        graph: Graph, device: DeviceProfile, count: int, known: Prices | None = None
+    ) -> Covering:
+        """known: prices that others have computed by the same code."""
+        quick_s.tell(device, known or {})
         return Covering(covers(graph, device, count), dict(quick_s.of(device)))
 
     def to_json(self) -> dict[str, Any]:
@@ -72,10 +79,37 @@ class WorkerPlanning:
             if is_over():
                 self._future.cancel()
                 return None
-        answer = self._future.result()
-        if isinstance(answer, (TimedOut, Crashed)):
-            return None
-        try:
-            return Covering.from_json(answer)
-        except ValueError:
-            return None
+        return _answered(self._future)
+
+
+class SectionedPlanning:
+    """In several compile workers: the graph's sections at the same time, for their prices, then the
+    whole with these. sections: one that fails costs its prices alone. whole: begins to look for the
+    covers of the whole, given prices."""
+
+    def __init__(
+        self, sections: Sequence[Future[Answer]], whole: Callable[[Prices], Future[Answer]]
+    ) -> None:
+        self._sections, self._whole = sections, whole
+
+    def result(self, is_over: Callable[[], bool]) -> Covering | None:
+        while wait(self._sections, LOOK_S).not_done:
+            if is_over():
+                for future in self._sections:
+                    future.cancel()
+                return None
+        prices: dict[str, float | None] = {}
+        for found in map(_answered, self._sections):
+            prices |= found.prices if found is not None else {}
+        return WorkerPlanning(self._whole(prices)).result(is_over)
+
+
+def _answered(future: Future[Answer]) -> Covering | None:
+    """What a worker has found; None where that is nothing."""
+    answer = future.result()
+    if isinstance(answer, (TimedOut, Crashed)):
+        return None
+    try:
+        return Covering.from_json(answer)
+    except ValueError:
+        return None

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
+from ...planner.covers.sections import sections
 from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
 from ...planner.lowerings.registry import lowering_of
 from ...planner.settings import settings
@@ -29,7 +31,7 @@ from ..trial.outcome import (
 )
 from ..trial.wire import config_to_json
 from . import assembler
-from .covering import Planning, WorkerPlanning
+from .covering import Planning, Prices, SectionedPlanning
 from .pool import (
     COMPILE_LIMIT_S,
     MEASURE_LIMIT_S,
@@ -47,6 +49,9 @@ BUDGET_S = 0.03
 RELEASE_S = 5.0
 """Most seconds of waiting for the measuring worker to let go of what it keeps."""
 DUEL_BUDGET_S = 0.4
+MANY = 4
+"""Compile workers from which a graph's sections are planned before the whole: what several of them
+price for themselves is then worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +226,18 @@ class WorkerLab:
         return _Ranking(self.pool.submit("compile", request, RANK_LIMIT_S))
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
-        whole = to_json(graph, varying_to_json)
-        request = {"cover": whole, "profile": profile.to_json(), "count": count}
-        return WorkerPlanning(self.pool.submit("compile", request, PLAN_LIMIT_S))
+        def begin(of: Graph, count: int, limit_s: float, known: Prices) -> Future[Answer]:
+            request = {
+                "cover": to_json(of, varying_to_json),
+                "profile": profile.to_json(),
+                "count": count,
+                "prices": dict(known),
+            }
+            return self.pool.submit("compile", request, limit_s)
+
+        apart = sections(graph) if self.compilers >= MANY else ()
+        begun = [begin(section, 1, RANK_LIMIT_S, {}) for section in apart]
+        return SectionedPlanning(begun, partial(begin, graph, count, PLAN_LIMIT_S))
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         futures = [p.future for p in pending if isinstance(p, _Compiling)]

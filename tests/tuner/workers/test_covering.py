@@ -4,27 +4,46 @@ from concurrent.futures import Future
 
 import pytest
 from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers import cover
 from fusionplan.planner.covers.cover import covers
 from fusionplan.planner.covers.pricing import quick_s
-from fusionplan.planner.graph.graph import to_json, varying_to_json
+from fusionplan.planner.covers.sections import sections
+from fusionplan.planner.graph.graph import Graph, to_json, varying_to_json
+from fusionplan.tuner.records.ledger import compute_count
 from fusionplan.tuner.search import tuned_groups
 from fusionplan.tuner.search.tuned_groups import COVERS, CoverFunctions, Tasks
 from fusionplan.tuner.trial.outcome import TimedOut
 from fusionplan.tuner.workers import compile_role
-from fusionplan.tuner.workers.covering import Covering, WorkerPlanning
+from fusionplan.tuner.workers.covering import (
+    Covering,
+    Prices,
+    SectionedPlanning,
+    WorkerPlanning,
+)
 from tuner_fakes import FakeLab
-from tuner_graphs import attention
+from tuner_graphs import attention, layers
 
 H200 = builtin("h200")
 
 
-def answered() -> Future:
-    """What a worker answers for attention."""
-    whole = to_json(attention(), varying_to_json)
-    request = {"cover": whole, "profile": H200.to_json(), "count": COVERS}
+def answered(graph: Graph | None = None, prices: Prices | None = None) -> Future:
+    """What a worker answers for a graph, attention if not told."""
+    request = {
+        "cover": to_json(graph or attention(), varying_to_json),
+        "profile": H200.to_json(),
+        "count": COVERS,
+        "prices": dict(prices or {}),
+    }
     future: Future = Future()
     future.set_result(compile_role.handle(request))
     return future
+
+
+def new_process() -> None:
+    """Forget what has been planned."""
+    quick_s.cache_clear()
+    cover._searched.cache_clear()
+    cover._grown.cache_clear()
 
 
 def tasks_of(planning: WorkerPlanning, monkeypatch: pytest.MonkeyPatch) -> tuple[Tasks, FakeLab]:
@@ -62,6 +81,59 @@ def test_nobody_waits_for_what_is_not_wanted_any_more(monkeypatch):
     tasks, lab = tasks_of(WorkerPlanning(future), monkeypatch)
     assert not tasks.plan(lab, lambda: True)
     assert future.cancelled()
+
+
+def test_sections_are_runs_of_operations_equal_ones_once():
+    graph = layers(6)
+    assert [compute_count(each) for each in sections(graph, 12)] == [10]
+    assert [compute_count(each) for each in sections(graph, 15)] == [13, 12, 5]
+    assert sections(graph, 36) == ()
+
+
+def test_covers_are_the_same_with_prices_of_sections():
+    graph = layers(6)
+    new_process()
+    before = quick_s.computed
+    alone = covers(graph, H200, COVERS)
+    priced = quick_s.computed - before
+    new_process()
+    begun = [answered(section) for section in sections(graph, 15)]
+    assert len(begun) == 3
+    again: list[int] = []
+
+    def whole(prices: Prices) -> Future:
+        new_process()
+        before = quick_s.computed
+        found = answered(graph, prices)
+        again.append(quick_s.computed - before)
+        return found
+
+    found = SectionedPlanning(begun, whole).result(lambda: False)
+    assert found is not None
+    assert found.covers == alone
+    assert again[0] < priced / 2
+
+
+def test_a_section_that_fails_costs_its_prices_alone():
+    failed: Future = Future()
+    failed.set_result(TimedOut("slow"))
+    told: list[Prices] = []
+
+    def whole(prices: Prices) -> Future:
+        told.append(prices)
+        return answered(None, prices)
+
+    found = SectionedPlanning([failed, answered()], whole).result(lambda: False)
+    assert found is not None
+    assert found.covers == covers(attention(), H200, COVERS)
+    assert told[0]
+
+
+def test_no_section_is_waited_for_that_is_not_wanted_any_more():
+    futures: list[Future] = [Future(), Future()]
+    planning = SectionedPlanning(futures, lambda prices: pytest.fail("nobody wants it"))
+    assert planning.result(lambda: True) is None
+    assert all(future.cancelled() for future in futures)
 
 
 @pytest.mark.parametrize("answer", [{}, {"covers": []}, TimedOut("slow")])
