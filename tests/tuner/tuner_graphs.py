@@ -53,8 +53,8 @@ def chain(count: int = 3, rows: int = 8) -> Graph:
 
 
 def layers(count: int) -> Graph:
-    """Rows summed, and what is made of the sums, layer after layer: five operations, and one that no
-    kernel of ours computes."""
+    """Rows summed, and what is made of the sums, layer after layer: five operations, and one that
+    no kernel of ours computes."""
     t, r = dense(64, 512), dense(64, 1)
     nodes = [Node(0, "x", "input", type=t)]
     for _ in range(count):
