@@ -127,7 +127,9 @@ def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Confi
     space = space_of(graph, profile)
     assert isinstance(space, Space), space
     every = space.ranked(2000)
-    every = [(c, cost) for c, cost in every if cost.seconds < SLOWEST * every[0][1].seconds]
+    found = [judged for judged in [space.top()] if judged] + every[:4]
+    slowest = SLOWEST * min(cost.seconds for _, cost in found)
+    every = [(config, cost) for config, cost in every if cost.seconds < slowest]
     seen: set[object] = set()
     first, rest = list[tuple[Config, Cost]](), list[tuple[Config, Cost]]()
     for config, cost in every:
@@ -135,7 +137,6 @@ def chosen(graph: Graph, profile: DeviceProfile, count: int) -> list[tuple[Confi
         (rest if kind in seen else first).append((config, cost))
         seen.add(kind)
     some = random.Random(0)
-    found = [judged for judged in [space.top()] if judged] + every[:4]
     found += some.sample(first, min(count, len(first)))
     found += some.sample(rest, min(count // 3, len(rest)))
     return list({config: cost.seconds for config, cost in found}.items())

@@ -59,7 +59,7 @@ def test_one_row_is_multiplied_by_small_programs(
     rows: int, columns: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    x, w = torch.randn(rows, columns).bfloat16(), torch.randn(256, columns).bfloat16()
+    x, w = torch.randn(rows, columns).bfloat16(), torch.randn(1024, columns).bfloat16()
 
     def function(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
         return [((x.float() * 2).bfloat16() @ w.t()).float().relu()]
