@@ -26,9 +26,9 @@ from .planner.graph.graph import Graph, Numerics, key
 from .planner.graph.varying import bucket_key, bucket_name, family_key, sizes_of
 from .planner.groups.plan_at_sizes import plan_at
 from .planner.plan import Plan
-from .planner.runtime.compile import interpreted
-from .planner.runtime.compile_inputs import Given
-from .planner.runtime.dispatch import (
+from .planner.runtime.cuda_graphs.step import Step
+from .planner.runtime.dispatch.compile_inputs import Given
+from .planner.runtime.dispatch.dispatch import (
     Baseline,
     Dispatcher,
     OnMiss,
@@ -37,8 +37,8 @@ from .planner.runtime.dispatch import (
     Sources,
     Unreadable,
 )
-from .planner.runtime.loaded import loaded
-from .planner.runtime.step import Step
+from .planner.runtime.dispatch.loaded import loaded
+from .planner.runtime.machine_code.compile import interpreted
 from .planner.versions import differences, versions
 
 log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ def compile_graph(
         # What torch.compile made for one call of it; it lives as long as the compiled function.
         compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
-        from .planner.runtime.aot_compile import ahead
+        from .planner.runtime.dispatch.aot_compile import ahead
 
         return ahead(gm, inputs, dispatcher_for(chosen))
     owner = _owner(compiler)

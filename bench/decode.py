@@ -30,9 +30,9 @@ from ..api import load
 from ..api import step as loaded_step
 from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
-from ..planner.runtime.cudagraph import GraphedExecutor
-from ..planner.runtime.executor import Executor
-from ..planner.runtime.overlapping import overlapping
+from ..planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from ..planner.runtime.execution.executor import Executor
+from ..planner.runtime.execution.overlapping import overlapping
 from ..tuner.capture.capture_model import CallArguments, capture_model
 from .decode_models import GEOMETRIES, DecodeStep, given, made
 from .decode_tokens import compared

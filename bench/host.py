@@ -14,8 +14,8 @@ from ..api import load
 from ..planner.costs.device import profile_of
 from ..planner.covers.cover import modelled_plan
 from ..planner.errors import FusionplanError
-from ..planner.runtime.cudagraph import GraphedExecutor
-from ..planner.runtime.executor import Executor
+from ..planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from ..planner.runtime.execution.executor import Executor
 from ..tuner.capture.capture_model import CallArguments, capture_model
 from ..tuner.measure.timing import TimedCall
 from .measure import machine

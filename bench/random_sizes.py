@@ -24,7 +24,7 @@ from ..api import load, plans
 from ..planner.config import branches
 from ..planner.costs.device import profile_of
 from ..planner.errors import FusionplanError
-from ..planner.runtime.compile import compilations
+from ..planner.runtime.machine_code.compile import compilations
 from ..tuner.measure.timing import stopwatch_for
 from ..tuning import tune
 from .command_line import parser_of, run_each

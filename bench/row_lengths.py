@@ -33,9 +33,9 @@ from ..planner.graph.graph import Graph
 from ..planner.groups.group import subgraph
 from ..planner.lower import lower
 from ..planner.plan import Plan
-from ..planner.runtime.compile import CompileFailed, compile_kernel
-from ..planner.runtime.executor import Executor
-from ..planner.runtime.modules import captured_of
+from ..planner.runtime.execution.executor import Executor
+from ..planner.runtime.execution.modules import captured_of
+from ..planner.runtime.machine_code.compile import CompileFailed, compile_kernel
 from .command_line import NO_GPU, compiling_parser, current_gpu, table_head
 
 COLUMNS = (1000, 4099, 5128, 32000, 50257, 50304, 128256, 151936)

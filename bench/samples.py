@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..api import Options, dispatcher_for
 from ..planner.capture.capture import decompositions
 from ..planner.graph.ops import is_input, overload, row
-from ..planner.runtime.dispatch import Dispatcher
+from ..planner.runtime.dispatch.dispatch import Dispatcher
 
 SampleStatus = Literal["ours", "not ours", "random", "left out", "failed"]
 """ours: a generated kernel ran, and all results are right. not ours: no generated kernel, which

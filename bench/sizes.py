@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from ..api import load
 from ..planner.costs.device import profile_of
 from ..planner.errors import FusionplanError
-from ..planner.runtime.compile import compilations
+from ..planner.runtime.machine_code.compile import compilations
 from ..tuner.measure.timing import stopwatch_for
 from .command_line import parser_of, run_each
 

@@ -33,7 +33,7 @@ from ..planner.graph import ops
 from ..planner.graph.graph import Graph
 from ..planner.groups.group import subgraph, with_free_nodes
 from ..planner.lower import lower
-from ..planner.runtime.compile import CompileFailed, compile_kernel
+from ..planner.runtime.machine_code.compile import CompileFailed, compile_kernel
 from ..planner.space.space import Space, space_of
 from ..tuner.trial.inputs import empty, make
 from ..tuner.trial.running import LoadedKernels, output_types

@@ -20,8 +20,8 @@ from ..planner.errors import BundleError
 from ..planner.graph.graph import from_json, kernel_key, key
 from ..planner.origin import without_sources
 from ..planner.plan import Plan
-from ..planner.runtime.host_code import HostModule
-from ..planner.runtime.ready import MachineCode
+from ..planner.runtime.machine_code.host_code import HostModule
+from ..planner.runtime.machine_code.ready import MachineCode
 from .container import Sealed, read, seal
 from .signing import Private
 

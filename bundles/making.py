@@ -15,9 +15,9 @@ from ..planner.lower import lower
 from ..planner.lowerings.nested import groups_within
 from ..planner.lowerings.registry import lowering_of
 from ..planner.plan import Plan
-from ..planner.runtime import host_code, ready
-from ..planner.runtime.batched import batches
-from ..planner.runtime.compile import (
+from ..planner.runtime.execution.batched import batches
+from ..planner.runtime.machine_code import host_code, ready
+from ..planner.runtime.machine_code.compile import (
     Compiled,
     CompileFailed,
     Target,
@@ -25,8 +25,8 @@ from ..planner.runtime.compile import (
     compile_kernel,
     machine_code,
 )
-from ..planner.runtime.launch import plain
-from ..planner.runtime.ready import MachineCode
+from ..planner.runtime.machine_code.launch import plain
+from ..planner.runtime.machine_code.ready import MachineCode
 from .contents import Code
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..db.records import DeviceRecord, PlanRecord
 from ..planner.cures import warn
 from ..planner.errors import BundleError
-from ..planner.runtime import host_code, ready
-from ..planner.runtime.compile import interpreted
+from ..planner.runtime.machine_code import host_code, ready
+from ..planner.runtime.machine_code.compile import interpreted
 from ..planner.versions import differences
 from .contents import Code, Contents, open_bundle
 from .signing import parsed, trusted

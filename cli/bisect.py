@@ -50,7 +50,7 @@ def bisect(
         opened = None if modelled else opened_store(store, stack)
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr):
-            from ..planner.runtime.compile import interpreted
+            from ..planner.runtime.machine_code.compile import interpreted
             from ..tuner.gate.bisect import bisect as search
 
             name, captured, place = captured_model(

@@ -70,7 +70,7 @@ def bundle(
     from ..bundles.contents import Contents, plan_kernels, write
     from ..bundles.making import code_of, from_others
     from ..bundles.signing import private_key, shown
-    from ..planner.runtime.compile import Target
+    from ..planner.runtime.machine_code.compile import Target
     from ..tuner.capture.capture_model import capture_model
     from ..tuner.session.place import place_of
     from .modelfile import load_model

@@ -132,7 +132,12 @@ def compiler() -> list[Check]:
     import triton
 
     from ..planner.codegen.source import Buffer, KernelSource
-    from ..planner.runtime.compile import Target, compile_kernel, interpreted, resources
+    from ..planner.runtime.machine_code.compile import (
+        Target,
+        compile_kernel,
+        interpreted,
+        resources,
+    )
 
     ptxas = triton.knobs.nvidia.ptxas
     found = [Check("ptxas", "ok", f"{ptxas.version} at {ptxas.path}")]

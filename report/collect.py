@@ -13,7 +13,7 @@ from ..planner.explain import explain
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
-from ..planner.runtime.whole_way import whole_way
+from ..planner.runtime.dispatch.whole_way import whole_way
 from .apart import apart
 from .data import GraphReport, Report, Roof, SearchReport, StepReport, TrafficReport
 from .gain import gain

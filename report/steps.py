@@ -14,8 +14,8 @@ from ..planner.groups.group import Subgraph, is_copied, subgraph, with_free_node
 from ..planner.groups.needs import inputs_read_whole
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
-from ..planner.runtime.schedule import in_order
-from ..planner.runtime.units import ScheduledUnit
+from ..planner.runtime.execution.schedule import in_order
+from ..planner.runtime.execution.units import ScheduledUnit
 from .apart import ends_bytes
 from .data import Border, StepReport, Stored, ValueReport
 

@@ -15,8 +15,8 @@ from fusionplan.planner.graph import ops
 from fusionplan.planner.graph.graph import Graph, TensorType
 from fusionplan.planner.groups.group import Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import interpreted
-from fusionplan.planner.runtime.launch import Launcher
+from fusionplan.planner.runtime.machine_code.compile import interpreted
+from fusionplan.planner.runtime.machine_code.launch import Launcher
 from torch._dynamo.backends.common import aot_autograd
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from fusionplan.db import Snapshot
 from fusionplan.planner.config import Config
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime import launch, ready
-from fusionplan.planner.runtime.compile import CompileFailed, Target, compile_kernel
+from fusionplan.planner.runtime.machine_code import launch, ready
+from fusionplan.planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel
 from triton import knobs
 
 X = TensorType((64, 128), (128, 1), "float32")

@@ -14,9 +14,9 @@ from fusionplan.db import KernelRecord
 from fusionplan.planner.errors import BundleError
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
 from fusionplan.planner.graph.sizes import Size
-from fusionplan.planner.runtime.compile import CompileFailed
-from fusionplan.planner.runtime.host_code import SUFFIX, HostModule, put
-from fusionplan.planner.runtime.ready import MachineCode
+from fusionplan.planner.runtime.machine_code.compile import CompileFailed
+from fusionplan.planner.runtime.machine_code.host_code import SUFFIX, HostModule, put
+from fusionplan.planner.runtime.machine_code.ready import MachineCode
 from fusionplan.planner.versions import CODEGEN
 from fusionplan.tuner.workers.lab import Group
 from triton import knobs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import triton
 from compiling import by_compiler
-from fusionplan.planner.runtime import host_code
+from fusionplan.planner.runtime.machine_code import host_code
 from triton import knobs
 from triton.runtime.build import compile_module_from_src
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fusionplan.planner.runtime import compile as compilation
+from fusionplan.planner.runtime.machine_code import compile as compilation
 
 SMALL = """
 import torch

@@ -167,7 +167,7 @@ class TestBundle:
     def test_plans_and_machine_code(self, planner, stored, monkeypatch, tmp_path):
         """With a compiler that stands in for Triton's: in this process the interpreter is on."""
         from fusionplan.bundles import making
-        from fusionplan.planner.runtime.ready import MachineCode
+        from fusionplan.planner.runtime.machine_code.ready import MachineCode
 
         compiled = []
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.gate.check import check, expected
 from test_fold_convolutions import Block, captured, plan_of
 

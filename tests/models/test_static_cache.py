@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fusionplan import api
-from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.machine_code.compile import interpreted
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]

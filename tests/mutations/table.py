@@ -94,7 +94,7 @@ change(
     "_arg_to_json(of.stride, varying)]",
 )
 change("no name in the key", 'replace(n, name=f"v{n.id}")', "n")
-of("api.py", "planner/runtime/test_api.py")
+of("api.py", "planner/runtime/dispatch/test_api.py")
 change("a plan for another graph", "if plan.graph_key != record.graph_key:", "if False:")
 change(
     "a modelled plan is not measured",
@@ -124,13 +124,13 @@ change("buckets tell what varies with what", '{"varies": list(number.probes)}', 
 
 of(
     "planner/capture/common_subexpressions.py",
-    "planner/runtime/test_capture.py",
+    "planner/capture/test_capture.py",
     "planner/codegen/test_passes.py",
 )
 change("random numbers stay apart", "torch.Tag.nondeterministic_seeded not in target.tags", "True")
 change("1 and True are not the same", "return type(value), repr(value)", "return value")
 change("two results are two tensors", " and kept.isdisjoint(_storages([node]))", "")
-of("planner/capture/capture.py", "planner/runtime/test_capture.py")
+of("planner/capture/capture.py", "planner/capture/test_capture.py")
 change(
     "outputs stay aliases",
     'delete_user_cb=lambda user: user.op != "output"',
@@ -243,7 +243,7 @@ change(
 
 # --- at run time ---
 
-of("planner/runtime/executor_code.py", "planner/runtime/test_executor.py")
+of("planner/runtime/execution/executor_code.py", "planner/runtime/execution/test_executor.py")
 change("other strides are copied", "if v{node}.stride() != {stride}:", "if False:")
 change("buffers that are not aligned", "& 15 else", "& 0 else")
 change(
@@ -251,13 +251,13 @@ change(
     "sorted(last.keys() - {*self.captured.graph.outputs, *kept})",
     "sorted(last.keys())",
 )
-of("planner/runtime/executor.py", "planner/runtime/test_executor.py")
+of("planner/runtime/execution/executor.py", "planner/runtime/execution/test_executor.py")
 change(
     "a plan that names other nodes", "if not group.nodes or max(group.nodes) >= size:", "if False:"
 )
-of("planner/lowerings/triton.py", "planner/runtime/test_executor.py")
+of("planner/lowerings/triton.py", "planner/runtime/execution/test_executor.py")
 change("a group without a config", "if site.config is None:", "if False:")
-of("planner/runtime/cudagraph.py", "planner/runtime/test_cudagraph.py")
+of("planner/runtime/cuda_graphs/cudagraph.py", "planner/runtime/cuda_graphs/test_cudagraph.py")
 change(
     "what is still held is not written",
     "if not found.pool.is_held:\n                self._last",
@@ -265,21 +265,27 @@ change(
 )
 change("moving inputs are copied", "            buffer.copy_(value)\n", "            pass\n")
 change("small results are copies", "hands.append(torch.Tensor.clone)", "hands.append(None)")
-of("planner/runtime/dispatch.py", "planner/runtime/test_dispatch.py")
+of("planner/runtime/dispatch/dispatch.py", "planner/runtime/dispatch/test_dispatch.py")
 change("a miss is an error", "            raise NoPlan(\n", "            str(\n")
 change(
     "a graph that fails is a miss",
     "raise NoPlan(why) from error",
     "pass",
-    "planner/runtime/test_failures.py",
+    "planner/runtime/dispatch/test_failures.py",
 )
-of("planner/runtime/wgmma_waits.py", "planner/runtime/test_wgmma_waits.py")
+of(
+    "planner/runtime/machine_code/wgmma_waits.py",
+    "planner/runtime/machine_code/test_wgmma_waits.py",
+)
 change(
     "a product is waited for",
     r'_WAIT.sub(r"\g<1>0", lines[min(short)])',
     "lines[min(short)]; break",
 )
-of("planner/runtime/pipeline_races.py", "planner/runtime/test_descriptors.py")
+of(
+    "planner/runtime/machine_code/pipeline_races.py",
+    "planner/runtime/machine_code/test_descriptors.py",
+)
 change(
     "tiles that are written over",
     "needed = ahead + turns + ",

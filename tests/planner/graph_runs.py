@@ -20,7 +20,7 @@ from fusionplan.backend import planner as backend
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.parse import parse
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from graph_covers import Planner
 from graph_recording import CannotRecord, recorded
 from oracle import DEVICE, as_tuple, assert_close

@@ -20,8 +20,8 @@ from ...planner.graph.graph import INPUT, Graph, key
 from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
-from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.executor import Executor
+from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from ...planner.runtime.execution.executor import Executor
 from ..capture.capture_model import Model, run_step
 from ..capture.rotating_inputs import RotatingInputs
 from ..measure.contest import TurnCall

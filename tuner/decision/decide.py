@@ -20,9 +20,9 @@ from ...planner.graph.varying import is_varying
 from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import Contest, Plan
-from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.executor import Executor
-from ...planner.runtime.whole_way import whole_way
+from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from ...planner.runtime.dispatch.whole_way import whole_way
+from ...planner.runtime.execution.executor import Executor
 from ..capture.capture_model import Model, ModelGraph
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall

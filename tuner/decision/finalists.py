@@ -20,10 +20,10 @@ from ...planner.graph.graph import Graph
 from ...planner.graph.ops import is_compute
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Contest, Plan
-from ...planner.runtime.cudagraph import GraphedExecutor
-from ...planner.runtime.executor import Executor
-from ...planner.runtime.overlapping import OVERLAPPING
-from ...planner.runtime.whole_way import whole_way
+from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from ...planner.runtime.dispatch.whole_way import whole_way
+from ...planner.runtime.execution.executor import Executor
+from ...planner.runtime.execution.overlapping import OVERLAPPING
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE

@@ -21,8 +21,8 @@ from ...planner.graph.ops import is_compute, is_input
 from ...planner.groups.group import Subgraph, subgraph
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import GroupPlan, Plan
-from ...planner.runtime.executor import Executor
-from ...planner.runtime.modules import captured_of
+from ...planner.runtime.execution.executor import Executor
+from ...planner.runtime.execution.modules import captured_of
 from .check import compare, expected, greatest
 
 

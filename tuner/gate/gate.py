@@ -22,8 +22,8 @@ from ...planner.errors import FusionplanError
 from ...planner.graph.graph import INPUT, Graph
 from ...planner.graph.ops import is_compute
 from ...planner.plan import Contest, Plan
-from ...planner.runtime.executor import Executor
-from ...planner.runtime.whole_way import whole_way
+from ...planner.runtime.dispatch.whole_way import whole_way
+from ...planner.runtime.execution.executor import Executor
 from ..trial.evaluate import Outside, seeded
 from ..trial.inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
 from .check import Expected, by_eager, compare, expected

@@ -24,7 +24,7 @@ from ...planner.costs.work import work_of
 from ...planner.errors import FusionplanError, Refusal
 from ...planner.graph.graph import INPUT, Arg, Graph, Node, Ref, TensorType
 from ...planner.nests.group_nests import schedule_group
-from ...planner.runtime.compile import CompileFailed
+from ...planner.runtime.machine_code.compile import CompileFailed
 from ...planner.space.space import Space, space_of
 from ..trial.inputs import empty
 from ..trial.outcome import Candidate

@@ -17,7 +17,7 @@ from ...planner.graph import graph as graphs
 from ...planner.graph.dtypes import itemsize
 from ...planner.graph.graph import Graph
 from ...planner.lowerings.registry import lowering_of
-from ...planner.runtime.compile import CompileFailed
+from ...planner.runtime.machine_code.compile import CompileFailed
 from ..gate.bucket_edges import edges
 from ..gate.check import Expected, check, expected
 from ..gate.partial_check import at_both_ends, fill_unwritten, shrunk

@@ -8,7 +8,7 @@ import torch
 
 from ...planner.costs.device import DeviceProfile, builtin, profile_of
 from ...planner.errors import DeviceError
-from ...planner.runtime.compile import interpreted
+from ...planner.runtime.machine_code.compile import interpreted
 
 DEFAULT_TARGET = "h200"
 

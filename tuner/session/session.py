@@ -19,7 +19,7 @@ from ...planner.graph.graph import key as graph_key
 from ...planner.graph.varying import bucket_key, family_key, is_varying
 from ...planner.origin import Origin
 from ...planner.plan import Plan
-from ...planner.runtime.compile import interpreted
+from ...planner.runtime.machine_code.compile import interpreted
 from ...planner.versions import versions
 from ..capture.capture_model import CallArguments, ModelGraph
 from ..capture.rotating_inputs import TURNS, RotatingInputs

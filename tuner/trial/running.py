@@ -16,11 +16,11 @@ from ...planner.lower import lower
 from ...planner.lowerings.base import Boxed, Copied, GroupCall, GroupSite
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
-from ...planner.runtime.compile import interpreted
-from ...planner.runtime.executor import Executor
-from ...planner.runtime.launch import Launcher
-from ...planner.runtime.modules import captured_of
-from ...planner.runtime.strides import match
+from ...planner.runtime.execution.executor import Executor
+from ...planner.runtime.execution.modules import captured_of
+from ...planner.runtime.execution.strides import match
+from ...planner.runtime.machine_code.compile import interpreted
+from ...planner.runtime.machine_code.launch import Launcher
 from .evaluate import Evaluator
 from .inputs import empty
 from .outcome import Candidate

@@ -14,7 +14,7 @@ from ...planner.costs.device import DeviceProfile
 from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
 from ...planner.lower import lower
-from ...planner.runtime.compile import CompileFailed, Target, compile_kernel, resources
+from ...planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel, resources
 from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
 from ..trial.wire import config_from_json

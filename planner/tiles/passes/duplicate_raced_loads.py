@@ -11,7 +11,7 @@ from ..program import TileProgram
 
 def duplicate_raced_loads(program: TileProgram) -> TileProgram:
     """In a pipelined loop, others than the mmas that a warpgroup is at need a tile of their own:
-    in that of the mmas the next would be written too early (see `runtime.pipeline_races`)."""
+    in that of the mmas the next would be written too early (see `machine_code.pipeline_races`)."""
     mmas = [mma for mma in program.mmas.values() if mma.unit is MmaUnit.WARPGROUP]
     raced = {v for mma in mmas for v in (mma.source, mma.times)}
     if not raced:

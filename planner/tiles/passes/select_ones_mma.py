@@ -20,7 +20,7 @@ from ..program import TileProgram
 def select_ones_mma(program: TileProgram) -> TileProgram:
     """An `OnesMma` for the sums beside a single mma that are results of 16 bits: tensor cores add
     less exactly than float32 does. Both are of warpgroups, or neither is: they read the same tile
-    (see `runtime.pipeline_races`)."""
+    (see `machine_code.pipeline_races`)."""
     sums = _sums(program)
     if not sums:
         return program

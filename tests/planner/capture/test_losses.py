@@ -19,7 +19,7 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import ops
 from fusionplan.planner.groups.group import Subgraph, subgraph
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.machine_code.compile import interpreted
 from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, as_tuple, assert_close, run_program
 from torch import fx

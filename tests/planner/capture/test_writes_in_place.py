@@ -8,9 +8,9 @@ import torch
 from fusionplan.api import executors
 from fusionplan.planner.capture.writes_in_place import written_in_place
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.cudagraph import GraphedExecutor, written
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.graph_memory import RecordedCall
+from fusionplan.planner.runtime.cuda_graphs.cudagraph import GraphedExecutor, written
+from fusionplan.planner.runtime.cuda_graphs.graph_memory import RecordedCall
+from fusionplan.planner.runtime.execution.executor import Executor
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
 

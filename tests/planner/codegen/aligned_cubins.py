@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from corpus import graph_of
 from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import Target, compile_kernel
+from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel
 from oracle import whole_group
 
 EIGHT = Config((("x0", 8),), num_warps=8, num_stages=1)

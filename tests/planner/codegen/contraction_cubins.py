@@ -25,7 +25,7 @@ from full_size import MODELS, Planned, planned
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import GroupPlan
-from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
 
 
 @dataclass(frozen=True, slots=True)

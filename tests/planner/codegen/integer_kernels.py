@@ -18,7 +18,7 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import CompileFailed, Target, compile_kernel
+from fusionplan.planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 OF_TWO: dict[str, Function] = {

@@ -18,7 +18,7 @@ from corpus import graph_of
 from fusionplan.planner.config import LOOP, NATURAL
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
 from fusionplan.planner.space.space import space_of
 
 CASES = {

@@ -13,8 +13,8 @@ from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.graph import library
 from fusionplan.planner.graph.op import Accuracy, Op
 from fusionplan.planner.graph.texts import FORMS, text_of
-from fusionplan.planner.runtime.compile import interpreted
-from fusionplan.planner.runtime.launch import Launcher
+from fusionplan.planner.runtime.machine_code.compile import interpreted
+from fusionplan.planner.runtime.machine_code.launch import Launcher
 from oracle import DEVICE
 from test_losses import verify
 

@@ -40,7 +40,7 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nests.group_nests import schedule_group
-from fusionplan.planner.runtime.compile import Target, compile_kernel, resources
+from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.tiles.blocks import Blocks
 from pydantic import TypeAdapter

@@ -15,7 +15,7 @@ from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.groups.group import copies_in, is_copied, subgraph
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from oracle import DEVICE, assert_close
 from torch.fx.experimental.proxy_tensor import make_fx
 

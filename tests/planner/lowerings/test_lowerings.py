@@ -21,8 +21,8 @@ from fusionplan.planner.lowerings.registry import (
     lowering_of,
 )
 from fusionplan.planner.plan import GroupPlan, LoweringName, Plan
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.modules import captured_of
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.modules import captured_of
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.trial.running import Loaded, load
 from graphs import Builder

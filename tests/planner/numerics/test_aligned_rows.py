@@ -15,7 +15,7 @@ from corpus import graph_of
 from fusionplan.planner.config import LOOP, NATURAL, Config, Layout
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.launch import Launcher
+from fusionplan.planner.runtime.machine_code.launch import Launcher
 from fusionplan.planner.space.space import space_of
 from fusionplan.planner.tiles import alignment
 from oracle import DEVICE, assert_close, check, whole_group

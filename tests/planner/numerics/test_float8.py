@@ -9,7 +9,7 @@ import torch
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.machine_code.compile import interpreted
 from numeric_check import config_of
 from oracle import run_program, whole_group
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -12,7 +12,7 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.groups.legality import has_nest
 from fusionplan.planner.groups.unwritten import unwritten
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.trial.evaluate import Evaluator, Outside
 from fusionplan.tuner.trial.inputs import places
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -17,7 +17,7 @@ from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.groups.group import GroupContent, with_free_nodes
 from fusionplan.planner.lowerings.triton import space_for
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.space.space import Space
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.interpreter

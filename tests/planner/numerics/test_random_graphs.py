@@ -18,7 +18,7 @@ import torch
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from graph_covers import PLANNERS
 from graph_recording import CannotRecord, recorded
 from graph_runs import check

@@ -19,7 +19,7 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.regions.chunks import Walk
 from fusionplan.planner.regions.fold_convolutions import folded
 from fusionplan.planner.regions.regions import regions
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.gate.check import check, expected
 from oracle import each_graph
 from torch import nn

@@ -29,7 +29,7 @@ from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.regions import recompute, regions
 from fusionplan.planner.regions.chunks import Walk, walk
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.trace.aten_calls import operator
 from fusionplan.report.collect import Subject, collect
 from fusionplan.report.page import page

@@ -1,46 +1,15 @@
-"""Capturing what a function does, and kernels written by hand."""
+"""Kernels written by hand, and a fresh Dynamo for each test."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
-from fusionplan.planner.capture.capture import Captured, capture, is_dynamic, specialise
 from fusionplan.planner.codegen.source import Buffer, KernelSource
-from oracle import each_graph
-
-Capture = Callable[..., Captured]
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def captures() -> Callable[..., list[Captured]]:
-    """All graphs of a call (and of its backward pass), in order."""
-
-    def look(gm, fakes):
-        return capture(specialise(gm, fakes).gm if is_dynamic(gm) else gm)
-
-    def run(function, *inputs, **options):
-        return [found for found, _ in each_graph(function, inputs, look, **options)]
-
-    return run
-
-
-@pytest.fixture
-def captured(captures) -> Capture:
-    """The only graph of a call."""
-
-    def run(function, *inputs, **options) -> Captured:
-        (found,) = captures(function, *inputs, **options)
-        return found
-
-    return run
+def _fresh(fresh_dynamo) -> None:
+    """Each test here begins with nothing compiled."""
 
 
 @pytest.fixture

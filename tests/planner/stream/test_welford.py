@@ -11,7 +11,7 @@ from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import LOOP, Config, Layout
 from fusionplan.planner.lower import lower
 from fusionplan.planner.nests.group_nests import Schedule, schedule_group
-from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.machine_code.compile import interpreted
 from oracle import DEVICE, captured, check, run_program, whole_group
 
 pytestmark = pytest.mark.dynamo

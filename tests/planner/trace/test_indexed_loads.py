@@ -18,7 +18,7 @@ from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.lower import lower
-from fusionplan.planner.runtime.compile import interpreted
+from fusionplan.planner.runtime.machine_code.compile import interpreted
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.values.values import Load

@@ -16,8 +16,8 @@ from fusionplan.planner.graph.graph import Graph, Ref, TensorType, key
 from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.registry import calls
 from fusionplan.planner.lowerings.vendor import equals
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.modules import captured_of
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.modules import captured_of
 from fusionplan.tuner.gate.check import check, expected
 from fusionplan.tuner.trial.evaluate import evaluate
 from fusionplan.tuner.trial.outcome import Candidate

@@ -12,8 +12,8 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.lowerings.registry import calls
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.modules import captured_of
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.modules import captured_of
 from fusionplan.planner.vendor.strided_rows import mm_strided_rows, turns_of
 from fusionplan.tuner.gate.check import check, expected
 from graphs import product

@@ -17,7 +17,7 @@ from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.lowerings.vendor import equal
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.versions import versions
 from oracle import captured, whole_group
 from test_vendor import (

@@ -9,9 +9,9 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.cudagraph import GraphedExecutor
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.graph_memory import RecordedCall
+from fusionplan.planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
+from fusionplan.planner.runtime.cuda_graphs.graph_memory import RecordedCall
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.decision import finalists
 from fusionplan.tuner.gate.gate import Passed, case
 from fusionplan.tuner.progress.progress import RecordedProgress

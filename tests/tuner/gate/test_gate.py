@@ -12,7 +12,7 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.executor import Executor
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.gate import gate
 from fusionplan.tuner.gate.check import Expected, compare
 from fusionplan.tuner.gate.gate import Failed, GateCase, Passed, case, cases, judge

@@ -13,8 +13,8 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.varying import family_key, sizes_of
 from fusionplan.planner.plan import Plan
-from fusionplan.planner.runtime.executor import Executor
-from fusionplan.planner.runtime.whole_way import whole_way
+from fusionplan.planner.runtime.dispatch.whole_way import whole_way
+from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision

@@ -1,0 +1,1 @@
+"""Calls as CUDA graphs: recording, replay and the memory that they share."""

@@ -1,0 +1,1 @@
+"""From a graph of torch.compile, and a call, to what runs."""

@@ -1,0 +1,1 @@
+"""The executor of a plan: its groups in order, and ATen between them."""

@@ -1,0 +1,388 @@
+"""Running a plan: its groups by what their lowerings build, and ATen between them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...capture.capture import Captured
+from ...capture.source_lines import source_lines
+from ...codegen.source import Program
+from ...config import Config
+from ...errors import PlanError, Refusal
+from ...flat import flat
+from ...graph.graph import Graph, kernel_key
+from ...groups.group import Subgraph, subgraph
+from ...groups.unwritten import places
+from ...lower import lower
+from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, program_of
+from ...lowerings.inductor import compile_group
+from ...lowerings.registry import lowering_of
+from ...plan import GroupPlan, Plan
+from ..machine_code.compile import CompileFailed, interpreted
+from ..machine_code.launch import Launcher
+from ..phases import phase
+from .batched import Batch, batches, in_batches
+from .executor_code import EmittedKernels, Emitter, Ending, How
+from .joined import joined
+from .modules import captured_of
+from .profiled import is_profiled, label, within_range
+from .schedule import schedule
+from .strides import match
+from .substitutes import Substitutes
+from .units import ScheduledUnit
+
+log = logging.getLogger(__name__)
+
+Lower = Callable[..., Program | Refusal]
+LoadLauncher = Callable[..., Launcher]
+Made = tuple[Built, list[Launcher]]
+"""What runs a group, and its kernels if it has any."""
+
+# A private function of torch; without it, the public one does.
+_fast_empty: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+
+
+class Executor:
+    """`executor(*inputs)` gives the list of the graph's outputs (None where the graph has none).
+
+    `boxed(list_of_inputs)` is the same with less overhead; it empties the list, so that inputs
+    that the caller no longer holds are freed after their last use. `text` is what runs.
+
+    device: where the inputs are. guard: the strides of the inputs may differ from the captured
+    ones (a backward graph's may); those that a kernel reads are then copied when they do.
+    substitutes: finds what runs instead of a group that does not compile; `plan` is then the plan
+    that runs. Without it such a group is an error: what is measured must be what was asked for.
+    within: it runs in the midst of another, whose kernels may write what its graph only reads.
+    updates: as in the user's code, what the graph computes for its inputs is copied into them, and
+    is no output. Without it the same inputs may be given again: what a graph writes in place is the
+    same the second time.
+    Raises PlanError when the plan does not fit the graph, CompileFailed when a kernel does not
+    compile.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        device: torch.device,
+        *,
+        guard: bool = False,
+        lower: Lower = lower,
+        load: LoadLauncher = Launcher,
+        substitutes: Substitutes | None = None,
+        within: bool = False,
+        updates: bool = False,
+    ) -> None:
+        self.captured, self.plan, self.device = captured, plan, device
+        if device.type == "cuda" and device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self._count = [0]
+        self._bodies_of: list[Executor] = []
+        self._owners: list[int] = []
+        """The group of each launcher."""
+        self._lower, self._load, self._substitutes = lower, load, substitutes
+        self._programs: dict[tuple[str, Config, frozenset[int]], Program | Refusal] = {}
+        self._early = plan.overlaps and not within
+        # A plan is timed with launches that overlap and without, so that a tune chooses both.
+        together = (plan.overlaps or interpreted()) and not within
+        self._batches = self._batched() if together else ()
+        order, made = self._built_in_batches()
+        if self._early:
+            order, made = self._joined(order, made)
+            made = self._beginning(order, made)
+        names = self._names()
+        groups: dict[int, EmittedKernels | Graph | Ending | str] = {}
+        launchers: list[Launcher] = []
+        others = 0
+        for i, (built, added) in sorted(made.items()):
+            own = _register(added, len(launchers), names)
+            self._owners += [i] * len(added)
+            launchers += added
+            match built:
+                case GroupCall() as call:
+                    names[f"g{i}"] = call.run
+                    groups[i] = f"g{i}"
+                    others += call.kernels
+                case Program() as program:
+                    groups[i] = EmittedKernels(program, own)
+                case Copied(calls=calls, copy=copy):
+                    groups[i] = Ending(calls, EmittedKernels(copy, own))
+                case Graph() as calls:
+                    groups[i] = calls
+        self.launchers = tuple(launchers)
+        pointers = bool(launchers) and not launchers[0].takes_tensors
+        cuda = self.device.type == "cuda" and _fast_empty is not None
+        emitter = Emitter(captured, How(pointers, cuda, guard), names)
+        self.text = emitter.call(order, groups, captured.updates if updates else ())
+        self.kernels_per_call = emitter.kernels + others
+        names["is_profiled"], names["profiled"] = is_profiled, self._profiled
+        self._module = _compiled(self.text, names)
+        self._ranged: Boxed | None = None
+        self.boxed = self._guarded(self._module["call"])
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        with torch.no_grad():
+            return list(self.boxed(list(inputs)))
+
+    def _profiled(self, args: list[Any]) -> Sequence[Any]:
+        """A call while a profiler runs: the same, with the source of each launch told."""
+        if self._ranged is None:
+            lines, names = source_lines(self.captured.fx_nodes), dict(self._module)
+            for i, (launcher, group) in enumerate(zip(self.launchers, self._owners, strict=True)):
+                name = label(launcher.source.name, self.plan.groups[group].nodes, lines)
+                for each in (f"k{i}", f"k{i}u"):
+                    names[each] = within_range(names[each], name)
+            names["is_profiled"] = lambda: False
+            self._ranged = _compiled(self.text, names)["call"]
+        return self._ranged(args)
+
+    @property
+    def calls(self) -> int:
+        """How often it ran."""
+        return self._count[0]
+
+    @contextmanager
+    def filled(self, byte: int) -> Iterator[None]:
+        """Within it, memory that the call allocates holds this byte everywhere: what no kernel
+        writes then shows."""
+        within = [self, *self._bodies_of]
+        before = [each._module["empty"] for each in within]
+        for each, empty in zip(within, before, strict=True):
+            each._module["empty"] = partial(_filled, empty, byte)
+        try:
+            yield
+        finally:
+            for each, empty in zip(within, before, strict=True):
+                each._module["empty"] = empty
+
+    def discount(self, calls: int) -> None:
+        """Take back calls that computed nothing (those that a CUDA graph recorded)."""
+        self._count[0] -= calls
+
+    def _batched(self) -> tuple[Batch, ...]:
+        """The groups that run together; their kernels take the place of those of the plan."""
+        flattened = partial(flat, interpreted=interpreted())
+        return batches(self.captured.graph, self.plan, flattened)
+
+    def _built_in_batches(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """As `_made`, with what runs the batches; one that does not compile is no batch."""
+        while True:
+            order, made = self._made()
+            failed: list[Batch] = []
+            for batch in self._batches:
+                program = batch.program
+                if self.plan.overlaps:
+                    program = _overlapping(program)
+                try:
+                    loaded = [self._load(kernel, self.device) for kernel in program.kernels]
+                except CompileFailed as error:
+                    log.warning("kernels of one text are launched one by one: %s", error)
+                    failed.append(batch)
+                else:
+                    made[batch.groups[0]] = program, loaded
+            if not failed:
+                return in_batches(order, self._batches), made
+            self._batches = tuple(b for b in self._batches if b not in failed)
+
+    def _made(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """The order in which the plan's groups and other nodes run, and what runs the groups."""
+        made: dict[int, Made] = {}
+        together = {i for batch in self._batches for i in batch.groups}
+        while True:
+            plan = self.plan
+            own = {i: g for i, g in enumerate(plan.groups) if not lowering_of(g).one_by_one}
+            parts = {i: _part(self.captured, group) for i, group in own.items()}
+            units = {i: ScheduledUnit(i, p.inputs, p.outputs) for i, p in parts.items()}
+            order = schedule(self.captured, units)
+            used = sorted({u.group for u in order if u.group is not None} - together)
+            for i in used:
+                if i not in made:
+                    found = self._group(i, parts[i])
+                    if found is not None:
+                        made[i] = found
+            # Where ATen runs a group instead, each of its nodes has a place of its own.
+            if all(i in made for i in used):
+                return order, {i: made[i] for i in used}
+
+    def _joined(
+        self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]
+    ) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """The same with small kernels that are neighbours in one launch."""
+        programs = {i: built for i, (built, _) in made.items() if isinstance(built, Program)}
+        units: list[ScheduledUnit] = []
+        found: dict[int, Made] = {}
+        for unit, program in joined(order, programs):
+            units.append(unit)
+            if unit.group is None:
+                continue
+            found[unit.group] = made[unit.group]
+            if program is not None:
+                launchers = [self._load(kernel, self.device) for kernel in program.kernels]
+                found[unit.group] = program, launchers
+        return tuple(units), found
+
+    def _beginning(
+        self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]
+    ) -> dict[int, Made]:
+        """The same with the first kernel of ours launched plainly: when it begins, whatever wrote
+        the inputs before has ended. So those after it may read them before they wait."""
+        found = dict(made)
+        for unit in order:
+            if unit.group is None:
+                continue
+            built, launchers = found[unit.group]
+            program = program_of(built)
+            if program is None:
+                continue
+            for place, kernel in enumerate(program.kernels):
+                if kernel.grid > 0:
+                    first = self._load(replace(kernel, dependent=False), self.device)
+                    found[unit.group] = built, [*launchers[:place], first, *launchers[place + 1 :]]
+                    return found
+        return found
+
+    def _group(self, number: int, part: Subgraph) -> Made | None:
+        """What runs a group; None where it is left to ATen after all."""
+        group = self.plan.groups[number]
+
+        def build(group: GroupPlan) -> Made:
+            built = self._built(group, part)
+            program = program_of(built)
+            kernels = program.kernels if program else ()
+            return built, [self._load(kernel, self.device) for kernel in kernels]
+
+        if self._substitutes is None:
+            return build(group)
+        runs, found = self._substitutes.build(group, part.graph, build)
+        if runs is not group:
+            groups = (*self.plan.groups[:number], runs, *self.plan.groups[number + 1 :])
+            self.plan = replace(self.plan, groups=groups)
+        return found
+
+    def _built(self, group: GroupPlan, part: Subgraph) -> Built:
+        early = self._unwritten(part)
+
+        def lowered(graph: Graph, config: Config) -> Program | Refusal:
+            # Another graph reads what the calls before it have given.
+            return self._lowered(early if graph is part.graph else frozenset(), graph, config)
+
+        site = GroupSite(
+            part.graph,
+            group.config,
+            group.options,
+            group.bodies,
+            self.device,
+            lowered,
+            partial(compile_group, self.captured, group.nodes, part.outputs),
+            self._body,
+        )
+        built = lowering_of(group).build(site)
+        if isinstance(built, Refusal):
+            raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {built}")
+        return built
+
+    def _unwritten(self, part: Subgraph) -> frozenset[int]:
+        """The inputs of a group, by place, that its kernels may read before they wait."""
+        return places(self.captured.graph, part.inputs) if self._early else frozenset()
+
+    def _lowered(self, early: frozenset[int], part: Graph, config: Config) -> Program | Refusal:
+        """The kernels of a group. The layers of a model are equal, and are lowered once."""
+        same = kernel_key(part), config, early
+        if same not in self._programs:
+            more = {"unwritten": early} if early else {}
+            with phase("generate"):
+                program = self._lower(part, config, interpreted=interpreted(), **more)
+            if self.plan.overlaps and isinstance(program, Program):
+                program = _overlapping(program)
+            self._programs[same] = program
+        return self._programs[same]
+
+    def _body(self, graph: Graph, plan: Plan) -> Executor:
+        """What runs a graph that stands for a group, its kernels launched as the whole plan's."""
+        plan = replace(plan, overlaps=self.plan.overlaps)
+        captured = captured_of(graph, self.device)
+        body = Executor(
+            captured,
+            plan,
+            self.device,
+            lower=self._lower,
+            load=self._load,
+            substitutes=self._substitutes,
+            within=True,
+        )
+        self._bodies_of.append(body)
+        return body
+
+    def _names(self) -> dict[str, Any]:
+        names: dict[str, Any] = {"count": self._count, "match": match, "device": self.device}
+        names["empty"] = torch.empty_strided
+        if self.device.type == "cuda":
+            names["empty"] = _fast_empty or torch.empty_strided
+            names["current_stream"] = torch._C._cuda_getCurrentRawStream
+            names["device_index"] = self.device.index
+        else:
+            names["current_stream"], names["device_index"] = int, 0
+        return names
+
+    def _guarded(self, call: Boxed) -> Boxed:
+        """Kernels, streams and memory belong to the current device: on a machine with several,
+        make ours the current one."""
+        if self.device.type != "cuda" or torch.cuda.device_count() == 1:
+            return call
+        index, current = self.device.index, torch.cuda.current_device
+
+        def guarded(args: list[Any]) -> Sequence[Any]:
+            if current() == index:
+                return call(args)
+            with torch.cuda.device(index):
+                return call(args)
+
+        return guarded
+
+
+def _part(captured: Captured, group: GroupPlan) -> Subgraph:
+    size = len(captured.graph.nodes)
+    if not group.nodes or max(group.nodes) >= size:
+        raise PlanError(f"the plan names nodes {group.nodes} of a graph of {size} nodes")
+    part = subgraph(captured.graph, group.nodes, group.copies)
+    if not lowering_of(group).takes_numbers:
+        nodes = captured.graph.nodes
+        odd = [nodes[i].name for i in part.inputs if nodes[i].type is None]
+        if odd:
+            raise PlanError(f"the plan's group of nodes {group.nodes} reads {odd}: no tensors")
+    return part
+
+
+def _overlapping(program: Program) -> Program:
+    """With each kernel launched while the one before it, whose that may be, ends."""
+    kernels = tuple(replace(kernel, dependent=True) for kernel in program.kernels)
+    return replace(program, kernels=kernels)
+
+
+def _register(added: Sequence[Launcher], first: int, names: dict[str, Any]) -> tuple[str, ...]:
+    found = []
+    for i, launcher in enumerate(added, first):
+        names[f"k{i}"], names[f"k{i}u"] = launcher.aligned, launcher.unaligned
+        found.append(f"k{i}")
+    return tuple(found)
+
+
+def _filled(empty: Callable[..., torch.Tensor], byte: int, *args: Any, **named: Any) -> Any:
+    made = empty(*args, **named)
+    raw = torch.empty(0, dtype=torch.uint8, device=made.device).set_(made.untyped_storage())
+    raw.fill_(byte)
+    return made
+
+
+def _compiled(text: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The module of the text, with `call` in it."""
+    module = dict(names)
+    exec(compile(text, "<fusionplan executor>", "exec"), module)
+    return module

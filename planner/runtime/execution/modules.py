@@ -1,0 +1,61 @@
+"""A graph of the planner as the FX graph that an executor wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ...capture.capture import Captured
+from ...errors import PlanError
+from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
+from ...trace.aten_calls import operator
+
+
+def captured_of(graph: Graph, device: torch.device) -> Captured:
+    """The graph with an FX graph that computes it on a device. Raises PlanError for a node that
+    is no operator."""
+    made = fx.Graph()
+    nodes: list[fx.Node] = []
+    with FakeTensorMode() as mode:
+        for node in graph.nodes:
+            if node.op == INPUT:
+                new = made.placeholder(node.name)
+            else:
+                args = tuple(_argument(a, nodes, device) for a in node.args)
+                kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
+                new = made.call_function(_operator(node.op), args, kwargs)
+            new.meta["val"] = None if node.type is None else _fake(node.type, device, mode)
+            nodes.append(new)
+    made.output(tuple(None if o is None else nodes[o] for o in graph.outputs))
+    return Captured(fx.GraphModule(torch.nn.Module(), made), graph, device, tuple(nodes))
+
+
+def _operator(name: str) -> Any:
+    try:
+        return operator(name)
+    except (AttributeError, ValueError) as error:
+        raise PlanError(f"{name} is no operator that can run by itself") from error
+
+
+def _argument(value: Arg, nodes: Sequence[fx.Node], device: torch.device) -> Any:
+    if isinstance(value, Ref):
+        return nodes[value.node]
+    if isinstance(value, tuple):
+        return [_argument(v, nodes, device) for v in value]
+    if not isinstance(value, Symbol):
+        return value
+    if value.kind == "device":
+        return device if value.name == "graph" else torch.device(value.name)
+    if value.kind in ("dtype", "layout", "memory_format"):
+        return getattr(torch, value.name)
+    raise PlanError(f"an operation with a {value.kind} cannot run by itself")
+
+
+def _fake(tensor: TensorType, device: torch.device, mode: FakeTensorMode) -> torch.Tensor:
+    dtype = getattr(torch, tensor.dtype)
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride, dtype=dtype, device=device)

@@ -1,0 +1,1 @@
+"""Kernel text to machine code, and machine code launched."""

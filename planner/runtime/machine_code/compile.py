@@ -1,0 +1,459 @@
+"""Kernel text to machine code, with or without a GPU, and what the machine code uses.
+
+The text is always freshly generated, never read from a store. Triton reads a kernel's source
+through `inspect`, so each text is registered in `linecache` under a name made from its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import logging
+import re
+import subprocess
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
+from triton.runtime.interpreter import InterpretedFunction
+
+from ...codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
+from ...costs.registers import most
+from ...errors import FusionplanError
+from ...graph.dtypes import SIGNATURE
+from ..phases import phase
+from . import compiled_before, ready
+from .kernel_cache import keep_elsewhere, unwritable
+from .pipeline_races import overwritten
+from .wgmma_waits import awaited
+
+log = logging.getLogger(__name__)
+
+_DEPENDENT = 90
+"""The compute capability from which kernels are launched before the last one has ended."""
+
+_SPILLS = 128
+"""Bytes a thread that are much. Of 3,857 kernels timed on H200s the compiler spilled more with
+registers to spare in 26, and never less than 512 in those."""
+
+_SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
+
+
+class CompileFailed(FusionplanError):
+    """Triton, LLVM or ptxas would not compile the kernel, or the device cannot hold it. transient:
+    for want of memory or disk, or by a setting, which says nothing of the kernel."""
+
+    def __init__(self, text: str, transient: bool = False) -> None:
+        super().__init__(text)
+        self.transient = transient
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The architecture to compile for; the default is Hopper (H100, H200)."""
+
+    backend: str = "cuda"
+    capability: int = 90
+    warp_size: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """registers: per thread. spill_bytes: local memory per thread, the stack included.
+    shared_bytes: per block, static and dynamic. cubin_bytes: size of the machine code."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    cubin_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`kernel` is Triton's CompiledKernel. aligned: it may only be given 16-byte aligned
+    pointers (one that takes descriptors always)."""
+
+    source: KernelSource
+    kernel: Any
+    target: Target
+    aligned: bool
+
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch asks for the kernel to begin while the one before it ends."""
+        return self.source.dependent and self.target.capability >= _DEPENDENT
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels: TRITON_INTERPRET=1 when triton was
+    imported. Then nothing compiles, and kernels take CPU tensors."""
+    # A function decorated by the library itself tells what held when it was imported.
+    return isinstance(triton.language.cdiv, InterpretedFunction)
+
+
+def active_target() -> Target:
+    """The current CUDA device's target; Hopper when there is no device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return Target()
+    major, minor = torch.cuda.get_device_capability()
+    return Target(capability=major * 10 + minor)
+
+
+_COMMENT = re.compile(r"[ ]+# .*$", re.MULTILINE)
+"""Comments name the nodes of one layer; without them the kernels of equal layers are one text,
+which Triton compiles once."""
+
+
+@lru_cache(maxsize=4096)
+def _module(text: str) -> dict[str, Any]:
+    name = f"<fusionplan {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    # No modification time: linecache then never drops the entry as outdated.
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    module: dict[str, Any] = {"__name__": "fusionplan_kernel", "__file__": name}
+    exec(compile(text, name, "exec"), module)
+    return module
+
+
+def jit_function(source: KernelSource) -> Any:
+    """The kernel as `triton.jit` made it (in the interpreter: callable on CPU tensors)."""
+    try:
+        return _module(_COMMENT.sub("", source.text))[source.name]
+    except (SyntaxError, KeyError, NameError) as error:
+        raise CompileFailed(f"kernel {source.name}: its text is no module: {error}") from error
+
+
+def _argument(buffer: Buffer) -> str:
+    """Triton's name for the argument's type. Raises KeyError for a type that it has not."""
+    element = SIGNATURE[buffer.dtype]
+    if buffer.descriptor is None:
+        return f"*{element}"
+    if element == "i1":
+        raise KeyError("a descriptor of bool")
+    return f"tensordesc<{element}[{', '.join(map(str, buffer.descriptor.block))}]>"
+
+
+def _divisible(source: KernelSource, aligned: bool) -> dict[tuple[int], list[list[object]]]:
+    """What is a multiple of 16: aligned pointers, and numbers said to be. A descriptor is an
+    opaque value: of it nothing is said."""
+    found = [i for i, b in enumerate(source.buffers) if aligned and b.descriptor is None]
+    found += [i for i, s in enumerate(source.scalars, len(source.buffers)) if s.aligned]
+    return {(i,): [["tt.divisibility", 16]] for i in found}
+
+
+_KEPT: OrderedDict[str, Any] = OrderedDict()
+"""Triton's kernels that take sizes as arguments: they are the same for other sizes."""
+_MOST_KEPT = 512
+_IN_USE: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""All of Triton's kernels that somebody holds: equal layers of a model share theirs."""
+_COUNT = [0]
+
+
+def compilations() -> int:
+    """How many kernels that take sizes as arguments this process has compiled; in Triton's
+    interpreter, how many texts of any kernel it has read."""
+    return _module.cache_info().misses if interpreted() else _COUNT[0]
+
+
+def compile_kernel(
+    source: KernelSource, target: Target | None = None, aligned: bool = True
+) -> Compiled:
+    """Compile for `target` (the current device when None), unless that was done before: for the
+    same text and types of arguments the machine code is the same. Raises CompileFailed."""
+    with phase("compile"):
+        return Compiled(
+            source, _kernel(source, target, aligned), target or active_target(), aligned
+        )
+
+
+def _kernel(source: KernelSource, target: Target | None, aligned: bool) -> Any:
+    wanted = target or active_target()
+    key = code_key_of(source, wanted, aligned)
+    # A kernel that is loaded belongs to one device.
+    same = key if target is not None else f"{key} {_current_device()}"
+    kernel = _KEPT.pop(same, None) or _IN_USE.get(same)
+    if kernel is None:
+        kernel = _ready(source, wanted, aligned, key)
+        if kernel is None:
+            kernel = _compiled_first(source, wanted, aligned, key)
+        _COUNT[0] += bool(source.scalars)
+        _IN_USE[same] = kernel
+    if source.scalars:
+        _KEPT[same] = kernel
+        if len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return kernel
+
+
+def _compiled_first(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any:
+    """The kernel as it is compiled now, and remembered; so is that it cannot be."""
+    refused = f"{key} refused"
+    known = compiled_before.told(refused)
+    if isinstance(known, dict) and isinstance(known.get("why"), str):
+        raise CompileFailed(known["why"])
+    try:
+        kernel = _compiled(source, wanted, aligned)
+    except CompileFailed as error:
+        if not error.transient:
+            compiled_before.tell(refused, {"why": str(error)})
+        raise
+    compiled_before.keep(key, kernel)
+    return kernel
+
+
+def code_key_of(source: KernelSource, target: Target, aligned: bool) -> str:
+    """What the kernel's machine code is known by; see `ready`."""
+    buffers = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
+    scalars = tuple((s.kind, s.aligned) for s in source.scalars)
+    numbers = source.num_warps, source.num_stages, source.contracts, aligned
+    made_for = target.backend, target.capability, target.warp_size
+    text = _COMMENT.sub("", source.text)
+    return ready.code_key((text, source.name, buffers, scalars, numbers, made_for))
+
+
+def machine_code(compiled: Compiled) -> ready.MachineCode:
+    """The kernel's machine code, for processes to come."""
+    key = code_key_of(compiled.source, compiled.target, compiled.aligned)
+    return ready.taken(key, compiled.source.name, compiled.kernel)
+
+
+def _current_device() -> int:
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+
+def _ready(source: KernelSource, wanted: Target, aligned: bool, key: str) -> Any:
+    """The kernel, if its machine code is at hand."""
+
+    def parsed() -> Any:
+        return _parsed(source, wanted, aligned)[0]
+
+    found = ready.find(key)
+    if found is not None:
+        try:
+            return ready.built(found, parsed())
+        except (OSError, ValueError) as error:
+            log.warning("kernel %s is not taken from its bundle: %s", source.name, error)
+    return compiled_before.find(key, parsed)
+
+
+def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
+    if interpreted():
+        why = "TRITON_INTERPRET is set: Triton compiles nothing in this process"
+        raise CompileFailed(why, transient=True)
+    kernel = _built(source, wanted, aligned)
+    made, ptx = kernel.asm.get("ttgir"), kernel.asm.get("ptx")
+    if made is None or (ptx is None and wanted.backend == "cuda"):
+        raise CompileFailed(
+            f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
+            "empty Triton's cache"
+        )
+    wrong, registers = overwritten(made), None
+    if wrong is None and wanted.backend == "cuda" and _gave_up(source, kernel):
+        kernel, registers = _told(source, kernel, wanted, aligned)
+        ptx = kernel.asm["ptx"]
+    if wrong is None and ptx is not None and _awaited(source, ptx) != ptx:
+        with _MENDING, _mended():
+            kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
+        if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
+            wrong = "registers that a product still reads are written"
+    if wrong is not None:
+        raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
+    return kernel
+
+
+def _gave_up(source: KernelSource, kernel: Any) -> bool:
+    """Whether ptxas spilled much though a thread could have had more registers: where all do not
+    fit, it may settle for a full SM (32 registers, and 10 KB in local memory)."""
+    try:
+        used = _resources(source, kernel)
+    except CompileFailed:
+        return False  # It runs as it is: nobody has to be able to read what it uses.
+    return used.spill_bytes > _SPILLS and used.registers < 0.9 * most(source.num_warps)
+
+
+def _told(
+    source: KernelSource, kernel: Any, wanted: Target, aligned: bool
+) -> tuple[Any, int | None]:
+    """The kernel by a ptxas that was told how many registers a thread can have, and how many;
+    the one that is there where that one spills no less."""
+    registers = most(source.num_warps)
+    try:
+        told = _built(source, wanted, aligned, registers)
+        spares = _resources(source, told).spill_bytes < _resources(source, kernel).spill_bytes
+    except CompileFailed:
+        return kernel, None
+    return (told, registers) if spares else (kernel, None)
+
+
+def _built(
+    source: KernelSource, wanted: Target, aligned: bool, registers: int | None = None
+) -> Any:
+    """Triton's CompiledKernel. registers: as many as a thread can have, if ptxas is told."""
+    parts, gpu = _parsed(source, wanted, aligned)
+    options: dict[str, Any] = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    # Functions keep what is below 2**-126; those that need not, flush by themselves.
+    options["enable_reflect_ftz"] = False
+    if not source.contracts:
+        options["enable_fp_fusion"] = False
+    if registers is not None:
+        options["maxnreg"] = registers
+    try:
+        try:
+            return triton.compile(parts, target=gpu, options=options)
+        except OSError as error:
+            keep_elsewhere(error)
+            return triton.compile(parts, target=gpu, options=options)
+    except OSError as error:
+        raise CompileFailed(f"kernel {source.name}: {unwritable(error)}", transient=True) from error
+    except MemoryError as error:
+        raise CompileFailed(f"kernel {source.name}: out of memory", transient=True) from error
+    except PTXASError as error:
+        wanting = any(sign in str(error) for sign in _WANTING)
+        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}", wanting) from error
+    except (CompilationError, OutOfResources) as error:
+        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}") from error
+    except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
+        # Triton's passes report what they cannot lower as plain errors.
+        raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+
+
+def _parsed(source: KernelSource, wanted: Target, aligned: bool) -> tuple[Any, GPUTarget]:
+    """What Triton compiles, and for which GPU."""
+    function = jit_function(_independent(source) if wanted.capability < _DEPENDENT else source)
+    names = function.arg_names
+    if len(names) != len(source.buffers) + len(source.scalars):
+        raise CompileFailed(f"kernel {source.name}: takes {len(names)} arguments")
+    try:
+        types = [*map(_argument, source.buffers), *(s.kind for s in source.scalars)]
+        signature = dict(zip(names, types, strict=True))
+    except KeyError as error:
+        raise CompileFailed(f"kernel {source.name}: no Triton type for {error}") from error
+    gpu = GPUTarget(wanted.backend, wanted.capability, wanted.warp_size)
+    divisible = _divisible(source, aligned)
+    return ASTSource(function, signature, constexprs={}, attrs=divisible), gpu
+
+
+_WANTING = ("error code -9", "No space left on device", "Memory allocation failure")
+"""What ptxas is said to end with where memory or disk is short: killed, or by its own words."""
+
+_MENDING = threading.Lock()
+
+
+@contextmanager
+def _mended() -> Iterator[None]:
+    """Triton gives ptxas the text that `awaited` makes of its own, in this thread."""
+    before, here = knobs.runtime.add_stages_inspection_hook, threading.get_ident()
+
+    def hook(*stages: Any) -> Any:
+        """Without arguments it is asked what tells its kernels from others."""
+        other = before(*stages) if before else None
+        if threading.get_ident() != here:
+            return other or ("", "")
+        if stages:
+            _mend(stages[1])
+            return None
+        key = (other or ("", ""))[0] + _WAITING
+        return key, hashlib.sha256(key.encode()).hexdigest()
+
+    knobs.runtime.add_stages_inspection_hook = hook
+    try:
+        yield
+    finally:
+        knobs.runtime.add_stages_inspection_hook = before
+
+
+def _mend(stages: dict[str, Any]) -> None:
+    assemble = stages["ptx"]
+    stages["ptx"] = lambda source, metadata: awaited(assemble(source, metadata))
+
+
+_WAITING = "Waits for what its products read."
+
+
+def _marked(text: str) -> str:
+    """The same kernel by another key of Triton's cache, of which 3.6 does not ask the hook."""
+    return text.replace("):\n", f"):\n    {_WAITING!r}\n", 1)
+
+
+def _awaited(source: KernelSource, ptx: str) -> str:
+    try:
+        return awaited(ptx)
+    except ValueError as error:
+        raise CompileFailed(
+            f"kernel {source.name}: Triton's pipeline would spoil it: {error}"
+        ) from error
+
+
+def _independent(source: KernelSource) -> KernelSource:
+    """The kernel for a device that launches each when the last has ended."""
+    lines = source.text.splitlines(keepends=True)
+    kept = [line for line in lines if not any(f".{c}()" in line for c in (BEGIN_NEXT, AWAIT_LAST))]
+    return replace(source, text="".join(kept))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    # Triton shows the source first and the cause last.
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
+
+
+def resources(compiled: Compiled) -> KernelResources:
+    """What the machine code uses, read from its own resource section (needs no GPU)."""
+    return _resources(compiled.source, compiled.kernel)
+
+
+def _resources(source: KernelSource, kernel: Any) -> KernelResources:
+    cubin: bytes = kernel.asm["cubin"]
+    found = {k: int(v) for k, v in _SECTION.findall(_usage(cubin))}
+    if "REG" not in found:
+        raise CompileFailed(f"kernel {source.name}: no resource section in its cubin")
+    shared = max(int(kernel.metadata.shared), found.get("SHARED", 0))
+    spill = found.get("STACK", 0) + found.get("LOCAL", 0)
+    return KernelResources(found["REG"], spill, shared, len(cubin))
+
+
+def _cuobjdump() -> str:
+    """Triton's own, or TRITON_CUOBJDUMP_PATH. Raises CompileFailed where there is none."""
+    try:
+        return str(knobs.nvidia.cuobjdump.path)
+    except RuntimeError as error:
+        raise CompileFailed(f"cuobjdump does not run: {error}") from error
+
+
+_USED: dict[bytes, str] = {}
+
+
+def _usage(cubin: bytes) -> str:
+    """What cuobjdump says of the same machine code, once in a process."""
+    digest = hashlib.sha256(cubin).digest()
+    if digest not in _USED:
+        _USED[digest] = _dumped(cubin)
+    return _USED[digest]
+
+
+def _dumped(cubin: bytes) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [_cuobjdump(), "--dump-resource-usage", file.name]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileFailed(f"cuobjdump does not run: {error}", transient=True) from error
+    return done.stdout

@@ -1,0 +1,54 @@
+"""The folder in which Triton keeps machine code, and another one if that cannot be written.
+
+A cache that cannot be written (a read-only home folder, a full disk, another owner) must not keep a
+kernel from being compiled: it is then kept in a folder for temporary files, which all processes of
+the user share.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from triton import knobs
+
+from ...cures import warn
+
+
+def keep_elsewhere(error: OSError) -> None:
+    """From now on this process keeps machine code in the user's own folder for temporary files.
+    Raises the error again where it is kept there already, or where there is no such folder."""
+    before, spare = str(knobs.cache.dir), spare_folder()
+    if spare is None or before == str(spare):
+        raise error
+    knobs.cache.dir = str(spare)
+    warn(
+        "kernel-cache",
+        f"kernels cannot be kept in {before} ({error.strerror or error}): they are kept in {spare}",
+        stacklevel=3,
+    )
+
+
+def unwritable(error: OSError) -> str:
+    """What to say when there is no place for machine code."""
+    return (
+        f"machine code cannot be written to {knobs.cache.dir} ({error.strerror or error}): free "
+        "some space, or name another folder with TRITON_CACHE_DIR"
+    )
+
+
+def spare_folder() -> Path | None:
+    """A folder for temporary files that nobody else can write to; None where there is none."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"fusionplan-kernels-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if ours and not found.st_mode & 0o022:
+            return folder
+        # Somebody else was there first: what he put into it would be run.
+        return Path(tempfile.mkdtemp(prefix="fusionplan-kernels-"))
+    except OSError:
+        return None

@@ -1,0 +1,101 @@
+"""Reads of the kernels of an overlapping plan before they wait for the kernel before them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from fusionplan.bundles import making
+from fusionplan.planner.capture.capture import Captured, capture
+from fusionplan.planner.codegen.source import KernelSource
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.lower import lower
+from fusionplan.planner.plan import Plan
+from fusionplan.planner.runtime.execution.executor import Executor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+@dataclass
+class Loaded:
+    """A kernel that nothing launches."""
+
+    source: KernelSource
+    device: torch.device
+    takes_tensors: bool = True
+
+    def aligned(self, *given: object) -> None:
+        raise AssertionError("nothing runs here")
+
+    unaligned = aligned
+
+
+def step(x, p, w):
+    """Two kernels around a write into a column of p: the first reads x and p, the second
+    w, p as it is then, and what the first and a sum have made."""
+    h = torch.relu(x * p)
+    p[:, 0].add_(1.0)
+    total = h.logcumsumexp(0)
+    return (total * w * p).sum(1)
+
+
+def graph_of(function) -> Captured:
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(torch.empty(64, 256)) for _ in range(3)]
+        return capture(make_fx(lambda *x: [function(*x)])(*fakes))
+
+
+@pytest.fixture(scope="module")
+def given() -> Captured:
+    return graph_of(step)
+
+
+def sources(given: Captured, **options: object) -> tuple[list[KernelSource], Plan]:
+    plan = replace(modelled_plan(given.graph, builtin("h200")), overlaps=True)
+    texts = lambda part, config, interpreted, **more: lower(part, config, **more)  # noqa: E731
+    executor = Executor(given, plan, torch.device("cpu"), lower=texts, load=Loaded, **options)
+    return [launcher.source for launcher in executor.launchers], plan
+
+
+def early(source: KernelSource) -> set[str]:
+    """The names of the tensors that the text loads before its wait."""
+    before, after = re.split(r"^.*gdc_wait.*$", source.text, flags=re.MULTILINE)
+    found = {
+        line.rpartition("# ")[2].split()[0] for line in before.splitlines() if "tl.load" in line
+    }
+    assert "tl.load" in after or found
+    return found
+
+
+def test_a_parameter_that_the_step_updates_is_never_read_early(given) -> None:
+    first, second = sources(given)[0]
+    assert early(first) == {"arg0_1"}
+    assert early(second) == {"arg2_1"}
+    assert "arg1_1" in first.text
+    assert "arg1_1" in second.text
+
+
+def test_the_first_kernel_of_a_call_begins_when_all_before_has_ended(given) -> None:
+    assert [source.dependent for source in sources(given)[0]] == [False, True]
+
+
+def test_within_another_executor_nothing_is_read_early(given) -> None:
+    """There its inputs may be what the kernel before writes."""
+    found, _ = sources(given, within=True)
+    assert [early(source) for source in found] == [set(), set()]
+    assert [source.dependent for source in found] == [True, True]
+
+
+def test_a_plan_without_overlaps_keeps_its_texts(given) -> None:
+    plan = modelled_plan(given.graph, builtin("h200"))
+    texts = lambda part, config, interpreted, **more: lower(part, config, **more)  # noqa: E731
+    executor = Executor(given, plan, torch.device("cpu"), lower=texts, load=Loaded)
+    assert [early(launcher.source) for launcher in executor.launchers] == [set(), set()]
+
+
+def test_a_bundle_has_the_texts_that_run(given) -> None:
+    found, plan = sources(given)
+    assert [s.text for s in making.kernels(given.graph, plan)] == [s.text for s in found]

@@ -1,0 +1,79 @@
+"""Which plans that nobody measured are recorded with launches that overlap."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.config import Config
+from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.plan import Evidence, GroupPlan, Plan
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.overlapping import SHORT_S
+from fusionplan.planner.runtime.execution.overlapping import overlapping as chosen
+from torch.fx.experimental.proxy_tensor import make_fx
+
+HOPPER, AMPERE = (9, 0), (8, 0)
+
+
+def overlapping(plan: Plan, capability: tuple[int, int]) -> Plan:
+    return chosen(plan, Graph((), ()), H200, capability)
+
+
+def plan(seconds: float, evidence: Evidence = "modelled") -> Plan:
+    config = Config((("x0", 1),))
+    groups = (GroupPlan((0,), "triton", "k", config, seconds), GroupPlan((1,), "aten", "k"))
+    return Plan("graph", "device", (), evidence, groups)
+
+
+def test_short_kernels_of_the_model_overlap() -> None:
+    assert overlapping(plan(SHORT_S / 2), HOPPER) == replace(plan(SHORT_S / 2), overlaps=True)
+
+
+def test_kernels_of_one_group_count_each() -> None:
+    several = plan(1.5 * SHORT_S)
+    several = replace(several, groups=(replace(several.groups[0], kernels=2),))
+    assert overlapping(several, HOPPER).overlaps
+
+
+@pytest.mark.parametrize(
+    "one, capability",
+    [
+        (plan(2 * SHORT_S), HOPPER),
+        (plan(SHORT_S / 2), AMPERE),
+        (plan(SHORT_S / 2, "measured"), HOPPER),
+        (plan(SHORT_S / 2, "searched"), HOPPER),
+        (replace(plan(SHORT_S / 2), groups=()), HOPPER),
+    ],
+    ids=["long", "older", "measured", "searched", "nothing of ours"],
+)
+def test_others_stay(one: Plan, capability: tuple[int, int]) -> None:
+    assert overlapping(one, capability) is one
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("rows, columns, wanted", [(1, 2048, 4), (1, 8192, 1), (8, 2048, None)])
+def test_one_row_is_multiplied_by_small_programs(
+    rows: int, columns: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    x, w = torch.randn(rows, columns).bfloat16(), torch.randn(1024, columns).bfloat16()
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [((x.float() * 2).bfloat16() @ w.t()).float().relu()]
+
+    traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(x, w)
+    captured = capture(traced)
+    before = modelled_plan(captured.graph, H200)
+    after = chosen(before, captured.graph, H200, HOPPER)
+    if wanted is None:
+        assert after == replace(before, overlaps=True)
+        return
+    (group,) = after.groups
+    assert group.config is not None
+    assert (group.config.num_warps, group.config.block("x0")) == (4, wanted)
+    (found,) = Executor(captured, after, captured.device)(x, w)
+    exact = (2 * x.double() @ w.double().t()).relu()
+    assert (found.double() - exact).abs().max() <= 2**-6 * exact.abs().max()

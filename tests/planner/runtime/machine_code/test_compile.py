@@ -1,0 +1,292 @@
+"""Compilation for an H200 with no GPU at hand. The real compiler needs a process of its own,
+because the interpreter is on in this one."""
+
+import tempfile
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from compiling import by_compiler
+from fusionplan.planner.runtime.machine_code import compile as compiling
+from fusionplan.planner.runtime.machine_code.compile import (
+    CompileFailed,
+    KernelResources,
+    Target,
+    _mended,
+    compile_kernel,
+    interpreted,
+    jit_function,
+)
+from fusionplan.planner.runtime.machine_code.wgmma_waits import awaited
+from triton import knobs
+from triton.runtime.errors import PTXASError
+
+HAZARD = """$L__BB0_1:
+\tselp.b32 %r1, 0, %r8, %p3;
+\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r90}, {%r1}, %rd1, %p1, 1, 1, 0;
+\twgmma.commit_group.sync.aligned;
+\twgmma.wait_group.sync.aligned 1;
+\t@%p2 bra $L__BB0_1;
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    return by_compiler(Path(__file__).with_name("real_compiler.py"))
+
+
+@pytest.mark.process
+def test_registers_and_spills_are_read_with_no_gpu(found):
+    assert not found["interpreted"]
+    assert 100 < found["rows"]["registers"] <= 255
+    assert found["rows"]["spill_bytes"] == 0
+    assert found["rows"]["shared_bytes"] > 0
+    assert found["rows"]["cubin_bytes"] > 1000
+    assert found["one_warp"]["spill_bytes"] > 1000
+
+
+@pytest.mark.process
+def test_the_compiler_does_not_give_up_registers_for_what_it_spills(found):
+    (few, spilled), (registers, bytes_left) = found["given_up"]
+    if few > 200:
+        pytest.skip("this ptxas does not give up")
+    assert registers == 255
+    assert bytes_left < 0.7 * spilled
+
+
+class Kernel(SimpleNamespace):
+    """Unlike its base, one to which there may be weak references."""
+
+
+def used(registers, spill_bytes):
+    return KernelResources(registers, spill_bytes, 0, 0)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "first, told, kept",
+    [
+        (used(32, 4000), used(255, 600), "told"),
+        (used(32, 4000), used(255, 4000), "first"),  # It spills no less.
+        (used(32, 4000), None, "first"),  # The compiler does not take it.
+        (used(255, 4000), used(255, 600), "first"),  # All that a thread can have.
+        (used(32, 64), used(255, 0), "first"),  # To keep an SM full.
+        (None, used(255, 0), "first"),  # Nobody can read what it uses.
+    ],
+)
+def test_a_kernel_is_compiled_again_where_that_spares_spills(
+    kernel, monkeypatch, first, told, kept
+):
+    resources = {"first": first, "told": told}
+
+    def built(source, wanted, aligned, registers=None):
+        assert registers in (None, 255)
+        name = "first" if registers is None else "told"
+        if name == "told" and told is None:
+            raise CompileFailed("no")
+        return Kernel(name=name, asm={"ttgir": "", "ptx": ""}, metadata_group={})
+
+    def read(source, made):
+        if resources[made.name] is None:
+            raise CompileFailed("cuobjdump does not run")
+        return resources[made.name]
+
+    monkeypatch.setattr(compiling, "interpreted", lambda: False)
+    monkeypatch.setattr(compiling, "_built", built)
+    monkeypatch.setattr(compiling, "_resources", read)
+    monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
+    made = compile_kernel(kernel("x", 128), Target())
+    assert made.kernel.name == kept
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("missing", ["tool", "folder"])
+def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
+    if missing == "tool":
+        monkeypatch.setattr(compiling, "_cuobjdump", lambda: "/nowhere/cuobjdump")
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    made = SimpleNamespace(asm={"cubin": missing.encode()}, metadata=SimpleNamespace(shared=0))
+    with pytest.raises(CompileFailed, match="cuobjdump does not run"):
+        compiling._resources(SimpleNamespace(name="any"), made)
+    assert not compiling._gave_up(SimpleNamespace(name="any", num_warps=4), made)
+
+
+@pytest.mark.process
+def test_only_aligned_pointers_get_wide_loads(found):
+    assert found["rows"]["vector"]
+    assert not found["unaligned"]["vector"]
+
+
+@pytest.mark.process
+def test_failures_say_what_is_wrong(found):
+    assert "power of 2" in found["not_a_power_of_2"]
+    assert "rsqrt is not defined" in found["unknown_name"]
+    assert "no module" in found["no_module"]
+    assert "columns" in found["other_name"]
+    assert "takes 2 arguments" in found["buffers"]
+    assert "complex64" in found["dtype"]
+
+
+@pytest.mark.process
+def test_a_tile_that_the_pipeline_would_write_over_is_found(found):
+    """Triton's fault, not the text's: without a GPU nothing else shows it."""
+    assert "pipeline would spoil it: 2 buffers" in found["spoilt"]
+    assert "3 buffers" in found["spoilt_deep"]
+    assert found["sound"] == [""] * 4
+
+
+@pytest.mark.process
+def test_an_operand_that_is_stored_too_has_a_tile_of_its_own(found):
+    for reason, loads, beyond in found["operand_stored"]:
+        assert reason == ""
+        assert loads == 3
+        assert 0 <= beyond <= 1024  # of shared memory, barriers
+
+
+@pytest.mark.process
+def test_shared_memory_of_what_a_loop_stores_lies_beside_its_operands(found):
+    for used, judged in found["stored_within"]:
+        assert judged <= used <= judged + 1024  # barriers
+
+
+@pytest.mark.process
+def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
+    assert [reason for reason, _ in found["summed_beside"]] == [""] * 8
+    assert [ones for _, ones in found["summed_beside"]] == [2, 2, 1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.process
+def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
+    assert found["left_computed"] == [[4, "0x0"], [4, "0x0"]]
+
+
+@pytest.mark.process
+def test_functions_keep_the_least_numbers_unless_only_sums_see_them(found):
+    *kept, _, _, _, flushed = found["flushing"]
+    assert kept == [[]] * 8
+    assert flushed == ["ex2.approx.ftz"]
+
+
+def test_other_threads_compile_as_ever_meanwhile(monkeypatch):
+    """Triton has one hook for all."""
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *_: ("theirs", "1"))
+    with _mended(), ThreadPoolExecutor(1) as other:
+        hook = knobs.runtime.add_stages_inspection_hook
+        assert other.submit(hook).result() == ("theirs", "1")
+        ours = hook()[0]
+        stages, mended = {"ptx": lambda *_: HAZARD}, {"ptx": lambda *_: HAZARD}
+        other.submit(hook, None, stages).result()
+        hook(None, mended)
+    assert ours.startswith("theirs")
+    assert ours != "theirs"
+    assert stages["ptx"](None, None) == HAZARD
+    assert mended["ptx"](None, None) == awaited(HAZARD) != HAZARD
+    assert knobs.runtime.add_stages_inspection_hook() == ("theirs", "1")
+
+
+@pytest.mark.process
+def test_launches_on_a_gpu(found):
+    if found["gpu"] is None:
+        pytest.skip("no GPU")
+    assert found["gpu"] == [True] * 4
+
+
+@pytest.mark.process
+def test_loads_are_begun_ahead_only_where_the_loop_says_so(found):
+    assert found["begins_ahead"] == [False, True]
+
+
+@pytest.mark.process
+def test_a_weight_is_prefetched_before_the_wait(found):
+    assert found["fetches"] == ["prefetch.global.L2", "griddepcontrol.wait", "cp.async.cg"]
+
+
+@pytest.mark.process
+def test_a_later_kernel_is_launched_before_the_last_has_ended(found):
+    hopper, ampere = found["meets"]
+    words = ["launch_dependents", "wait"]
+    assert hopper == [[words, False], [words, True]]
+    assert ampere == [[[], False], [[], False]]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not interpreted(), reason="kernels are compiled, for a GPU")
+def test_nothing_compiles_in_the_interpreter(kernel):
+    with pytest.raises(CompileFailed, match="TRITON_INTERPRET"):
+        compile_kernel(kernel("x", 128))
+
+
+def test_kernels_that_differ_in_comments_are_one(kernel):
+    source = kernel("x * 2", 1000)
+    text = source.text.replace("\n    tl.store", "  # add_7\n    tl.store", 1)
+    assert text != source.text
+    assert jit_function(replace(source, text=text)) is jit_function(source)
+
+
+# --- where machine code is kept -------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(monkeypatch, tmp_path):
+    """Triton's compiler as far as its cache goes, with a cache in a folder that cannot be made."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def written(*arguments, **options):
+        Path(knobs.cache.dir, "key").mkdir(parents=True, exist_ok=True)
+        return knobs.cache.dir
+
+    monkeypatch.setattr(compiling, "ASTSource", lambda *arguments, **options: None)
+    monkeypatch.setattr(compiling.triton, "compile", written)
+    return tmp_path
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(kernel, cached):
+    with pytest.warns(UserWarning, match="cannot be kept in .*TRITON_CACHE_DIR"):
+        kept = Path(compiling._built(kernel("x", 128), Target(), True))
+    assert kept.parent == cached
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert compiling._built(kernel("x", 128), Target(), True) == str(kept)  # with no other warning
+
+
+def test_a_folder_of_somebody_else_is_no_cache(kernel, cached):
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        first = Path(compiling._built(kernel("x", 128), Target(), True))
+    first.chmod(0o777)
+    knobs.cache.dir = str(cached / "file" / "cache")
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert Path(compiling._built(kernel("x", 128), Target(), True)) != first
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (OSError(28, "No space left on device"), "No space left on device.*TRITON_CACHE_DIR"),
+        (MemoryError(), "out of memory"),
+        (PTXASError("`ptxas` failed with error code -9"), "error code -9"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:fusionplan")
+def test_want_of_memory_or_disk_is_no_fault_of_the_kernel(kernel, cached, monkeypatch, error, said):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(compiling.triton, "compile", fail)
+    with pytest.raises(CompileFailed, match=said) as caught:
+        compiling._built(kernel("x", 128), Target(), True)
+    assert caught.value.transient
+
+
+def test_other_failures_are_the_kernels(kernel, cached, monkeypatch):
+    def fail(*arguments, **options):
+        raise PTXASError("`ptxas` failed with error code 1")
+
+    monkeypatch.setattr(compiling.triton, "compile", fail)
+    with pytest.raises(CompileFailed) as caught:
+        compiling._built(kernel("x", 128), Target(), True)
+    assert not caught.value.transient
