@@ -26,6 +26,7 @@ from ..values.values import Choice, Compute, Fold, Load, Value
 from . import shifted_squares, welford
 from .body import convert, identity, literal
 from .scope import Scope
+from .text import is_taken_for_dot
 
 
 def step(scope: Scope, each: TileReduction) -> None:
@@ -338,6 +339,8 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, TileDims]:
         text = scope.full(fold.source, dims, working)
     else:
         left, right = (_factor(scope, fold, v, dims, working) for v in sources)
+        if is_taken_for_dot([scope.dims[v] for v in sources], dims):
+            left, right = right, left
         text = f"{left} * {right}"
         if scope.union(sources) != dims:
             text = f"tl.broadcast_to({text}, {scope.text.shape(dims)})"

@@ -11,6 +11,18 @@ from ..tiles.descriptors import Described
 from .numbers import Numbers
 
 
+def is_taken_for_dot(factors: Sequence[TileDims], dims: TileDims) -> bool:
+    """Whether Triton might take a sum of the product of two factors, which have these of the
+    dimensions `dims`, for a product of matrices. It does so with `x[:, :, None] * y[None, :, :]` in
+    float32, computes that in TF32, and does not look along which axis is summed (3.6, 3.7; its
+    pattern CombineBroadcastMulReduce). With the factors in the other order it stays a sum."""
+
+    def last_missing(own: TileDims) -> int:
+        return max((place for place, d in enumerate(dims) if own and d not in own), default=-1)
+
+    return [last_missing(own) for own in factors] == [2, 0]
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Writes what depends on the blocks. numbers: the arguments that stand for sizes that vary."""

@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import ClassVar
 
 from ..graph.dtypes import TRITON_DTYPE, is_float
-from ..graph.op import Accuracy
+from ..graph.graph import Ref
+from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
 from ..nests.linear_forms import Role, Term
 from ..tiles.alignment import is_dense
@@ -40,6 +41,7 @@ from .aligned_rows import AlignedText
 from .body import convert, expression, literal
 from .scope import Scope, zero
 from .source import AWAIT_LAST, BEGIN_NEXT
+from .text import is_taken_for_dot
 
 
 class TritonPrinter(Scope):
@@ -244,6 +246,7 @@ class TritonPrinter(Scope):
                 texts = {source: self.at(source, dims) for source in value.reads}
                 if rounded:
                     compute = replace(compute, accuracy=Accuracy.ROUNDED)
+                compute = self._in_order(compute, dims)
                 text = expression(self.accurate(compute), texts, self.dtypes, self.numbers)
                 return dims, self.converted(text, compute.result, value.dtype, dims)
             case values.Index(start=start, step=step):
@@ -267,6 +270,15 @@ class TritonPrinter(Scope):
     def accurate(self, compute: values.Compute) -> values.Compute:
         """The computation as it is printed."""
         return compute
+
+    def _in_order(self, compute: values.Compute, dims: TileDims) -> values.Compute:
+        """A product with its factors in the order in which Triton leaves it a product."""
+        factors = [operand for _, operand in compute.operands]
+        read = [self.dims[f.node] for f in factors if isinstance(f, Ref)]
+        if compute.op is not Op.MUL or not is_taken_for_dot(read, dims):
+            return compute
+        names = (name for name, _ in compute.operands)
+        return replace(compute, operands=tuple(zip(names, reversed(factors), strict=True)))
 
     def _is_long(self, value: values.Value) -> bool:
         """Whether an index takes more than 32 bits."""

@@ -161,6 +161,18 @@ products(
     "f32[9,9] f32[9,9]",
     lambda x, y: x @ y + x.t() @ y + x @ y.t() + (x @ y).t(),
 )
+for _axis in range(3):
+    # Triton takes some sums of products for products of matrices, in TF32 and along its own axis.
+    products(
+        f"outer_summed_along_{_axis}",
+        "f32[16,16] f32[16,16]",
+        lambda x, y, axis=_axis: (x[:, :, None] * y[None, :, :]).sum(axis) + 1,
+    )
+products(
+    "products_in_one_tile",
+    "f32[16,8] f32[8,16] f32[16,8]",
+    lambda x, y, z: (lambda h: (h.relu() @ z, h.sum(0)))((x - x.sum(1, keepdim=True)) @ y),
+)
 products("strided_operands", "f32[9,16]@s f32[16,7]@t", lambda x, y: x @ y * 2, grad=False)
 products("offset_operands", "f32[9,16]@o f32[16,7]@o", lambda x, y: (x @ y).relu(), grad=False)
 products("expanded_operand", "f32[9,16]@e f32[16,7]", lambda x, y: (x @ y).relu(), grad=False)

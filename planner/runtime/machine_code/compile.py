@@ -29,7 +29,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.interpreter import InterpretedFunction
 
-from ...codegen.source import AWAIT_LAST, BEGIN_NEXT, Buffer, KernelSource
+from ...codegen.source import AWAIT_LAST, BEGIN_NEXT, TF32, Buffer, KernelSource
 from ...costs.registers import most
 from ...errors import FusionplanError
 from ...graph.dtypes import SIGNATURE
@@ -271,6 +271,8 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
             kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
         if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
             wrong = "registers that a product still reads are written"
+    if wrong is None and ptx is not None and ".tf32" in ptx and TF32 not in source.text:
+        wrong = "a sum of products of float32 is computed in TF32"
     if wrong is not None:
         raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
     return kernel

@@ -230,6 +230,34 @@ def test_a_product_is_rounded_before_a_fold_of_such_is_taken_from_it() -> None:
     assert "mul_rn" not in text(program("layer_norm_residual"))
 
 
+def summed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x[:, :, None] * y[None, :, :]).sum(2)
+
+
+def multiplied_twice(x: torch.Tensor, weight: torch.Tensor, other: torch.Tensor) -> object:
+    hidden = (x - x.sum(1, keepdim=True)) @ weight
+    return hidden.relu() @ other, hidden.sum(0)
+
+
+@pytest.mark.parametrize(
+    "function, shapes, blocks",
+    [
+        (summed, [(16, 16), (16, 16)], (("x0", 16), ("x1", 16))),
+        (multiplied_twice, [(16, 8), (8, 16), (16, 8)], ()),
+    ],
+)
+def test_no_sum_of_products_is_written_as_triton_reads_a_product_of_matrices(
+    function: Function, shapes: list[tuple[int, ...]], blocks: tuple[tuple[str, int], ...]
+) -> None:
+    """It would compute that in TF32, and along the middle axis, whichever is summed."""
+    group = whole_group(graph_of(function, [tensor(*shape) for shape in shapes])).graph
+    program = lower(group, Config(blocks, 1, 1))
+    assert isinstance(program, Program)
+    (kernel,) = program.kernels
+    assert re.search(r"v\d+\[None, :, :\] \* v\d+\[:, :, None\]", kernel.text)
+    assert not re.search(r"v\d+\[:, :, None\] \* v\d+\[None, :, :\]", kernel.text)
+
+
 def test_a_joined_constant_is_stored_as_a_number() -> None:
     """Broadcast as if it had the joined dimension, it would not compile."""
 

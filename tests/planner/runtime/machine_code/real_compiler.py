@@ -271,6 +271,34 @@ def left_computed():
     return found
 
 
+def summed(x, y):
+    return (x[:, :, None] * y[None, :, :]).sum(2)
+
+
+def multiplied_twice(x, weight, other):
+    hidden = (x - x.sum(1, keepdim=True)) @ weight
+    return hidden.relu() @ other, hidden.sum(0)
+
+
+def sums_of_products():
+    """Of tiles of 16 x n x 16: what is wrong with the kernels, then with the first as it was
+    printed before, the factors the other way round."""
+    cases = [
+        (summed, [(16, 16)] * 2, Config((("x0", 16), ("x1", 16)), 1, 1)),
+        (multiplied_twice, [(16, 8), (8, 16), (16, 8)], Config((), 1, 1)),
+    ]
+    found, kernels = [], []
+    for function, shapes, config in cases:
+        inputs = [torch.empty(shape, device="meta") for shape in shapes]
+        (kernel,) = lower(whole_group(graph_of(function, inputs)).graph, config).kernels
+        assert re.search(r"v\d+\[None, :, :\] \* v\d+\[:, :, None\]", kernel.text)
+        found.append(failure(kernel))
+        kernels.append(kernel)
+    factors = r"(v\d+\[None, :, :\]) \* (v\d+\[:, :, None\])"
+    other = replace(kernels[0], text=re.sub(factors, r"\2 * \1", kernels[0].text))
+    return [*found, failure(other)]
+
+
 def functions(x):
     return torch.log1p(torch.rsqrt(x)) + torch.exp(x), x.sqrt().log()
 
@@ -332,6 +360,7 @@ json.dump(
         "operand_stored": operand_stored(),
         "stored_within": stored_within(),
         "summed_beside": summed_beside(),
+        "sums_of_products": sums_of_products(),
         "left_computed": left_computed(),
         "flushing": [
             flushing(function, dtype, numerics)

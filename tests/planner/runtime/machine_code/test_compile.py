@@ -160,6 +160,14 @@ def test_sums_by_ones_are_of_groups_of_warps_as_their_product_is(found):
 
 
 @pytest.mark.process
+def test_a_sum_of_products_is_no_product_of_matrices_in_tf32(found):
+    """Triton takes some for one, whichever axis they are summed along."""
+    *ours, turned = found["sums_of_products"]
+    assert ours == ["", ""]
+    assert "a sum of products of float32 is computed in TF32" in turned
+
+
+@pytest.mark.process
 def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
     assert found["left_computed"] == [[4, "0x0"], [4, "0x0"]]
 
