@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import fx
@@ -17,13 +16,13 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
-from .db.records import DeviceRecord, PlanRecord
+from .db.records import PlanRecord
 from .planner.capture.capture import Captured
 from .planner.costs.device import profile_of
 from .planner.cures import warn
 from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
-from .planner.graph.graph import Graph, Numerics, key
-from .planner.graph.varying import bucket_key, bucket_name, family_key, sizes_of
+from .planner.graph.graph import Numerics, key
+from .planner.graph.varying import bucket_key, bucket_name
 from .planner.groups.plan_at_sizes import plan_at
 from .planner.plan import Plan
 from .planner.runtime.cuda_graphs.step import Step
@@ -40,6 +39,7 @@ from .planner.runtime.dispatch.dispatch import (
 from .planner.runtime.dispatch.loaded import loaded
 from .planner.runtime.machine_code.compile import interpreted
 from .planner.versions import differences, versions
+from .tuner.records.stored_plans import Shelf, plans_that_fit, versions_beside
 
 log = logging.getLogger(__name__)
 
@@ -318,23 +318,6 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
         )
 
 
-class Shelf(Protocol):
-    """A store or a bundle in which plans are looked up."""
-
-    def plan(
-        self, graph_key: str, device_key: str, versions: dict[str, str]
-    ) -> PlanRecord | None: ...
-    def plans(
-        self,
-        *,
-        graph_key: str | None = ...,
-        bucket_key: str | None = ...,
-        device_key: str | None = ...,
-        versions: dict[str, str] | None = ...,
-    ) -> list[PlanRecord]: ...
-    def device(self, key: str) -> DeviceRecord | None: ...
-
-
 def _bundled_plan(
     captured: Captured, bundle: str | Path, options: Options, told: set[str]
 ) -> Plan | str:
@@ -393,7 +376,7 @@ def _plan_on(shelf: Shelf, captured: Captured, options: Options) -> Plan | str:
     """The plan for the graph, or why there is none. Raises StoreError, DeviceError."""
     graph_key, bucket = key(captured.graph), bucket_key(captured.graph)
     device = profile_of(captured.device)
-    found = records(shelf, captured.graph, device.key)
+    found = plans_that_fit(shelf, captured.graph, device.key)
     if not found:
         log.info("graph %s: no plan for %s", graph_key[:12], device.name)
         sizes = f" for sizes {bucket_name(captured.graph)}" if bucket is not None else ""
@@ -405,35 +388,6 @@ def _plan_on(shelf: Shelf, captured: Captured, options: Options) -> Plan | str:
     if isinstance(plan, Plan) and plan.graph_key != graph_key:
         return plan_at(plan, captured.graph)
     return plan
-
-
-def records(shelf: Shelf, graph: Graph, device_key: str) -> list[PlanRecord]:
-    """The plans for a graph, its bucket or its family with the versions at hand; those that were
-    made where the device was not come last. Raises StoreError."""
-    graph_key, bucket = key(graph), bucket_key(graph)
-    found: list[PlanRecord] = []
-    for current in (versions(), versions(portable=True)):
-        exact = shelf.plan(graph_key, device_key, current)
-        found += [] if exact is None else [exact]
-        if bucket is not None:
-            found += shelf.plans(bucket_key=bucket, device_key=device_key, versions=current)
-            wide = shelf.plans(
-                bucket_key=family_key(graph), device_key=device_key, versions=current
-            )
-            found += sorted(wide, key=lambda record: _distance(record, sizes_of(graph)))
-    return found
-
-
-def _distance(record: PlanRecord, sizes: Sequence[int]) -> float:
-    """How far the sizes that a plan was tuned at are from these, by their logarithms."""
-    at = record.payload.get("at")
-    if not isinstance(at, list) or len(at) != len(sizes) or not all(map(_is_size, at)):
-        return math.inf
-    return sum(abs(math.log(max(1, a) / max(1, b))) for a, b in zip(at, sizes, strict=True))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
 
 
 def _nearest(shelf: Shelf, graph_key: str, device_key: str) -> str:
@@ -451,8 +405,7 @@ def _other_versions(nearest: Sequence[PlanRecord]) -> str:
     """What differs in the plan that is nearest to what is at hand, if there is any."""
     told: list[list[str]] = []
     for record in nearest:
-        current = versions(portable="cuda" not in record.versions)
-        told.append(differences(record.versions, current))
+        told.append(differences(record.versions, versions_beside(record.versions)))
     least: list[str] = min(told, key=len, default=[])
     return f" and settings: {'; '.join(least)}" if least else ""
 

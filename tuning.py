@@ -15,7 +15,7 @@ from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
 from .markup.panel import panels_html
-from .planner.capture.source_lines import source_lines
+from .planner.capture.source_lines import source_texts
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
 from .planner.graph.graph import Numerics, short_names
@@ -40,6 +40,7 @@ from .tuner.progress.live_panel import reporting
 from .tuner.progress.progress import Progress
 from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
+from .tuner.records.stored_plans import plans_of_graph
 from .tuner.session.effort import Allowance, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
@@ -379,8 +380,7 @@ class _ModelTune:
         limits = TuneLimits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
         title = self._title(captured, number)
         static = _addresses(self.model)
-        lines = source_lines(part.captured.fx_nodes)
-        origin = Origin(part.stage, self.inputs, {n: str(line) for n, line in lines.items()})
+        origin = Origin(part.stage, self.inputs, source_texts(part.captured.fx_nodes))
         return Session(
             *(part.captured, part.inputs, self.store, limits, self.progress, title),
             compilers=self.helpers.compilers,
@@ -465,13 +465,13 @@ class _ModelTune:
     def _record(self, captured: CapturedModel, number: int) -> PlanRecord:
         """The stored plan of a graph; one that was measured comes before one made elsewhere."""
         key, device = captured.parts[number].key, self.place.profile.key
-        record = self.store.plan(key, device, versions())
-        if self.place.is_elsewhere and (record is None or record.evidence != "measured"):
-            record = self.store.plan(key, device, versions(portable=True))
-        if record is None:
+        found = plans_of_graph(self.store, key, device)
+        if not found:
             title = self._title(captured, number)
             raise PlanError(f"the plan of {title} is not in {self.store.location}: tune it again")
-        return record
+        if self.place.is_elsewhere and found[0].evidence != "measured":
+            return found[-1]
+        return found[0]
 
 
 def _addresses(model: Callable[..., Any]) -> frozenset[int]:

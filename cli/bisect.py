@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..planner.errors import DeviceError
 from . import render
-from .explain import captured_model, found_plan, opened_store
+from .captured import captured_model, note, opened_store
 from .options import (
     DeviceOption,
     InputsOption,
@@ -48,14 +48,15 @@ def bisect(
     """
     with contextlib.ExitStack() as stack:
         opened = None if modelled else opened_store(store, stack)
+        name, captured, place = captured_model(
+            *(model, inputs, device, None), training=training, numerics=numerics_of(numerics)
+        )
         # What the model's own code prints is no result of ours.
         with contextlib.redirect_stdout(sys.stderr):
             from ..planner.runtime.machine_code.compile import interpreted
             from ..tuner.gate.bisect import bisect as search
+            from ..tuner.records.found_plan import found_plan
 
-            name, captured, place = captured_model(
-                model, inputs, device, None, training, numerics_of(numerics)
-            )
             if place.device.type != "cuda" and not interpreted():
                 raise DeviceError(
                     "bisect runs kernels: it needs a CUDA device, or TRITON_INTERPRET=1 set before "
@@ -63,19 +64,19 @@ def bisect(
                 )
             found = []
             for part in captured.parts:
-                chosen = found_plan(part, place, opened)
+                chosen = found_plan(part.captured.graph, place.profile, opened)
                 errors = list(search(part.captured, chosen.plan, part.inputs))
-                found.append((part.stage, chosen, errors))
-    first = next(((s, e) for s, _, errors in found for e in errors if e.fault), None)
+                found.append((part.stage, chosen.key, note(chosen, place, opened), errors))
+    first = next(((s, e) for s, _, _, errors in found for e in errors if e.fault), None)
     if json:
         plans = [
-            {"stage": s, "plan_key": c.key, "note": c.note, "groups": list(map(_to_json, errors))}
-            for s, c, errors in found
+            {"stage": s, "plan_key": key, "note": told, "groups": list(map(_to_json, errors))}
+            for s, key, told, errors in found
         ]
         render.print_json({"name": name, "plans": plans, "first": first and _to_json(first[1])})
         return
-    for stage, chosen, errors in found:
-        render.out().print(f"{name} {stage}: {chosen.note}", soft_wrap=True, markup=False)
+    for stage, _, told, errors in found:
+        render.out().print(f"{name} {stage}: {told}", soft_wrap=True, markup=False)
         _print(errors)
     told = "no group is beyond the accuracy rule"
     if first is not None:

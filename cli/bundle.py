@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import typer
 
 from ..db import Store
 from . import render
+from .captured import captured_model
 from .errors import UsageError
 from .export import words
 from .options import (
@@ -71,30 +70,22 @@ def bundle(
     from ..bundles.making import code_of, from_others
     from ..bundles.signing import private_key, shown
     from ..planner.runtime.machine_code.compile import Target
-    from ..tuner.capture.capture_model import capture_model
-    from ..tuner.session.place import place_of
-    from .modelfile import load_model
 
     private = private_key()
     with Store.open(store, create=False, read_only=True) as opened:
-        # What the model's own code prints is no result of ours.
-        with contextlib.redirect_stdout(sys.stderr):
-            place = place_of(device, target)
-            named = load_model(model, inputs, place.device)
-            captured = capture_model(
-                named.model,
-                named.call,
-                training=training,
-                dynamic=dynamic,
-                numerics=numerics_of(numerics),
-            )
+        name, captured, place = captured_model(
+            *(model, inputs, device, target),
+            training=training,
+            dynamic=dynamic,
+            numerics=numerics_of(numerics),
+        )
         graphs = [part.captured.graph for part in captured.parts]
-        found = [_plan(opened, graph, place.profile.key, named.name, evidence) for graph in graphs]
+        found = [_plan(opened, graph, place.profile.key, name, evidence) for graph in graphs]
         kernels = sorted(plan_kernels(plan.to_json() for _, plan in found))
         records = opened.snapshot([record.key for record, _ in found], kernels)
     plans = [plan for _, plan in found]
     code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
-    size = write(output, Contents(records, code, {"model": named.name}), private)
+    size = write(output, Contents(records, code, {"model": name}), private)
     written = _Written(
         output, size, shown(private.public), from_others(plans), place.profile.name, code, records
     )
@@ -141,12 +132,12 @@ def _plan(
     store: Store, graph: Graph, device_key: str, name: str, evidence: str
 ) -> tuple[PlanRecord, Plan]:
     """The stored plan by which `fusionplan.load` runs the graph. Raises PlanError."""
-    from ..api import records
     from ..planner.errors import PlanError
     from ..planner.graph.graph import key
     from ..planner.plan import Plan
+    from ..tuner.records.stored_plans import plans_that_fit
 
-    for record in records(store, graph, device_key):
+    for record in plans_that_fit(store, graph, device_key):
         if evidence == "any" or record.evidence == "measured":
             return record, Plan.from_json(record.payload)
     raise PlanError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +12,11 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ..db import PlanRecord, Store
-from ..db.location import resolve
+from ..db import Store
 from ..report.figures import figures
 from ..terminal import size
-from . import render, stored
+from . import render
+from .captured import captured_model, note, opened_store, titles
 from .errors import UsageError
 from .gaps import gaps_table, least_line
 from .options import (
@@ -34,33 +33,21 @@ from .options import (
 from .table import Table
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from ..planner.explanation import (
         Boundary,
         Explanation,
         GroupExplanation,
         Kernel,
-        Measured,
         Otherwise,
         Side,
         Tensor,
         UngroupedNode,
     )
-    from ..planner.graph.graph import Graph, Numerics
-    from ..planner.plan import Chosen, GroupPlan, Plan
+    from ..planner.graph.graph import Graph
+    from ..planner.plan import Chosen
     from ..tuner.capture.capture_model import CapturedModel, ModelGraph
+    from ..tuner.records.found_plan import FoundPlan
     from ..tuner.session.place import Place
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPlan:
-    """The plan of one graph: of the store (its record's key) or of the cost model (key None)."""
-
-    plan: Plan
-    key: str | None
-    note: str
-    measured: dict[str, Measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +57,7 @@ class _Explained:
     name: str
     part: ModelGraph
     found: FoundPlan
+    note: str
     explanation: Explanation
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +66,7 @@ class _Explained:
             "stage": self.part.stage,
             "times": self.part.times,
             "plan_key": self.found.key,
-            "note": self.found.note,
+            "note": self.note,
         }
         return about | self.explanation.to_json()
 
@@ -109,11 +97,9 @@ def explain(
     """
     with contextlib.ExitStack() as stack:
         opened = None if modelled else opened_store(store, stack)
-        # What the model's own code prints is no result of ours.
-        with contextlib.redirect_stdout(sys.stderr):
-            name, captured, place = captured_model(
-                model, inputs, device, target, training, numerics_of(numerics)
-            )
+        name, captured, place = captured_model(
+            *(model, inputs, device, target), training=training, numerics=numerics_of(numerics)
+        )
         explained = list(_explained(name, captured, place, opened, group, kernel))
     if group is not None and not any(each.explanation.groups for each in explained):
         counts = ", ".join(str(len(each.found.plan.groups)) for each in explained) or "0"
@@ -126,41 +112,13 @@ def explain(
         }
         render.print_json(document)
         return
-    for note in captured.notes:
-        render.err().print(f"note: {note}", soft_wrap=True)
+    for told in captured.notes:
+        render.err().print(f"note: {told}", soft_wrap=True)
     if not explained:
         render.out().print("nothing to fuse: the model runs as it is")
     for each in explained:
         if group is None or each.explanation.groups:
             _print(render.out(), each)
-
-
-def opened_store(location: str | None, stack: contextlib.ExitStack) -> Store | None:
-    """The store for reading; None where it is not made yet. Raises StoreError for any other that
-    cannot be read."""
-    place = resolve(location)
-    if place.path is not None and not place.path.exists():
-        render.err().print(f"planner: there is no store {place.path} yet", soft_wrap=True)
-        return None
-    return stack.enter_context(Store.open(location, create=False, read_only=True))
-
-
-def captured_model(
-    model: str,
-    inputs: str | None,
-    device: str | None,
-    target: str | None,
-    training: bool,
-    numerics: Numerics,
-) -> tuple[str, CapturedModel, Place]:
-    from ..tuner.capture.capture_model import capture_model
-    from ..tuner.session.place import place_of
-    from .modelfile import load_model
-
-    place = place_of(device, target)
-    named = load_model(model, inputs, place.device)
-    captured = capture_model(named.model, named.call, training=training, numerics=numerics)
-    return named.name, captured, place
 
 
 def _explained(
@@ -171,86 +129,22 @@ def _explained(
     group: int | None,
     texts: bool,
 ) -> Iterator[_Explained]:
+    from ..planner.capture.source_lines import source_texts
     from ..planner.explain import explain as explained
+    from ..tuner.records.found_plan import found_plan
 
-    for number, part in enumerate(captured.parts):
-        title = name if len(captured.parts) == 1 else f"{name} {number} {part.stage}"
-        found = found_plan(part, place, store)
+    for title, part in zip(titles(name, captured), captured.parts, strict=True):
+        found = found_plan(part.captured.graph, place.profile, store)
         explanation = explained(
             part.captured.graph,
             found.plan,
             place.profile,
             measured=found.measured,
-            sources=sources(part.captured.fx_nodes),
+            sources=source_texts(part.captured.fx_nodes),
             only=None if group is None else {group},
             texts=texts,
         )
-        yield _Explained(title, part, found, explanation)
-
-
-# --- which plan, and what was measured ---
-
-
-def found_plan(part: ModelGraph, place: Place, store: Store | None) -> FoundPlan:
-    from ..planner.versions import versions
-
-    device = place.profile
-    record = None if store is None else _record(store, part.key, device.key)
-    if store is None or record is None:
-        where = "" if store is None else f"{store.location} has no plan of it for {device.name}: "
-        note = f"{where}this is the cost model's plan, nothing was measured"
-        return FoundPlan(_modelled(part.captured.graph, place), None, note, {})
-    note = f"stored as {record.key[: render.KEY]} in {store.location}"
-    if record.versions != versions(portable="cuda" not in record.versions):
-        note += f", made with {render.pairs(record.versions)}: its kernels may have changed since"
-    plan = stored.shown(store, record).plan
-    return FoundPlan(plan, record.key, note, measured_in(store, plan))
-
-
-def _record(store: Store, graph_key: str, device_key: str) -> PlanRecord | None:
-    """The plan that would be run, else the newest of the graph that other versions made."""
-    from ..planner.versions import versions
-
-    each = (store.plan(graph_key, device_key, v) for v in (versions(), versions(portable=True)))
-    exact = next((record for record in each if record is not None), None)
-    return exact or next(iter(store.plans(graph_key=graph_key, device_key=device_key)), None)
-
-
-def _modelled(graph: Graph, place: Place) -> Plan:
-    from ..planner.covers.cover import modelled_plan
-
-    return modelled_plan(graph, place.profile)
-
-
-def measured_in(store: Store, plan: Plan) -> dict[str, Measured]:
-    """What the trials of the chosen configs told, by kernel key."""
-    found = {group.kernel_key: _trial(store, plan, group) for group in plan.groups}
-    return {name: measured for name, measured in found.items() if measured is not None}
-
-
-def _trial(store: Store, plan: Plan, group: GroupPlan) -> Measured | None:
-    from ..planner.explanation import Measured
-    from ..tuner.trial.outcome import Candidate
-
-    wanted = Candidate(group.lowering, group.config, group.options).to_json()
-    trials = store.trials(
-        subject=group.kernel_key,
-        device_key=plan.device,
-        versions=dict(plan.versions),
-        outcome="timed",
-        newest_first=True,
-    )
-    trial = next((t for t in trials if t.config == wanted), None)
-    if trial is None:
-        return None
-    return Measured(trial.measured_s, trial.registers, trial.spill_bytes, trial.shared_bytes)
-
-
-def sources(nodes: tuple[fx.Node, ...]) -> dict[int, str]:
-    """The line of the user's code behind each node, with its place."""
-    from ..planner.capture.source_lines import source_lines
-
-    return {n: str(found) for n, found in source_lines(nodes).items()}
+        yield _Explained(title, part, found, note(found, place, store), explanation)
 
 
 # --- text ---
@@ -262,7 +156,7 @@ def _print(console: Console, explained: _Explained) -> None:
     head.append(f"graph {explanation.graph_key[: render.KEY]}", style="bold")
     head.append(f"  {explained.name}  {explanation.device}  evidence: {explanation.evidence}")
     console.print(head)
-    console.print(Text(explained.found.note), style="dim", soft_wrap=True)
+    console.print(Text(explained.note), style="dim", soft_wrap=True)
     total = f"predicted {render.duration(explanation.predicted_s)}"
     console.print(f"{total}, measured {render.duration(explanation.measured_s)}")
     least = least_line(explanation)

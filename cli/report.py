@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,8 @@ import typer
 from ..db import Store, StoreCorrupt
 from ..planner.errors import PlanError
 from . import render, stored
+from .captured import captured_model, note, opened_store, titles
 from .errors import UsageError
-from .explain import captured_model, found_plan, measured_in, opened_store, sources
 from .options import (
     DeviceOption,
     InputsOption,
@@ -72,11 +71,11 @@ def report(
     with contextlib.ExitStack() as stack:
         if subject is not None and _is_model(subject):
             opened = None if modelled else opened_store(store, stack)
-            # What the model's own code prints is no result of ours.
-            with contextlib.redirect_stdout(sys.stderr):
-                name, captured, place = captured_model(
-                    subject, inputs, device, target, training, numerics_of(numerics)
-                )
+            name, captured, place = captured_model(
+                *(subject, inputs, device, target),
+                training=training,
+                numerics=numerics_of(numerics),
+            )
             made = _of_model(name, captured, place, opened)
         else:
             _require_a_model(subject, inputs=inputs, training=training, modelled=modelled)
@@ -125,39 +124,39 @@ def _of_model(name: str, captured: CapturedModel, place: Place, opened: Store | 
     from ..report.collect import collect
 
     subjects = [
-        _subject(
-            name if len(captured.parts) == 1 else f"{name} {i} {part.stage}", part, place, opened
-        )
-        for i, part in enumerate(captured.parts)
+        _subject(title, part, place, opened)
+        for title, part in zip(titles(name, captured), captured.parts, strict=True)
     ]
     profile = place.profile if opened is None else _calibrated(opened, place.profile)
     return collect(name, subjects, profile, opened, captured.notes)
 
 
 def _subject(name: str, part: ModelGraph, place: Place, opened: Store | None) -> Subject:
+    from ..planner.capture.source_lines import source_texts
     from ..report.collect import Subject
+    from ..tuner.records.found_plan import found_plan
 
-    found = found_plan(part, place, opened)
-    graph, inputs = part.captured.graph, ""
-    if opened is not None and found.key is not None:
-        _, inputs = stored.about(opened.find_plan(found.key), graph)
+    graph = part.captured.graph
+    found = found_plan(graph, place.profile, opened)
+    _, inputs = ("", "") if found.record is None else stored.about(found.record, graph)
     return Subject(
         name,
         graph,
         found.plan,
-        found.note,
+        note(found, place, opened),
         key=found.key,
         stage=part.stage,
         inputs=inputs,
         times=part.times,
         measured=found.measured,
-        sources=sources(part.captured.fx_nodes),
+        sources=source_texts(part.captured.fx_nodes),
     )
 
 
 def _of_plan(opened: Store, wanted: str | None) -> Report:
     from ..planner.costs.device import DeviceProfile
     from ..report.collect import Subject, collect
+    from ..tuner.records.found_plan import measured_in
 
     found = stored.find(opened, wanted)
     if found.graph is None:
@@ -169,12 +168,12 @@ def _of_plan(opened: Store, wanted: str | None) -> Report:
         profile = DeviceProfile.from_json(record.profile)
     except ValueError as error:
         raise StoreCorrupt(f"the device {record.name} in {opened.location}: {error}") from error
-    note = f"stored as {found.key[: render.KEY]} in {opened.location}"
+    told = f"stored as {found.key[: render.KEY]} in {opened.location}"
     subject = Subject(
         found.name,
         found.graph,
         found.plan,
-        note,
+        told,
         key=found.key,
         stage=found.stage,
         inputs=found.inputs,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from ..db import PlanNotFound, PlanRecord, Store, StoreCorrupt
+from ..db import PlanNotFound, PlanRecord, Store
 from ..planner.graph import graph as graphs
 from ..planner.graph.graph import Graph
 from ..planner.origin import Origin
-from ..planner.plan import Plan
+from ..tuner.records.plan_record import plan_in
 from .render import ShownPlan
 
 
@@ -44,12 +44,7 @@ def title(model: str) -> str:
 
 def shown(store: Store, record: PlanRecord) -> ShownPlan:
     """A record with its graph and the name of its device."""
-    try:
-        plan = Plan.from_json(record.payload)
-    except ValueError as error:
-        raise StoreCorrupt(
-            f"Plan {record.key} in {store.location} cannot be read ({error}): tune it again."
-        ) from error
+    plan = plan_in(store, record)
     device = store.device(record.device_key)
     name = device.name if device is not None else record.device_key
     graph = graph_of(store, record.graph_key)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from ..db import PlanRecord, Store
 from . import render, stored
+from .captured import captured_model, titles
 from .options import (
     DeviceOption,
     DynamicOption,
@@ -86,27 +85,17 @@ def why_miss(
 
     A key is made of the graph (operations, shapes, strides, dtypes), the device and the versions.
     """
-    from ..tuner.capture.capture_model import capture_model
-    from ..tuner.session.place import place_of
-    from .modelfile import load_model
-
     with Store.open(store, create=False, read_only=True) as opened:
-        # What the model's own code prints is no result of ours.
-        with contextlib.redirect_stdout(sys.stderr):
-            place = place_of(device, target)
-            named = load_model(model, inputs, place.device)
-            captured = capture_model(
-                named.model,
-                named.call,
-                training=training,
-                dynamic=dynamic,
-                numerics=numerics_of(numerics),
-            )
+        name, captured, place = captured_model(
+            *(model, inputs, device, target),
+            training=training,
+            dynamic=dynamic,
+            numerics=numerics_of(numerics),
+        )
         shelf = _Shelf(opened)
-        several = len(captured.parts) > 1
         answers = [
-            answer(f"{named.name} {n} {part.stage}" if several else named.name, part, place, shelf)
-            for n, part in enumerate(captured.parts)
+            answer(title, part, place, shelf)
+            for title, part in zip(titles(name, captured), captured.parts, strict=True)
         ]
         location = opened.location
     if json:
@@ -173,7 +162,7 @@ def _differences(
 ) -> list[Difference]:
     """All fields of the key, and the evidence, in which the plan is not the model's."""
     from ..planner.settings import default_of
-    from ..planner.versions import versions
+    from ..tuner.records.stored_plans import versions_beside
 
     found = _of_graph(record, part, shelf)
     if record.device_key != place.profile.key:
@@ -182,7 +171,7 @@ def _differences(
         if before == now:
             before, now = f"{before} ({record.device_key})", f"{now} ({place.profile.key})"
         found.append(Difference("device", before, now, CURES["device"]))
-    current = versions(portable="cuda" not in record.versions)
+    current = versions_beside(record.versions)
     for name in sorted(current.keys() | record.versions.keys()):
         usual = default_of(name) or "-"
         old, new = record.versions.get(name, usual), current.get(name, usual)
@@ -194,13 +183,11 @@ def _differences(
 
 
 def _of_graph(record: PlanRecord, part: ModelGraph, shelf: _Shelf) -> list[Difference]:
-    from ..planner.graph.varying import bucket_key, bucket_name, family_key
+    from ..planner.graph.varying import bucket_key, bucket_name
+    from ..tuner.records.stored_plans import is_for
 
     graph = part.captured.graph
-    if record.graph_key == part.key:
-        return []
-    bucket = bucket_key(graph)
-    if bucket is not None and record.bucket_key in (bucket, family_key(graph)):
+    if is_for(record, graph):
         return []
     old = shelf.graph(record)
     if old is None or [n.op for n in old.nodes] != [n.op for n in graph.nodes]:
@@ -208,7 +195,7 @@ def _of_graph(record: PlanRecord, part: ModelGraph, shelf: _Shelf) -> list[Diffe
     if old.numerics != graph.numerics:
         return [Difference("numerics", old.numerics, graph.numerics, CURES["numerics"])]
     found = _of_types(old, graph)
-    if bucket is not None and record.bucket_key is not None:
+    if bucket_key(graph) is not None and record.bucket_key is not None:
         shapes = "; ".join(f"{each.stored}" for each in found if each.field == "shape")
         return [Difference("sizes", f"tuned at {shapes}", bucket_name(graph), CURES["sizes"])]
     if not found:

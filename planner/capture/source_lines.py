@@ -29,6 +29,11 @@ class SourceLine:
         return f"{self.place}: {self.code}"
 
 
+def source_texts(nodes: Sequence[fx.Node]) -> dict[int, str]:
+    """The line of the user's code behind each node, with its place, for people."""
+    return {node: str(line) for node, line in source_lines(nodes).items()}
+
+
 def source_lines(nodes: Sequence[fx.Node]) -> dict[int, SourceLine]:
     """The innermost line of the user's code behind each node, where Dynamo kept it; of torch's code
     where there is no other."""

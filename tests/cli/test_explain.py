@@ -62,9 +62,7 @@ def explained(planner, *arguments):
 
 
 def test_attention(planner, write, monkeypatch):
-    monkeypatch.setattr(
-        "fusionplan.cli.explain._modelled", lambda graph, place: whole(graph, place.profile)
-    )
+    monkeypatch.setattr("fusionplan.tuner.records.found_plan.modelled_plan", whole)
     result = planner("explain", write("attention.py", ATTENTION), "--target", "h200")
     assert result.code == 0, result
     assert "group 0: triton" in result.out

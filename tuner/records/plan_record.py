@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 
+from ...db.errors import StoreCorrupt
 from ...db.records import PlanRecord
+from ...db.store import Store
 from ...planner.origin import ABOUT, Origin
 from ...planner.plan import Plan
 
@@ -32,3 +34,13 @@ def plan_record(
         speedup=plan.speedup,
         bucket_key=bucket,
     )
+
+
+def plan_in(store: Store, record: PlanRecord) -> Plan:
+    """The plan in a record. Raises StoreCorrupt for a record that is no plan."""
+    try:
+        return Plan.from_json(record.payload)
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"Plan {record.key} in {store.location} cannot be read ({error}): tune it again."
+        ) from error

@@ -38,6 +38,7 @@ from ..records.jobs import OfferedJob
 from ..records.ledger import Ledger, device_record, graph_record
 from ..records.optuna_export import mirror
 from ..records.plan_record import plan_record
+from ..records.stored_plans import plans_of_graph
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
@@ -289,11 +290,11 @@ class Session:
 
     def _known(self, profile: DeviceProfile) -> Plan | None:
         """The plan of the store, which a new one has to beat."""
-        record = self.store.plan(graph_key(self.captured.graph), profile.key, versions())
-        if record is None or record.evidence != "measured":
+        found = plans_of_graph(self.store, graph_key(self.captured.graph), profile.key)
+        if not found or found[0].evidence != "measured":
             return None
         try:
-            return Plan.from_json(record.payload)
+            return Plan.from_json(found[0].payload)
         except ValueError:
             return None
 
