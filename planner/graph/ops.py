@@ -326,7 +326,8 @@ def is_compute(node: Node) -> bool:
 
 @functools.cache
 def overload(op: str) -> Any:
-    """torch's operator of this name ("aten.add.Tensor")."""
+    """torch's operator that a graph calls by this name ("aten.add.Tensor"). Raises AttributeError
+    where torch has none, and ValueError for a name of another form."""
     namespace, name, kind = op.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), kind)
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..graph.graph import Graph, Node, Ref
-from ..graph.ops import IndexedWrite, View, bound, is_input, is_item, row
+from ..graph.ops import IndexedWrite, View, bound, is_input, is_item, overload, row
 from ..memo import by_identity
-from ..trace.aten_calls import operator
 
 
 def unwritten(graph: Graph) -> frozenset[int]:
@@ -54,15 +53,15 @@ def _targets(node: Node) -> Iterator[int]:
     if is_input(node) or kind is not None:
         return
     try:
-        overload = operator(node.op)
+        found = overload(node.op)
     except (AttributeError, ValueError, RuntimeError):
-        overload = None
-    if not isinstance(overload, torch._ops.OpOverload):
+        found = None
+    if not isinstance(found, torch._ops.OpOverload):
         if not is_item(node):
             yield from node.inputs
         return
     named = dict(node.kwargs)
-    for place, argument in enumerate(overload._schema.arguments):
+    for place, argument in enumerate(found._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = node.args[place] if place < len(node.args) else named.get(argument.name)
             parts = given if isinstance(given, tuple) else (given,)

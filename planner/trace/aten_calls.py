@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from ..graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, TensorType, map_refs
+from ..graph.ops import overload
 from ..values.axes import Factors
 from ..values.values import Load, Output, Values
-
-
-def operator(name: str) -> Callable[..., Any]:
-    """The overload that a graph calls by this name. Raises AttributeError when torch has none."""
-    namespace, op, overload = name.split(".")
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), overload)
-    return found
 
 
 class Builder:
@@ -56,7 +50,7 @@ class Builder:
         name = f"aten.{op}"
         if like is None:
             given = [self._meta(a) for a in args]
-            like = operator(name)(*given, **{k: self._meta(v) for k, v in named.items()})
+            like = overload(name)(*given, **{k: self._meta(v) for k, v in named.items()})
         label = f"{op.partition('.')[0].strip('_')}_{len(self._nodes)}"
         return self._append(label, name, args, tuple(named.items()), like)
 

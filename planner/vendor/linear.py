@@ -24,10 +24,11 @@ from ..graph.ops import (
     bound,
     is_compute,
     is_input,
+    overload,
     row,
 )
 from ..stream.rewriting import Rewriting
-from ..trace.aten_calls import Calls, operator
+from ..trace.aten_calls import Calls
 from ..values.axes import Factors
 from ..values.values import Choice, Fold, Index, Load, Output, Values
 from .operands import Operand, Other, dtype_of, operand, plain_sum
@@ -313,7 +314,7 @@ def _computed(node: Node, found: Mapping[int, torch.Tensor | None]) -> torch.Ten
 
     # In which order the elements lie in memory changes no number.
     named = {k: given(v) for k, v in node.kwargs if k != "memory_format"}
-    result: torch.Tensor = operator(node.op)(*map(given, node.args), **named)
+    result: torch.Tensor = overload(node.op)(*map(given, node.args), **named)
     return result
 
 

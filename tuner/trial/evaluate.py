@@ -12,8 +12,7 @@ import torch
 
 from ...planner.errors import PlanError
 from ...planner.graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, refs
-from ...planner.graph.ops import IndexedWrite, Lookup, bound, row
-from ...planner.trace.aten_calls import operator
+from ...planner.graph.ops import IndexedWrite, Lookup, bound, overload, row
 from .float64_attention import wide_attention
 
 _ITEM = "operator.getitem"
@@ -96,7 +95,7 @@ class Evaluator:
         self, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
     ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         op = _SAME_VALUE.get(op, op)
-        function = _operator(op if self._in_place else _COPYING.get(op, op))
+        function = _overload(op if self._in_place else _COPYING.get(op, op))
         if self.wide:
             function = wide_attention(op) or function
         if self.wide and op == _BITCAST:
@@ -185,17 +184,18 @@ def _dtype(value: Arg) -> torch.dtype:
 def _wide_bitcast(wide: torch.dtype, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Bits are those of the narrow types, whatever the value was computed in."""
     narrow = x.float() if x.dtype is torch.float64 and dtype.itemsize == 4 else x
-    result: torch.Tensor = operator(_BITCAST)(narrow, dtype)
+    result: torch.Tensor = overload(_BITCAST)(narrow, dtype)
     return result.to(wide) if dtype.is_floating_point else result
 
 
-def _operator(name: str) -> Callable[..., Any]:
+def _overload(name: str) -> Callable[..., Any]:
     if name == _ITEM:
         return getitem
     try:
-        return operator(name)
+        found: Callable[..., Any] = overload(name)
     except (ValueError, AttributeError) as error:
         raise PlanError(f"{name} is no operator that can be evaluated by itself") from error
+    return found
 
 
 def _fill(value: Any, values: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...planner.errors import PlanError
-from ...planner.trace.aten_calls import operator
+from ...planner.graph.ops import overload
 
 _PREFIX = "aten._scaled_dot_product_"
 _KINDS = ("flash", "efficient", "cudnn")
@@ -23,7 +23,7 @@ def wide_attention(op: str) -> Callable[..., tuple[Any, ...]] | None:
     names = {f"{_PREFIX}{kind}_attention{way}.default" for kind in _KINDS for way in _WAYS}
     if op not in names:
         return None
-    schema = operator(op)._schema  # type: ignore[attr-defined]  # an overload of torch
+    schema = overload(op)._schema
     return partial(_WAYS["_backward" if "_backward" in op else ""], schema)
 
 

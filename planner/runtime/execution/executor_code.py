@@ -19,7 +19,7 @@ from ...capture.writes_in_place import Update
 from ...codegen.source import KernelSource, Program
 from ...errors import PlanError
 from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
-from ...trace.aten_calls import operator
+from ...graph.ops import overload
 from .renewed import renewed
 from .units import ScheduledUnit
 
@@ -208,7 +208,7 @@ class Emitter:
         for call in made:
             names[call.id] = f"g{unit.group}_{call.id}"
             function = f"f_{call.op.replace('.', '_')}"
-            self.names[function] = operator(call.op)
+            self.names[function] = overload(call.op)
             arguments = [self._value(a, names) for a in call.args]
             arguments += [f"{k}={self._value(v, names)}" for k, v in call.kwargs]
             self.lines.append(f"{names[call.id]} = {function}({', '.join(arguments)})")

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ...capture.capture import Captured
 from ...errors import PlanError
 from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
-from ...trace.aten_calls import operator
+from ...graph.ops import overload
 
 
 def captured_of(graph: Graph, device: torch.device) -> Captured:
@@ -27,16 +27,16 @@ def captured_of(graph: Graph, device: torch.device) -> Captured:
             else:
                 args = tuple(_argument(a, nodes, device) for a in node.args)
                 kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
-                new = made.call_function(_operator(node.op), args, kwargs)
+                new = made.call_function(_overload(node.op), args, kwargs)
             new.meta["val"] = None if node.type is None else _fake(node.type, device, mode)
             nodes.append(new)
     made.output(tuple(None if o is None else nodes[o] for o in graph.outputs))
     return Captured(fx.GraphModule(torch.nn.Module(), made), graph, device, tuple(nodes))
 
 
-def _operator(name: str) -> Any:
+def _overload(name: str) -> Any:
     try:
-        return operator(name)
+        return overload(name)
     except (AttributeError, ValueError) as error:
         raise PlanError(f"{name} is no operator that can run by itself") from error
 
