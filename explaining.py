@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .planner.covers.cover import modelled_plan
-from .planner.explain import explain as explained
+from .planner.explain_plan import explain_plan
 from .planner.explanation import Explanation
 from .planner.graph.graph import Numerics
 from .tuner.capture.capture_model import CallArguments, capture_model
@@ -47,5 +47,6 @@ def explain(
     graphs = (part.captured.graph for part in captured.parts)
     profile = place.profile
     return [
-        explained(graph, modelled_plan(graph, profile), profile, texts=kernels) for graph in graphs
+        explain_plan(graph, modelled_plan(graph, profile), profile, texts=kernels)
+        for graph in graphs
     ]

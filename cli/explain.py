@@ -130,12 +130,12 @@ def _explained(
     texts: bool,
 ) -> Iterator[_Explained]:
     from ..planner.capture.source_lines import source_texts
-    from ..planner.explain import explain as explained
+    from ..planner.explain_plan import explain_plan
     from ..tuner.records.found_plan import found_plan
 
     for title, part in zip(titles(name, captured), captured.parts, strict=True):
         found = found_plan(part.captured.graph, place.profile, store)
-        explanation = explained(
+        explanation = explain_plan(
             part.captured.graph,
             found.plan,
             place.profile,

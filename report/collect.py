@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from ..db import Store
 from ..planner.costs.device import DeviceProfile
 from ..planner.costs.least import least
-from ..planner.explain import explain
+from ..planner.explain_plan import explain_plan
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
 from ..planner.plan import Plan
@@ -59,7 +59,7 @@ def collect(
 
 def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> GraphReport:
     graph, plan = subject.graph, subject.plan
-    explanation = explain(
+    explanation = explain_plan(
         graph, plan, device, measured=subject.measured, sources=subject.sources, texts=True
     )
     flow = Flow.of(graph, plan, explanation, device)

@@ -5,7 +5,7 @@ from fusionplan.cli.gaps import gaps, gaps_table, least_line
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.least import least
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.explain import explain
+from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.planner.graph.parse import parse
 
 H200 = builtin("h200")
@@ -36,7 +36,7 @@ def test_least_of_a_convolution():
 
 def test_the_largest_gap_comes_first():
     graph = parse(LAYERS)
-    explanation = explain(graph, modelled_plan(graph, H200), H200)
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200)
     assert explanation.least == least(graph, H200)
     assert least_line(explanation).startswith("the device needs at least ")
     found = gaps(explanation)

@@ -8,7 +8,7 @@ import torch
 from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.explain import explain
+from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.tuner.capture.capture_model import CapturedModel, ModelGraph
 from fusionplan.tuner.session.place import Place
 from fusionplan.tuning import Tuned
@@ -83,13 +83,13 @@ def test_a_plan_that_was_not_measured_says_so():
 
 
 def test_an_explanation_shows_its_groups():
-    explanation = explain(block(), measured(block()), H200)
+    explanation = explain_plan(block(), measured(block()), H200)
     assert len(repr(explanation)) < 200
     text = explanation._repr_html_()
     assert "add relu mm" in text
     assert "24.8 us" in text
     assert Cells(text).tags.count("tr") == 3
-    hostile = explain(block(mm=HOSTILE), measured(block(mm=HOSTILE)), H200)
+    hostile = explain_plan(block(mm=HOSTILE), measured(block(mm=HOSTILE)), H200)
     assert "script" not in Cells(hostile._repr_html_()).tags
 
 

@@ -130,7 +130,7 @@ def expected(
         assert one.limits is not None
         doubt = Doubt(graph, output, inputs, device, expected)
         loose = by_eager(graph, samples.eager)
-        found.append(replace(one, doubt=doubt) if one.limits.explained else loose)
+        found.append(replace(one, doubt=doubt) if one.limits.is_rounding else loose)
     return tuple(found)
 
 

@@ -40,13 +40,13 @@ FINITE, ABOVE, BELOW, NAN = 1, 2, 4, 8
 class SliceLimits:
     """For each slice of an output: scale is what an error is compared with besides the element
     itself; largest and typical are the limits for the greatest scaled error and for its root mean
-    square. explained: whether eager's own error is what rounding makes."""
+    square. is_rounding: whether eager's own error is what rounding makes."""
 
     width: int
     scale: torch.Tensor
     largest: torch.Tensor
     typical: torch.Tensor
-    explained: bool = True
+    is_rounding: bool = True
 
 
 def width(shape: Sequence[int]) -> int:

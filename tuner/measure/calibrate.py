@@ -193,8 +193,8 @@ class _Calibration:
 
         least = work.l2_bytes / (seconds - self.profile.launch_s)
         low, high = math.log(least), math.log(least * 8)
-        explained = slower(low) > 0 > slower(high)
-        rate = math.exp(brentq(slower, low, high)) if explained else least
+        is_between = slower(low) > 0 > slower(high)
+        rate = math.exp(brentq(slower, low, high)) if is_between else least
         if rate < self.profile.bandwidth:
             raise FusionplanError(
                 f"{rate:.3g} bytes/s are less than the memory's: the kernel waited for something "

@@ -9,7 +9,7 @@ from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.explain import explain
+from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.groups.group import copies_in, is_copied, subgraph
@@ -81,7 +81,7 @@ def test_a_plan_that_computes_a_node_twice_runs_and_stores_it_nowhere() -> None:
 def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
     graph = corpus_graph("two_axes")
     plan = modelled_plan(graph, H200)
-    told = explain(graph, plan, H200)
+    told = explain_plan(graph, plan, H200)
     assert Explanation.from_json(told.to_json()) == told
     first, second = told.groups
     assert [(o.name, o.copied) for o in first.operations] == [("exp_1", True), ("sum_2", False)]

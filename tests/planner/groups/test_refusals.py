@@ -500,7 +500,7 @@ def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
             rule, reason = node.args
             # What a derivation refuses is a value beside it, tested in test_online_refused.py; what
             # an explanation could not rank, in test_explain.py.
-            if path.name == "explain.py" or getattr(rule, "value", "") == "online":
+            if path.name == "explain_plan.py" or getattr(rule, "value", "") == "online":
                 continue
             assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: no literal rule"
             parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]

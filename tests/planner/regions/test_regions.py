@@ -17,7 +17,7 @@ from fusionplan.planner.covers import cover
 from fusionplan.planner.covers.cheapest import CoverEffort
 from fusionplan.planner.covers.cover import best_cuts, partition
 from fusionplan.planner.errors import PlanError, Refusal
-from fusionplan.planner.explain import explain
+from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.planner.explanation import Explanation
 from fusionplan.planner.graph.graph import INPUT
 from fusionplan.planner.graph.ops import is_compute, overload
@@ -313,7 +313,7 @@ def test_what_stands_for_a_region_is_shown(trained, monkeypatch):
     assert inner
     text = print_module(graph, plan)
     assert f"def group_{inner[0].replace('.', '_')}(" in text
-    explained = explain(graph, plan, builtin("h200"))
+    explained = explain_plan(graph, plan, builtin("h200"))
     assert Explanation.from_json(explained.to_json()) == explained
     (region,) = [g for g in explained.groups if g.bodies]
     assert sum(times for times, _ in region.bodies) >= 1

@@ -11,7 +11,7 @@ from fusionplan.planner.costs.cost import total
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.explain import condition, explain
+from fusionplan.planner.explain_plan import condition, explain_plan
 from fusionplan.planner.explanation import Denied, Explanation, Measured
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.ops import is_compute
@@ -80,7 +80,7 @@ def causal() -> tuple[Graph, Plan]:
 
 
 def test_attention_is_derived(causal):
-    (group,) = explain(*causal, H200).groups
+    (group,) = explain_plan(*causal, H200).groups
     assert Proof("sum_1", "exponent", SOFTMAX_H) in group.derived
     assert Proof("bmm_1", "exponent", SOFTMAX_H) in group.derived
     assert Proof("bmm_1", "multiplier", "sum(u * x) = sum(u) * x, x = div_1") in group.derived
@@ -90,7 +90,7 @@ def test_attention_is_derived(causal):
 
 
 def test_attention_never_stores_its_scores(causal):
-    (group,) = explain(*causal, H200).groups
+    (group,) = explain_plan(*causal, H200).groups
     largest, product = group.never_stored
     assert (largest.dtype, largest.nbytes) == ("float32", 16 * N * N * 4)
     assert str(product) == f"bmm: bfloat16[16, {N}, {N}]"
@@ -98,7 +98,7 @@ def test_attention_never_stores_its_scores(causal):
 
 
 def test_a_causal_mask_leaves_half(causal):
-    (kernel,) = explain(*causal, H200).groups[0].kernels
+    (kernel,) = explain_plan(*causal, H200).groups[0].kernels
     (bound,) = kernel.bounds
     looped = [a for a in kernel.axes if a.role == "loop" and a.extent == N]
     assert [a.name for a in looped] == [bound.axis]
@@ -111,7 +111,7 @@ def test_a_causal_mask_leaves_half(causal):
 
 def test_a_window_has_two_ends():
     graph = attention(lambda i, j: (j > i) | (j < i - 127))
-    (kernel,) = explain(graph, whole(graph, "loop", "nested"), H200).groups[0].kernels
+    (kernel,) = explain_plan(graph, whole(graph, "loop", "nested"), H200).groups[0].kernels
     (bound,) = kernel.bounds
     rows = next(a.name for a in kernel.axes if a.role == "grid" and a.extent == N)
     assert set(bound.conditions) == {f"{bound.axis} <= {rows}", f"{bound.axis} >= {rows} - 127"}
@@ -120,7 +120,7 @@ def test_a_window_has_two_ends():
 
 def test_layouts_that_a_group_lacks():
     graph = graph_of(lambda x: torch.softmax(x, -1), [tensor(4096, 1 << 17)])
-    (group,) = explain(graph, whole(graph, "loop"), H200).groups
+    (group,) = explain_plan(graph, whole(graph, "loop"), H200).groups
     assert group.layouts == (
         Denied("natural", "held", "a tile of 131072 elements is too large"),
         Denied("flat", "flat", "flat tiling is for groups without a reduction"),
@@ -133,18 +133,18 @@ def test_predicted_beside_measured(causal):
     part = subgraph(graph, plan.groups[0].nodes).graph
     cost = space_of(part, H200).judge(plan.groups[0].config)
     known = {plan.groups[0].kernel_key: Measured(9e-5, 128, 16, 4096)}
-    (group,) = explain(graph, plan, H200, measured=known).groups
+    (group,) = explain_plan(graph, plan, H200, measured=known).groups
     assert group.predicted == cost
     assert group.predicted_s == 1e-5
     assert group.measured == Measured(9e-5, 128, 16, 4096)
     later = replace(plan, groups=(replace(plan.groups[0], measured=8e-5),))
-    (group,) = explain(graph, later, H200, measured=known).groups
+    (group,) = explain_plan(graph, later, H200, measured=known).groups
     assert group.measured == Measured(8e-5, 128, 16, 4096)
 
 
 def test_long_rows_are_one_pass():
     graph = graph_of(lambda x: torch.softmax(x, -1), [tensor(4096, 32768)])
-    (group,) = explain(graph, whole(graph, "loop"), H200).groups
+    (group,) = explain_plan(graph, whole(graph, "loop"), H200).groups
     assert group.derived == (Proof("sum_1", "exponent", SOFTMAX_H),)
     (kernel,) = group.kernels
     assert kernel.bounds == ()
@@ -160,7 +160,7 @@ def test_a_split_hands_on_its_parts():
     space = space_of(part, H200)
     config = next(c for c, _ in space.ranked(1 << 20) if c.split > 1)
     group = GroupPlan(nodes, "triton", key(part), config)
-    (found,) = explain(graph, plan_of(graph, group), H200).groups
+    (found,) = explain_plan(graph, plan_of(graph, group), H200).groups
     assert len(found.kernels) > 1
     assert {t.shape[0] for t in found.temporaries} == {config.split}
     assert found.derived == (Proof("sum_1", "exponent", SOFTMAX_H),)
@@ -191,21 +191,21 @@ def test_a_split_hands_on_its_parts():
 )
 def test_the_step_that_failed(function, fold, reason):
     graph = graph_of(function, [tensor(4096, 32768)])
-    (group,) = explain(graph, whole(graph, "loop"), H200).groups
+    (group,) = explain_plan(graph, whole(graph, "loop"), H200).groups
     assert group.denied == (Denied(fold, "online", reason),)
     assert group.kernels[0].nest.count("loop r0 carrying") == 2
 
 
 def test_texts_are_only_given_when_asked_for(causal):
-    (kernel,) = explain(*causal, H200).groups[0].kernels
+    (kernel,) = explain_plan(*causal, H200).groups[0].kernels
     assert kernel.text == ""
-    (kernel,) = explain(*causal, H200, texts=True).groups[0].kernels
+    (kernel,) = explain_plan(*causal, H200, texts=True).groups[0].kernels
     assert f"def {kernel.name}(" in kernel.text
     assert "tl.dot" in kernel.text
 
 
 def test_lines_of_the_user(causal):
-    (group,) = explain(*causal, H200, sources={8: "model.py:3: q @ k"}).groups
+    (group,) = explain_plan(*causal, H200, sources={8: "model.py:3: q @ k"}).groups
     lines = {o.node: o.source for o in group.operations}
     assert lines[8] == "model.py:3: q @ k"
     assert {line for node, line in lines.items() if node != 8} == {""}
@@ -217,7 +217,7 @@ def test_lines_of_the_user(causal):
 def test_a_group_left_to_aten():
     graph = corpus_graph("softmax")
     group = replace(generated(graph, compute(graph)), lowering="aten", config=None)
-    (found,) = explain(graph, plan_of(graph, group), H200).groups
+    (found,) = explain_plan(graph, plan_of(graph, group), H200).groups
     assert found.kernels == ()
     assert found.predicted is None
     assert found.never_stored == ()
@@ -231,7 +231,7 @@ def test_a_config_that_no_longer_fits():
     graph = corpus_graph("softmax")
     group = generated(graph, compute(graph))
     other = replace(group, config=replace(group.config, blocks=(("y9", 4),)))
-    (found,) = explain(graph, plan_of(graph, other), H200).groups
+    (found,) = explain_plan(graph, plan_of(graph, other), H200).groups
     assert found.kernels == ()
     assert found.otherwise.refusal.rule == "config"
 
@@ -241,7 +241,7 @@ OPAQUE_GROUPED = ("embedding.default", "exp.default", "mul.Tensor", "add.Tensor"
 
 def test_nodes_in_no_group():
     graph = corpus_graph("opaque")
-    explanation = explain(graph, modelled_plan(graph, H200), H200)
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200)
     alone = {each.operation.op: each.otherwise for each in explanation.alone}
     logcumsumexp = alone["aten.logcumsumexp.default"]
     assert logcumsumexp.refusal.rule == "opaque"
@@ -257,7 +257,7 @@ def test_nodes_in_no_group():
 
 def test_neighbours_that_cannot_be_one():
     graph = corpus_graph("slice_of_a_reduction")
-    (boundary,) = explain(graph, modelled_plan(graph, H200), H200).boundaries
+    (boundary,) = explain_plan(graph, modelled_plan(graph, H200), H200).boundaries
     assert (boundary.left.group, boundary.right.group) == (0, 1)
     assert boundary.refusal.rule == "window"
     assert boundary.refusal.reason == "sum_1 is a reduction read through a slice"
@@ -266,7 +266,7 @@ def test_neighbours_that_cannot_be_one():
 
 def test_neighbours_that_are_faster_apart():
     graph = corpus_graph("two_axes")
-    (boundary,) = explain(graph, modelled_plan(graph, H200), H200).boundaries
+    (boundary,) = explain_plan(graph, modelled_plan(graph, H200), H200).boundaries
     assert boundary.refusal is None
     assert boundary.apart_s < boundary.together_s
 
@@ -275,7 +275,7 @@ def test_neighbours_that_would_be_faster_together():
     graph = graph_of(lambda x: torch.sin(torch.exp(x)), [tensor(4096, 4096)])
     first, second = compute(graph)
     plan = plan_of(graph, generated(graph, [first]), generated(graph, [second]))
-    (boundary,) = explain(graph, plan, H200).boundaries
+    (boundary,) = explain_plan(graph, plan, H200).boundaries
     assert boundary.edges == ((first, second),)
     assert boundary.refusal is None
     assert boundary.together_s < boundary.apart_s
@@ -289,20 +289,20 @@ def test_a_padded_product_stands_apart_by_its_own_seconds():
     graph = graph_of(lambda x, w: (x @ w.t()).exp().sin(), [x, w])
     plan = modelled_plan(graph, H200)
     assert [g.options for g in plan.groups] == ["linear_padded", ""]
-    (boundary,) = explain(graph, plan, H200).boundaries
+    (boundary,) = explain_plan(graph, plan, H200).boundaries
     assert boundary.apart_s == pytest.approx(plan.predicted, rel=0.05)
 
 
 def test_a_path_that_comes_back():
     graph = graph_of(lambda x: torch.exp(x).logcumsumexp(-1) + torch.exp(x), [tensor(4096, 4096)])
-    explanation = explain(graph, modelled_plan(graph, H200), H200)
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200)
     rules = [b.refusal and b.refusal.rule for b in explanation.boundaries]
     assert rules == ["convex"]
 
 
 def test_a_group_and_a_node_in_none():
     graph = corpus_graph("does_not_factor")
-    explanation = explain(graph, modelled_plan(graph, H200), H200)
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200)
     found = {(b.left.group, b.right.group): b for b in explanation.boundaries}
     assert found.keys() == {(0, None), (1, None)}
     assert {b.refusal.rule for b in found.values()} == {"factor"}
@@ -313,7 +313,7 @@ def test_a_group_and_a_node_in_none():
 
 def test_only_some_groups():
     graph = corpus_graph("does_not_factor")
-    explanation = explain(graph, modelled_plan(graph, H200), H200, only={1})
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200, only={1})
     assert [g.number for g in explanation.groups] == [1]
     assert [b.left.group for b in explanation.boundaries] == [1]
     assert explanation.alone == ()
@@ -321,7 +321,7 @@ def test_only_some_groups():
 
 def test_a_plan_without_groups():
     graph = corpus_graph("softmax")
-    explanation = explain(graph, plan_of(graph), H200)
+    explanation = explain_plan(graph, plan_of(graph), H200)
     assert explanation.groups == ()
     assert [each.operation.node for each in explanation.alone] == compute(graph)
     assert all(each.otherwise.generated_s > 0 for each in explanation.alone)
@@ -331,7 +331,7 @@ def test_a_plan_without_groups():
 def test_a_plan_of_another_graph():
     plan = plan_of(corpus_graph("softmax"))
     with pytest.raises(PlanError, match="not for this one"):
-        explain(corpus_graph("two_axes"), plan, H200)
+        explain_plan(corpus_graph("two_axes"), plan, H200)
 
 
 @pytest.mark.parametrize(
@@ -355,14 +355,14 @@ def test_how_a_condition_reads(terms, base, text):
 @pytest.mark.parametrize("name", ["mlp", "opaque", "slice_of_a_reduction", "two_axes"])
 def test_json_round_trip(name):
     graph = corpus_graph(name)
-    explanation = explain(graph, modelled_plan(graph, H200), H200, texts=True)
+    explanation = explain_plan(graph, modelled_plan(graph, H200), H200, texts=True)
     text = json.dumps(explanation.to_json(), allow_nan=False)
     assert Explanation.from_json(json.loads(text)) == explanation
 
 
 def test_json_keys(causal):
     """Programs read these: a change of them is a change of the format."""
-    data = explain(*causal, H200).to_json()
+    data = explain_plan(*causal, H200).to_json()
     assert list(data) == [
         "graph_key",
         "device",

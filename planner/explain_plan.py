@@ -48,7 +48,7 @@ from .space.space import Space, space_of
 from .tiles.blocks import Blocks
 
 
-def explain(
+def explain_plan(
     graph: Graph,
     plan: Plan,
     device: DeviceProfile,
@@ -161,7 +161,7 @@ class _Work:
         times = Counter(chunk.body for chunk in found.chunks())
         known, texts = self.measured, self.texts
         return tuple(
-            (times[i], explain(body, plan, self.device, measured=known, texts=texts))
+            (times[i], explain_plan(body, plan, self.device, measured=known, texts=texts))
             for i, (body, plan) in enumerate(zip(found.bodies, group.bodies, strict=True))
         )
 
