@@ -25,7 +25,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..planner.capture.capture import capture, decompositions
-from ..planner.capture.channels_last import laid_out
+from ..planner.capture.rewrites.rewrite import rewritten
 from ..planner.codegen.source import Program
 from ..planner.costs.device import DeviceProfile, profile_of
 from ..planner.covers.cover import modelled_plan
@@ -130,7 +130,7 @@ def graph_of(rows: RowCase) -> Graph:
         given = rows.inputs(torch.device("cpu"))
         opened = make_fx(lambda *x: [function(*x)], decomposition_table=decompositions())(*given)
         traced = make_fx(functionalize(opened))(*given)  # RMS norm adds in place
-    return capture(laid_out(traced, "inference")).graph
+    return capture(rewritten(traced, "inference")).graph
 
 
 def planned(rows: RowCase, profile: DeviceProfile) -> PlannedRows:

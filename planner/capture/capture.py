@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
-from .common_subexpressions import drop_duplicates
 from .decompositions.decompose import decompositions
-from .join_collectives import join_added_collectives
+from .rewrites.common_subexpressions import drop_duplicates
+from .rewrites.join_collectives import join_added_collectives
 from .writes_in_place import Update, written_in_place
 
 __all__ = [

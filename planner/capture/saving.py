@@ -39,9 +39,7 @@ from ..graph.ops import (
     View,
 )
 from .capture import hint
-from .channels_last import rewritten
-from .reassociate import reassociate
-from .selected_element_sums import drop_picked_sums
+from .rewrites.rewrite import GRADIENT_REWRITES, rewritten_joint
 from .ties import compared, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]
@@ -104,7 +102,7 @@ def partition(
     partition, but for statistics. It is that partition, with one warning, where anything fails.
     """
     chosen = None
-    joint = rewritten(joint)
+    joint = rewritten_joint(joint)
     try:
         chosen = _cut(_copied(joint), joint_inputs, num_fwd_outputs, floor, more)
     except Exception as error:  # noqa: BLE001 - the user's model must run all the same
@@ -136,8 +134,8 @@ def _cut(
     more: dict[str, Any],
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     joint.graph.eliminate_dead_code()
-    drop_picked_sums(joint.graph)
-    reassociate(joint.graph)
+    for rewrite in GRADIENT_REWRITES:
+        rewrite(joint.graph)
     results = _results(joint.graph)
     static = more.get("static_lifetime_input_indices") or ()
     survey = _Survey(

@@ -123,7 +123,7 @@ change("buckets tell what varies with what", '{"varies": list(number.probes)}', 
 # --- capture ---
 
 of(
-    "planner/capture/common_subexpressions.py",
+    "planner/capture/rewrites/common_subexpressions.py",
     "planner/capture/test_capture.py",
     "planner/codegen/test_passes.py",
 )

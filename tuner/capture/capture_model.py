@@ -24,7 +24,7 @@ from ...planner.capture.capture import (
     is_dynamic,
     specialise,
 )
-from ...planner.capture.channels_last import laid_out
+from ...planner.capture.rewrites.rewrite import rewritten
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes
@@ -284,7 +284,7 @@ class _Collector:
 
     def _static(self, gm: fx.GraphModule, stage: Stage) -> tuple[str, Captured] | None:
         return self._captured(
-            lambda: capture(laid_out(gm, stage, self._numerics), self._numerics), stage
+            lambda: capture(rewritten(gm, stage, self._numerics), self._numerics), stage
         )
 
     def _captured(self, make: Callable[[], Captured], stage: Stage) -> tuple[str, Captured] | None:

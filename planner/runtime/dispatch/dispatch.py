@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...capture.attention_calls import attention_chosen
 from ...capture.capture import Captured, Stage, capture, decompositions, is_dynamic
-from ...capture.channels_last import laid_out
 from ...capture.collectives import process_groups
 from ...capture.dynamo_writes import results_overlap, writes_overlap
+from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
 from ...costs.device import profile_of
@@ -161,7 +161,7 @@ class Dispatcher:
                     raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
-                captured = capture(laid_out(gm, given.stage, self.numerics), self.numerics)
+                captured = capture(rewritten(gm, given.stage, self.numerics), self.numerics)
                 return _boxed(self.static(captured, given))
             except DYNAMOS:
                 raise

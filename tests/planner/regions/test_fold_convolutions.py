@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.capture.capture import Captured, capture
-from fusionplan.planner.capture.channels_last import laid_out
+from fusionplan.planner.capture.rewrites.rewrite import rewritten
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import best_cover, cover_s, modelled_plan, replaced
 from fusionplan.planner.errors import Refusal
@@ -61,7 +61,7 @@ def captured(
     module: nn.Module, inputs: Sequence[torch.Tensor]
 ) -> tuple[Captured, list[torch.Tensor]]:
     with torch.no_grad():
-        (found,) = each_graph(module, inputs, lambda gm, _: capture(laid_out(gm, "inference")))
+        (found,) = each_graph(module, inputs, lambda gm, _: capture(rewritten(gm, "inference")))
     return found
 
 

@@ -11,7 +11,7 @@ from fusionplan.api import executors
 from fusionplan.backend import planner
 from fusionplan.planner.capture import saving
 from fusionplan.planner.capture.capture import capture, decompositions
-from fusionplan.planner.capture.reassociate import reassociate
+from fusionplan.planner.capture.rewrites.reassociate import reassociate
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers import cover
 from fusionplan.planner.covers.cheapest import CoverEffort

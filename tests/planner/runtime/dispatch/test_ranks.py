@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from fusionplan.planner.capture.collectives import process_group, process_groups
-from fusionplan.planner.capture.common_subexpressions import drop_duplicates
+from fusionplan.planner.capture.rewrites.common_subexpressions import drop_duplicates
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.dispatch.ranks import Ranks, disagreement
 from torch import fx

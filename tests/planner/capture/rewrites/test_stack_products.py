@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.capture.decompositions.decompose import decompositions
-from fusionplan.planner.capture.stack_products import stack_products
+from fusionplan.planner.capture.rewrites.stack_products import stack_products
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.groups.group import subgraph

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.capture.decompositions.decompose import decompositions
-from fusionplan.planner.capture.lookups_first import lookups_first
+from fusionplan.planner.capture.rewrites.lookups_first import lookups_first
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from torch._subclasses.fake_tensor import FakeTensorMode

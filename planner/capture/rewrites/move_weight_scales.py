@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from .capture import is_dynamic
+from ..capture import is_dynamic
 from .reassociate import called
 
 __all__ = ["move_weight_scales"]

@@ -19,7 +19,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 
-from .capture import is_dynamic
+from ..capture import is_dynamic
 from .reassociate import called
 
 __all__ = ["lookups_first"]

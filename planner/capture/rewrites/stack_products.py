@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .capture import is_dynamic
+from ..capture import is_dynamic
 from .reassociate import called
 
 __all__ = ["stack_products"]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.capture.decompositions.decompose import decompositions
-from fusionplan.planner.capture.nest_reductions import nest_reductions
+from fusionplan.planner.capture.rewrites.nest_reductions import nest_reductions
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from oracle import assert_close

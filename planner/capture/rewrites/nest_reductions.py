@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .capture import is_dynamic
+from ..capture import is_dynamic
 from .reassociate import called
 
 __all__ = ["nest_reductions"]

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.bench.decode_models import Linear8
-from fusionplan.planner.capture.channels_last import laid_out
 from fusionplan.planner.capture.decompositions.decompose import decompositions
-from fusionplan.planner.capture.move_weight_scales import MOST_ROWS, move_weight_scales
+from fusionplan.planner.capture.rewrites.move_weight_scales import MOST_ROWS, move_weight_scales
+from fusionplan.planner.capture.rewrites.rewrite import rewritten
 from fusionplan.planner.costs.device import H100
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.ops import is_compute
@@ -109,8 +109,8 @@ def test_what_stays_before_the_product(name) -> None:
 def test_with_the_numerics_of_eager_nothing_moves() -> None:
     function, w, s = SAME["layer"]
     gm = traced(function, torch.randn(1, K), w, s)
-    assert not is_product_of_packed(laid_out(gm, "inference", "eager"))
-    assert is_product_of_packed(laid_out(gm, "inference", "fast"))
+    assert not is_product_of_packed(rewritten(gm, "inference", "eager"))
+    assert is_product_of_packed(rewritten(gm, "inference", "fast"))
 
 
 class Projections(torch.nn.Module):

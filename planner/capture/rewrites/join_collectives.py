@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .collectives import awaited
+from ..collectives import awaited
 
 aten = torch.ops.aten
 

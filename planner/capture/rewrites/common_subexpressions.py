@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .collectives import process_group
+from ..collectives import process_group
 
 aten = torch.ops.aten
 

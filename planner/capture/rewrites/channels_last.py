@@ -24,16 +24,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from ..graph.graph import Numerics
-from .convolution_bias import split_biases
 from .convolution_rows import RowsOf, pixels, rows_of
-from .lookups_first import lookups_first
-from .masks.simplify_masks import simplify_masks
-from .move_weight_scales import move_weight_scales
-from .nest_reductions import nest_reductions
-from .stack_products import stack_products
 
-__all__ = ["channels_last", "laid_out"]
+__all__ = ["channels_last"]
 
 aten = torch.ops.aten
 log = logging.getLogger(__name__)
@@ -81,22 +74,6 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
         return gm
     found.recompile()
     return found
-
-
-def laid_out(gm: fx.GraphModule, stage: str, numerics: Numerics = "fast") -> fx.GraphModule:
-    """The graph as it is to be captured: rewritten, and its images in their order. One of training
-    is so before it is cut in two (see `saving.partition`), as what it saves must lie as the other
-    expects it."""
-    if stage != "inference":
-        return gm
-    found = rewritten(gm)
-    return stack_products(move_weight_scales(found) if numerics == "fast" else found)
-
-
-def rewritten(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its masks derived, its lookups first, its nested reductions apart, its images'
-    channels side by side, and the biases of its convolutions as additions of their own."""
-    return split_biases(channels_last(nest_reductions(lookups_first(simplify_masks(gm)))))
 
 
 def _gains(node: Any) -> bool:

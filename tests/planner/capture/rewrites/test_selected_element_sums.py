@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture import saving
 from fusionplan.planner.capture.capture import decompositions
-from fusionplan.planner.capture.selected_element_sums import drop_picked_sums
+from fusionplan.planner.capture.rewrites.selected_element_sums import drop_picked_sums
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -99,8 +99,10 @@ def test_gradients_of_losses_of_any_dimension(
     """log_softmax over the classes and over any other dimension, of one row and of several."""
     reduction = ("mean", "sum", "none")[number % 3]
     found: list[int] = []
-    drop = drop_picked_sums
-    monkeypatch.setattr(saving, "drop_picked_sums", lambda graph: found.append(drop(graph)))
+    first, *others = saving.GRADIENT_REWRITES
+    assert first is drop_picked_sums
+    watched = (lambda graph: found.append(drop_picked_sums(graph)), *others)
+    monkeypatch.setattr(saving, "GRADIENT_REWRITES", watched)
     generator = torch.Generator().manual_seed(0)
     count = shape[min(len(shape) - 1, 1)]
     target = torch.randint(0, count, targets, generator=generator)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import capture, decompositions
-from fusionplan.planner.capture.convolution_bias import split_biases
+from fusionplan.planner.capture.rewrites.convolution_bias import split_biases
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
