@@ -11,6 +11,7 @@ from pathlib import Path
 import fusionplan
 import pytest
 from fusionplan.cli import pages
+from fusionplan.cli.messages import messages
 from fusionplan.planner.cures import RULES, WARNINGS, FusionplanWarning, warn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +94,9 @@ def test_public_names_are_all_in_the_reference():
 
 
 def test_messages_list_every_rule_warning_and_exception():
-    page = pages.messages()
+    """Renew the page: python -m fusionplan.cli.messages > docs/messages.md"""
+    page = messages()
+    assert (ROOT / "docs" / "messages.md").read_text() == page
     for name in (*RULES, *WARNINGS):
         assert f"| `{name}` |" in page
     assert "| `fusionplan.PlanError` | 5 (plan) |" in page
