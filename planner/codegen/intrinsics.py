@@ -17,6 +17,9 @@ STAND_INS = (
     "fast_exp",
     "fast_exp2",
     "fast_log",
+    "fast_log_add_exp",
+    "fast_log_cumsum_exp",
+    "fast_log_sum_exp",
     "fast_sigmoid",
     "fast_tanh",
     "fmax",
@@ -27,6 +30,9 @@ STAND_INS = (
     "max_nan",
     "min_nan",
     "negative",
+    "log_add_exp",
+    "log_cumsum_exp",
+    "log_sum_exp",
     "prod",
     "relu",
     "trap_unless",
@@ -74,6 +80,29 @@ def {name}(x):
         pack=4,
     )
 """
+
+
+def _log_sums(quick: str, rest: str) -> dict[str, str]:
+    """log(exp(a) + exp(b)), of two, of all and of all so far along an axis. rest: an expression for
+    log(1 + exp(apart)), apart being at most 0. Two equal infinities give that one."""
+    return {
+        f"{quick}log_add_exp": f"""
+@triton.jit
+def {quick}log_add_exp(a, b):
+    apart = tl.where(a == b, 0.0, -tl.abs(a - b))
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL) + {rest}
+""",
+        f"{quick}log_sum_exp": f"""
+@triton.jit
+def {quick}log_sum_exp(x, axis: tl.constexpr):
+    return tl.reduce(x, axis, {quick}log_add_exp)
+""",
+        f"{quick}log_cumsum_exp": f"""
+@triton.jit
+def {quick}log_cumsum_exp(x, axis: tl.constexpr, reverse: tl.constexpr):
+    return tl.associative_scan(x, axis, {quick}log_add_exp, reverse)
+""",
+    }
 
 
 GPU = {
@@ -478,4 +507,6 @@ def _multiply(a, b):
 def prod(x, axis: tl.constexpr):
     return tl.reduce(x, axis, _multiply)
 """,
+    **_log_sums("", "libdevice.log1p(exp(apart))"),
+    **_log_sums("fast_", "tl.log2(1.0 + tl.exp2(apart * 1.4426950408889634)) * 0.6931471805599453"),
 }

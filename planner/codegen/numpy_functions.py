@@ -131,6 +131,16 @@ from_float8_e4m3fn, to_float8_e4m3fn, as_float8_e4m3fn = _float8(tl.float8e4nv, 
 from_float8_e5m2, to_float8_e5m2, as_float8_e5m2 = _float8(tl.float8e5, torch.float8_e5m2)
 
 
+def _quietly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy's warnings of infinities and NaN are no news here."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*given, **named)
+
+    return call
+
+
 def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
     def call(x: Any, axis: int) -> Any:
         data = np.asarray(function(x.handle.data, axis=axis))
@@ -146,3 +156,16 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Any, int], Any]:
 max_nan = _reduce(np.max)
 min_nan = _reduce(np.min)
 prod = _reduce(lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype))  # NumPy widens integers
+log_add_exp = fast_log_add_exp = _elementwise(np.logaddexp)
+log_sum_exp = fast_log_sum_exp = _reduce(_quietly(np.logaddexp.reduce))
+
+
+def log_cumsum_exp(x: Any, axis: int, reverse: bool) -> Any:
+    """Each element's exponential summed with those of all before it, or after it; the logarithm."""
+    along = x.handle.data[...]
+    along = np.flip(along, axis) if reverse else along
+    found = _quietly(np.logaddexp.accumulate)(along, axis=axis)
+    return _wrap(np.flip(found, axis) if reverse else found, x)
+
+
+fast_log_cumsum_exp = log_cumsum_exp

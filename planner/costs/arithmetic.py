@@ -253,8 +253,11 @@ def _scan_slots(program: TileProgram, each: TileScan) -> float:
     """Issue slots of one tile: every element is combined in its thread and again with what comes
     before the thread; each thread's run of neighbours goes through the steps of a warp."""
     whole, (width, axis) = float(program.elements(each.value)), widest(program)
+    kind = program.nest.values[each.value].kind
+    assert isinstance(kind, values.Scan)
     run = width if axis == each.axis else 1
-    return whole * (3.0 + 2.0 * _WARP_STEPS / max(1, run))
+    moved, combined = 1.0 + _WARP_STEPS / max(1, run), 2.0 + _WARP_STEPS / max(1, run)
+    return whole * (moved + combined * kind.monoid.slots)
 
 
 def _of_shared(program: TileProgram, each: Reduce, shared: int) -> Arithmetic:

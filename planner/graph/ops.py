@@ -104,6 +104,17 @@ MIN = Monoid(
     "tl.minimum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)",
     "min_nan({x}, {axis})",
 )
+LOG_SUM_EXP, QUICK_LOG_SUM_EXP = (
+    Monoid(
+        "logsumexp",
+        {"float": 'float("-inf")'},
+        f"{quick}log_add_exp({{a}}, {{b}})",
+        f"{quick}log_sum_exp({{x}}, {{axis}})",
+        f"{quick}log_cumsum_exp({{x}}, {{axis}}, {{reverse}})",
+        slots,
+    )
+    for quick, slots in (("", 50.0), ("fast_", 14.0))
+)
 ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
@@ -152,6 +163,7 @@ _REDUCTIONS: dict[str, Reduction] = {
 _SCANS: dict[str, Cumulative] = {
     "cumsum.default": Cumulative(SUM),
     "cumprod.default": Cumulative(PROD),
+    "logcumsumexp.default": Cumulative(LOG_SUM_EXP, quick=QUICK_LOG_SUM_EXP),
 }
 
 _CONTRACTIONS: dict[str, Contraction] = {

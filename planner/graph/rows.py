@@ -48,7 +48,8 @@ class Monoid:
 
     identity: by kind of dtype ("float", "int", "bool"), as Triton text; {lowest} and {highest}
     stand for the dtype's own bounds. scan: an expression over {x}, {axis} and {reverse} that
-    combines each element with all before it; "" where no operation asks for it.
+    combines each element with all before it; "" where no operation asks for it. slots: issue slots
+    of one combination.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Monoid:
     combine: str
     reduce: str
     scan: str = ""
+    slots: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,11 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Cumulative:
-    """Each element combined with all before it along `dim`, in the node's own dtype."""
+    """Each element combined with all before it along `dim`, in the node's own dtype. quick: the
+    monoid that is exact enough for results of 16 bits, where it is another."""
 
     monoid: Monoid
+    quick: Monoid | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ def scan(reader: ScanReader, node: Node, row: Cumulative, windows: Windows) -> T
     along = dims[dim] if dims else ()
     if not along:
         return value, dims  # Of one element.
-    kind = Scan(row.monoid, value, along, reverse)
+    quick = row.quick if assumed.dtype in NARROW else None
+    kind = Scan(quick or row.monoid, value, along, reverse)
     return reader.add(kind, dims, assumed.dtype, node)
 
 

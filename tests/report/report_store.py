@@ -52,7 +52,7 @@ def block(**names: str) -> Graph:
         ("exp", "aten.exp.default", (Ref(7),), wide),
         ("sum_1", "aten.sum.dim_IntList", (Ref(8), (-1,), True), tall),
         ("div", "aten.div.Tensor", (Ref(8), Ref(9)), wide),
-        ("logcumsumexp", "aten.logcumsumexp.default", (Ref(10), -1), wide),
+        ("digamma", "aten.digamma.default", (Ref(10),), wide),
         ("mul", "aten.mul.Tensor", (Ref(10), 2), wide),
     )
     nodes = (Node(i, names.get(n, n), op, args, (), t) for i, (n, op, args, t) in enumerate(rows))

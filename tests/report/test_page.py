@@ -76,7 +76,7 @@ def stored(tmp_path_factory) -> Report:
 def hostile(tmp_path_factory) -> str:
     """Hostile names of nodes, of the plan, of a trial's reason, of a file and of a note."""
     folder = tmp_path_factory.mktemp("store")
-    given = dict(zip(("x", "add", "mm", "exp", "logcumsumexp"), HOSTILE, strict=True))
+    given = dict(zip(("x", "add", "mm", "exp", "digamma"), HOSTILE, strict=True))
     graph = block(**given)
     plan = fill(folder / "plans.db", graph, name=HOSTILE[0], reason=HOSTILE[1])
     sources = {n: f"{text}.py:3: f({text})" for n, text in enumerate(HOSTILE, 3)}

@@ -66,7 +66,7 @@ def layers(count: int) -> Graph:
             Node(at + 2, f"add{at}", "aten.add.Tensor", (x, Ref(at + 1)), type=t),
             Node(at + 3, f"tanh{at}", "aten.tanh.default", (x,), type=t),
             Node(at + 4, f"mul{at}", "aten.mul.Tensor", (Ref(at + 2), Ref(at + 3)), type=t),
-            Node(at + 5, f"scan{at}", "aten.logcumsumexp.default", (Ref(at + 4), 1), type=t),
+            Node(at + 5, f"digamma{at}", "aten.digamma.default", (Ref(at + 4),), type=t),
         ]
     return Graph(tuple(nodes), (len(nodes) - 1,))
 

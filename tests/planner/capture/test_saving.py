@@ -418,7 +418,7 @@ def test_a_value_that_is_returned_is_saved():
 @pytest.mark.dynamo
 def test_a_value_that_is_stored_for_an_opaque_operation_may_be_saved():
     def function(h, weight, labels):
-        return F.cross_entropy((h @ weight.T).logcumsumexp(-1), labels)
+        return F.cross_entropy((h @ weight.T).cummax(-1).values, labels)
 
     ours, usual = step(function, rows()), step(function, rows(), default_partition)
     assert ours.contractions() == usual.contractions()

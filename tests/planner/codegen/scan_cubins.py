@@ -25,6 +25,7 @@ CASES = {
     "rows": ((8192, 4096), lambda x, g: x.cumsum(-1) * torch.sigmoid(g)),
     "columns": ((64, 4096, 64), lambda x, g: x.cumsum(1) * g),
     "turned": ((8192, 4096), lambda x, g: (x * g).flip(-1).cumsum(-1).flip(-1) * 2),
+    "exponentials": ((8192, 4096), lambda x, g: x.logcumsumexp(-1) * g),
     "products": ((8192, 4096), lambda x, g: x.cumprod(-1) * g),
 }
 

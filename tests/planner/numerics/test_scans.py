@@ -47,6 +47,9 @@ GATED = {
     "then summed": lambda x, g: (x.cumsum(-1) * g).sum(-1),
     "products": lambda x, g: (x * 0.1 + 1).cumprod(-1) * g,
     "expanded": lambda x, g: x[:, :1].expand(-1, 37).cumsum(-1) * g,
+    "exponentials": lambda x, g: (x * 4).logcumsumexp(-1) * g,
+    "exponentials of columns": lambda x, g: (x - 1).logcumsumexp(0) * g,
+    "exponentials from the end": lambda x, g: (x * 4).flip(-1).logcumsumexp(-1).flip(-1) + g,
 }
 
 
@@ -78,6 +81,33 @@ def test_a_strided_operand_with_nan_and_infinity() -> None:
     x = data(37, 12).t()[::2]
     x[0, 3], x[1, 5], x[2, 7], x[2, 20] = float("nan"), float("inf"), float("inf"), -float("inf")
     verify(lambda x: x.cumsum(-1) * 2, [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_gradient_of_sums_of_exponentials_is_one_kernel(dtype: torch.dtype) -> None:
+    """It scans from the end what a scan from the beginning gives, so that rows are held."""
+
+    def gradient(x, g):
+        return torch.func.vjp(lambda x: x.logcumsumexp(-1), x)[1](g)[0]
+
+    inputs = [data(6, 37, dtype=dtype), data(6, 37, dtype=dtype, seed=1)]
+    chosen = [c for c in configs(gradient, inputs) if c.layout == NATURAL]
+    assert chosen
+    assert check(gradient, inputs, chosen) == len(chosen)
+
+
+def test_sums_of_exponentials_of_infinities() -> None:
+    inf = float("inf")
+    x = data(6, 37)
+    x[0, 0:3], x[1], x[2, 5], x[3, 7], x[4, 9:11] = -inf, -inf, inf, float("nan"), inf
+    verify(lambda x: x.logcumsumexp(-1) + 1, [x])
+    verify(lambda x: x.bfloat16().logcumsumexp(-1) + 1, [x])
+
+
+def test_a_sum_of_exponentials_keeps_what_is_small() -> None:
+    """log(1 + e) where e is far below the last digit of 1."""
+    x = torch.cat((torch.zeros(4, 1), torch.full((4, 36), -25.0)), 1)
+    verify(lambda x: x.logcumsumexp(-1) * 2, [x])
 
 
 @pytest.mark.parametrize("shape", [(5, 1), (1, 1), ()])
