@@ -106,7 +106,10 @@ def _streams(program: TileProgram, mma: Mma) -> bool:
     nest, fold = program.nest, program.nest.fold(mma.value)
     assert fold.times is not None
     shared = nest.live[fold.source] & nest.live[fold.times] - {mma.k}
-    return mma.few and all(nest.axes[a].extent == 1 for a in shared)
+    # Along an axis that varies there may be more rows than one program multiplies.
+    sides = (mma.rows, mma.columns)
+    at_once = any(nest.axes[a].extent <= program.blocks.sizes[a] for a in sides)
+    return mma.few and at_once and all(nest.axes[a].extent == 1 for a in shared)
 
 
 @once

@@ -48,5 +48,6 @@ def swap_mmas(program: TileProgram) -> TileProgram:
 
 
 def _is_few(program: TileProgram, axis: int) -> bool:
-    extent = program.nest.axes[axis].extent
-    return not varies(extent) and extent <= min(FEW, program.blocks.sizes[axis])
+    """Of a size that varies the block decides, for one kernel is for many sizes."""
+    extent, block = program.nest.axes[axis].extent, program.blocks.sizes[axis]
+    return block <= FEW if varies(extent) else extent <= min(FEW, block)

@@ -1,6 +1,7 @@
 """Graphs with symbolic sizes: one plan and one compilation for all sizes of a bucket. Kernels run
 in the interpreter, where a text that is new to the process stands for a compilation."""
 
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +189,27 @@ def test_a_number_of_rows_has_one_kernel_whether_16_divides_it_or_not():
     found = [source for live in dispatcher.live.values() for source in sources(live)]
     assert [len(source.scalars) for source in found] == [1] * 4
     assert not any(scalar.aligned for source in found for scalar in source.scalars)
+
+
+def test_a_few_rows_of_any_number_are_the_columns_of_an_mma():
+    """By one kernel, in slices of the sum as for a number of rows that is known, for more rows than
+    its tile has, too."""
+    config = Config((("x0", 16), ("x1", 16), ("r0", 128)), reduction="loop")
+    dispatcher = backend(Made(config))
+    weight = data(24, 256).to(torch.bfloat16)
+    fast = torch.compile(lambda x: F.linear(x, weight).relu(), backend=dispatcher)
+    before = compilations()
+    for size in (5, 16, 9, 40):
+        x = data(size, 256).to(torch.bfloat16)
+        torch._dynamo.mark_dynamic(x, 0)
+        wanted = F.linear(x.double(), weight.double()).relu()
+        torch.testing.assert_close(fast(x).double(), wanted, rtol=8e-3, atol=2e-2)
+    found = [source for live in dispatcher.live.values() for source in sources(live)]
+    assert len(found) == 4
+    texts = [re.sub(" # .*", "", source.text) for source in found]
+    assert len(set(texts[:3])) == 1  # of one tile of rows
+    assert all("tl.full([4, 16, 16]" in source.text for source in found)
+    assert compilations() - before == 2
 
 
 def test_known_sizes_are_not_lowered_again(monkeypatch):
