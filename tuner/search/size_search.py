@@ -12,6 +12,7 @@ others have a tree each: blocks of rows that begin anywhere have lanes before th
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,10 @@ where rows begin anywhere, they are read as well by other configs."""
 
 _LOOKED_AT = 48
 """Configs of each layout that the model judges at an anchor: the usual ones."""
+
+_TILED, _TILES = 3000, 6
+"""Configs of each layout of matrix products among which it looks for the best tiles and numbers of
+warps, and how many of these it keeps."""
 
 _NEAR = 1.7
 """Times the seconds of the best layout's best usual config, up to which a layout is looked at."""
@@ -99,11 +104,27 @@ class Anchor:
 
     def best(self, count: int) -> list[Config]:
         """The model's best configs among the usual ones."""
-        near = self.space.near(_NEAR)
-        usual = self.space.enumerate(_LOOKED_AT * len(near), near)
-        judged = [(self.modelled(config), str(config), config) for config in usual]
+        judged = [(self.modelled(config), str(config), config) for config in self._usual()]
         best = sorted(each for each in judged if each[0] < math.inf)
         return [config for _, _, config in best[:count]]
+
+    def _usual(self) -> Iterator[Config]:
+        """Of matrix products all configs of a few tiles, those that are fastest when they are run
+        in the first way that is possible: a tile can be run in dozens of ways."""
+        near = self.space.near(_NEAR)
+        if all(dimension.name != "group" for dimension in self.space.dimensions):
+            yield from self.space.enumerate(_LOOKED_AT * len(near), near)
+            return
+        tiles: dict[object, list[Config]] = {}
+        for config in self.space.enumerate(_TILED * len(near), near):
+            tile = config.layout, config.blocks, config.num_warps
+            tiles.setdefault(tile, []).append(config)
+
+        def first(ways: Sequence[Config]) -> float:
+            return next((s for s in map(self.modelled, ways) if s < math.inf), math.inf)
+
+        for ways in heapq.nsmallest(_TILES, tiles.values(), key=first):
+            yield from ways
 
 
 Measure: TypeAlias = Callable[[Anchor, Sequence[Config]], Mapping[Config, float]]

@@ -14,6 +14,7 @@ from fusionplan.planner.config import Config, MultipleSplit, SizeSplit, branches
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.graph.varying import family_key, sizes_of
 from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.groups.plan_at_sizes import plan_at
@@ -32,6 +33,15 @@ A, B, C = (Config((("x0", size),)) for size in (1, 2, 4))
 class Softmax(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.softmax(x, -1)
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.linear(x))
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +174,30 @@ def test_what_is_measured_decides_and_what_fails_is_left_out(
     assert len(seen) > 4
     assert dict(leaf(tree, [8192]).blocks)["r0"] == 8192
     assert (dict(leaf(tree, [16]).blocks)["r0"] == 8192) == fails
+
+
+@pytest.mark.dynamo
+def test_of_products_every_tile_is_looked_at() -> None:
+    """Few rows are multiplied by small tiles and many by large ones; the first of the configs are
+    all of one large tile."""
+    x = torch.empty(1024, 1024, dtype=torch.bfloat16)
+    torch._dynamo.mark_dynamic(x, 0)
+    found = capture_model(
+        Linear(), CallArguments.of((x,)), training=False, dynamic=False, numerics="fast"
+    )
+    graph = found.parts[0].captured.graph
+    own = subgraph(graph, [node.id for node in graph.nodes if is_compute(node)]).graph
+    here = space_of(own, H200)
+    assert isinstance(here, Space)
+    tree = learned(own, here.ranked(1)[0][0], H200)
+    assert tree is not None
+    assert 2 < len({config for _, config in branches(tree)}) <= KERNELS
+    for size in (10, 100, 900, 8192):
+        moved = at_sizes(own, [size])
+        assert moved is not None
+        space = space_of(moved, H200)
+        assert isinstance(space, Space)
+        (best, *_), anchor = space.ranked(1), Anchor((size,), moved, space)
+        near = anchor.best(1)[0]
+        assert anchor.modelled(near) <= 1.02 * best[1].seconds, size
+        assert anchor.modelled(leaf(tree, [size])) <= 1.25 * best[1].seconds, size
