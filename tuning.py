@@ -58,7 +58,7 @@ OFFERED = 4.0
 """Times the seconds of a tune that its jobs are open at most: its own search waits while the
 baselines are compiled. They are closed as soon as it ends."""
 
-DOORS = 2.0
+DOORS = 2.5
 """Times the seconds of the capture that the end of a tune takes: the model is captured again for
 the best plans, and for what is kept where that is a baseline."""
 
@@ -444,6 +444,8 @@ class _ModelTune:
         for number, ((session, _), plan) in enumerate(zip(found, plans, strict=True)):
             session.save(plan, self.place.profile)
             records.append(self._record(captured, number))
+        for session, _ in found:
+            session.mirror_trials()
         return records
 
     def _modelled(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:

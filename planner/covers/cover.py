@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from ..bitsets import bits, bitset
 from ..collector import paused
+from ..config import Config
+from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
 from ..graph.graph import Graph, key
@@ -255,12 +257,18 @@ def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
 
 
 def group_plan(
-    graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...], device: DeviceProfile
+    graph: Graph,
+    nodes: tuple[int, ...],
+    copies: tuple[int, ...],
+    device: DeviceProfile,
+    known: tuple[Config, Cost] | None = None,
 ) -> GroupPlan:
     """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's
-    products."""
+    products. known: the best config, where that was looked for before."""
     part = GroupContent.of(graph, nodes, copies)
-    best = None if pricing.is_left(part) else TRITON.modelled(part, device, cover_s)
+    best = None
+    if not pricing.is_left(part):
+        best = TRITON.by(*known) if known else TRITON.modelled(part, device, cover_s)
     if best is None or pricing.is_vendors(part, best.seconds, device):
         calls = (each.modelled(part, device, cover_s) for each in CALLS)
         best = min((c for c in calls if c is not None), key=lambda call: call.seconds)

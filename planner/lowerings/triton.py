@@ -42,9 +42,10 @@ class Triton(Lowering):
         self, part: GroupContent, device: DeviceProfile, cover_s: CoverSeconds
     ) -> Modelled | None:
         found = best(part, device)
-        if found is None:
-            return None
-        config, cost = found
+        return None if found is None else self.by(*found)
+
+    def by(self, config: Config, cost: Cost) -> Modelled:
+        """A group by a config that is known."""
         return Modelled(self.name, cost.seconds, config, kernels=cost.launches)
 
     def others(

@@ -80,12 +80,16 @@ class Decision:
     conditions: Callable[[], Mapping[str, int]] = dict
     wall: Wall | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    _door_s: float = 0.0
+    """Seconds that it took until the model ran by a plan of ours."""
 
     def plans(self) -> list[Plan]:
         """The plan to keep for each graph, in order, with the record of the contest."""
         own = self._own()
         calls = {EAGER: self.baselines.ready[EAGER]} if EAGER in self.baselines.ready else {}
+        before_s = self.wall.left_s if self.wall else 0.0
         calls |= self._runs(own)
+        self._door_s = (before_s - self.wall.left_s) / max(1, len(own)) if self.wall else 0.0
         calls |= {n: c for n, c in self.baselines.ready.items() if n != EAGER}
         if not calls:
             return [entrant.identity.plan((), "searched") for entrant in self.entrants]
@@ -95,7 +99,10 @@ class Decision:
         winner = _preferred(told, own, ours if self.ours_only else ())
         if winner in own:
             told = replace(told, winner=winner)
-        kept, told = (own[winner], told) if winner in own else self._as_kept(winner, told, own)
+        if winner in own:
+            kept = own[winner]
+        else:
+            kept, told = self._as_kept(winner, told, own, calls)
         return self._measured(kept, told)
 
     @property
@@ -143,19 +150,18 @@ class Decision:
         )
 
     def _as_kept(
-        self, winner: str, told: Contest, own: Mapping[str, Plans]
+        self, winner: str, told: Contest, own: Mapping[str, Plans], runs: Mapping[str, TurnCall]
     ) -> tuple[Plans, Contest]:
         """A baseline that won, run by the plan that says so, beside itself and the best of ours:
-        the plan is kept only where it does not lose to ours."""
+        the plan is kept only where it does not lose to ours. runs: the contestants' calls."""
         best = _preferred(told, own, [n for n in own if n not in self.left_out])
         kept: dict[str, Plans] = {AS_KEPT: self._baseline(winner)}
         anew = self._captured_anew(winner)
-        if anew is not None:
+        if anew is not None and (self.wall is None or self.wall.left_s > 3 * self._door_s):
             kept = {f"{AS_KEPT}, captured anew": anew} | kept
-        runs = self._runs(kept)
-        calls = dict(runs)
+        calls = dict(self._runs(kept))
         if best in own:
-            calls |= self._runs({best: own[best]})
+            calls[best] = runs[best]
         calls[winner] = self.baselines.ready[winner]
         again = self._told(self._ring.contest(calls))
         chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])

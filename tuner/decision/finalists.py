@@ -160,7 +160,7 @@ def _graphs(
     plan, device = runner.plan, arena.captured.device
     # What compiles for minutes is not compiled twice.
     slow = any(lowering_of(g).slow for g in plan.groups)
-    ours = executor.kernels_per_call and not slow
+    ours = executor.kernels_per_call and not slow and not arena.is_over()
     if ours and torch.cuda.get_device_capability(device) >= OVERLAPPING:
         overlapping = replace(runner, plan=replace(plan, overlaps=True))
         try:

@@ -16,6 +16,10 @@ comes after it."""
 CHECK_SHARE = 0.15
 """Of a graph's time, kept at least to check its best plans and to time them by themselves."""
 
+PLAN_SHARE = 0.5
+"""Of a graph's time, the most that looking for its covers as a whole may take, where covers of its
+sections have come."""
+
 LEAST_SHARE = 0.05
 """Of all seconds, what a search has at least, even where the baselines have left it none: its first
 kernels are compiled by then."""
@@ -57,6 +61,17 @@ class Wall:
         of the tune runs at the same time; what is left then is kept for its check."""
         share = 1.0 - CHECK_SHARE if beside else BASELINES_SHARE
         return self.clock() + share * self.before_end_s
+
+    def planned_until(self, share: float) -> float:
+        """When looking for the covers of a graph that is given this part of what is left has had
+        its time, where there are others."""
+        return self.clock() + PLAN_SHARE * share * self.before_end_s
+
+    @property
+    def is_late(self) -> bool:
+        """Whether half of what is kept for the end is spent: whatever is begun before the end, and
+        not done, is left."""
+        return self.left_s <= self.kept_s / 2
 
     def search_until(self, share: float) -> float:
         """When a search that begins now ends, of a graph that is given this part of what is left:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, get_args, get_type_hints
 
@@ -33,15 +33,18 @@ CLAIM_S, WAIT_S = 60.0, 30.0
 """Seconds that a study is one tuner's to write, and that another waits for it."""
 
 
-def mirror(store: Store, ledger: Ledger) -> str | None:
+def mirror(store: Store, ledger: Ledger, is_over: Callable[[], bool] = lambda: False) -> str | None:
     """Bring the studies of a tune's groups up to what the store has, whoever tried it: made where
-    there is none, each trial once. Why it could not, or None: the plan does not depend on it."""
+    there is none, each trial once. Why it could not, or None: the plan does not depend on it.
+    is_over: whether the rest is left to a later tune."""
     if not ledger.studies:
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         storage = optuna.storages.RDBStorage(store.url)
         for name in sorted(ledger.studies):
+            if is_over():
+                return None
             _bring(name, store, ledger, storage)
     except (
         SQLAlchemyError,

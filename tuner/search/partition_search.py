@@ -7,6 +7,7 @@ win is never compiled. Caches break the sum: the best few are measured end to en
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ INDUCTOR_S = 20.0
 """Seconds that must be left for Inductor to be tried on a group."""
 FIRST_SHARE = 0.75
 """Of the trials and the time, for the partition that the model prefers; the rest is for others."""
+LOOKS_SHARE = 0.25
+"""Of the time that is left, the most for looks for other covers."""
 LEARNED = 4
 LEARNED_SHARE = 0.5
 """How often a cover by what was measured is asked for, and its share of the time that is left."""
@@ -118,7 +121,7 @@ class PartitionSearch:
         for others, as long as the cheapest cover is one that was not tried."""
         for _ in range(LEARNED):
             rest = self.budget.trials - self.used - kept
-            if self.budget.is_spent or rest < self.split.least:
+            if not self._has_time_to_look(1) or rest < self.split.least:
                 return
             both = dict(self._both())
             scale = statistics.median(m / p for p, m in both.values()) if both else 1.0
@@ -128,6 +131,11 @@ class PartitionSearch:
             if not self._is_new(groups):
                 return
             self._tune(groups, min(rest, self.split.usual * len(groups)), share=LEARNED_SHARE)
+
+    def _has_time_to_look(self, times: int) -> bool:
+        """Whether so many more looks for covers leave most of the time to what they find."""
+        left_s = self.budget.left_s
+        return math.isinf(left_s) or left_s * LOOKS_SHARE > times * self.tasks.look_s
 
     def best(self, count: int = KEPT) -> list[Partition]:
         """The measured partitions, fastest first; if none is, the first as it stands."""
@@ -201,9 +209,12 @@ class PartitionSearch:
         names = {f"{a}-{b}": (a, b) for a, b in self.edges}
         everything: Cuts = frozenset(self.edges)
         known = [cuts_of(self.graph, groups) for groups in best]
-        for cuts in (*known, *self._grown(), everything, frozenset[tuple[int, int]]()):
+        grown = self._grown() if self._has_time_to_look(1 + len(_VENDORS)) else ()
+        for cuts in (*known, *grown, everything, frozenset[tuple[int, int]]()):
             study.enqueue_trial({n: e in cuts for n, e in names.items()})
         for _ in range(min(MOST_ASKED, 2 ** min(len(names), 16) + len(known) + 4)):
+            if not self._has_time_to_look(1):
+                return
             trial = study.ask()
             cuts = frozenset(
                 e for n, e in names.items() if trial.suggest_categorical(n, [False, True])

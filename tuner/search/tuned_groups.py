@@ -29,9 +29,11 @@ from .config_search import SURE
 FEW = 2
 COVERS = 5
 """The model's best covers, looked at before any other partition."""
-LARGE = 300
-"""Operations of a graph from which its covers are looked for in a worker: that takes seconds, in
+LARGE = 100
+"""Operations of a graph from which its covers are looked for in workers: that takes seconds, in
 which this process has other work, such as to compile the baselines."""
+LOOK_S = 0.02
+"""Seconds that another look for covers takes for each operation, in this process."""
 
 Cuts = frozenset[tuple[int, int]]
 
@@ -48,9 +50,7 @@ class CoverFunctions:
     learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned
     grown: Callable[[Graph, DeviceProfile], Cuts] = cover.best_cuts
     space: Callable[[GroupContent, DeviceProfile], SpaceLike | Refusal] = space_for
-    group: Callable[[Graph, tuple[int, ...], tuple[int, ...], DeviceProfile], GroupPlan] = (
-        cover.group_plan
-    )
+    group: Callable[..., GroupPlan] = cover.group_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,16 @@ class Tasks:
         """How many different groups the cover has that the model prefers."""
         return len({task.group.key for task in self.all(self.first)})
 
-    def plan(self, lab: Lab, is_over: Callable[[], bool]) -> bool:
-        """Look for the model's best covers of a large graph in one of the lab's workers; those of
-        others are found where they are asked for. False: `is_over` said so before they came."""
+    def plan(
+        self, lab: Lab, is_over: Callable[[], bool], is_enough: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Look for the model's best covers of a large graph in the lab's workers; those of others
+        are found where they are asked for. False: `is_over` said so before anything came.
+        is_enough: whether covers of sections will do."""
         if compute_count(self.graph) < LARGE:
             return True
         planning = lab.plan(self.graph, self.profile, COVERS)
-        found = planning.result(is_over) if planning is not None else None
+        found = planning.result(is_over, is_enough) if planning is not None else None
         if found is None:
             return planning is None or not is_over()
         self._covers = found.covers
@@ -133,6 +136,11 @@ class Tasks:
     def first(self) -> Groups:
         """The cover that the model prefers."""
         return self.best(1)[0].groups
+
+    @property
+    def look_s(self) -> float:
+        """Seconds that another look for covers of this graph may take."""
+        return LOOK_S * compute_count(self.graph)
 
     def _space(self, part: GroupContent) -> RankedSpace | Refusal:
         if part.key not in self._spaces:
@@ -273,7 +281,7 @@ def _untried(
     if isinstance(task.space, Refusal) or findings.of(task.group.key).trials:
         return None
     best = findings.best(task.group.key)
-    made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile)
+    made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile, task.space.top())
     if best is not None and (made.predicted is None or best.seconds <= made.predicted):
         return None
     return made

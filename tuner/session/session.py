@@ -157,6 +157,8 @@ class Session:
     wall: Wall | None = None
     share: float = 1.0
     _other_sizes: OtherSizes = field(default_factory=OtherSizes)
+    _ledger: Ledger | None = None
+    """Of the search."""
 
     def measured(
         self,
@@ -191,6 +193,7 @@ class Session:
         except KeyboardInterrupt:
             plan = self.uncompared(found)
         self.save(plan, profile)
+        self.mirror_trials()
         return plan
 
     def searched(
@@ -208,8 +211,14 @@ class Session:
             stop = Stop(wall.clock)
 
             def prepared() -> GraphSearch | None:
+                until = wall.planned_until(self.share)
                 # A plan by the model alone is worth half of what is kept for the contest.
-                if not tasks.plan(lab, lambda: stop.is_set() or wall.left_s <= wall.kept_s / 2):
+                planned = tasks.plan(
+                    lab,
+                    is_over=lambda: stop.is_set() or wall.is_late,
+                    is_enough=lambda: wall.clock() >= until,
+                )
+                if not planned:
                     return None
                 tasks.begin(tasks.first, lab)
                 # It is given an end when it begins.
@@ -249,9 +258,7 @@ class Session:
         wall.check_s = max(wall.check_s, left_s - wall.left_s)
         if best.best is not None:
             ledger.add_plan(best.best.plan, self.name)
-        reason = mirror(self.store, ledger)
-        if reason is not None:
-            self.progress.note(reason)
+        self._ledger = ledger
         return Searched(identity, best, tuple(plans))
 
     def _finalists(
@@ -331,7 +338,7 @@ class Session:
         return self.captured.device.type != "cuda"
 
     def _lab(self, profile: DeviceProfile) -> AbstractContextManager[Lab]:
-        index = self.captured.device.index or 0
+        index, wall = self.captured.device.index or 0, self._begun()
         return self.site.lab(
             "cpu" if self._on_cpu else f"cuda:{index}",
             profile.capability,
@@ -339,6 +346,7 @@ class Session:
             interpret=self._on_cpu,
             seed=self.limits.seed,
             least=_LEAST_ON_CPU,
+            is_over=lambda: wall.is_late,
         )
 
     def stopwatch(self, profile: DeviceProfile) -> Stopwatch:
@@ -432,6 +440,14 @@ class Session:
             known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
             word = "better" if known is None else known.evidence
             self.progress.note(f"the store keeps its plan for this graph: it is {word}")
+
+    def mirror_trials(self) -> None:
+        """Write the trials to Optuna's tables, as far as there is time: a later tune writes those
+        that are missing."""
+        wall, ledger = self._begun(), self._ledger
+        reason = mirror(self.store, ledger, lambda: not wall.left_s) if ledger else None
+        if reason is not None:
+            self.progress.note(reason)
 
 
 def unverified(plan: Plan) -> Plan:

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers.cover import cover_s
+from ...planner.lowerings.aten import aten_s
 from ..capture.capture_model import ModelGraph
+from ..records.ledger import compute_count
+
+LARGE = 100
+"""Operations of a graph from which its time is that of its operations one after the other."""
 
 LEAST = 0.2
 """Of an equal share, what a graph has at least: the model may be wrong about it."""
@@ -17,7 +22,11 @@ def shares(parts: Sequence[ModelGraph], profile: DeviceProfile) -> list[float]:
     model, by a quick look of the cost model, is to that of the graphs that still come."""
     if len(parts) < 2:
         return [1.0] * len(parts)
-    seconds = [cover_s(part.captured.graph, profile) * part.times for part in parts]
+    graphs = [part.captured.graph for part in parts]
+    # A quick look at a large graph's cover takes seconds.
+    large = any(compute_count(graph) > LARGE for graph in graphs)
+    look = aten_s if large else cover_s
+    seconds = [look(graph, profile) * part.times for graph, part in zip(graphs, parts, strict=True)]
     least = LEAST * sum(seconds) / len(parts)
     stakes = [max(each, least, 1e-9) for each in seconds]
     return [stake / sum(stakes[number:]) for number, stake in enumerate(stakes)]

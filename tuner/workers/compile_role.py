@@ -24,7 +24,7 @@ from .ranking import Ranking
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
-    to a ranking; {"cover", "profile", "count", "prices"} to covers."""
+    to a ranking; {"cover", "profile", "count"} to covers."""
     if "rank" in request:
         return _ranked(request)
     if "cover" in request:
@@ -59,5 +59,5 @@ def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _covered(request: Mapping[str, Any]) -> dict[str, Any]:
     profile = DeviceProfile.from_json(request["profile"])
-    graph, known = graphs.from_json(request["cover"]), request["prices"]
-    return Covering.of(graph, profile, request["count"], known).to_json()
+    graph = graphs.from_json(request["cover"])
+    return Covering.of(graph, profile, request["count"]).to_json()

@@ -4,7 +4,8 @@ with the prices that were asked for on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,12 +15,20 @@ from pydantic import TypeAdapter, ValidationError
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers.cover import Cover, covers
 from ...planner.covers.pricing import quick_s
+from ...planner.covers.sections import Section, put_together
 from ...planner.graph.graph import Graph
 from ..trial.outcome import Crashed, TimedOut
 from .pool import Answer
 
 LOOK_S = 0.2
 """Seconds between looks at whether the covers are still wanted."""
+
+Asked = Callable[[], bool]
+
+
+def _never() -> bool:
+    return False
+
 
 Prices = Mapping[str, float | None]
 """Quick ones, by the keys of groups (see `pricing.quick_s`)."""
@@ -36,11 +45,7 @@ class Covering:
     prices: Prices
 
     @staticmethod
-    def of(
-        graph: Graph, device: DeviceProfile, count: int, known: Prices | None = None
-    ) -> Covering:
-        """known: prices that others have computed by the same code."""
-        quick_s.tell(device, known or {})
+    def of(graph: Graph, device: DeviceProfile, count: int) -> Covering:
         return Covering(covers(graph, device, count), dict(quick_s.of(device)))
 
     def to_json(self) -> dict[str, Any]:
@@ -63,9 +68,9 @@ class Covering:
 class Planning(Protocol):
     """Covers that are looked for elsewhere."""
 
-    def result(self, is_over: Callable[[], bool]) -> Covering | None:
-        """Waits for them. None: whoever wants them makes them, or `is_over` said that nobody wants
-        them any more."""
+    def result(self, is_over: Asked, is_enough: Asked = _never) -> Covering | None:
+        """Waits for them. None: whoever wants them makes them, or `is_over` said that nobody waits
+        any longer, and nothing had come. is_enough: whether covers of sections will do."""
 
 
 class WorkerPlanning:
@@ -74,7 +79,7 @@ class WorkerPlanning:
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
 
-    def result(self, is_over: Callable[[], bool]) -> Covering | None:
+    def result(self, is_over: Asked, is_enough: Asked = _never) -> Covering | None:
         while not wait([self._future], LOOK_S).done:
             if is_over():
                 self._future.cancel()
@@ -83,25 +88,55 @@ class WorkerPlanning:
 
 
 class SectionedPlanning:
-    """In several compile workers: the graph's sections at the same time, for their prices, then the
-    whole with these. sections: one that fails costs its prices alone. whole: begins to look for the
-    covers of the whole, given prices."""
+    """In several compile workers, the sections of a graph at the same time. begun: by key, the
+    covers that are looked for of each kind of section. whole: those of the graph as one, which are
+    taken where they come in time."""
 
     def __init__(
-        self, sections: Sequence[Future[Answer]], whole: Callable[[Prices], Future[Answer]]
+        self,
+        graph: Graph,
+        parts: Sequence[Section],
+        begun: Mapping[str, Future[Answer]],
+        whole: Future[Answer] | None = None,
     ) -> None:
-        self._sections, self._whole = sections, whole
+        self._graph, self._parts, self._begun, self._whole = graph, parts, begun, whole
 
-    def result(self, is_over: Callable[[], bool]) -> Covering | None:
-        while wait(self._sections, LOOK_S).not_done:
-            if is_over():
-                for future in self._sections:
-                    future.cancel()
-                return None
+    def result(self, is_over: Asked, is_enough: Asked = _never) -> Covering | None:
+        """What has come by the time that `is_over` says so; None where that is nothing."""
+        if self._whole is not None:
+            found = WorkerPlanning(self._whole).result(lambda: is_over() or is_enough())
+            if found is not None:
+                _cancel(self._begun.values())
+                return found
+        while wait(self._begun.values(), LOOK_S).not_done and not is_over():
+            pass
+        _cancel(self._begun.values())
+        come = {key: future for key, future in self._begun.items() if not future.cancelled()}
+        ready = {key: _answered(future) for key, future in come.items() if future.done()}
+        covers = {key: found for key, found in ready.items() if found is not None}
         prices: dict[str, float | None] = {}
-        for found in map(_answered, self._sections):
-            prices |= found.prices if found is not None else {}
-        return WorkerPlanning(self._whole(prices)).result(is_over)
+        for found in covers.values():
+            prices |= found.prices
+        made = tuple(self._covers({key: found.covers for key, found in covers.items()}))
+        return Covering(made, prices) if covers else None
+
+    def _covers(self, found: Mapping[str, Sequence[Cover]]) -> Iterator[Cover]:
+        """The best, then those with one kind of section in its next best way, the nearest first."""
+        best = {key: covers[0] for key, covers in found.items()}
+        yield put_together(self._graph, self._parts, best)
+        count = Counter(part.key for part in self._parts)
+        others = [
+            (count[key] * (other.chosen.seconds - best[key].chosen.seconds), number, key, other)
+            for number, (key, covers) in enumerate(found.items())
+            for other in covers[1:]
+        ]
+        for _, _, key, other in sorted(others, key=lambda each: each[:2]):
+            yield put_together(self._graph, self._parts, {**best, key: other})
+
+
+def _cancel(futures: Iterable[Future[Answer]]) -> None:
+    for future in futures:
+        future.cancel()
 
 
 def _answered(future: Future[Answer]) -> Covering | None:

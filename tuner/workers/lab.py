@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers.sections import sections
 from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
+from ...planner.graph.ops import is_compute
 from ...planner.lowerings.registry import lowering_of
 from ...planner.settings import settings
 from ..trial import outcome as outcomes
@@ -31,7 +32,7 @@ from ..trial.outcome import (
 )
 from ..trial.wire import config_to_json
 from . import assembler
-from .covering import Planning, Prices, SectionedPlanning
+from .covering import LOOK_S, Planning, SectionedPlanning
 from .pool import (
     COMPILE_LIMIT_S,
     MEASURE_LIMIT_S,
@@ -49,9 +50,11 @@ BUDGET_S = 0.03
 RELEASE_S = 5.0
 """Most seconds of waiting for the measuring worker to let go of what it keeps."""
 DUEL_BUDGET_S = 0.4
-MANY = 4
-"""Compile workers from which a graph's sections are planned before the whole: what several of them
-price for themselves is then worth it."""
+WHOLE = 300
+"""Operations up to which a graph's covers are looked for as a whole, too; of a larger one its
+sections have better covers in less time."""
+OF_SECTION = 2
+"""Covers that are looked for of each section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,11 @@ class _Compiling:
 class _Ranking:
     """What does not come in time, or with the worker, is made by whoever asks."""
 
-    def __init__(self, future: Future[Answer]) -> None:
-        self.future = future
+    def __init__(self, future: Future[Answer], is_over: Callable[[], bool]) -> None:
+        self.future, self.is_over = future, is_over
 
     def result(self) -> Ranking | None:
-        answer = self.future.result()
+        answer = _awaited(self.future, self.is_over)
         if isinstance(answer, (TimedOut, Crashed)):
             return None
         try:
@@ -178,8 +181,10 @@ class WorkerLab:
         least: int = 10,
         compile_limit_s: float = COMPILE_LIMIT_S,
         measure_limit_s: float = MEASURE_LIMIT_S,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._capability = capability
+        """is_over: whether nobody waits for what is not done yet."""
+        self._capability, self._is_over = capability, is_over
         self._interpret = interpret
         self._compilers = compilers or max(1, min(12, len(os.sched_getaffinity(0)) - 3))
         # What is measured runs as the user's model does.
@@ -223,21 +228,26 @@ class WorkerLab:
 
     def rank(self, group: Group, profile: DeviceProfile) -> Begun:
         request = {"rank": group.data, "profile": profile.to_json()}
-        return _Ranking(self.pool.submit("compile", request, RANK_LIMIT_S))
+        future = self.pool.submit("compile", request, RANK_LIMIT_S)
+        return _Ranking(future, self._is_over)
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
-        def begin(of: Graph, count: int, limit_s: float, known: Prices) -> Future[Answer]:
+        def begin(of: Graph, count: int) -> Future[Answer]:
             request = {
                 "cover": to_json(of, varying_to_json),
                 "profile": profile.to_json(),
                 "count": count,
-                "prices": dict(known),
             }
-            return self.pool.submit("compile", request, limit_s)
+            return self.pool.submit("compile", request, PLAN_LIMIT_S)
 
-        apart = sections(graph) if self.compilers >= MANY else ()
-        begun = [begin(section, 1, RANK_LIMIT_S, {}) for section in apart]
-        return SectionedPlanning(begun, partial(begin, graph, count, PLAN_LIMIT_S))
+        parts = sections(graph)
+        small = sum(map(is_compute, graph.nodes)) <= WHOLE
+        whole = begin(graph, count) if small or not parts else None
+        # The most frequent first: where the time ends, most of the graph is planned.
+        kinds = Counter(part.key for part in parts)
+        by_key = {part.key: part.graph for part in parts}
+        begun = {key: begin(by_key[key], OF_SECTION) for key, _ in kinds.most_common()}
+        return SectionedPlanning(graph, parts, begun, whole)
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         futures = [p.future for p in pending if isinstance(p, _Compiling)]
@@ -261,7 +271,7 @@ class WorkerLab:
         future = self._send(request, candidate, alone=about in self._suspects)
         if meanwhile is not None:
             meanwhile()
-        outcome = _outcome(future.result())
+        outcome = _outcome(_awaited(future, self._is_over))
         if is_transient(outcome):
             self._suspects.add(about)
         return outcome
@@ -273,7 +283,7 @@ class WorkerLab:
             "candidates": [c.to_json() for c in candidates],
             "budget_s": DUEL_BUDGET_S,
         }
-        answer = self._send(request, *candidates).result()
+        answer = _awaited(self._send(request, *candidates), self._is_over)
         try:
             return _duel(answer, len(candidates))
         except (TunerError, KeyError, TypeError, ValueError) as error:
@@ -310,6 +320,15 @@ class WorkerLab:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _awaited(future: Future[Answer], is_over: Callable[[], bool]) -> Answer:
+    """The answer; where the time is over before it comes, that."""
+    while not wait([future], timeout=LOOK_S).done:
+        if is_over():
+            future.cancel()
+            return TimedOut("the time of the tune was over", transient=True)
+    return future.result()
 
 
 def _outcome(answer: Answer) -> Outcome:

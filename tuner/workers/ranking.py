@@ -99,6 +99,7 @@ class RankedSpace(Ordered):
         super().__init__(space)
         self._begun: Begun | None = None
         self._ranking: Ranking | None = None
+        self._top: Judged | None = None
 
     def begin(self, rank: Callable[[], Begun | None]) -> None:
         """Have it ranked, unless it is or will be."""
@@ -123,7 +124,8 @@ class RankedSpace(Ordered):
     def top(self) -> Judged | None:
         """The model's best, which waits for a ranking that was begun; else among the most usual."""
         if self._ranking is None and self._begun is None:
-            return self.space.top()
+            self._top = self._top or self.space.top()
+            return self._top
         return next(iter(self.ranking.best), None)
 
 

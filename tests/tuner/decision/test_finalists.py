@@ -27,7 +27,10 @@ def plan(given, *groups):
 
 def arena(given, inputs=(X,), stage="inference", device="cuda"):
     shown = SimpleNamespace(graph=given.graph, device=SimpleNamespace(type=device))
-    return SimpleNamespace(captured=shown, inputs=inputs, stage=stage, progress=RecordedProgress())
+    told = RecordedProgress()
+    return SimpleNamespace(
+        captured=shown, inputs=inputs, stage=stage, progress=told, is_over=lambda: False
+    )
 
 
 def replayed(call, inputs, moving, pool):
@@ -108,23 +111,31 @@ def test_one_launch_needs_no_graph(graphs):
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("capability, name", [((9, 0), "0"), ((9, 0), "1"), ((8, 0), "1")])
+@pytest.mark.parametrize(
+    "capability, name, over",
+    [((9, 0), "0", False), ((9, 0), "1", False), ((8, 0), "1", False), ((9, 0), "0", True)],
+)
 def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_without(
-    graphs, monkeypatch, capability, name
+    graphs, monkeypatch, capability, name, over
 ):
     graphs(replayed)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
     made = modelled_plan(given.graph, builtin("h200"))
     where = SimpleNamespace(
-        captured=given, inputs=(X,), stage="inference", progress=RecordedProgress()
+        captured=given,
+        inputs=(X,),
+        stage="inference",
+        progress=RecordedProgress(),
+        is_over=lambda: over,
     )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
     runner = finalists.RunnablePlan(made, executor, executor.kernels_per_call, Passed(("given",)))
     found = finalists._graphs(name, runner, executor, case(given, (X,)), where)
     plain, overlapping = f"{name} as a graph", f"{name} as a graph, overlapping"
-    wanted = [overlapping] * (capability >= (9, 0)) + [plain] * (name == "0" or capability < (9, 0))
+    overlaps = capability >= (9, 0) and not over
+    wanted = [overlapping] * overlaps + [plain] * (name == "0" or not overlaps)
     assert list(found) == wanted
     assert {n: (r.plan.overlaps, r.plan.cudagraph) for n, r in found.items()} == {
         n: (n == overlapping, True) for n in wanted

@@ -1,14 +1,15 @@
 """The covers of a large graph, found by a compile worker."""
 
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.covers import cover
-from fusionplan.planner.covers.cover import covers
+from fusionplan.planner.covers.cover import Cover, covers
 from fusionplan.planner.covers.pricing import quick_s
 from fusionplan.planner.covers.sections import sections
-from fusionplan.planner.graph.graph import Graph, to_json, varying_to_json
+from fusionplan.planner.graph.graph import Graph, from_json, key, to_json, varying_to_json
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.tuner.records.ledger import compute_count
 from fusionplan.tuner.search import tuned_groups
 from fusionplan.tuner.search.tuned_groups import COVERS, CoverFunctions, Tasks
@@ -16,34 +17,26 @@ from fusionplan.tuner.trial.outcome import TimedOut
 from fusionplan.tuner.workers import compile_role
 from fusionplan.tuner.workers.covering import (
     Covering,
-    Prices,
     SectionedPlanning,
     WorkerPlanning,
 )
+from fusionplan.tuner.workers.lab import WorkerLab
 from tuner_fakes import FakeLab
-from tuner_graphs import attention, layers
+from tuner_graphs import attention, chain, layers
 
 H200 = builtin("h200")
 
 
-def answered(graph: Graph | None = None, prices: Prices | None = None) -> Future:
+def answered(graph: Graph | None = None) -> Future:
     """What a worker answers for a graph, attention if not told."""
     request = {
         "cover": to_json(graph or attention(), varying_to_json),
         "profile": H200.to_json(),
         "count": COVERS,
-        "prices": dict(prices or {}),
     }
     future: Future = Future()
     future.set_result(compile_role.handle(request))
     return future
-
-
-def new_process() -> None:
-    """Forget what has been planned."""
-    quick_s.cache_clear()
-    cover._searched.cache_clear()
-    cover._grown.cache_clear()
 
 
 def tasks_of(planning: WorkerPlanning, monkeypatch: pytest.MonkeyPatch) -> tuple[Tasks, FakeLab]:
@@ -83,57 +76,121 @@ def test_nobody_waits_for_what_is_not_wanted_any_more(monkeypatch):
     assert future.cancelled()
 
 
-def test_sections_are_runs_of_operations_equal_ones_once():
+def test_sections_are_runs_of_operations_cut_where_few_bytes_pass():
     graph = layers(6)
-    assert [compute_count(each) for each in sections(graph, 12)] == [10]
-    assert [compute_count(each) for each in sections(graph, 15)] == [13, 12, 5]
+    cut = sections(graph, 15)
+    assert [compute_count(each.graph) for each in cut] == [10, 10, 10]
+    # One value passes there, and no kernel goes on with it.
+    ends = [graph.nodes[each.nodes[-1]].op for each in cut]
+    assert ends == ["aten.mul.Tensor", "aten.mul.Tensor", graph.nodes[-1].op]
     assert sections(graph, 36) == ()
+    _, *alike, _ = sections(layers(62))
+    assert len({each.key for each in alike}) == 1 < len(alike)  # equal layers are cut alike
 
 
-def test_covers_are_the_same_with_prices_of_sections():
+def sectioned(graph: Graph, answers: dict[str, Future] | None = None, **whole: Future):
+    """The planning of a graph in sections of at most 15 operations, each answered if not told."""
+    parts = sections(graph, 15)
+    begun = {part.key: answered(part.graph) for part in parts} | (answers or {})
+    return parts, SectionedPlanning(graph, parts, begun, **whole)
+
+
+def test_covers_of_sections_are_covers_of_the_whole():
     graph = layers(6)
-    new_process()
-    before = quick_s.computed
-    alone = covers(graph, H200, COVERS)
-    priced = quick_s.computed - before
-    new_process()
-    begun = [answered(section) for section in sections(graph, 15)]
-    assert len(begun) == 3
-    again: list[int] = []
-
-    def whole(prices: Prices) -> Future:
-        new_process()
-        before = quick_s.computed
-        found = answered(graph, prices)
-        again.append(quick_s.computed - before)
-        return found
-
-    found = SectionedPlanning(begun, whole).result(lambda: False)
+    parts, planning = sectioned(graph)
+    found = planning.result(lambda: False)
     assert found is not None
-    assert found.covers == alone
-    assert again[0] < priced / 2
+    alone = [covers(part.graph, H200, 1)[0] for part in parts]
+    (best,) = found.covers
+    assert len(best.groups) == sum(len(cover.groups) for cover in alone)
+    assert best.chosen.seconds == pytest.approx(sum(cover.chosen.seconds for cover in alone))
+    assert max(map(len, best.groups)) == max(len(g) for cover in alone for g in cover.groups)
+    working = [n for nodes in best.groups for n in nodes if is_compute(graph.nodes[n])]
+    assert {*working} == {n.id for n in graph.nodes if is_compute(n)}
+    assert found.prices.items() <= quick_s.of(H200).items()
 
 
-def test_a_section_that_fails_costs_its_prices_alone():
-    failed: Future = Future()
-    failed.set_result(TimedOut("slow"))
-    told: list[Prices] = []
-
-    def whole(prices: Prices) -> Future:
-        told.append(prices)
-        return answered(None, prices)
-
-    found = SectionedPlanning([failed, answered()], whole).result(lambda: False)
+def test_the_next_best_covers_have_one_kind_of_section_in_another_way():
+    graph = chain(28)
+    parts = sections(graph, 15)
+    answers = {}
+    for more, part in zip((3e-6, 1e-6), parts, strict=True):
+        best = covers(part.graph, H200, 1)[0]
+        apart = tuple((n.id,) for n in part.graph.nodes if is_compute(n))
+        chosen = replace(best.chosen, seconds=best.chosen.seconds + more)
+        answers[part.key] = Future()
+        answers[part.key].set_result(Covering((best, Cover(apart, chosen)), {}).to_json())
+    found = SectionedPlanning(graph, parts, answers).result(lambda: False)
     assert found is not None
-    assert found.covers == covers(attention(), H200, COVERS)
-    assert told[0]
+    counts = [len(cover.groups) for cover in found.covers]
+    first, second = (compute_count(part.graph) for part in parts)
+    assert counts == [2, 1 + second, first + 1]  # the nearest comes next
 
 
-def test_no_section_is_waited_for_that_is_not_wanted_any_more():
-    futures: list[Future] = [Future(), Future()]
-    planning = SectionedPlanning(futures, lambda prices: pytest.fail("nobody wants it"))
+@pytest.mark.parametrize("failure", [TimedOut("slow"), None])
+def test_a_section_that_does_not_come_runs_operation_by_operation(failure: TimedOut | None):
+    graph = chain(40)
+    parts = sections(graph, 15)
+    late: Future = Future()
+    if failure is not None:
+        late.set_result(failure)
+    assert parts[0].key != parts[-1].key  # the last one is shorter
+    _, planning = sectioned(graph, {parts[-1].key: late})
+    found = planning.result(lambda: failure is None)
+    assert found is not None
+    assert late.cancelled() == (failure is None)
+    groups = found.covers[0].groups
+    alone = [nodes for nodes in groups if len(nodes) == 1]
+    assert len(alone) == compute_count(parts[-1].graph)
+    assert sum(map(len, groups)) == 40
+    assert any(len(nodes) > 1 for nodes in groups)
+
+
+def test_no_section_is_waited_for_that_nobody_wants_any_more():
+    futures: dict[str, Future] = {"a": Future(), "b": Future()}
+    planning = SectionedPlanning(layers(6), sections(layers(6), 15), futures)
     assert planning.result(lambda: True) is None
-    assert all(future.cancelled() for future in futures)
+    assert all(future.cancelled() for future in futures.values())
+
+
+def test_covers_of_the_whole_are_taken_where_they_come_in_time():
+    graph = layers(6)
+    whole = answered(graph)
+    parts, planning = sectioned(graph, {sections(graph, 15)[0].key: Future()}, whole=whole)
+    found = planning.result(lambda: False)
+    assert found is not None
+    assert found.covers == Covering.from_json(whole.result()).covers
+    late: Future = Future()
+    _, planning = sectioned(graph, whole=late)
+    found = planning.result(lambda: False, is_enough=lambda: True)
+    assert found is not None
+    assert late.cancelled()
+    assert found.covers[0].chosen.pieces == len(parts)
+
+
+def test_the_lab_looks_for_a_large_graphs_sections_alone(monkeypatch: pytest.MonkeyPatch):
+    """The most frequent section first, so that most of the graph is planned where time ends."""
+    asked: list[dict] = []
+
+    class Asked:
+        compilers = 1
+
+        class pool:
+            @staticmethod
+            def submit(role: str, message: dict, limit_s: float) -> Future:
+                asked.append(message)
+                return Future()
+
+    graph = layers(62)
+    WorkerLab.plan(Asked, graph, H200, COVERS)
+    parts = sections(graph)
+    assert len(asked) == len({part.key for part in parts}) < len(parts)
+    most = max(parts, key=lambda part: [each.key for each in parts].count(part.key))
+    assert key(from_json(asked[0]["cover"])) == most.key
+    asked.clear()
+    WorkerLab.plan(Asked, layers(30), H200, COVERS)  # 150 operations: as a whole, too
+    assert asked[0]["cover"] == to_json(layers(30), varying_to_json)
+    assert len(asked) > 1
 
 
 @pytest.mark.parametrize("answer", [{}, {"covers": []}, TimedOut("slow")])
