@@ -299,6 +299,20 @@ constants(
     "f64[9]",
     lambda x: torch.linspace(0, 1, 9, device=x.device, dtype=torch.float64) * x,
 )
+for _type, _dtype in (("i64", torch.int64), ("i32", torch.int32), ("u8", torch.uint8)):
+    constants(
+        f"linspace_of_{_type}",
+        f"{_type}[33]!<9",
+        lambda x, dtype=_dtype: [
+            x[:n] + torch.linspace(a, b, n, device=x.device, dtype=dtype)
+            for a, b, n in ((3.7, 52.2, 33), (9, 1, 5), (0.9, 1.9, 6), (200, 7, 31))
+        ],
+    )
+constants(
+    "linspace_between_tensors",
+    "i32[17]!<9 f32[2]!90",
+    lambda x, e: x + torch.linspace(e[0], e[1], 17, dtype=torch.int32, device=x.device),
+)
 constants(
     "promotion_matrix",
     "i8[3] f16[3] bf16[3] f32[3]",

@@ -70,6 +70,17 @@ lookups(
     "f32[5,9] f32[3,9]",
     lambda x, v: x.index_copy(0, torch.tensor([4, 0, 2], device=x.device), v * 2) + 1,
 )
+lookups(
+    "index_fill_ways",
+    "f32[5,9]@t i64[3]!<5 f32[] f32[]",
+    lambda x, i, v, z: (
+        (x * 2).index_fill(0, i - 5, v) + 1,
+        x.index_fill(1, i[0], float("inf")) * 2,
+        z.index_fill(0, i[:1] * 0, 7.0) * 2,
+        x.to(torch.int32).index_fill(-1, i, -3.7) + 1,
+    ),
+    grad=False,  # torch's formula of the number's gradient asks for the unique indices.
+)
 lookups("index_fill", "f32[5,9] i64[3]!<5", lambda x, i: x.index_fill(0, i, 0.5) * 2)
 lookups("scatter_value", "f32[5,9] i64[5,2]!<9", lambda x, i: x.scatter(1, i, 0.5) * 2)
 lookups(

@@ -98,6 +98,9 @@ for each in (
     points(f"{each}_f64", "f64[32]!special", lambda x, f=f: f(x))
     points(f"{each}_f16", "f16[32]!special", lambda x, f=f: f(x))
     points(f"{each}_bf16", "bf16[32]!special", lambda x, f=f: f(x))
+for each in ("hardswish", "hardsigmoid"):
+    f = getattr(F, each)
+    points(f"{each}_f64_gradient", "f64[32]!finite", lambda x, f=f: f(x) * 2, grad=True)
 for number in (0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.5, 10, float("inf"), float("nan")):
     points(f"pow_{number}", "f32[32]!special", lambda x, n=number: x**n)
 for number in (0.0, 1.0, 2.0, -2.0, 0.5, float("inf")):

@@ -21,6 +21,13 @@ def opened(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[tup
     return [(str(n.target).split(".")[1], n.args[1:2]) for n in called]
 
 
+def ran(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[torch.Tensor]:
+    """The results of the traced function."""
+    found = make_fx(lambda x: [function(x)], decomposition_table=decompositions())(x)(x)
+    assert isinstance(found, list)
+    return found
+
+
 @pytest.mark.parametrize("exponent", [1, 1.0])
 def test_a_power_of_1_is_a_copy(exponent: float) -> None:
     """A GPU's general function gives 7.0000005 for 7."""
@@ -39,8 +46,53 @@ def test_the_fraction_of_a_negative_zero_is_0() -> None:
 
 def test_hardsigmoid_is_eagers_on_its_device() -> None:
     """ATen divides by 6 on CPUs, and multiplies by 1 / 6 of float32 on GPUs."""
-    assert opened(F.hardsigmoid, torch.ones(4))[-1] == ("div", (6,))
     sixth = torch.tensor(1 / 6, dtype=torch.float32).item()
-    for dtype in (torch.float32, torch.float64):
-        x = torch.ones(4, dtype=dtype, device="meta")
-        assert opened(F.hardsigmoid, x)[-1] == ("mul", (sixth,))
+    for function in (F.hardsigmoid, F.hardswish):
+        assert opened(function, torch.ones(4))[-1] == ("div", (6,))
+        for dtype in (torch.float32, torch.float64):
+            x = torch.ones(4, dtype=dtype, device="meta")
+            assert opened(function, x)[-1] == ("mul", (sixth,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [F.hardsigmoid, F.hardswish])
+def test_gradients_of_hardsigmoid_and_hardswish_are_eagers(function: Any, dtype: Any) -> None:
+    """ATen's factor of the first is of float32 on the CPU too, beside float64."""
+    x = torch.tensor([-4, -3, -2.9, 0.3, 2.9, 3, 4, torch.nan], dtype=dtype, requires_grad=True)
+
+    def graded(x: torch.Tensor) -> torch.Tensor:
+        (found,) = torch.autograd.grad(function(x).sum(), x)
+        return found
+
+    mine = make_fx(graded, decomposition_table=decompositions())(x)(x)
+    assert torch.equal(mine, graded(x))
+
+
+def test_a_fill_by_index_writes_one_number() -> None:
+    """torch's formula spreads it over all it is written to."""
+    index = torch.tensor([0, 2, -1])
+    for x in (torch.ones(4, 3, 2), torch.ones(4, 3, 2).permute(2, 1, 0)):
+        for value in (0.5, torch.tensor(7)):
+            (name, _), *rest = reversed(opened(lambda x, v=value: x.index_fill(1, index, v), x))
+            assert name == "index_put"
+            assert {each for each, _ in rest} <= {"full", "_to_copy", "lift_fresh_copy"}
+            assert torch.equal(
+                ran(lambda x, v=value: x.index_fill(1, index, v), x)[0],
+                x.index_fill(1, index, value),
+            )
+    one = torch.tensor(2.0)
+    assert torch.equal(ran(lambda x: x.index_fill(0, index[:1], 5), one)[0], torch.tensor(5.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_steps_of_integers_are_eagers(dtype: torch.dtype) -> None:
+    """torch's own formula cuts off the ends last, and has another middle."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        first, last = (torch.rand(2, generator=generator, dtype=torch.float64) * 200 - 75).tolist()
+        if dtype == torch.uint8:
+            first, last = abs(first), abs(last)
+        steps = int(torch.randint(0, 40, (), generator=generator))
+        for ends in ((first, last), tuple(map(torch.tensor, (first, last))), (int(first), last)):
+            function = lambda _, e=ends, n=steps: torch.linspace(*e, n, dtype=dtype)  # noqa: E731
+            assert torch.equal(ran(function, torch.ones(1))[0], function(None)), (ends, steps)
