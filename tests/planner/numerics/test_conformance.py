@@ -136,6 +136,20 @@ def is_traced(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor
 
 
+@pytest.mark.parametrize(
+    "name, number", [("nn.functional.normalize", 2), ("nn.functional.layer_norm", 2)]
+)
+def test_what_should_vanish_in_float64_is_as_near_0_as_rounding_makes_it(
+    name: str, number: int
+) -> None:
+    """Eager is the reference there, and its own 1e-16 is no more right than another."""
+    info = operations()[name]
+    *_, sample = samples(info, torch.float64, DEVICE, number + 1)
+    call = SampledCall.of(info, sample)
+    assert judge(call).status == "ours"
+    assert judge(changed(call, lambda y: y * (1 + 1e-9))).status == "failed"
+
+
 def test_a_wrong_number_is_a_failure() -> None:
     outcome = judge(changed(first("exp"), lambda y: y * 1.001))
     assert outcome.status == "failed"
