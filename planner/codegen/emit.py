@@ -37,6 +37,7 @@ def emit(
     scalars = printer.numbers.used("\n".join(body))
     arguments = ", ".join([*buffers, *scalars])
     kernel = f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(body) + "\n"
+    kernel = "".join(f"{function}\n\n\n" for function in printer.functions.values()) + kernel
     source = KernelSource(
         name,
         _module(kernel, interpreted),

@@ -6,6 +6,7 @@ from ..graph.dtypes import INDICES, TRITON_DTYPE, is_float
 from ..tiles.blocks import TileDims
 from ..tiles.instructions import TileScan
 from ..values import values
+from . import joint_scans
 from .body import convert, identity
 from .scope import Scope
 
@@ -13,6 +14,8 @@ from .scope import Scope
 def begin(scope: Scope, each: TileScan) -> None:
     """Before the loop: nothing was seen."""
     value, kind = _kind(scope, each)
+    if kind.combine:
+        return joint_scans.begin(scope, each, kind, _rest(scope, each))
     shape = scope.text.shape(_rest(scope, each))
     working = _working(value.dtype)
     neutral = identity(dict(kind.monoid.identity), working)
@@ -23,6 +26,8 @@ def begin(scope: Scope, each: TileScan) -> None:
 def step(scope: Scope, each: TileScan) -> None:
     """A tile scanned; carried: what came before is combined with all of it."""
     value, kind = _kind(scope, each)
+    if kind.combine:
+        return joint_scans.step(scope, each, value, kind, _rest(scope, each))
     working = _working(value.dtype)
     dims = scope.blocks.dims(scope.nest.live[each.value])
     if each.axis not in dims:  # A block of one.

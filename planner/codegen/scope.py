@@ -36,6 +36,8 @@ class Scope:
         self.dtypes = {v.id: v.dtype for v in self.nest.values}
         self.starts: dict[int, str] = {}
         self.descriptors: dict[Buffer, str] = {}
+        self.functions: dict[str, str] = {}
+        """By name those that the kernel calls and no other has."""
         self.lines: list[str] = []
         self._indent = 1
 

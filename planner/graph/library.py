@@ -3,13 +3,23 @@ very bits that generated kernels give."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import torch
+from torch._higher_order_ops.associative_scan import generic_associative_scan
+
+from .graph import Graph, Ref, Symbol
+from .overloads import overload
+from .parse import parse
 
 _LIBRARY = torch.library.Library("fusionplan", "DEF")  # type: ignore[no-untyped-call]
 for _schema in (
     "bitcast(Tensor self, ScalarType dtype) -> Tensor",
     "exceeds(Tensor self, Tensor other) -> Tensor",
     "uniform(Tensor seed, Tensor index) -> Tensor",
+    "associative_scan(Tensor[] xs, str combine, int item) -> Tensor",
 ):
     _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
 
@@ -33,6 +43,44 @@ def uniform(seed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     and index (its low 32 bits count)."""
     result: torch.Tensor = torch.ops.fusionplan.uniform.default(seed, index)
     return result
+
+
+def associative_scan(xs: Sequence[torch.Tensor], combine: str, item: int) -> torch.Tensor:
+    """One result of the inclusive scan of several tensors of one shape along their first dimension.
+    combine: the text of a graph that takes an element of each, then a later one of each."""
+    result: torch.Tensor = torch.ops.fusionplan.associative_scan.default(list(xs), combine, item)
+    return result
+
+
+def _associative_scan(xs: Sequence[torch.Tensor], combine: str, item: int) -> torch.Tensor:
+    graph = parse(combine)
+    step = partial(_combined, graph)
+    results: Sequence[torch.Tensor] = generic_associative_scan(step, list(xs))  # type: ignore[no-untyped-call]
+    return results[item].contiguous()
+
+
+def _combined(graph: Graph, *given: torch.Tensor) -> list[torch.Tensor]:
+    """Elements combined by a graph, the pairs of many places at once."""
+    values = dict(zip(graph.inputs, given, strict=True))
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return values[value.node]
+        if isinstance(value, Symbol):
+            return getattr(torch, value.name) if value.kind == "dtype" else given[0].device
+        return [argument(each) for each in value] if isinstance(value, tuple) else value
+
+    for node in graph.nodes:
+        if node.id not in values:
+            named = {k: argument(v) for k, v in node.kwargs if _is_given(v)}
+            values[node.id] = overload(node.op)(*map(argument, node.args), **named)
+    results = (values[o] for o in graph.outputs if o is not None)
+    return [found.expand(own.shape) for found, own in zip(results, given, strict=False)]
+
+
+def _is_given(value: Any) -> bool:
+    """A layout or an order of memory means nothing to one element."""
+    return not isinstance(value, Symbol) or value.kind in ("dtype", "device")
 
 
 def _bitcast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -67,5 +115,11 @@ def _product(x: torch.Tensor, factor: int) -> torch.Tensor:
     return (x * (factor & 0xFFFF) + high) & _WORD
 
 
-for _name, _function in (("bitcast", _bitcast), ("exceeds", _exceeds), ("uniform", _uniform)):
+for _name, _function in (
+    ("bitcast", _bitcast),
+    ("exceeds", _exceeds),
+    ("uniform", _uniform),
+    ("associative_scan", _associative_scan),
+):
     _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("associative_scan", lambda xs, combine, item: torch.empty_like(xs[item]), "Meta")  # type: ignore[no-untyped-call]

@@ -7,15 +7,11 @@ An overload with no row is opaque: it runs as `aten` and is never inside a gener
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
-import torch
-
 from . import library  # noqa: F401 - defines the operators of our own
 from .dtypes import BOUNDS, DTYPES, FLOAT8, FLOATS, NARROW
 from .graph import INPUT, ITEM, Arg, Node, Ref, Symbol, TensorType
 from .op import Op
+from .overloads import overload
 from .pointwise import (
     BITWISE_NOT,
     DIVIDE,
@@ -115,6 +111,8 @@ LOG_SUM_EXP, QUICK_LOG_SUM_EXP = (
     )
     for quick, slots in (("", 50.0), ("fast_", 14.0))
 )
+ASSOCIATIVE = Monoid("associative", {}, "", "")
+"""Stands for what a graph of the user's combines: see `library.associative_scan`."""
 ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
@@ -212,6 +210,7 @@ OPS: dict[str, Row] = {
     "fusionplan.bitcast.default": Pointwise(Op.BITCAST, "same"),
     "fusionplan.exceeds.default": Pointwise(Op.EXCEEDS, "bool"),
     "fusionplan.uniform.default": Pointwise(Op.UNIFORM, "same"),
+    "fusionplan.associative_scan.default": Cumulative(ASSOCIATIVE),
 }
 
 
@@ -334,14 +333,6 @@ def is_free(node: Node) -> bool:
 def is_compute(node: Node) -> bool:
     """Nodes a generated kernel does work for; together with the free ones, all it can hold."""
     return isinstance(row(node), _COMPUTE)
-
-
-@functools.cache
-def overload(op: str) -> Any:
-    """torch's operator that a graph calls by this name ("aten.add.Tensor"). Raises AttributeError
-    where torch has none, and ValueError for a name of another form."""
-    namespace, name, kind = op.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), kind)
 
 
 def bound(node: Node) -> dict[str, Arg]:

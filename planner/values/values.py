@@ -168,12 +168,19 @@ class Fold:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """Each element of `source` combined with all before it along the factors, outer to inner;
-    with all after it when `reverse`."""
+    with all after it when `reverse`.
+
+    With `combine`, the text of a graph of 0-dimensional tensors, several values are scanned
+    together: it takes an element of each of `sources`, then a later one of each, and gives what
+    they come to. This is the scan's result for `source`, which is `sources[item]`."""
 
     monoid: Monoid
     source: int
     along: Factors
     reverse: bool = False
+    sources: tuple[int, ...] = ()
+    item: int = 0
+    combine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +248,8 @@ def _operands(kind: ValueKind) -> Iterable[int]:
             return (a.node for _, a in operands if isinstance(a, Ref))
         case Fold(source=source, times=times, about=about, weight=weight):
             return (v for v in (source, times, about, weight) if v is not None)
-        case Scan(source=source):
-            return (source,)
+        case Scan(source=source, sources=sources):
+            return sources or (source,)
         case Choice(pieces=pieces):
             return (piece for piece, _, _ in pieces)
         case Load(at=at):
@@ -275,8 +282,9 @@ def mapped(
                 about=None if about is None else value(about),
                 weight=None if weight is None else value(weight),
             )
-        case Scan(source=source):
-            return replace(kind, source=value(source), along=factors(kind.along))
+        case Scan(source=source, sources=sources):
+            own, every = value(source), tuple(map(value, sources))
+            return replace(kind, source=own, sources=every, along=factors(kind.along))
         case Index():
             return replace(kind, factors=factors(kind.factors))
         case Choice(pieces=pieces):

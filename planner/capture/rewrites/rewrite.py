@@ -12,6 +12,7 @@ from torch import fx
 
 from ...graph.graph import Numerics
 from ..masks.simplify_masks import simplify_masks
+from .associative_scans import associative_scans
 from .channels_last import channels_last
 from .convolution_bias import split_biases
 from .lookups_first import lookups_first
@@ -24,6 +25,7 @@ from .stack_products import stack_products
 Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
 
 REWRITES: tuple[Rewrite, ...] = (
+    associative_scans,
     simplify_masks,
     lookups_first,
     nest_reductions,

@@ -21,10 +21,29 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
 from fusionplan.planner.space.space import space_of
 
+STEP = """
+%0 = input() : float32[]
+%1 = input() : float32[]
+%2 = input() : float32[]
+%3 = input() : float32[]
+%4 = aten.mul.Tensor(%0, %2) : float32[]
+%5 = aten.mul.Tensor(%2, %1) : float32[]
+%6 = aten.add.Tensor(%5, %3) : float32[]
+return %4, %6
+"""
+
+
+def recurrence(a, k):
+    """h = a * h + k along the second dimension."""
+    given = [a.float().movedim(1, 0), k.float().movedim(1, 0)]
+    return torch.ops.fusionplan.associative_scan.default(given, STEP, 1).movedim(0, 1) * 2
+
+
 CASES = {
     "rows": ((8192, 4096), lambda x, g: x.cumsum(-1) * torch.sigmoid(g)),
     "columns": ((64, 4096, 64), lambda x, g: x.cumsum(1) * g),
     "turned": ((8192, 4096), lambda x, g: (x * g).flip(-1).cumsum(-1).flip(-1) * 2),
+    "recurrence": ((64, 4096, 64), lambda x, g: recurrence(torch.sigmoid(x), g)),
     "exponentials": ((8192, 4096), lambda x, g: x.logcumsumexp(-1) * g),
     "products": ((8192, 4096), lambda x, g: x.cumprod(-1) * g),
 }

@@ -82,6 +82,21 @@ def scan_of_floats_as_integers() -> object:
     return trace(b.graph(b.node("aten.cumsum.default", (b.input(4, 6), 1), whole)))
 
 
+@case("dtype", "no kernel scans bool by n2")
+def associative_scan_of_bool() -> object:
+    b = Builder()
+    x = b.input(4, 6)
+    flags = b.node("aten.gt.Scalar", (x, 0), TensorType((4, 6), (6, 1), "bool"))
+    combine = (
+        "%0 = input() : float32[]\n%1 = input() : bool[]\n"
+        "%2 = input() : float32[]\n%3 = input() : bool[]\n"
+        "%4 = aten.add.Tensor(%0, %2) : float32[]\nreturn %4, %3"
+    )
+    whole = TensorType((4, 6), (6, 1), "float32")
+    scan = ((x, flags), combine, 0)
+    return trace(b.graph(b.node("fusionplan.associative_scan.default", scan, whole)))
+
+
 @case("scan", "one loop would have to go forwards and backwards")
 def scans_of_both_directions_in_one_loop() -> object:
     b = Builder()
