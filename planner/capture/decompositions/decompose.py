@@ -16,10 +16,12 @@ from typing import Any, TypeAlias
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from .by_index import BY_INDEX
 from .elementwise import OPENED, has_gaps, memory_order
 from .lists import LISTS
 from .losses import LOSSES, accumulator, dims_of, to
 from .pooling import POOLS
+from .ranges import RANGES
 
 aten = torch.ops.aten
 Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
@@ -273,8 +275,10 @@ _OWN: Decompositions = {
     aten.split_with_sizes.default: _split_with_sizes,
     aten.slice_scatter.default: _slice_scatter,
     aten.roll.default: _roll,
+    **BY_INDEX,
     **LISTS,
     **LOSSES,
     **OPENED,
     **POOLS,
+    **RANGES,
 }

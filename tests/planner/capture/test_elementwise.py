@@ -84,6 +84,24 @@ def test_a_fill_by_index_writes_one_number() -> None:
     assert torch.equal(ran(lambda x: x.index_fill(0, index[:1], 5), one)[0], torch.tensor(5.0))
 
 
+def test_a_copy_by_index_is_written_by_index_and_lies_in_order() -> None:
+    """torch's formula of 2.11 writes in place into what AOTAutograd does not know."""
+    index, x = torch.tensor([3, 0]), torch.arange(24.0).reshape(2, 3, 4).permute(2, 1, 0)
+    source = torch.full((2, 3, 2), 7.0)
+    names = [name for name, _ in opened(lambda x: x.index_copy(0, index, source), x)]
+    assert names[-1] == "index_put"
+    for way in (
+        lambda x: x.index_copy(0, index, source),
+        lambda x: x[:, :, 0].index_copy(-2, index[0], source[0, :, :1].t()),
+        lambda x: x[0, 0, 0].index_copy(0, index[1:], source[0, 0, 0]),
+    ):
+        (mine,) = ran(way, x)
+        assert torch.equal(mine, way(x))
+        assert mine.stride() == way(x).stride()
+    with pytest.raises((RuntimeError, IndexError)):
+        opened(lambda x: x.index_copy(1, index, source), x)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_steps_of_integers_are_eagers(dtype: torch.dtype) -> None:
     """torch's own formula cuts off the ends last, and has another middle."""
