@@ -108,7 +108,8 @@ def _executor(graph: Graph, group: GroupPlan, plan: Plan, device: torch.device) 
     if not nodes:
         raise PlanError("the group computes nothing")
     alone = replace(plan, graph_key=key(graph), groups=(replace(group, nodes=nodes, copies=()),))
-    return Executor(captured_of(graph, device), alone, device)
+    # Eager's values may have strides that the captured graph has not.
+    return Executor(captured_of(graph, device), alone, device, guard=True)
 
 
 def _operations(graph: Graph) -> tuple[str, ...]:

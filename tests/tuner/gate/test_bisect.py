@@ -42,6 +42,14 @@ def test_right_groups_are_within_the_rule() -> None:
 
 
 @pytest.mark.interpreter
+def test_a_group_is_not_wrong_for_strides_that_eagers_values_have() -> None:
+    """Attention's backward pass gave others on a GPU than its meta function says."""
+    found, plan, (x, w) = planned()
+    turned = x.t().contiguous().t()
+    assert not [e for e in bisect(found, plan, [turned, w]) if e.fault or e.left_out]
+
+
+@pytest.mark.interpreter
 def test_the_first_wrong_group_is_named_and_those_behind_it_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
