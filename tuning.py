@@ -44,7 +44,7 @@ from .tuner.records.stored_plans import plans_of_graph
 from .tuner.session.effort import Allowance, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
-from .tuner.session.session import Searched, Session, TuneLimits, TuneSite
+from .tuner.session.session import LabOptions, Searched, Session, TuneLimits, TuneSite
 from .tuner.session.shares import shares
 from .tuner.session.undisturbed import undisturbed
 from .tuner.workers.shared_lab import SharedLab
@@ -205,15 +205,19 @@ def tune(
         place = _as_calibrated(place, opened, told)
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
+        helpers, labs = Helpers(chosen, cluster, jobs), SharedLab(stack.enter_context(ExitStack()))
+        if place.measured:
+            # Its processes import what they need while the model is captured.
+            LabOptions(place.device, place.profile, wall, helpers.compilers).opened(labs.begin)
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
         how = _Capturing(training, dynamic, numerics)
         captured = how.captured(model, turns, wall)
         for note in captured.notes:
             told.note(note)
-        title, helpers = name or _name_of(model), Helpers(chosen, cluster, jobs)
+        title = name or _name_of(model)
         job = _ModelTune(
-            opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers
+            opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers, labs
         )
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
@@ -311,6 +315,7 @@ class _ModelTune:
     turns: RotatingInputs
     how: _Capturing
     helpers: Helpers
+    labs: SharedLab
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
@@ -321,8 +326,8 @@ class _ModelTune:
         found: list[tuple[Session, Searched]] = []
         own = shares(captured.parts, self.place.profile)
         with interruption() as interrupted:
-            with self._shared(captured) as jobs, ExitStack() as stack:
-                site = TuneSite(SharedLab(stack)) if len(captured.parts) > 1 else TuneSite()
+            with self._shared(captured) as jobs:
+                site = TuneSite(self.labs)
                 for number, part in enumerate(captured.parts):
                     session = self._session(captured, number, own[number], jobs[number], site)
                     try:
@@ -335,6 +340,7 @@ class _ModelTune:
                     found.append((session, searched))
                     if interrupted.is_set():
                         break
+            self.labs.close()  # In the contest no other process is on the device.
             stopped = interrupted.is_set()
             plans = self._decided(captured, found, baselines, stopped)
         return self._kept(captured, found, plans), stopped or interrupted.is_set()

@@ -30,6 +30,7 @@ from ..tuner.trial.outcome import (
     Rejected,
     Timed,
 )
+from ..tuner.workers.kernels_ahead import Variant
 from ..tuner.workers.lab import Duel, Group, Pending
 from ..tuner.workers.ranking import Ordered, SpaceLike
 
@@ -111,6 +112,12 @@ class ReplayLab:
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Nothing is ever pending."""
+
+    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+        """Nothing is compiled."""
+
+    def release(self) -> None:
+        """It keeps nothing."""
 
     def measure(
         self,

@@ -10,6 +10,7 @@ from fusionplan.planner.costs.device import DeviceProfile
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Outcome, ProgramResources, Timed
 from fusionplan.tuner.workers.covering import Planning
+from fusionplan.tuner.workers.kernels_ahead import Variant
 from fusionplan.tuner.workers.lab import Duel, Group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -47,6 +48,7 @@ class FakeLab:
     compiled: list[Config] = field(default_factory=list)
     measured: list[tuple[str, Candidate]] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
+    kernels_ahead: list[Variant] = field(default_factory=list)
     duels: list[list[Candidate]] = field(default_factory=list)
     duel_ends: list[Failure] = field(default_factory=list)
     """What ends the next comparisons as a whole, the last of them first."""
@@ -63,6 +65,12 @@ class FakeLab:
 
     def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
         raise AssertionError("nothing is ever pending")
+
+    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+        self.kernels_ahead += kernels
+
+    def release(self) -> None:
+        """It keeps nothing."""
 
     def measure(
         self,

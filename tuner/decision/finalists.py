@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,13 +22,14 @@ from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Contest, Plan
 from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from ...planner.runtime.dispatch.whole_way import whole_way
-from ...planner.runtime.execution.executor import Executor
+from ...planner.runtime.execution.executor import Executor, Lower
 from ...planner.runtime.execution.overlapping import OVERLAPPING
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
+from ..workers.kernels_ahead import KernelCompilers, kernels_of, lowered_once
 
 _ALWAYS = 2
 """So many plans are checked whatever the time: the stored one and a new one."""
@@ -60,6 +61,10 @@ class Arena:
     progress: Progress
     stage: Stage = "inference"
     is_over: Callable[[], bool] = lambda: False
+    compilers: KernelCompilers | None = None
+    """Those that compile a plan's kernels at the same time; None: they are compiled where they are
+    loaded, one after the other."""
+    lower: Lower = field(default_factory=lowered_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +130,9 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:
         whole = whole_way(plan, arena.captured.graph)
         if whole is not None and arena.stage != "backward":
             continue
+        _compile_ahead(plan, arena)
         try:
-            executor = Executor(arena.captured, plan, arena.captured.device)
+            executor = Executor(arena.captured, plan, arena.captured.device, lower=arena.lower)
             given = given or cases(arena.captured, arena.inputs)
             verdict = judge(executor, given)
         except FusionplanError as error:
@@ -160,11 +166,11 @@ def _graphs(
     plan, device = runner.plan, arena.captured.device
     # What compiles for minutes is not compiled twice.
     slow = any(lowering_of(g).slow for g in plan.groups)
-    ours = executor.kernels_per_call and not slow and not arena.is_over()
-    if ours and torch.cuda.get_device_capability(device) >= OVERLAPPING:
+    ours = executor.kernels_per_call and not slow
+    if ours and _may_overlap(arena):
         overlapping = replace(runner, plan=replace(plan, overlaps=True))
         try:
-            other = Executor(arena.captured, overlapping.plan, device)
+            other = Executor(arena.captured, overlapping.plan, device, lower=arena.lower)
             graphed = _graphed(name, overlapping, other, given, arena)
         except FusionplanError as error:
             arena.progress.note(f"plan {name} is not tried with launches that overlap: {error}")
@@ -176,6 +182,21 @@ def _graphs(
         if graphed is not None:
             found[f"{name} as a graph"] = graphed
     return found
+
+
+def _may_overlap(arena: Arena) -> bool:
+    """Whether launches that overlap are tried."""
+    device = arena.captured.device
+    return not arena.is_over() and torch.cuda.get_device_capability(device) >= OVERLAPPING
+
+
+def _compile_ahead(plan: Plan, arena: Arena) -> None:
+    """Have all kernels of a plan compiled, in each way in which it will run."""
+    if arena.compilers is None:
+        return
+    ways = [plan, *([replace(plan, overlaps=True)] if _may_overlap(arena) else [])]
+    device = arena.captured.device
+    arena.compilers.compile_ahead(kernels_of(arena.captured, ways, device, arena.lower))
 
 
 def _graphed(

@@ -11,6 +11,7 @@ from ...planner.graph.graph import Graph
 from ..decision.baselines import Baselines
 from ..trial.outcome import Candidate, Outcome
 from ..workers.covering import Planning
+from ..workers.kernels_ahead import Variant
 from ..workers.lab import Duel, Group, Lab, Pending
 from ..workers.ranking import Begun
 
@@ -69,6 +70,12 @@ class GatedLab:
         self.warm()
         with self.baselines.turn:
             return self.lab.duel(group, candidates)
+
+    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+        self.lab.compile_ahead(kernels)
+
+    def release(self) -> None:
+        self.lab.release()
 
     def warm(self) -> None:
         """Compile the baselines, once."""

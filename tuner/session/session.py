@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -51,6 +51,7 @@ from ..search.tuned_groups import (
     plan_of,
     runners_up,
 )
+from ..workers.kernels_ahead import KernelCompilers
 from ..workers.lab import Lab, WorkerLab
 from .effort import EFFORTS
 from .gated_lab import GatedLab
@@ -58,6 +59,8 @@ from .offline import plan_offline
 from .other_sizes import SIZES_SHARE, OtherSizes
 
 RUNNERS_UP, WITHIN = 3, 1.04
+
+Opened = TypeVar("Opened")
 
 _LEAST_ON_CPU = 2
 """Runs of a candidate in the interpreter, where speed means nothing."""
@@ -113,6 +116,29 @@ def tune_captured(
             found = profile or calibrated(opened, profile_of(captured.device))
             return session.measured(found, baselines, stage)
         return session.modelled(profile or builtin("h200"))
+
+
+@dataclass(frozen=True, slots=True)
+class LabOptions:
+    """The lab of a tune: its device, the end of its work, and how many processes compile."""
+
+    device: torch.device
+    profile: DeviceProfile
+    wall: Wall
+    compilers: int | None = None
+
+    def opened(self, make: Callable[..., Opened], seed: int = 0) -> Opened:
+        """What `make` gives for these."""
+        on_cpu = self.device.type != "cuda"
+        return make(
+            "cpu" if on_cpu else f"cuda:{self.device.index or 0}",
+            self.profile.capability,
+            compilers=self.compilers,
+            interpret=on_cpu,
+            seed=seed,
+            least=_LEAST_ON_CPU,
+            is_over=lambda: self.wall.is_late,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,33 +262,47 @@ class Session:
                     search.partitions.best(1), tasks, findings, measures, budget
                 )
             gated.cancel()
-        if self.job is not None:
-            self.job.end()
-        if search is None:
-            self.progress.note(f"{self.limits.seconds:g} s are too few to plan: allow more seconds")
-        partitions = search.partitions.best() if search is not None else []
-        if not gated.open:  # nothing was to be measured, and nothing interrupted
-            baselines.warm()
-        plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
-        if search is not None and plans:
-            untried = completed(partitions[0].groups, tasks, findings, identity)
-            plans = [*([untried] if untried else []), *plans]
-            plans = [
-                *search.regional.plans(plans),
-                *plans,
-                *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
-            ]
-        self._tell_what_was_not_tried(tasks, findings, partitions)
-        left_s = wall.left_s
-        best = self._finalists(plans, profile, identity, stage)
-        wall.check_s = max(wall.check_s, left_s - wall.left_s)
-        if best.best is not None:
-            ledger.add_plan(best.best.plan, self.name)
+            if self.job is not None:
+                self.job.end()
+            if not gated.open:  # nothing was to be measured, and nothing interrupted
+                baselines.warm()
+            plans = self._plans(search, tasks, findings, identity)
+            left_s = wall.left_s
+            lab.release()
+            best = self._finalists(plans, profile, identity, stage, lab)
+            wall.check_s = max(wall.check_s, left_s - wall.left_s)
+            if best.best is not None:
+                ledger.add_plan(best.best.plan, self.name)
         self._ledger = ledger
         return Searched(identity, best, tuple(plans))
 
+    def _plans(
+        self, search: GraphSearch | None, tasks: Tasks, findings: Findings, identity: Identity
+    ) -> list[Plan]:
+        """The plans that the search found, in the order of its preference."""
+        if search is None:
+            self.progress.note(f"{self.limits.seconds:g} s are too few to plan: allow more seconds")
+            return []
+        partitions = search.partitions.best()
+        self._tell_what_was_not_tried(tasks, findings, partitions)
+        plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
+        if not plans:
+            return []
+        untried = completed(partitions[0].groups, tasks, findings, identity)
+        plans = [*([untried] if untried else []), *plans]
+        return [
+            *search.regional.plans(plans),
+            *plans,
+            *runners_up(plans[0], tasks, findings, RUNNERS_UP, WITHIN),
+        ]
+
     def _finalists(
-        self, plans: Sequence[Plan], profile: DeviceProfile, identity: Identity, stage: Stage
+        self,
+        plans: Sequence[Plan],
+        profile: DeviceProfile,
+        identity: Identity,
+        stage: Stage,
+        compilers: KernelCompilers,
     ) -> Finalists:
         """Of the plans that the search found, and the one that the store has."""
         self.progress.phase("verify", "checking and timing the best plans")
@@ -276,6 +316,7 @@ class Session:
         arena = Arena(
             *(self.captured, self.inputs, identity, ring.within(half_s), self.progress, stage),
             is_over=lambda: wall.clock() >= until,
+            compilers=None if self._on_cpu else compilers,
         )
         known = self._known(profile)
         try:
@@ -338,16 +379,8 @@ class Session:
         return self.captured.device.type != "cuda"
 
     def _lab(self, profile: DeviceProfile) -> AbstractContextManager[Lab]:
-        index, wall = self.captured.device.index or 0, self._begun()
-        return self.site.lab(
-            "cpu" if self._on_cpu else f"cuda:{index}",
-            profile.capability,
-            compilers=self.compilers,
-            interpret=self._on_cpu,
-            seed=self.limits.seed,
-            least=_LEAST_ON_CPU,
-            is_over=lambda: wall.is_late,
-        )
+        options = LabOptions(self.captured.device, profile, self._begun(), self.compilers)
+        return options.opened(self.site.lab, self.limits.seed)
 
     def stopwatch(self, profile: DeviceProfile) -> Stopwatch:
         return self.site.stopwatch(self.captured.device, profile.l2_bytes)

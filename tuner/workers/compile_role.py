@@ -19,12 +19,16 @@ from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
 from ..trial.wire import config_from_json
 from .covering import Covering
+from .kernels_ahead import SOURCE
 from .ranking import Ranking
 
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
-    to a ranking; {"cover", "profile", "count"} to covers."""
+    to a ranking; {"cover", "profile", "count"} to covers; {"kernel", "aligned", "capability"}, a
+    kernel's text, to {}."""
+    if "kernel" in request:
+        return _compiled(request)
     if "rank" in request:
         return _ranked(request)
     if "cover" in request:
@@ -48,6 +52,15 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
         "compile_s": taken,
         "kernels": len(used),
     }
+
+
+def _compiled(request: Mapping[str, Any]) -> dict[str, Any]:
+    source = SOURCE.validate_python(request["kernel"])
+    try:
+        compile_kernel(source, Target(capability=request["capability"]), request["aligned"])
+    except CompileFailed as error:
+        return to_json(Miscompiled(str(error), error.transient))
+    return {}
 
 
 def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from ..trial.outcome import (
 from ..trial.wire import config_to_json
 from . import assembler
 from .covering import LOOK_S, Planning, SectionedPlanning
+from .kernels_ahead import SOURCE, Variant
 from .pool import (
     COMPILE_LIMIT_S,
     MEASURE_LIMIT_S,
@@ -119,6 +120,12 @@ class Lab(Protocol):
         """Check and time a candidate; `meanwhile` runs here while the device is busy."""
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
+
+    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+        """Have kernels compiled that this process will load: see `KernelCompilers`."""
+
+    def release(self) -> None:
+        """Let go of what it keeps on the device, for something is timed in this process."""
 
 
 class _Compiling:
@@ -228,7 +235,7 @@ class WorkerLab:
 
     def rank(self, group: Group, profile: DeviceProfile) -> Begun:
         request = {"rank": group.data, "profile": profile.to_json()}
-        future = self.pool.submit("compile", request, RANK_LIMIT_S)
+        future = self.pool.submit("compile", request, RANK_LIMIT_S, urgent=True)
         return _Ranking(future, self._is_over)
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
@@ -238,7 +245,7 @@ class WorkerLab:
                 "profile": profile.to_json(),
                 "count": count,
             }
-            return self.pool.submit("compile", request, PLAN_LIMIT_S)
+            return self.pool.submit("compile", request, PLAN_LIMIT_S, urgent=True)
 
         parts = sections(graph)
         small = sum(map(is_compute, graph.nodes)) <= WHOLE
@@ -297,6 +304,21 @@ class WorkerLab:
         if isinstance(answer, dict) and "checked" in answer:
             return str(answer["checked"])
         return _failed(_outcome(answer))
+
+    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+        begun = [
+            self.pool.submit(
+                "compile",
+                {
+                    "kernel": SOURCE.dump_python(source, mode="json"),
+                    "aligned": aligned,
+                    "capability": self._capability,
+                },
+                urgent=True,
+            )
+            for source, aligned in kernels
+        ]
+        wait(begun)  # One after the other in this process they would take longer.
 
     def release(self) -> None:
         """Have the measuring worker let go of the device's memory. One that is still at a request,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import queue
 import signal
@@ -72,6 +73,13 @@ class _Exchange:
     alone: bool = False
 
 
+Requests: TypeAlias = "queue.PriorityQueue[tuple[bool, int, _Exchange | None]]"
+"""Those that are urgent first, then in the order in which they came. None ends a worker."""
+
+_NUMBERS = itertools.count()
+_END = (False, -1, None)
+
+
 class _NotStarted(TunerError):
     """A worker process does not come up."""
 
@@ -108,9 +116,7 @@ class Pool:
 
     def __init__(self, roles: Mapping[str, WorkerRole]) -> None:
         self.roles = dict(roles)
-        self._queues: dict[str, queue.SimpleQueue[_Exchange | None]] = {
-            name: queue.SimpleQueue() for name in roles
-        }
+        self._queues: dict[str, Requests] = {name: queue.PriorityQueue() for name in roles}
         self._closing = threading.Event()
         self._workers = [
             WorkerProcess(role, self._queues[name], self._closing, f"{name} {i}")
@@ -128,13 +134,16 @@ class Pool:
         limit_s: float | None = None,
         *,
         alone: bool = False,
+        urgent: bool = False,
     ) -> Future[Answer]:
-        """Queue a request; any free worker of the role takes it. alone: in a new process."""
+        """Queue a request; any free worker of the role takes it. alone: in a new process. urgent:
+        before all that are not."""
         if self._closing.is_set():
             raise TunerError("the pool of workers is closed")
         future: Future[Answer] = Future()
         limit = self.roles[role].limit_s if limit_s is None else limit_s
-        self._queues[role].put(_Exchange(dict(message), limit, future, alone))
+        exchange = _Exchange(dict(message), limit, future, alone)
+        self._queues[role].put((not urgent, next(_NUMBERS), exchange))
         return future
 
     def pids(self) -> list[int]:
@@ -147,7 +156,7 @@ class Pool:
         for name, jobs in self._queues.items():
             _cancel(jobs)
             for _ in range(self.roles[name].count):
-                jobs.put(None)
+                jobs.put(_END)
         for worker in self._workers:
             worker.kill()
         for worker in self._workers:
@@ -172,10 +181,10 @@ def _close_all() -> None:
         pool.close()
 
 
-def _cancel(jobs: queue.SimpleQueue[_Exchange | None]) -> None:
+def _cancel(jobs: Requests) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
-            job = jobs.get_nowait()
+            _, _, job = jobs.get_nowait()
             if job is not None:
                 job.future.cancel()
 
@@ -186,7 +195,7 @@ class WorkerProcess:
     def __init__(
         self,
         role: WorkerRole,
-        jobs: queue.SimpleQueue[_Exchange | None],
+        jobs: Requests,
         closing: threading.Event,
         name: str,
     ) -> None:
@@ -224,7 +233,7 @@ class WorkerProcess:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # told to the first request
             self._start()
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.get()[2]) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:

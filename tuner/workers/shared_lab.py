@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from .lab import Lab, WorkerLab
-
-
-class ReleasingLab(Lab, Protocol):
-    """A lab that can let go of what it keeps on the device."""
-
-    def release(self) -> None: ...
 
 
 class SharedLab:
@@ -22,17 +16,26 @@ class SharedLab:
     def __init__(
         self,
         stack: ExitStack,
-        make: Callable[..., AbstractContextManager[ReleasingLab]] = WorkerLab,
+        make: Callable[..., AbstractContextManager[Lab]] = WorkerLab,
     ) -> None:
         self._stack, self._make = stack, make
-        self._lab: ReleasingLab | None = None
+        self._lab: Lab | None = None
+
+    def begin(self, *args: Any, **options: Any) -> Lab:
+        """Open it, unless it is: its processes start while this one has other work."""
+        if self._lab is None:
+            self._lab = self._stack.enter_context(self._make(*args, **options))
+        return self._lab
+
+    def close(self) -> None:
+        """End it before the stack does."""
+        self._stack.close()
 
     @contextmanager
     def __call__(self, *args: Any, **options: Any) -> Iterator[Lab]:
-        if self._lab is None:
-            self._lab = self._stack.enter_context(self._make(*args, **options))
+        lab = self.begin(*args, **options)
         try:
-            yield self._lab
+            yield lab
         finally:
             # What comes next is timed in this process, and may need the device's memory.
-            self._lab.release()
+            lab.release()

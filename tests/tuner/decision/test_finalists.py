@@ -8,6 +8,7 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.cuda_graphs.graph_memory import RecordedCall
@@ -29,7 +30,13 @@ def arena(given, inputs=(X,), stage="inference", device="cuda"):
     shown = SimpleNamespace(graph=given.graph, device=SimpleNamespace(type=device))
     told = RecordedProgress()
     return SimpleNamespace(
-        captured=shown, inputs=inputs, stage=stage, progress=told, is_over=lambda: False
+        captured=shown,
+        inputs=inputs,
+        stage=stage,
+        progress=told,
+        is_over=lambda: False,
+        compilers=None,
+        lower=lower,
     )
 
 
@@ -128,6 +135,7 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
         stage="inference",
         progress=RecordedProgress(),
         is_over=lambda: over,
+        lower=lower,
     )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
@@ -175,8 +183,36 @@ def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
     made = modelled_plan(given.graph, builtin("h200"))
     told = RecordedProgress()
     where = SimpleNamespace(
-        captured=given, inputs=(X,), stage="inference", progress=told, is_over=lambda: over
+        captured=given,
+        inputs=(X,),
+        stage="inference",
+        progress=told,
+        is_over=lambda: over,
+        compilers=None,
+        lower=lower,
     )
     assert list(finalists._runners([made] * 4, where)) == wanted
     text = "2 of 4 plans are not compared: the time for checking them is over"
     assert told.of("note") == [text] * over
+
+
+@pytest.mark.interpreter
+def test_the_kernels_of_a_plan_are_compiled_before_it_is_built_in_all_its_ways(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    given = captured(lambda x: torch.relu(x) * 2, X)
+    made, asked = modelled_plan(given.graph, builtin("h200")), []
+    where = SimpleNamespace(
+        captured=given,
+        inputs=(X,),
+        stage="inference",
+        progress=RecordedProgress(),
+        is_over=lambda: False,
+        compilers=SimpleNamespace(compile_ahead=asked.append),
+        lower=lower,
+    )
+    assert list(finalists._runners([made], where)) == ["0"]
+    (kernels,) = asked
+    assert {source.dependent for source, _ in kernels} == {False, True}
+    where.is_over = lambda: True
+    finalists._runners([made], where)
+    assert {source.dependent for source, _ in asked[1]} == {False}

@@ -275,3 +275,12 @@ def test_no_orphans_however_the_parent_ends(how: signal.Signals):
     parent.wait(timeout=60)
     parent.stdout.close()
     assert gone(child)
+
+
+def test_what_is_urgent_is_asked_first():
+    role = WorkerRole(("false",), 0, 1.0)
+    with Pool({"compile": role}) as pool:
+        for number, urgent in enumerate([False, True, False, True]):
+            pool.submit("compile", {"number": number}, urgent=urgent)
+        queued = pool._queues["compile"]
+        assert [queued.get()[2].message["number"] for _ in range(4)] == [1, 3, 0, 2]

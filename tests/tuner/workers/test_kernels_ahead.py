@@ -1,0 +1,121 @@
+"""The kernels of a plan, compiled by workers before the plan is built here."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.lower import lower
+from fusionplan.planner.plan import GroupPlan
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.machine_code.launch import plain
+from fusionplan.tuner.trial.outcome import from_json
+from fusionplan.tuner.workers import kernels_ahead
+from fusionplan.tuner.workers.kernels_ahead import SOURCE, kernels_of, lowered_once
+from fusionplan.tuner.workers.lab import WorkerLab
+from tuner_fakes import captured
+
+H200 = builtin("h200")
+X = torch.randn(64, 256)
+
+
+def layered(x: torch.Tensor) -> torch.Tensor:
+    """Two equal softmaxes around what no kernel of ours computes."""
+    return torch.softmax(torch.softmax(x, -1).digamma(), -1)
+
+
+@pytest.fixture
+def given():
+    return captured(layered, X)
+
+
+def loaded(given, plan) -> set:
+    """What an executor loads."""
+    seen = set()
+
+    def load(source, device):
+        seen.add(source)
+        return kernels_ahead._NotedKernel(source)
+
+    Executor(given, plan, given.device, load=load)
+    return seen
+
+
+def test_they_are_those_that_executors_load_in_both_variants_each_once(given):
+    plan = modelled_plan(given.graph, H200)
+    ways = [plan, replace(plan, overlaps=True)]
+    found = kernels_of(given, ways, given.device, lower)
+    assert len(set(found)) == len(found)
+    wanted = {source for way in ways for source in loaded(given, way)}
+    assert {source for source, aligned in found if aligned} == wanted
+    assert {source.dependent for source in wanted} == {True, False}
+    unaligned = {source for source, aligned in found if not aligned}
+    assert unaligned == {plain(source)[0] for source in wanted}
+
+
+def test_equal_groups_of_all_plans_are_lowered_once(given, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        kernels_ahead, "lower", lambda *args, **more: asked.append(more) or lower(*args, **more)
+    )
+    plan = modelled_plan(given.graph, H200)
+    once = lowered_once()
+    kernels_of(given, [plan, plan], given.device, once)
+    kernels_of(given, [plan], given.device, once)
+    assert len(asked) == 1
+    kernels_of(given, [replace(plan, overlaps=True)], given.device, once)
+    assert len(asked) == 2  # which reads before it waits
+
+
+def test_what_is_slow_or_no_plan_of_the_graph_is_left_out(given):
+    nodes = tuple(n.id for n in given.graph.nodes if n.op != "input")
+    plan = modelled_plan(given.graph, H200)
+    slow = replace(plan, groups=(GroupPlan(nodes, "inductor", "", options="default"),))
+    wrong = replace(plan, groups=(GroupPlan((99,), "triton", ""),))
+    assert kernels_of(given, [slow, wrong], given.device, lower) == []
+
+
+@pytest.mark.process
+def test_a_worker_compiles_them_into_the_cache(given, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    def compiled(group, config, **more):
+        return lower(group, config, **{**more, "interpreted": False})
+
+    kernels = kernels_of(given, [modelled_plan(given.graph, H200)], given.device, compiled)
+    source, _ = kernels[0]
+    limits = {"compile_limit_s": 120.0}
+    with WorkerLab("cpu", 90, compilers=1, interpret=True, **limits) as lab:
+        lab.compile_ahead(kernels[:1])
+        assert [path.suffix for path in (tmp_path / "fusionplan").iterdir()] == [".json"]
+        before = {*tmp_path.rglob("*.cubin")}
+        assert len(before) == 1
+        lab.compile_ahead(kernels[:1])  # it is there
+        assert {*tmp_path.rglob("*.cubin")} == before
+        broken = replace(source, text=source.text.replace("tl.store", "tl.stow"))
+        request = {"kernel": SOURCE.dump_python(broken, mode="json"), "aligned": True}
+        failed = lab.pool.submit("compile", {**request, "capability": 90}).result()
+        assert "stow" in from_json(failed).reason
+        lab.compile_ahead([(broken, True)])  # said where it is loaded
+
+
+def test_all_are_asked_of_the_compilers_before_what_can_wait(given):
+    from concurrent.futures import Future
+
+    asked = []
+
+    class Asked:
+        _capability = 80
+
+        class pool:
+            @staticmethod
+            def submit(role: str, message: dict, urgent: bool) -> Future:
+                asked.append((role, message["aligned"], message["capability"], urgent))
+                future: Future = Future()
+                future.set_result({})
+                return future
+
+    kernels = kernels_of(given, [modelled_plan(given.graph, H200)], given.device, lower)
+    WorkerLab.compile_ahead(Asked, kernels)
+    assert asked == [("compile", aligned, 80, True) for _, aligned in kernels]
