@@ -72,7 +72,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name], __name__), name)
+    from .planner.collector import paused
+
+    with paused():
+        value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value
 

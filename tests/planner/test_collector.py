@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import fusionplan
 import pytest
+import torch
 from fusionplan.planner.collector import paused
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, OnMiss, Policy, Sources
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +41,31 @@ def test_what_the_user_has_stopped_stays_so() -> None:
     with paused():
         pass
     assert not gc.isenabled()
+
+
+def test_it_waits_while_a_name_of_the_package_is_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "asked_of_gc.py").write_text("import gc\nenabled = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(fusionplan._HOME, "enabled", "asked_of_gc")
+    assert not fusionplan.enabled
+    assert gc.isenabled()
+    monkeypatch.delitem(vars(fusionplan), "enabled")
+    del sys.modules["asked_of_gc"]
+
+
+@pytest.mark.dynamo
+@pytest.mark.parametrize("on_miss, waits", [("baseline", True), ("tune", False)])
+def test_it_waits_while_a_graph_is_traced_but_for_a_tune(on_miss: OnMiss, waits: bool) -> None:
+    asked: list[bool] = []
+
+    def find(captured: object) -> str:
+        asked.append(gc.isenabled())
+        return "nothing is stored"
+
+    fast = torch.compile(lambda x: x.relu() + 1, backend=Dispatcher(Policy(on_miss), Sources(find)))
+    with pytest.warns(UserWarning, match="nothing is stored"):
+        fast(torch.ones(8))
+    assert asked == [not waits]
+    assert gc.isenabled()

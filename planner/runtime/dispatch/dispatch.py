@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from ...capture.dynamo_writes import results_overlap, writes_overlap
 from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
+from ...collector import paused
 from ...costs.device import profile_of
 from ...cures import warn
 from ...graph.graph import Numerics, key
@@ -133,7 +135,9 @@ class Dispatcher:
         try:
             if writes_overlap(gm) or has_no_numbers(inputs):
                 raise RunsWhole(AS_EAGER)
-            with phase("trace"):
+            # A tune that a miss leads to may leave tensors in cycles.
+            waiting = nullcontext() if self.policy.on_miss == "tune" else paused()
+            with phase("trace"), waiting:
                 chosen = attention_chosen(gm, self.numerics)
                 compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
