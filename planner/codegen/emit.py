@@ -11,7 +11,7 @@ from ..tiles.instructions import Prefetch, TileStore, loads_of
 from ..tiles.tile import ALONE, Around, tile
 from ..values import values
 from .interpreter import InterpreterPrinter
-from .intrinsics import GPU, STAND_INS
+from .intrinsics import GPU, STAND_INS, fields
 from .row_copies import copied_rows, row_copies
 from .scope import Scope
 from .source import Buffer, KernelSource
@@ -96,7 +96,8 @@ def _module(kernel: str, interpreted: bool) -> str:
         stand_ins = [name for name in needed if name in STAND_INS]
         needed = [name for name in needed if name not in STAND_INS]
         imports += _NUMPY_FUNCTIONS + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
-    helpers = "".join(GPU[name] + "\n" for name in needed)
+    texts = [*(GPU[name] for name in needed), *fields(kernel).values()]
+    helpers = "".join(text + "\n" for text in texts)
     if not interpreted and "libdevice." in kernel + helpers:
         imports += _LIBDEVICE
     return f"{imports}\n{helpers}\n{kernel}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..graph.dtypes import FLOAT8
 from ..graph.op import Accuracy
 from ..tiles.blocks import TileDims
+from ..tiles.passes.extract_bits import extract_bits
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
 from ..tiles.passes.round_cancelled_products import round_cancelled_products
@@ -29,7 +30,7 @@ class InterpreterPrinter(TritonPrinter):
     - It divides by a number as torch does on a CPU.
     """
 
-    left_out = (overlap_kernels, join_reductions, round_cancelled_products)
+    left_out = (extract_bits, overlap_kernels, join_reductions, round_cancelled_products)
 
     def evaluated(self, value: Value, text: str, dims: TileDims) -> str:
         if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:

@@ -39,6 +39,7 @@ from ..values import values
 from . import mma_and_reductions, scans
 from .aligned_rows import AlignedText
 from .body import convert, expression, literal
+from .joined_rows import JoinedRow
 from .scope import Scope, zero
 from .source import AWAIT_LAST, BEGIN_NEXT
 from .text import is_taken_for_dot
@@ -57,6 +58,8 @@ class TritonPrinter(Scope):
         self.loops = 0
         """How many loops the text has begun."""
         self.rows: AlignedText | None = None
+        self.joined: set[tuple[int, int]] = set()
+        """Axes that make a row together whose index the text has."""
 
     def kernel(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -235,7 +238,12 @@ class TritonPrinter(Scope):
     # --- statements ---
 
     def _compute(self, each: TileCompute) -> None:
-        value = self.nest.values[each.value]
+        value, bits = self.nest.values[each.value], each.bits
+        if bits is not None:
+            name = f"from_bits_{bits.shift}_{bits.width}_{bits.offset}"
+            dims = self.dims[bits.source]
+            self.bind(value.id, f"{name}({self.names[bits.source]})", dims)
+            return
         dims, text = self._computed(value, each.rounded)
         self.bind(value.id, self.evaluated(value, text, dims), dims)
 
@@ -324,7 +332,9 @@ class TritonPrinter(Scope):
         assert isinstance(value.kind, values.Choice)
         axes = index.axes.union(*(piece.access.axes for piece in each.pieces))
         dims = self.blocks.dims(axes)
-        pointers = [self.text.pointer(f"in{p.input}", p.access, dims) for p in each.pieces]
+        row = self._row(each.joined)
+        pointers = [row.pointer(f"in{p.input}", p.access, dims) for p in each.pieces]
+        whole, dims = dims, row.dims(dims)
         ends = [self.numbers.text(high) for _, _, high in value.kind.pieces]
         address = _chosen(self.text.affine(index, dims), pointers, ends)
         masks = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
@@ -333,8 +343,16 @@ class TritonPrinter(Scope):
         hints = {piece.hint for piece in each.pieces}
         if hints in ({"first"}, {"last"}):
             options += f', eviction_policy="evict_{hints.pop()}"'
-        text = self.loaded(f"tl.load({address}{options})", dtype, value.dtype)
-        self.bind(value.id, text, dims)
+        text = row.apart(f"tl.load({address}{options})", whole)
+        self.bind(value.id, self.loaded(text, dtype, value.dtype), whole)
+
+    def _row(self, joined: tuple[int, int] | None) -> JoinedRow:
+        """What two axes of a load are; its index is written before it is first read."""
+        row = JoinedRow(self.text, joined)
+        if joined is not None and joined not in self.joined:
+            self.joined.add(joined)
+            self.line(f"{row.name} = {row.index}", "both as one")
+        return row
 
     def _prefetch(self, each: Prefetch) -> None:
         """One address of every line; the index along the loop has a name of its own."""
@@ -356,8 +374,9 @@ class TritonPrinter(Scope):
             options += f", mask={_all([*masks, *inside])}, other={other}"
         if each.hint and not again:
             options += f', eviction_policy="evict_{each.hint}"'
-        pointer = self.text.pointer(f"in{each.input}", each.access, dims, terms)
-        text = f"tl.load({pointer}{options})"
+        row = self._row(each.joined)
+        pointer = row.pointer(f"in{each.input}", each.access, dims, terms)
+        text = row.apart(f"tl.load({pointer}{options})", dims)
         if each.rows == "copied" and self.rows is not None:
             return self.rows.copied(each)
         if each.rows == "apart" and self.rows is not None:

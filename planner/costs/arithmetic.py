@@ -147,6 +147,10 @@ def _lanes_alike(program: TileProgram, axes: frozenset[int], num_warps: int) -> 
     return max(1.0, min(_LANES_OF_A_COLUMN * num_warps, high / 2))
 
 
+_FIELD = Arithmetic(2.0)
+"""Of bits of a byte: they are put into a float32, from which a number is subtracted."""
+
+
 @dataclass(slots=True)
 class _Elements:
     """What is done with each element of the values over some tile axes, in the same loops."""
@@ -192,7 +196,9 @@ def _sorted_out(program: TileProgram) -> _Items:
             case TileCompute(value=value) | SelectedLoad(value=value):
                 axes = nest.live[value]
                 found = plain.setdefault((axes, id(loops)), _Elements(axes, loops))
-                found.each = found.each.plus(_of_element(nest.values[value].kind), 1.0)
+                is_field = isinstance(each, TileCompute) and each.bits is not None
+                of_each = _FIELD if is_field else _of_element(nest.values[value].kind)
+                found.each = found.each.plus(of_each, 1.0)
             case Mma() | OnesMma() | Reduce() | Welford():
                 reductions.append((each, loops))
             case TileScan():

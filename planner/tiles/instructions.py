@@ -79,6 +79,8 @@ class TileLoad:
     """Loaded once for mma operands and once more for other readers."""
     hint: Hint = ""
     rows: Rows = ""
+    joined: tuple[int, int] | None = None
+    """The last two axes of the tile, along which it is loaded as one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class SelectedLoad:
 
     value: int
     pieces: tuple[TileLoad, ...]
+    joined: tuple[int, int] | None = None
+    """As of a `TileLoad`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,25 @@ Head = tuple[LaunchNext | TileLoad | SelectedLoad | Prefetch | Wait, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class BitField:
+    """Bits of a byte as a number: ((source >> shift) & (2**width - 1)) - offset."""
+
+    source: int
+    """The value that is the byte."""
+    shift: int
+    width: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class TileCompute:
     """Evaluate a value that is no load and no reduction."""
 
     value: int
     rounded: bool = False
     """A product that is rounded before it is subtracted, never joined to one instruction."""
+    bits: BitField | None = None
+    """A conversion to float32 of these bits, in place of what the value reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from ..values import values
 from .blocks import Blocks
 from .descriptors import Described
 from .instructions import (
+    BitField,
     Body,
     EpilogueSubtiles,
     Grid,
@@ -108,6 +109,8 @@ class _Listing:
                 return " ".join([*words, *["twice"] * twice]) + _access(each)
             case SelectedLoad(pieces=pieces):
                 return f"load {' or '.join(f'in{piece.input}' for piece in pieces)}"
+            case TileCompute(bits=BitField(source=source, shift=shift, width=width, offset=less)):
+                return f"bits {shift} to {shift + width - 1} of v{source}, less {less}"
             case TileCompute(value=value, rounded=rounded):
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
@@ -150,6 +153,7 @@ def _access(each: TileLoad | TileStore) -> str:
     rows = {"aligned": ", whole vectors", "apart": ", apart", "copied": ", copied"}.get(
         each.rows, ""
     )
+    rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
     return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 
 

@@ -23,8 +23,10 @@ from .passes.choose_correction_accuracy import choose_correction_accuracy
 from .passes.choose_mma_unit import choose_mma_unit
 from .passes.compensate_long_sums import compensate_long_sums
 from .passes.duplicate_raced_loads import duplicate_raced_loads
+from .passes.extract_bits import extract_bits
 from .passes.hint_caches import hint_caches
 from .passes.join_reductions import join_reductions
+from .passes.join_short_rows import join_short_rows
 from .passes.keep_operands_shared import keep_operands_shared
 from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
@@ -53,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     select_ones_mma,
     align_rows,
     select_addresses,
+    extract_bits,
     share_states,
     keep_operands_shared,
     swap_mmas,
@@ -69,6 +72,7 @@ PASSES: tuple[Pass, ...] = (
     shift_squares,
     join_reductions,
     choose_access,
+    join_short_rows,
     reverse_second_sweep,
     split_ends,
     hint_caches,

@@ -18,6 +18,7 @@ from .instructions import (
     OnesMma,
     Reduce,
     SelectedLoad,
+    TileCompute,
     TileLoad,
     TileLoop,
     TilePlace,
@@ -100,7 +101,10 @@ class _Checker:
         for value in own:
             kind = self.nest.values[value].kind
             beside = {kind.about, kind.weight} & moving if isinstance(kind, Fold) else set()
-            for read in set(self.nest.values[value].reads) - done - beside:
+            reads = set(self.nest.values[value].reads)
+            if isinstance(each, TileCompute) and each.bits is not None:
+                reads = {each.bits.source}
+            for read in reads - done - beside:
                 yield f"v{value} reads v{read} before it is there"
         if isinstance(each, Mma):
             sizes = [self.program.blocks.sizes[a] for a in (each.m, each.n, each.k)]

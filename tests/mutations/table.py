@@ -218,6 +218,43 @@ change(
 )
 of("planner/tiles/passes/duplicate_raced_loads.py", "planner/tiles/test_tile.py")
 change("a tile that is raced for", "replace(each, twice=True) if is_ahead else each", "each")
+of("planner/tiles/passes/extract_bits.py", "planner/tiles/test_tile.py")
+change("a number that wraps around", "whole.mask - whole.offset <= high", "True")
+change("bits that lie apart", " or whole.mask & (whole.mask + 1)", "")
+change("what others read of the bits", " or value.id in kept", "")
+of("planner/tiles/passes/join_short_rows.py", "planner/tiles/test_tile.py")
+change("rows that follow each other", "is_short and far.scale == row", "is_short")
+change(
+    "a choice along the row",
+    "program.nest.forms[each.value].axes & {*joined}",
+    "False",
+)
+change("how long a short row is", "is_short and far.scale == row", "far.scale == row")
+of("planner/codegen/intrinsics.py", "planner/codegen/test_bit_fields.py")
+change("bits beyond the mantissa", "place, word, down = place - 16,", "place, word, down = place,")
+change(
+    "the zero point of unpacked numbers",
+    "-float((1 << 23 - place) + offset)",
+    "-float(1 << 23 - place)",
+)
+of(
+    "planner/capture/rewrites/split_packed_sums.py",
+    "planner/capture/rewrites/test_split_packed_sums.py",
+)
+change("sums of parts in float32", "value_of(node).dtype is torch.float32", "True")
+change("packed sums of one row", "value_of(row).shape[0] != 1 or ", "")
+of("planner/capture/rewrites/stack_products.py", "planner/capture/rewrites/test_stack_products.py")
+change("weights computed row by row", "shape[0] != rows:\n", "shape[0] > rows:\n")
+of("planner/covers/later_reductions.py", "bench/test_decode.py")
+change(
+    "reductions go to their readers", "        for other in cover:\n", "        for other in ():\n"
+)
+of(
+    "planner/runtime/execution/overlapping.py",
+    "planner/runtime/execution/test_overlapping.py",
+)
+change("programs that are left", "    most = min(EARLY_BYTES", "    most = max(EARLY_BYTES")
+change("bytes of a row, not elements", "itemsize(access.type.dtype) * math", "2 * math")
 of("planner/tiles/passes/join_reductions.py", "planner/tiles/test_tile.py")
 change(
     "a sum that needs another",
@@ -225,9 +262,7 @@ change(
     "if not alike:",
 )
 of("planner/tiles/verify.py", "planner/tiles/test_tile.py")
-change(
-    "what is read before it is there", "set(self.nest.values[value].reads) - done - beside", "()"
-)
+change("what is read before it is there", "for read in reads - done - beside:", "for read in ():")
 of("planner/codegen/scope.py", "planner/trace/test_indexed_loads.py")
 change("an index is looked at", "            if at.checked:\n", "            if False:\n")
 of(

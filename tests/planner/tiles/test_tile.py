@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from fusionplan.planner.config import NATURAL, Config, Layout
 from fusionplan.planner.errors import Refused
-from fusionplan.planner.graph.graph import Graph, Ref
+from fusionplan.planner.graph.graph import Graph, Ref, Symbol
 from fusionplan.planner.nests.nest import Nest, schedule
 from fusionplan.planner.tiles.instructions import (
+    BitField,
     EpilogueSubtiles,
     LaunchNext,
     Mma,
@@ -20,6 +21,8 @@ from fusionplan.planner.tiles.instructions import (
     OnesMma,
     Prefetch,
     Reduce,
+    SelectedLoad,
+    TileCompute,
     TileLoad,
     TileLoop,
     TilePlace,
@@ -100,6 +103,34 @@ def stored_too() -> Graph:
     return b.graph(b.op("mm.default", x, w, shape=(512, 64)), b.op("mul.Tensor", x, 2.0))
 
 
+def cast(b: Builder, x: Ref, dtype: str) -> Ref:
+    shape = b.nodes[x.node].type.shape
+    kwargs = (("dtype", Symbol("dtype", dtype)),)
+    return b.node("aten._to_copy.default", (x,), dense(*shape, dtype=dtype), kwargs)
+
+
+def unpacked(shift: int = 4, mask: int = 0, between: str = "int8", less: int = 8) -> Graph:
+    """The sums of numbers of some bits of a byte."""
+    b = Builder()
+    x = b.input(64, 1024, dtype="uint8")
+    x = b.op("__rshift__.Scalar", x, shift) if shift else x
+    x = b.op("bitwise_and.Scalar", x, mask) if mask else x
+    x = cast(b, x, between) if between else x
+    x = b.op("sub.Tensor", x, less) if less else x
+    return b.graph(b.op("sum.dim_IntList", cast(b, x, "float32"), (1,), shape=(64,)))
+
+
+def by_groups(groups: int = 16, each: int = 64, apart: int = 0) -> Graph:
+    """Sums of groups of neighbours, each times its scale, added up. apart: elements between two
+    groups."""
+    b = Builder()
+    row = each + apart
+    x = b.input(64, groups, each, stride=(groups * row, row, 1))
+    sums = b.op("sum.dim_IntList", x, (2,), shape=(64, groups))
+    scaled = b.op("mul.Tensor", sums, b.input(64, groups))
+    return b.graph(b.op("sum.dim_IntList", scaled, (1,), shape=(64,)))
+
+
 def nest_of(graph: Graph, layout: Layout = NATURAL) -> Nest:
     found = schedule(graph, layout)
     assert isinstance(found, Nest), found
@@ -124,6 +155,8 @@ CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
     "narrow": (linear, config_of(reduction="loop", x0=8, x1=128, r0=64)),
     "few": (few_rows, config_of(stages=4, reduction="loop", x0=32, x1=8, r0=256)),
     "beside": (beside, config_of(stages=2, reduction="loop", x0=64, x1=64, r0=64)),
+    "by_groups": (by_groups, config_of(x0=4)),
+    "unpacked": (unpacked, config_of(x0=2)),
     "stored_too": (stored_too, config_of(stages=3, reduction="loop", x0=128, x1=64, r0=64)),
 }
 
@@ -239,6 +272,104 @@ def test_the_second_walk_of_a_row_goes_backwards() -> None:
     loops = [each for each in program_of("loop").body if isinstance(each, TileLoop)]
     assert [loop.reverse for loop in loops] == [False, True]
     assert [loop.stages for loop in loops] == [2, 2]
+
+
+def joined_in(graph: Graph, config: Config = CASES["by_groups"][1]) -> list[list[str] | None]:
+    """The axes that each load takes as one."""
+    program = tile(nest_of(graph, config.layout), config)
+    verify(program)
+    name = [axis.name for axis in program.nest.axes]
+    loads = (TileLoad, SelectedLoad)
+    found = [each.joined for each, _ in program.walk() if isinstance(each, loads)]
+    return [joined and [name[axis] for axis in joined] for joined in found]
+
+
+def test_short_rows_that_follow_each_other_are_loaded_as_one() -> None:
+    assert joined_in(by_groups()) == [["r0", "r1"], None]
+
+
+@pytest.mark.parametrize(
+    "graph, config",
+    [
+        (by_groups(each=128), config_of(x0=4)),  # As long as a warp loads at once.
+        (by_groups(apart=8), config_of(x0=4)),
+        (by_groups(groups=12), config_of(x0=4)),  # Not whole in a tile, which is padded.
+        (by_groups(), config_of(reduction="nested", x0=4, r0=4, r1=64)),
+    ],
+    ids=["long", "apart", "padded", "walked"],
+)
+def test_other_rows_are_loaded_along_their_axes(graph: Graph, config: Config) -> None:
+    assert joined_in(graph, config) == [None, None]
+
+
+def halves(along: int) -> Graph:
+    """The sums of short rows of a tensor whose halves along an axis have changed places."""
+    b = Builder()
+    x = b.input(64, 16, 64)
+    shape = [64, 16, 64]
+    shape[along] //= 2
+    low, high = (
+        b.op("slice.Tensor", x, along, start, start + shape[along], shape=tuple(shape))
+        for start in (0, shape[along])
+    )
+    turned = b.op("cat.default", (high, low), along, shape=(64, 16, 64))
+    sums = b.op("sum.dim_IntList", turned, (2,), shape=(64, 16))
+    scaled = b.op("mul.Tensor", sums, b.input(64, 16))
+    return b.graph(b.op("sum.dim_IntList", scaled, (1,), shape=(64,)))
+
+
+@pytest.mark.parametrize("along, wanted", [(0, ["r0", "r1"]), (1, None), (2, None)])
+def test_rows_that_are_chosen_along_themselves_stay_apart(
+    along: int, wanted: list[str] | None
+) -> None:
+    *found, _ = joined_in(halves(along))
+    assert found
+    assert all(joined == wanted for joined in found)
+
+
+def fields(graph: Graph, config: Config = CASES["unpacked"][1]) -> list[BitField | None]:
+    """Of what a program computes the bits of a byte that it converts."""
+    program = tile(nest_of(graph), config)
+    verify(program)
+    return [each.bits for each, _ in program.walk() if isinstance(each, TileCompute)]
+
+
+@pytest.mark.parametrize(
+    "graph, wanted",
+    [
+        (unpacked(), BitField(0, 4, 4, 8)),
+        (unpacked(0, 15), BitField(0, 0, 4, 8)),
+        (unpacked(2, 3, less=0), BitField(0, 2, 2, 0)),
+        (unpacked(0, between="int16", less=128), BitField(0, 0, 8, 128)),
+        (unpacked(1, between="", less=0), BitField(0, 1, 7, 0)),
+    ],
+    ids=["high", "low", "two", "whole", "unsigned"],
+)
+def test_bits_of_a_byte_are_converted_at_once(graph: Graph, wanted: BitField) -> None:
+    """Nothing else is computed of them."""
+    assert fields(graph) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        unpacked(0, 10),  # Bits apart.
+        unpacked(0),  # Half of the bytes are no int8.
+        unpacked(between="", less=8),  # Less than 0 wraps around.
+        unpacked(between="int16", less=256),
+        unpacked(less=-8),
+    ],
+    ids=["apart", "int8", "uint8", "far", "more"],
+)
+def test_other_integers_are_converted_as_they_are(graph: Graph) -> None:
+    assert BitField not in map(type, fields(graph))
+
+
+def test_what_others_read_of_unpacked_bits_is_computed_too() -> None:
+    b = Builder()
+    x = b.op("__rshift__.Scalar", b.input(64, 1024, dtype="uint8"), 4)
+    high = b.op("sum.dim_IntList", cast(b, x, "float32"), (1,), shape=(64,))
+    assert fields(b.graph(high, x)) == [None, BitField(0, 4, 4, 0)]
 
 
 def test_what_kernels_around_change() -> None:
