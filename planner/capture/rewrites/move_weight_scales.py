@@ -20,7 +20,7 @@ from torch import fx
 from ..capture import is_dynamic
 from .reassociate import called
 
-__all__ = ["move_weight_scales"]
+__all__ = ["is_packed", "move_weight_scales", "turned_matrix", "value_of"]
 
 aten = torch.ops.aten
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def move_weight_scales(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:
     for node in graph.nodes:
-        if node.target is aten.mm.default and _value(node) is not None:
+        if node.target is aten.mm.default and value_of(node) is not None:
             scaled = _scaled(node)
             if scaled is not None:
                 yield node, scaled
@@ -78,42 +78,42 @@ def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:
 
 def _scaled(product: fx.Node) -> _Scaled | None:
     row, right = product.args
-    if _value(row).shape[0] > MOST_ROWS or _value(product).dtype not in _SAFE:
+    if value_of(row).shape[0] > MOST_ROWS or value_of(product).dtype not in _SAFE:
         return None
-    turned = _turned(right)
+    turned = turned_matrix(right)
     factors = turned or right
     assert isinstance(factors, fx.Node)
-    dtype, summed = _value(factors).dtype, 1 if turned else 0
+    dtype, summed = value_of(factors).dtype, 1 if turned else 0
     if factors.target in _CASTS and isinstance(factors.args[0], fx.Node):
         factors = factors.args[0]
-    if factors.target is not aten.mul.Tensor or _value(factors).dtype not in _SAFE:
+    if factors.target is not aten.mul.Tensor or value_of(factors).dtype not in _SAFE:
         return None
     for weights, scales in (factors.args, reversed(factors.args)):
         if not isinstance(weights, fx.Node) or not isinstance(scales, fx.Node):
             continue
-        sizes = _value(scales).shape
-        is_whole = _value(weights).shape == _value(factors).shape
+        sizes = value_of(scales).shape
+        is_whole = value_of(weights).shape == value_of(factors).shape
         # Counted from the last, as broadcasting does.
         is_same = len(sizes) < 2 - summed or sizes[summed - 2] == 1
-        if is_whole and is_same and _is_packed(weights):
+        if is_whole and is_same and is_packed(weights):
             return _Scaled(weights, scales, dtype)
     return None
 
 
-def _turned(matrix: Any) -> fx.Node | None:
+def turned_matrix(matrix: Any) -> fx.Node | None:
     """That of which a matrix is the transpose."""
     if not isinstance(matrix, fx.Node) or matrix.target not in _SWAPS:
         return None
     below = matrix.args[0]
-    return below if isinstance(below, fx.Node) and _value(matrix).dim() == 2 else None
+    return below if isinstance(below, fx.Node) and value_of(matrix).dim() == 2 else None
 
 
-def _is_packed(weights: fx.Node) -> bool:
+def is_packed(weights: fx.Node) -> bool:
     """Whether weights are computed of numbers of a byte, or less, that the graph is given."""
     seen, left = set[fx.Node](), [weights]
     while left and len(seen) < MOST_NODES:
         node = left.pop()
-        if node.op == "placeholder" and _value(node).dtype.itemsize == 1:
+        if node.op == "placeholder" and value_of(node).dtype.itemsize == 1:
             return True
         if node not in seen:
             seen.add(node)
@@ -123,23 +123,23 @@ def _is_packed(weights: fx.Node) -> bool:
 
 def _move(product: fx.Node, scaled: _Scaled) -> None:
     row, right = product.args
-    kept = _value(product).dtype
+    kept = value_of(product).dtype
     with product.graph.inserting_before(product):
         weights, scales = scaled.weights, scaled.scales
-        if _value(weights).dtype is not scaled.dtype:
+        if value_of(weights).dtype is not scaled.dtype:
             weights = called(product, _CAST, (weights, scaled.dtype))
-        if _turned(right) is not None:
+        if turned_matrix(right) is not None:
             weights = called(product, aten.permute.default, (weights, [1, 0]))
-            if _value(scales).dim() == 2:
+            if value_of(scales).dim() == 2:
                 scales = called(product, aten.permute.default, (scales, [1, 0]))
         found = called(product, aten.mm.default, (row, weights))
         found = called(product, aten.mul.Tensor, (found, scales))
-        if _value(found).dtype is not kept:
+        if value_of(found).dtype is not kept:
             found = called(product, _CAST, (found, kept))
     product.replace_all_uses_with(found)
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     """The fake tensor of a node; None of what is none."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None

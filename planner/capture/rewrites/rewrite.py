@@ -20,6 +20,7 @@ from .move_weight_scales import move_weight_scales
 from .nest_reductions import nest_reductions
 from .reassociate import reassociate
 from .selected_element_sums import drop_picked_sums
+from .split_packed_sums import split_packed_sums
 from .stack_products import stack_products
 
 Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
@@ -35,13 +36,17 @@ REWRITES: tuple[Rewrite, ...] = (
 """Of every graph. A graph of training is rewritten before it is cut into a forward and a backward
 graph (see `saving.partition`), as what one saves must lie as the other expects it."""
 
-INFERENCE_REWRITES: tuple[Rewrite, ...] = (move_weight_scales, stack_products)
+INFERENCE_REWRITES: tuple[Rewrite, ...] = (
+    move_weight_scales,
+    stack_products,
+    split_packed_sums,
+)
 """Of a graph without a backward pass, after the others."""
 
 GRADIENT_REWRITES: tuple[Callable[[fx.Graph], object], ...] = (drop_picked_sums, reassociate)
 """Of the graph of a training step, in place, before what it saves is chosen."""
 
-FAST_REWRITES = frozenset({move_weight_scales})
+FAST_REWRITES = frozenset({move_weight_scales, split_packed_sums})
 """Those that give other roundings than eager's: only with the numerics "fast"."""
 
 

@@ -7,9 +7,9 @@ are one stream. The weights stay where they are: a kernel that multiplies by sev
 by side reads each of its columns where it lies.
 
 The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row and weights that are the graph's
-inputs, or casts of them; scales of their columns are put side by side, too. Products of one shape
-whose results are combined element by element stay apart: of these one kernel computes both, and
-what combines them.
+inputs, or casts of them, or computed of such, all in one way and row by row; scales of their
+columns are put side by side, too. Products of one shape whose results are combined element by
+element stay apart: of these one kernel computes both, and what combines them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
 _VIEWS = (aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, *_SWAPS)
+_RESHAPES = (aten.view.default, aten._unsafe_view.default)
 _CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 
@@ -58,11 +59,9 @@ def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:
     """The products that go together, in the order of the graph."""
     by_row: dict[tuple[Any, ...], list[fx.Node]] = {}
     for node in graph.nodes:
-        if _is_stream(node):
-            given, cast, turned = _parts(node.args[1])
-            kind = None if cast is None else (cast.target, cast.args[1:], str(cast.kwargs))
-            key = _elements(node.args[0]), given.meta["val"].dtype, turned, kind
-            by_row.setdefault(key, []).append(node)
+        kind = _kind(node) if _is_stream(node) else None
+        if kind is not None:
+            by_row.setdefault((_elements(node.args[0]), kind), []).append(node)
     for products in by_row.values():
         stack, near = list[fx.Node](), set[fx.Node]()
         for each in products:
@@ -75,15 +74,64 @@ def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:
 
 
 def _is_stream(node: fx.Node) -> bool:
-    """Whether a node is the product of one row and a matrix that the graph is given."""
+    """Whether a node is the product of one row and a matrix, and no output."""
     if node.target is not aten.mm.default:
         return False
     row, result = _value(node.args[0]), _value(node)
     if row is None or result is None or row.shape[0] != 1 or row.device != result.device:
         return False
-    if any(user.op == "output" for user in node.users):
-        return False  # an output is a tensor of its own
-    return _parts(node.args[1])[0].op == "placeholder"
+    # An output is a tensor of its own.
+    return not any(user.op == "output" for user in node.users)
+
+
+def _kind(product: fx.Node) -> object:
+    """What is equal for products whose weights the graph is given, or computes, in one way; None
+    where it does otherwise."""
+    given, cast, turned = _parts(product.args[1])
+    if given.op == "placeholder":
+        kind = None if cast is None else (cast.target, cast.args[1:], str(cast.kwargs))
+        return given.meta["val"].dtype, turned, kind
+    rows = _rows(product)
+    way = None if rows is None else _way(rows, _value(rows).shape[0])
+    return None if way is None else (None, True, way)
+
+
+def _rows(product: fx.Node) -> fx.Node | None:
+    """The matrix whose transpose the right operand of a product is."""
+    right: Any = product.args[1]
+    below = right.args[0] if right.target in _SWAPS else None
+    return below if isinstance(below, fx.Node) and _value(below).dim() == 2 else None
+
+
+def _way(node: fx.Node, rows: int) -> object:
+    """How a tensor of so many rows is computed, each row from the same row of what the graph is
+    given; None where it is not."""
+    value = _value(node)
+    if value is None or not value.dim() or value.shape[0] != rows:
+        return None
+    shape = tuple(value.shape[1:])
+    if node.op == "placeholder":
+        return value.dtype, shape
+    if not _is_by_rows(node):
+        return None
+    ways = tuple(_way(each, rows) for each in node.all_input_nodes)
+    named = [a for a in node.args if not isinstance(a, (fx.Node, list, tuple))]
+    return None if None in ways else (node.target, str(named), str(node.kwargs), shape, ways)
+
+
+def _is_by_rows(node: fx.Node) -> bool:
+    """Whether each row of a result comes from the same rows of what is read, given that all have as
+    many."""
+    rank = _value(node).dim()
+    if node.target is aten.unsqueeze.default or node.target is aten.cat.default:
+        place = node.args[1] if len(node.args) > 1 else 0
+        return isinstance(place, int) and place % rank != 0
+    if node.target in _RESHAPES or node.target in _CASTS:
+        return True
+    pointwise = isinstance(node.target, torch._ops.OpOverload) and (
+        torch.Tag.pointwise in node.target.tags
+    )
+    return pointwise and all(_value(each).dim() == rank for each in node.all_input_nodes)
 
 
 def _parts(matrix: Any) -> tuple[fx.Node, fx.Node | None, bool]:
@@ -126,16 +174,26 @@ def _is_elementwise(node: fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
+def _together(beside: fx.Node, nodes: Sequence[fx.Node], done: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The rows of tensors that are computed in one way, one below the other, at the graph's point
+    of insertion. done: by the first of them, what is there already."""
+    first = nodes[0]
+    if first not in done and first.op == "placeholder":
+        done[first] = called(beside, aten.cat.default, (list(nodes), 0))
+    elif first not in done:
+        own = zip(*(each.all_input_nodes for each in nodes), strict=True)
+        below = {same[0]: _together(beside, same, done) for same in own}
+        args: Any = fx.map_arg(first.args, below.__getitem__)
+        if first.target in _RESHAPES:
+            args = (args[0], [_value(args[0]).shape[0], *_value(first).shape[1:]])
+        done[first] = called(beside, first.target, args, **first.kwargs)
+    return done[first]
+
+
 def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
     first = products[0]
-    parts = [_parts(each.args[1]) for each in products]
-    sources, (_, cast, turned) = [given for given, _, _ in parts], parts[0]
     with graph.inserting_before(first):
-        weights = called(first, aten.cat.default, (sources, 0 if turned else 1))
-        if cast is not None:
-            weights = called(first, cast.target, (weights, *cast.args[1:]), **cast.kwargs)
-        if turned:
-            weights = called(first, aten.permute.default, (weights, [1, 0]))
+        weights = _stacked(first, products)
         whole = called(first, aten.mm.default, (first.args[0], weights))
         scaled = [_scaled(each) for each in products]
         if all(scaled):
@@ -151,6 +209,20 @@ def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
             part = called(each, aten.slice.Tensor, (whole, 1, start, end))
         each.replace_all_uses_with(part)
         start = end
+
+
+def _stacked(first: fx.Node, products: Sequence[fx.Node]) -> fx.Node:
+    """The right operand of all products together, at the graph's point of insertion."""
+    parts = [_parts(each.args[1]) for each in products]
+    sources, (given, cast, turned) = [given for given, _, _ in parts], parts[0]
+    if given.op == "placeholder":
+        weights = called(first, aten.cat.default, (sources, 0 if turned else 1))
+        if cast is not None:
+            weights = called(first, cast.target, (weights, *cast.args[1:]), **cast.kwargs)
+    else:
+        turned = True
+        weights = _together(first, [n for n in map(_rows, products) if n is not None], {})
+    return called(first, aten.permute.default, (weights, [1, 0])) if turned else weights
 
 
 def _scaled(product: fx.Node) -> tuple[fx.Node, fx.Node] | None:

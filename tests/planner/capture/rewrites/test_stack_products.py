@@ -71,6 +71,34 @@ def test_what_is_combined_element_by_element_stays_apart() -> None:
     same(gm, *shapes)
 
 
+def unpacked(x, *weights):
+    """Two numbers in a byte, each matrix with a scale for every eighth of its rows."""
+
+    def one(w, s):
+        halves = torch.stack([(w & 15).to(torch.int8) - 8, (w >> 4).to(torch.int8) - 8], -1)
+        return (halves.reshape(len(w), 8, -1).float() * s[..., None]).reshape(len(w), -1)
+
+    pairs = zip(weights[::2], weights[1::2], strict=True)
+    return [F.linear(x, one(w, s)).sin().view(-1, 8).exp() for w, s in pairs]
+
+
+def test_weights_computed_in_one_way_are_stacked_before_they_are_computed() -> None:
+    torch.manual_seed(0)
+    sizes = 48, 16, 16
+    weights = [torch.randint(0, 256, (n, K // 2), dtype=torch.uint8) for n in sizes]
+    given = [torch.randn(ROW)]
+    for w in weights:
+        given += [w, torch.rand(len(w), 8)]
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) for each in given]
+        gm = make_fx(unpacked, decomposition_table=decompositions())(*fakes)
+    stacked = stack_products(gm)
+    assert products(gm) == [(1, 48), (1, 16), (1, 16)]
+    assert products(stacked) == [(1, 80)]
+    assert len([n for n in stacked.graph.nodes if n.target is aten.bitwise_and.Scalar]) == 1
+    torch.testing.assert_close(stacked(*given), gm(*given))
+
+
 def of_several_rows(x, a, b):
     return [
         torch.exp(x.view(2, -1) @ a.view(-1, K // 2).t()),
@@ -90,7 +118,24 @@ def that_are_outputs(x, a, b):
     return [x @ a.t(), x @ b.t()]
 
 
-OTHERS = [of_several_rows, of_other_rows, of_computed_weights, that_are_outputs]
+def of_weights_that_meet(x, a, b):
+    """Each row is computed from all rows."""
+    return [torch.exp(x @ (w / w.sum(0)).t()) for w in (a, b)]
+
+
+def of_weights_of_one_row(x, a, b):
+    """A row is the same for all rows of each."""
+    return [torch.exp(x @ (w * w[0]).t()) for w in (a, b)]
+
+
+OTHERS = [
+    of_several_rows,
+    of_other_rows,
+    of_computed_weights,
+    of_weights_that_meet,
+    of_weights_of_one_row,
+    that_are_outputs,
+]
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda function: function.__name__)
