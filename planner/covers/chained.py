@@ -25,7 +25,7 @@ def chained(
     """The cover with such groups where they are cheaper than what they replace."""
     cover = list(start)
     for nodes in _chains(ground):
-        changed = _changed(ground, cover, nodes, price)
+        changed = changed_cover(ground, cover, nodes, price)
         if changed is not None and not waiting(ground, (), changed):
             cover = changed
     return cover
@@ -46,7 +46,7 @@ def _chains(ground: Ground) -> Iterator[int]:
                     yield group
 
 
-def _changed(
+def changed_cover(
     ground: Ground,
     cover: Sequence[CandidateGroup],
     nodes: int,

@@ -28,6 +28,7 @@ from .budget import CoverBudget
 from .candidates import CandidateGroup, Ground
 from .chained import chained
 from .cheapest import CheapestCover, CoverEffort, Search
+from .later_reductions import with_readers
 from .pieces import pieces, waiting
 from .pricing import SPARED
 
@@ -113,6 +114,7 @@ def _searched(
     grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
     prices = _Prices(ground, dict(known))
     start = chained(ground, [ground.candidate(group) for group in grown], prices.of)
+    start = with_readers(ground, start, prices.of)
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops
     settled = 0

@@ -69,7 +69,7 @@ def kernels_of(weights: str) -> int:
     with torch.device("meta"):
         model = DecodeStep(of, 1, weights).to(torch.bfloat16).eval()
         for name, each in model.named_buffers():
-            if weights != "bfloat16" and name.startswith("layers") and name.endswith("weight"):
+            if weights == "int8" and name.startswith("layers") and name.endswith("weight"):
                 each.data = each.to(getattr(torch, weights))
         inputs = given(of, 1, 160, torch.device("meta"))
     with torch.no_grad():
@@ -80,5 +80,6 @@ def kernels_of(weights: str) -> int:
 
 
 @pytest.mark.dynamo
-def test_weights_of_bytes_take_no_kernel_more() -> None:
-    assert kernels_of("int8") <= kernels_of("bfloat16")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_packed_weights_take_no_kernel_more(weights: str) -> None:
+    assert kernels_of(weights) <= kernels_of("bfloat16")
