@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ...config import NATURAL, Config
 from ...costs.cost import Cost
 from ...costs.device import DeviceProfile
 from ...errors import Refusal
+from ...graph.dtypes import itemsize
 from ...graph.graph import Graph
 from ...groups.group import GroupContent
 from ...lowerings.registry import lowering_of
@@ -16,6 +18,7 @@ from ...nests.linear_forms import Role
 from ...nests.nest import Nest
 from ...plan import GroupPlan, Plan
 from ...tiles.blocks import power_of_two
+from ...values.values import Choice
 
 OVERLAPPING = (9, 0)
 """The compute capability from which a kernel can be launched while the one before it ends."""
@@ -25,11 +28,13 @@ SHORT_S = 30e-6
 step of generating text, of kernels of 2 to 30 us, took 1,043 us on an H200 and 996 us so; of much
 longer kernels the ends do not show."""
 
-EARLY_WARPS, EARLY_ELEMENTS = 4, 64
-"""Warps of a program that multiplies one row by a matrix, and elements of the matrix in each of its
-threads, where launches overlap: small programs begin as soon as a few of the kernel before have
-ended. The kernels of Llama-3.2-1B, written by hand, took 945 us a step on an H100 with programs of
-4 warps, 979 us with those of 8 and 16 warps, which are as fast alone."""
+EARLY_WARPS, EARLY_BYTES, EARLY_PROGRAMS = 4, 256, 256
+"""Warps of a program that multiplies one row by a matrix, bytes of the matrix for each of its
+threads, and the programs that there are at least, where launches overlap: small programs begin as
+soon as a few of the kernel before have ended. The kernels of Llama-3.2-1B, written by hand, took
+945 us a step on an H100 with programs of 4 warps, 979 us with those of 8 and 16 warps, which are as
+fast alone. The plan's step took 1,028 us with 128 bytes for each thread and 1,020 with 256; with
+weights of 8 bits 785 us with 64 bytes, 752 with 128, 737 with 256."""
 
 
 def overlapping(
@@ -48,15 +53,15 @@ def overlapping(
 
 
 def _early(group: GroupPlan, graph: Graph, device: DeviceProfile) -> GroupPlan:
-    """A group in smaller programs, where it multiplies one row by a matrix."""
+    """A group in smaller programs, each with all of its sums at once, where it multiplies one row
+    by a matrix."""
     config = group.config
-    if config is None or config.layout != NATURAL or config.num_warps <= EARLY_WARPS:
+    if config is None or (config.layout == NATURAL and config.num_warps <= EARLY_WARPS):
         return group
     space = space_for(GroupContent.of(graph, group.nodes, group.copies), device)
     if isinstance(space, Refusal) or NATURAL not in space.schedules:
         return group
-    nest = space.schedules[NATURAL].kernels[0].nest
-    smaller = _smaller(nest, config)
+    smaller = _smaller(space.schedules[NATURAL].kernels[0].nest, config)
     if smaller is None or not isinstance(space.judge(smaller), Cost):
         return group
     return replace(group, config=smaller)
@@ -65,20 +70,43 @@ def _early(group: GroupPlan, graph: Graph, device: DeviceProfile) -> GroupPlan:
 def _smaller(nest: Nest, config: Config) -> Config | None:
     """The config of small programs; None where the products are none of one row."""
     grid = [axis for axis in nest.with_role(Role.GRID) if nest.axes[axis].extent > 1]
-    if len(grid) != 1 or not nest.contractions:
+    if len(grid) != 1 or not nest.contractions or not _is_one_row(nest, grid[0]):
         return None
-    each = 0
+    held = [nest.axes[axis].extent for axis in nest.with_role(Role.HELD)]
+    if config.layout != NATURAL and any(extent != power_of_two(extent) for extent in held):
+        return None  # Loops pad what they walk to less.
+    each = _row_bytes(nest, grid[0])
+    if not each:
+        return None
+    most = min(EARLY_BYTES * 32 * EARLY_WARPS // each, nest.axes[grid[0]].extent // EARLY_PROGRAMS)
+    size = power_of_two(max(1, most) + 1) // 2  # the largest power of two that is at most that
+    name = nest.axes[grid[0]].name
+    blocks = tuple(
+        (a.name, size if a.name == name else 1) for a in nest.axes if a.role is Role.GRID
+    )
+    return Config(blocks, EARLY_WARPS, num_stages=1, eviction=config.eviction)
+
+
+def _row_bytes(nest: Nest, axis: int) -> int:
+    """Bytes of the matrices that a result along this axis takes. Of pieces side by side it takes
+    one."""
+    summed = {a for v in nest.contractions for a in nest.reduced(nest.fold(v))}
+    choices = [value.kind for value in nest.values if isinstance(value.kind, Choice)]
+    others = {piece for choice in choices for piece, _, _ in choice.pieces[1:]}
+    return sum(
+        itemsize(access.type.dtype) * math.prod(nest.axes[a].extent for a in access.axes - {axis})
+        for value, access in nest.loads.items()
+        if axis in access.axes and access.axes & summed and value not in others
+    )
+
+
+def _is_one_row(nest: Nest, axis: int) -> bool:
+    """Whether each product multiplies what is the same for all programs by what each has its own
+    of, along this axis."""
     for value in nest.contractions:
         fold = nest.fold(value)
         assert fold.times is not None
-        left, right = nest.live[fold.source], nest.live[fold.times]
-        if nest.live[value] != {*grid} or (
-            left - {*nest.reduced(fold)} and right - {*nest.reduced(fold)}
-        ):
-            return None
-        each += nest.count(fold)
-    most = max(1, EARLY_ELEMENTS * 32 * EARLY_WARPS // each)
-    size = power_of_two(most + 1) // 2  # the largest power of two that is at most that
-    axis = nest.axes[grid[0]].name
-    blocks = tuple((name, size if name == axis else n) for name, n in config.blocks)
-    return replace(config, blocks=blocks, num_warps=EARLY_WARPS)
+        sides = [axis in nest.live[side] for side in (fold.source, fold.times)]
+        if sum(sides) != 1 or not nest.live[value] <= {axis, *nest.with_role(Role.HELD)}:
+            return False
+    return True

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.capture.rewrites.rewrite import rewritten
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
@@ -54,7 +55,7 @@ def test_others_stay(one: Plan, capability: tuple[int, int]) -> None:
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("rows, columns, wanted", [(1, 2048, 4), (1, 8192, 1), (8, 2048, None)])
+@pytest.mark.parametrize("rows, columns, wanted", [(1, 2048, 4), (1, 8192, 2), (8, 2048, None)])
 def test_one_row_is_multiplied_by_small_programs(
     rows: int, columns: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,3 +78,34 @@ def test_one_row_is_multiplied_by_small_programs(
     (found,) = Executor(captured, after, captured.device)(x, w)
     exact = (2 * x.double() @ w.double().t()).relu()
     assert (found.double() - exact).abs().max() <= 2**-6 * exact.abs().max()
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("bits, wanted", [(8, 8), (4, 8)])
+def test_smaller_weights_are_read_by_programs_of_more_rows(
+    bits: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many bytes are under way, and enough programs are left. All sums are in one tile."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(0)
+    rows, columns, group = 2048, 2048, 128
+    x = torch.randn(1, columns).bfloat16()
+    w = torch.randint(0, 256, (rows, columns * bits // 8), dtype=torch.uint8)
+    s = torch.rand(rows, columns // group).bfloat16()
+
+    def function(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        halves = [((w >> n) & 15).to(torch.int8) - 8 for n in (0, 4)]
+        whole = torch.stack(halves, -1) if bits == 4 else w.to(torch.int16) - 128
+        grouped = whole.reshape(rows, -1, group).to(x.dtype) * s[..., None]
+        return [(x @ grouped.reshape(rows, -1).t()).float().relu()]
+
+    given = x, w, s
+    traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*given)
+    captured = capture(rewritten(traced, "inference"))
+    after = chosen(modelled_plan(captured.graph, H200), captured.graph, H200, HOPPER)
+    (group_plan,) = after.groups
+    assert group_plan.config is not None
+    assert group_plan.config == Config((("x0", wanted),), num_warps=4, num_stages=1)
+    (found,) = Executor(captured, after, captured.device)(*given)
+    (exact,) = function(x.double(), w, s.double())
+    assert (found.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
