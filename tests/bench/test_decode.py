@@ -80,6 +80,14 @@ def kernels_of(weights: str) -> int:
 
 
 @pytest.mark.dynamo
+def test_a_layer_has_eight_kernels() -> None:
+    """Queries, keys and values; keys and values into their caches; attention in two; its output;
+    the gated unit in two. Before the layer the rotary embedding is looked up, after it are the last
+    norm and the head. No cache is copied."""
+    assert kernels_of("bfloat16") <= 8 + 3
+
+
+@pytest.mark.dynamo
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_packed_weights_take_no_kernel_more(weights: str) -> None:
     assert kernels_of(weights) <= kernels_of("bfloat16")

@@ -28,7 +28,8 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> A
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
     """Written by index, without torch's own write in place, of which AOTAutograd may trace parts as
-    writes into a tensor that is no input. The result lies in memory in order, as eager's."""
+    writes into a tensor that is no input. The result lies in memory in order, as eager's; what lies
+    so already is not copied, so that a write in place stays one."""
     whole = x if x.dim() else aten.unsqueeze.default(x, 0)
     given = source if source.dim() else aten.unsqueeze.default(source, 0)
     dim %= whole.dim()
@@ -36,7 +37,9 @@ def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Te
     fits = list(given.shape) == sizes and source.dtype == x.dtype and index.dtype == torch.int64
     if index.dim() > 1 or not fits:
         return NotImplemented  # Eager refuses it.
-    ordered = aten.clone.default(whole, memory_format=torch.contiguous_format)
+    ordered = whole
+    if not whole.is_contiguous():
+        ordered = aten.clone.default(whole, memory_format=torch.contiguous_format)
     at: list[Any] = [None] * dim
     flat = index if index.dim() else aten.unsqueeze.default(index, 0)
     copied = aten.index_put.default(ordered, [*at, flat], given)
