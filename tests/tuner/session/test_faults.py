@@ -1,12 +1,15 @@
 """What goes wrong outside of a candidate: one clear message, and a plan where there can be one."""
 
+import itertools
+import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fusionplan.db import Store
+from fusionplan.db import Store, records
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import FusionplanError, ModelError
@@ -75,6 +78,33 @@ def test_a_budget_too_small_for_one_trial_gives_a_plan_and_says_so(tmp_path: Pat
     assert plan == stored
     assert plan.groups == ()  # eager
     assert dict(plan.baselines) == {"eager": 1e-9}
+
+
+@pytest.mark.interpreter
+def test_a_clock_that_jumps_ends_no_tune_and_doubles_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By a year, there and back, each time that somebody looks at it."""
+    jumps = itertools.cycle([timedelta(0), timedelta(365), timedelta(-365)])
+
+    class Jumping(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + next(jumps)
+
+    monkeypatch.setattr(records, "datetime", Jumping)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps).total_seconds())
+    lab = FakeLab(fast)
+    plan, stored, notes = tuned(tmp_path, lab, TuneLimits(12, 60.0), lambda: 3.0)
+    assert plan == stored
+    assert (plan.evidence, plan.groups[0].lowering) == ("measured", "triton")
+    assert not [note for note in notes if "no kernel was measured" in note]
+    with Store.open(tmp_path / "plans.db") as store:
+        kept = [(t.subject, str(t.config)) for t in store.trials(level="kernel")]
+        times = {t.created_at.year for t in store.trials(level="kernel")}
+    assert len(kept) == len(set(kept)) >= 8
+    assert len(times) > 1
 
 
 def test_kernels_that_there_was_no_time_for_are_told(tmp_path: Path):
