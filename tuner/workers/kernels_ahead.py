@@ -32,7 +32,7 @@ Variant = tuple[KernelSource, bool]
 
 
 class KernelCompilers(Protocol):
-    """What compiles kernels elsewhere."""
+    """Compiles kernels elsewhere, before they are asked for."""
 
     def compile_ahead(self, kernels: Sequence[Variant]) -> None:
         """Returns when each is compiled, or could not be."""
