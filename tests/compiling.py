@@ -1,23 +1,155 @@
 """What needs the real compiler runs in a process of its own: the interpreter is on in that of the
-tests, and Triton looks at the variable once."""
+tests, and Triton looks at the variable once.
 
+Each script has a new process, but none imports torch and Triton again: a server that has imported
+them, and done nothing else, forks for each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
 import json
 import os
+import runpy
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+LIMIT_S = 400
+PRELOADED = (
+    "torch._dynamo.backends.common",
+    "triton.backends.nvidia.compiler",
+    "fusionplan.planner.lower",
+    "fusionplan.planner.runtime.execution.executor",
+)
+"""What most scripts import."""
 
 
 def by_compiler(script: Path, *arguments: str | Path) -> Any:
     """What a script prints as JSON, run without the interpreter."""
+    if _read_at_import(os.environ) != _server().read_at_import:
+        return _by_itself(script, *arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        request = {
+            "script": str(script),
+            "arguments": list(map(str, arguments)),
+            "environment": {**os.environ, "TRITON_INTERPRET": "0"},
+            "folder": os.getcwd(),
+            "into": folder,
+        }
+        status = _server().ask(json.dumps(request))
+        told, errors = ((Path(folder) / name).read_text() for name in ("stdout", "stderr"))
+    assert status == 0, errors
+    return json.loads(told)
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that count when Triton is imported."""
+    return {k: v for k, v in environment.items() if k.startswith(("PTXAS", "TRITON"))}
+
+
+def _by_itself(script: Path, *arguments: str | Path) -> Any:
     done = subprocess.run(
         [sys.executable, script, *arguments],
         env={**os.environ, "TRITON_INTERPRET": "0"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+class _Server:
+    """The process that forks. One request at a time; each answer is an exit status."""
+
+    def __init__(self) -> None:
+        self.read_at_import = _read_at_import(os.environ)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TRITON_INTERPRET": "0"},
+            text=True,
+            start_new_session=True,
+        )
+
+    def ask(self, request: str) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(request + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], LIMIT_S)
+        answer = self._process.stdout.readline() if ready else ""
+        if not answer:
+            self.end()
+            _server.cache_clear()
+            raise TimeoutError(f"no answer within {LIMIT_S} s: {request[:200]}")
+        return int(answer)
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    made = _Server()
+    atexit.register(made.end)
+    return made
+
+
+def _serve() -> None:
+    """Forks for each line that is read, and writes its exit status."""
+    requests, answers = sys.stdin, sys.stdout
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # collections in a child would copy what it shares with the others
+    for line in requests:
+        child = os.fork()
+        if not child:
+            _run(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.flush()
+
+
+def _run(request: dict[str, Any]) -> None:
+    """Becomes the script, and ends."""
+    status = 1
+    try:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            file = os.open(Path(request["into"]) / name, os.O_WRONLY | os.O_CREAT)
+            os.dup2(file, number)
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - the process ends with it
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.argv = [request["script"], *request["arguments"]]
+        sys.path.insert(0, str(Path(request["script"]).parent))
+        runpy.run_path(request["script"], run_name="__main__")
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python itself tells of an error at its end
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
