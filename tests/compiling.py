@@ -114,9 +114,11 @@ def _server() -> _Server:
 def _serve() -> None:
     """Forks for each line that is read, and writes its exit status."""
     requests, answers = sys.stdin, sys.stdout
+    gc.disable()
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()  # collections in a child would copy what it shares with the others
+    gc.enable()
     for line in requests:
         child = os.fork()
         if not child:

@@ -4,6 +4,7 @@ Triton looks at the variable once, when it is first imported; pytest loads this 
 test. A test that needs the real compiler runs it in a process of its own.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -25,9 +26,16 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 
+# What is imported and collected stays to the end: the collector would look through it some hundred
+# times before the first test runs, and then with each of its full rounds.
+gc.disable()
+
 LONGEST = (
+    "test_conformance.py",
     "test_models.py",
     "test_gradients.py",
+    "test_whole.py",
+    "test_machine_code.py",
     "test_hostile.py",
     "test_ray_cluster.py",
     "test_saving.py",
@@ -36,6 +44,11 @@ LONGEST = (
     "test_registers.py",
     "test_regions.py",
     "test_startup.py",
+    "test_notebook.py",
+    "test_random_sizes.py",
+    "test_docs.py",
+    "test_project.py",
+    "test_decode.py",
     "test_browser.py",
     "test_aligned_cubins.py",
     "test_scan_cubins.py",
@@ -54,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Watch(), "costs of tests")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Dynamo times the guards of all that it compiles, for its log, and first empties the caches
     of the processor: a third of what it takes to capture a small function. Triton's interpreter
@@ -65,6 +79,9 @@ def pytest_collection_finish() -> None:
         from quick_interpreter import quicken
 
         quicken()
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

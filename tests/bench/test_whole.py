@@ -24,6 +24,8 @@ from fusionplan.tuner.gate.gate import Passed
 from fusionplan.tuner.session.session import Searched, Session
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("few_looks")
+
 CPU = torch.device("cpu")
 
 
