@@ -177,7 +177,7 @@ def test_the_lab_looks_for_a_large_graphs_sections_alone(monkeypatch: pytest.Mon
 
         class pool:
             @staticmethod
-            def submit(role: str, message: dict, limit_s: float) -> Future:
+            def submit(role: str, message: dict, limit_s: float, *, urgent: bool) -> Future:
                 asked.append(message)
                 return Future()
 
