@@ -9,25 +9,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from ..planner.versions import CODEGEN
+from .conformance_jobs import ConformanceRecord, Failure, OperationJob, records, short
 from .figures import Figures
-from .samples import SampledCall, SampleOutcome, is_fatal, judge, operations, samples, short
+from .samples import SampledCall, SampleOutcome, is_fatal, judge, operations, samples
 
 DTYPES = {
     name: getattr(torch, name)
@@ -35,48 +33,6 @@ DTYPES = {
 }
 DEFAULT = ("float32", "bfloat16", "int64", "bool")
 _START, _END = "<!-- conformance: start -->", "<!-- conformance: end -->"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    dtype: str
-    sample: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConformanceRecord:
-    """The results of one operation's samples in one dtype. counts: samples by `SampleStatus`.
-    kernels: launches of ours. opaque: operations that ran by ATen, by samples. unseen: not all
-    samples ran, for want of time or because the process broke. broken: its process is of no use
-    any more."""
-
-    name: str
-    dtype: str
-    counts: dict[str, int]
-    kernels: int
-    failures: tuple[Failure, ...]
-    seconds: float
-    opaque: dict[str, int]
-    unseen: bool = False
-    broken: bool = False
-
-    @property
-    def samples(self) -> int:
-        return sum(self.counts.values())
-
-
-@dataclass(frozen=True, slots=True)
-class OperationJob:
-    """limit: samples at most. seconds: after so many no further sample is begun. inside: see
-    `samples.SampledCall`."""
-
-    name: str
-    dtype: str
-    device: str
-    limit: int | None
-    seconds: float
-    inside: bool = False
 
 
 def run(job: OperationJob) -> ConformanceRecord:
@@ -225,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {(r.name, r.dtype) for r in report.records}
     jobs = [job for job in jobs if (job.name, job.dtype) not in done]
     total = len(done) + len(jobs)
-    for record in records(jobs, options.jobs, until=time.monotonic() + options.until):
+    for record in records(jobs, options.jobs, run, time.monotonic() + options.until):
         report.records.append(record)
         _tell(record, len(report.records), total)
         if options.json:
@@ -237,50 +193,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours = _count(report.records, "ours")
     print(f"{ours} samples ours, {len(report.failures())} failures")
     return 1 if report.failures() or not ours else 0
-
-
-def records(
-    jobs: Sequence[OperationJob],
-    processes: int,
-    work: Callable[[OperationJob], ConformanceRecord] = run,
-    until: float = math.inf,
-) -> Iterator[ConformanceRecord]:
-    """What `work` makes of the jobs, in the order in which they are done. A job that raises, or
-    that ends its process, is a failure of its operation alone: the next one gets a new process.
-    until: no job is begun after this time of the monotonic clock."""
-    if processes <= 1 and all(job.device == "cpu" for job in jobs):
-        for job in jobs:
-            if time.monotonic() < until:
-                yield work(job)
-        return
-    idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
-    for _ in range(max(1, processes)):
-        idle.put(_worker())
-
-    def done(job: OperationJob) -> ConformanceRecord | None:
-        if time.monotonic() > until:
-            return None
-        worker = idle.get()
-        try:
-            record = worker.submit(work, job).result()
-        except Exception as error:  # noqa: BLE001 - the job's own, or that its process is no more
-            failure = Failure(job.dtype, 0, short(error))
-            record = ConformanceRecord(
-                job.name, job.dtype, {"failed": 1}, 0, (failure,), 0.0, {}, unseen=True, broken=True
-            )
-        if record.broken:
-            worker.shutdown(wait=False)
-            worker = _worker()
-        idle.put(worker)
-        return record
-
-    with ThreadPoolExecutor(max(1, processes)) as threads:
-        for each in as_completed([threads.submit(done, job) for job in jobs]):
-            record = each.result()
-            if record is not None:
-                yield record
-    while not idle.empty():
-        idle.get().shutdown()
 
 
 def _resumed(path: Path) -> list[ConformanceRecord]:
@@ -299,12 +211,6 @@ def _keep(path: Path, records: Sequence[ConformanceRecord]) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps([asdict(r) for r in records], indent=1))
     new.replace(path)
-
-
-def _worker() -> ProcessPoolExecutor:
-    """One process; it starts with its first job."""
-    # A forked child of a process with CUDA cannot use it.
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _tell(record: ConformanceRecord, number: int, total: int) -> None:

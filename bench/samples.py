@@ -20,6 +20,7 @@ from ..api import Options, dispatcher_for
 from ..planner.capture.capture import decompositions
 from ..planner.graph.ops import is_input, overload, row
 from ..planner.runtime.dispatch.dispatch import Dispatcher
+from .conformance_jobs import short
 
 SampleStatus = Literal["ours", "not ours", "random", "left out", "failed"]
 """ours: a generated kernel ran, and all results are right. not ours: no generated kernel, which
@@ -398,8 +399,3 @@ def _at(
     return f"{what} in {int(where.sum())}, at {place}: {', eager '.join(list(numbers)[:2])}" + (
         f", exact {exact[place].item():.9g}"
     )
-
-
-def short(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]

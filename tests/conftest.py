@@ -108,6 +108,20 @@ def few_looks(monkeypatch):
     monkeypatch.setattr(space, "_LOOKED_AT", 60)
 
 
+@pytest.fixture
+def large_groups(monkeypatch):
+    """Plans of the largest groups that may be kernels, each by the best of its usual configs: for
+    tests of what kernels compute. The cost model is asked for nothing else."""
+    from fusionplan.planner.covers import cover
+    from fusionplan.planner.space.space import Space
+
+    def covers(graph, device, count, effort=None):
+        return (cover.Cover(cover.partition(graph, frozenset()), None),)
+
+    monkeypatch.setattr(cover, "covers", covers)
+    monkeypatch.setattr(Space, "top", Space._best_usual)
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[], str]]:
     """Gives the URL of a running PostgreSQL server: that of PLANNER_TEST_POSTGRES, else one of the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fusionplan.bench.conformance import ConformanceRecord, OperationJob
+from fusionplan.bench.conformance_jobs import ConformanceRecord, OperationJob
 
 LOST = "CUDA error: an illegal memory access was encountered"
 

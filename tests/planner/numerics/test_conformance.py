@@ -12,15 +12,8 @@ import pytest
 import torch
 from fake_jobs import LOST, fake
 from fusionplan.bench import conformance
-from fusionplan.bench.conformance import (
-    DTYPES,
-    ConformanceRecord,
-    ConformanceReport,
-    Failure,
-    OperationJob,
-    records,
-    run,
-)
+from fusionplan.bench.conformance import DTYPES, ConformanceReport, run
+from fusionplan.bench.conformance_jobs import ConformanceRecord, Failure, OperationJob, records
 from fusionplan.bench.samples import (
     CallResults,
     SampledCall,
@@ -31,7 +24,7 @@ from fusionplan.bench.samples import (
 )
 from oracle import DEVICE
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("large_groups")]
 
 
 def names(text: str) -> list[str]:
