@@ -1,9 +1,10 @@
-"""Reductions that go to the group that reads their results, with what follows them.
+"""Reductions go to the group that reads their results, and what only they read goes to theirs.
 
 Groups grow along edges, so that the sum of a norm joins the product before it, which then takes a
 second kernel to add up what its programs have. The product after the norm could add it up again in
-each of its programs. The search for groups near a cover finds that among thousands of other changes
-or not at all, so that it is tried first.
+each of its programs. So could it square what it reads anyway, in place of reading the squares, too.
+The search for groups near a cover finds that among thousands of other changes or not at all, so
+that it is tried first.
 """
 
 from __future__ import annotations
@@ -27,21 +28,36 @@ def with_readers(
 ) -> list[CandidateGroup]:
     """The cover with such groups where they are cheaper than what they replace."""
     cover = list(start)
-    for group in start:
-        for nodes in _passed_on(ground, group, cover):
-            changed = changed_cover(ground, cover, nodes, price)
-            if changed is not None and not waiting(ground, (), changed):
-                cover = changed
-                break
+    for passes in (_is_reduction, _is_only_reduced):
+        for group in tuple(cover):
+            for nodes in _passed_on(ground, group, cover, passes):
+                changed = changed_cover(ground, cover, nodes, price)
+                if changed is not None and not waiting(ground, (), changed):
+                    cover = changed
+                    break
     return cover
 
 
+def _is_reduction(ground: Ground, node: int) -> bool:
+    return isinstance(row(ground.graph.nodes[node]), Reduction)
+
+
+def _is_only_reduced(ground: Ground, node: int) -> bool:
+    """Whether a value is cheap, and all that reads it are reductions."""
+    readers = [*bits(ground.users[node])]
+    is_inner = bool(1 << node & ground.cheap & ~ground.kept) and bool(readers)
+    return is_inner and all(_is_reduction(ground, reader) for reader in readers)
+
+
 def _passed_on(
-    ground: Ground, group: CandidateGroup, cover: Sequence[CandidateGroup]
+    ground: Ground,
+    group: CandidateGroup,
+    cover: Sequence[CandidateGroup],
+    passes: Callable[[Ground, int], bool],
 ) -> Iterator[int]:
-    """Closed groups of what ends a group, from a reduction on, with one that reads it."""
+    """Closed groups of what ends a group, from a node on that may pass, with one that reads it."""
     for node in bits(group.nodes):
-        if not isinstance(row(ground.graph.nodes[node]), Reduction):
+        if not passes(ground, node):
             continue
         part = group.nodes & (ground.ahead[node] | 1 << node)
         if part == group.nodes or part.bit_count() > MOST_PASSED:

@@ -63,8 +63,9 @@ def test_the_names_of_the_ways_tell_them_apart() -> None:
     assert names == ["eager", "ours", "ours, overlapping", "torch.compile default"]
 
 
-def kernels_of(weights: str) -> int:
-    """Kernels of the plan of a step of one layer, at its full size. All of them are ours."""
+def groups_of(weights: str) -> list[list[str]]:
+    """The operations of each group in the plan of a step of one layer, at its full size. All of
+    them are kernels of ours."""
     of = replace(GEOMETRIES["llama-3.2-1b"], layers=1)
     with torch.device("meta"):
         model = DecodeStep(of, 1, weights).to(torch.bfloat16).eval()
@@ -75,8 +76,9 @@ def kernels_of(weights: str) -> int:
     with torch.no_grad():
         (part,) = capture_model(model, CallArguments(tuple(inputs))).parts
     plan = modelled_plan(part.captured.graph, H100)
-    assert {group.lowering for group in plan.groups} == {"triton"}
-    return sum(group.kernels for group in plan.groups)
+    assert {(group.lowering, group.kernels) for group in plan.groups} == {("triton", 1)}
+    nodes = part.captured.graph.nodes
+    return [[nodes[n].op for n in group.nodes] for group in plan.groups]
 
 
 @pytest.mark.dynamo
@@ -84,10 +86,19 @@ def test_a_layer_has_eight_kernels() -> None:
     """Queries, keys and values; keys and values into their caches; attention in two; its output;
     the gated unit in two. Before the layer the rotary embedding is looked up, after it are the last
     norm and the head. No cache is copied."""
-    assert kernels_of("bfloat16") <= 8 + 3
+    assert len(groups_of("bfloat16")) <= 8 + 3
+
+
+@pytest.mark.dynamo
+def test_a_norm_squares_what_its_kernel_reads() -> None:
+    """No kernel before it stores the squares."""
+    groups = groups_of("bfloat16")
+    squared = [ops for ops in groups if "aten.pow.Tensor_Scalar" in ops]
+    assert len(squared) == 3
+    assert all("aten.rsqrt.default" in ops for ops in squared)
 
 
 @pytest.mark.dynamo
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_packed_weights_take_no_kernel_more(weights: str) -> None:
-    assert kernels_of(weights) <= kernels_of("bfloat16")
+    assert len(groups_of(weights)) <= len(groups_of("bfloat16"))

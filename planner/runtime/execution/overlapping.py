@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ...config import NATURAL, Config
@@ -61,30 +62,32 @@ def _early(group: GroupPlan, graph: Graph, device: DeviceProfile) -> GroupPlan:
     space = space_for(GroupContent.of(graph, group.nodes, group.copies), device)
     if isinstance(space, Refusal) or NATURAL not in space.schedules:
         return group
-    smaller = _smaller(space.schedules[NATURAL].kernels[0].nest, config)
-    if smaller is None or not isinstance(space.judge(smaller), Cost):
-        return group
-    return replace(group, config=smaller)
+    for smaller in _smaller(space.schedules[NATURAL].kernels[0].nest, config):
+        if isinstance(space.judge(smaller), Cost):
+            return replace(group, config=smaller)
+    return group
 
 
-def _smaller(nest: Nest, config: Config) -> Config | None:
-    """The config of small programs; None where the products are none of one row."""
+def _smaller(nest: Nest, config: Config) -> Iterator[Config]:
+    """The configs of small programs, that of the largest first; none where the products are none of
+    one row."""
     grid = [axis for axis in nest.with_role(Role.GRID) if nest.axes[axis].extent > 1]
     if len(grid) != 1 or not nest.contractions or not _is_one_row(nest, grid[0]):
-        return None
+        return
     held = [nest.axes[axis].extent for axis in nest.with_role(Role.HELD)]
     if config.layout != NATURAL and any(extent != power_of_two(extent) for extent in held):
-        return None  # Loops pad what they walk to less.
+        return  # Loops pad what they walk to less.
     each = _row_bytes(nest, grid[0])
     if not each:
-        return None
+        return
     most = min(EARLY_BYTES * 32 * EARLY_WARPS // each, nest.axes[grid[0]].extent // EARLY_PROGRAMS)
     size = power_of_two(max(1, most) + 1) // 2  # the largest power of two that is at most that
     name = nest.axes[grid[0]].name
-    blocks = tuple(
-        (a.name, size if a.name == name else 1) for a in nest.axes if a.role is Role.GRID
-    )
-    return Config(blocks, EARLY_WARPS, num_stages=1, eviction=config.eviction)
+    axes = [nest.axes[axis].name for axis in nest.with_role(Role.GRID)]
+    while size:
+        blocks = tuple((each, size if each == name else 1) for each in axes)
+        yield Config(blocks, EARLY_WARPS, num_stages=1, eviction=config.eviction)
+        size //= 2
 
 
 def _row_bytes(nest: Nest, axis: int) -> int:

@@ -81,14 +81,17 @@ def test_one_row_is_multiplied_by_small_programs(
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("bits, wanted", [(8, 8), (4, 8)])
+@pytest.mark.parametrize(
+    "bits, columns, wanted", [(8, 2048, 8), (4, 2048, 8), (8, 8192, 2), (4, 8192, 4)]
+)
 def test_smaller_weights_are_read_by_programs_of_more_rows(
-    bits: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+    bits: int, columns: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many bytes are under way, and enough programs are left. All sums are in one tile."""
+    """As many bytes are under way, as far as registers hold them, and enough programs are left. All
+    sums are in one tile."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     torch.manual_seed(0)
-    rows, columns, group = 2048, 2048, 128
+    rows, group = 2048, 128
     x = torch.randn(1, columns).bfloat16()
     w = torch.randint(0, 256, (rows, columns * bits // 8), dtype=torch.uint8)
     s = torch.rand(rows, columns // group).bfloat16()
