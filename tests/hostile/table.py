@@ -6,6 +6,7 @@ from hostile import (
     arithmetic,
     attention,
     by_index,
+    corners,
     foreign,
     learning,
     library,
@@ -46,6 +47,7 @@ FAMILIES = (
     *library.FAMILIES,
     *turned.FAMILIES,
     *weighted_losses.FAMILIES,
+    *corners.FAMILIES,
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
 assert modules, "its scenarios are in the list"
