@@ -8,7 +8,6 @@ a mask reads a comparison of two positions.
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..capture import is_dynamic
 from ..decompositions.decompose import decompositions
+from ..on_a_copy import rewritten_copy
 from .derived_values import MADE, known, value_of
 from .masks import Band, Piecewise, band, split
 from .positions import Cases, PositionForm, Scalar
@@ -30,7 +30,6 @@ from .positions import Cases, PositionForm, Scalar
 __all__ = ["simplify_masks"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 LARGEST_HEAD = 256
 """Elements of a head; above it the vendor has no flash attention."""
@@ -52,23 +51,14 @@ def simplify_masks(gm: fx.GraphModule) -> fx.GraphModule:
     is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(n.target in MADE for n in gm.graph.nodes):
         return gm
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    next(n for n in reversed(graph.nodes) if n.op == "output").meta = dict(last.meta)
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    graph.eliminate_dead_code()
-    try:
+
+    def change(graph: fx.Graph) -> bool:
+        graph.eliminate_dead_code()
         changed = _Simplified(graph).run()
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("masks stay as they are", exc_info=True)
-        return gm
-    if not changed:
-        return gm
-    graph.eliminate_dead_code()
-    found.recompile()
-    return found
+        graph.eliminate_dead_code()
+        return changed
+
+    return rewritten_copy(gm, change, "masks stay as they are")
 
 
 class _Simplified:

@@ -7,7 +7,6 @@ kernel of ours could hold. Where it does the same to every element, each result 
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -20,11 +19,10 @@ from ...graph.graph import Graph
 from ...graph.ops import Cast, Constant, Pointwise, is_input, row
 from ..capture import capture, is_dynamic
 from ..decompositions.decompose import decompositions
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["associative_scans"]
-
-log = logging.getLogger(__name__)
 
 
 def associative_scans(gm: fx.GraphModule) -> fx.GraphModule:
@@ -32,21 +30,16 @@ def associative_scans(gm: fx.GraphModule) -> fx.GraphModule:
     `gm` is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if not any(True for _ in _scans(gm.graph)) or is_dynamic(gm):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         for node in list(_scans(graph)):
             text = _combine(gm, node)
             if text:
                 _open(graph, node, text)
         graph.eliminate_dead_code()
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("scans of the user's stay as they are", exc_info=True)
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return True
+
+    return rewritten_copy(gm, change, "scans of the user's stay as they are")
 
 
 def _scans(graph: fx.Graph) -> Iterator[fx.Node]:

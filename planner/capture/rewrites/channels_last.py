@@ -14,7 +14,6 @@ own, which took 3.6 times as long in EfficientNet-B0 (bfloat16, batches of 64, o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,12 +23,12 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ..on_a_copy import rewritten_copy
 from .convolution_rows import RowsOf, pixels, rows_of
 
 __all__ = ["channels_last"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 _GROUPS: dict[Any, int] = {aten.convolution.default: 8, aten.convolution_backward.default: 9}
 """Where the number of groups is among the arguments."""
@@ -57,23 +56,14 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     own = [n for n in gm.graph.nodes if n.target in _GROUPS]
     if not own or not all(map(_gains, own)):
         return gm
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    next(n for n in reversed(graph.nodes) if n.op == "output").meta = dict(last.meta)
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    try:
-        moved = _LayoutPass(graph).run()
-    except _Fixed:
-        return gm
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("images stay in planes", exc_info=True)
-        return gm
-    if not moved:
-        return gm
-    found.recompile()
-    return found
+
+    def change(graph: fx.Graph) -> bool:
+        try:
+            return _LayoutPass(graph).run()
+        except _Fixed:
+            return False
+
+    return rewritten_copy(gm, change, "images stay in planes")
 
 
 def _gains(node: Any) -> bool:

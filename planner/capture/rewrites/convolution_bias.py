@@ -8,18 +8,17 @@ its type, and then the bias is added.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
 from torch import fx
 
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["split_biases"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 _FORWARD = aten.convolution.default
 _BACKWARD = aten.convolution_backward.default
@@ -31,19 +30,12 @@ def split_biases(gm: fx.GraphModule) -> fx.GraphModule:
     is."""
     if not any(n.target in (_FORWARD, _BACKWARD) for n in gm.graph.nodes):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         changed = [_SPLIT[n.target](n) for n in list(graph.nodes) if n.target in _SPLIT]
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("convolutions keep their biases", exc_info=True)
-        return gm
-    if not any(changed):
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return any(changed)
+
+    return rewritten_copy(gm, change, "convolutions keep their biases")
 
 
 def _split_forward(node: fx.Node) -> bool:

@@ -11,7 +11,6 @@ element alone and nothing else reads its result.
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -20,12 +19,12 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from ..capture import is_dynamic
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["lookups_first"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 _LOOKUPS = {
     aten.index.Tensor: 0,
@@ -47,19 +46,14 @@ def lookups_first(gm: fx.GraphModule) -> fx.GraphModule:
     left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(map(_is_late, gm.graph.nodes)):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         pending = list(filter(_is_late, graph.nodes))
         while pending:
             pending += filter(_is_late, _moved(pending.pop()))
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("lookups stay where they are", exc_info=True)
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return True
+
+    return rewritten_copy(gm, change, "lookups stay where they are")
 
 
 def _is_late(node: fx.Node) -> bool:

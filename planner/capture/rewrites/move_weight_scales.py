@@ -10,7 +10,6 @@ rows. Real numbers would be the same; here fewer are rounded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,12 +17,12 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["is_packed", "move_weight_scales", "turned_matrix", "value_of"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 MOST_ROWS = 64
 """Rows of x up to which the result has fewer elements than the weights of any layer."""
@@ -53,19 +52,14 @@ def move_weight_scales(gm: fx.GraphModule) -> fx.GraphModule:
     left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(True for _ in _moves(gm.graph)):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         for product, scaled in list(_moves(graph)):
             _move(product, scaled)
         graph.eliminate_dead_code()
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("scales stay before their products", exc_info=True)
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return True
+
+    return rewritten_copy(gm, change, "scales stay before their products")
 
 
 def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:

@@ -13,7 +13,6 @@ bits stays in float32 between the steps.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,12 +20,12 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["nest_reductions"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 _SPLIT = (aten.sum.dim_IntList, aten.amax.default, aten.amin.default)
 
@@ -54,20 +53,12 @@ def nest_reductions(gm: fx.GraphModule) -> fx.GraphModule:
     is."""
     if is_dynamic(gm) or not any(n.target in _SPLIT for n in gm.graph.nodes):
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, copies)).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         changed = [_nest(node) for node in list(graph.nodes) if node.target in _SPLIT]
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("reductions stay in one step", exc_info=True)
-        return gm
-    if not any(changed):
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return any(changed)
+
+    return rewritten_copy(gm, change, "reductions stay in one step")
 
 
 def _nest(node: fx.Node) -> bool:

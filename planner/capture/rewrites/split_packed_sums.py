@@ -13,7 +13,6 @@ the graph is given as bytes. Real numbers would be the same; here fewer are roun
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,13 +20,13 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..on_a_copy import rewritten_copy
 from .move_weight_scales import is_packed, turned_matrix, value_of
 from .reassociate import called
 
 __all__ = ["split_packed_sums"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 MOST_PIECES = 8
 """Weights in a byte, at most."""
@@ -57,19 +56,14 @@ def split_packed_sums(gm: fx.GraphModule) -> fx.GraphModule:
     left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(True for _ in _sums(gm.graph)):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         for product, packed in list(_sums(graph)):
             _split(product, packed)
         graph.eliminate_dead_code()
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("sums of unpacked weights stay whole", exc_info=True)
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return True
+
+    return rewritten_copy(gm, change, "sums of unpacked weights stay whole")
 
 
 def _sums(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Packed]]:

@@ -14,7 +14,6 @@ element stay apart: of these one kernel computes both, and what combines them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,12 +21,12 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..on_a_copy import rewritten_copy
 from .reassociate import called
 
 __all__ = ["stack_products"]
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
 _SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
 _VIEWS = (aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, *_SWAPS)
@@ -40,19 +39,14 @@ def stack_products(gm: fx.GraphModule) -> fx.GraphModule:
     is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(True for _ in _stacks(gm.graph)):
         return gm
-    graph = fx.Graph()
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
-    try:
+
+    def change(graph: fx.Graph) -> bool:
         for products in list(_stacks(graph)):
             _stack(graph, products)
         graph.eliminate_dead_code()
-    except Exception:  # whatever an operation's metadata raises, the user's model must run
-        log.debug("products stay apart", exc_info=True)
-        return gm
-    found = fx.GraphModule(gm, graph)
-    found.meta = dict(gm.meta)
-    return found
+        return True
+
+    return rewritten_copy(gm, change, "products stay apart")
 
 
 def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:

@@ -1,0 +1,32 @@
+"""Rewriting a copy of an FX graph, so that whatever goes wrong leaves the graph that was given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch import fx
+
+log = logging.getLogger(__name__)
+
+
+def rewritten_copy(
+    gm: fx.GraphModule, change: Callable[[fx.Graph], object], otherwise: str
+) -> fx.GraphModule:
+    """A copy of the graph after `change`, or `gm` itself where that changes nothing (gives
+    something false) or raises. `gm` is left as it is; names and metadata are kept.
+
+    otherwise: what then stays as it was, for the log."""
+    graph = fx.Graph()
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(graph.graph_copy(gm.graph, {})).meta = dict(last.meta)
+    try:
+        changed = change(graph)
+    except Exception:  # whatever an operation's metadata raises, the user's model must run
+        log.debug(otherwise, exc_info=True)
+        return gm
+    if not changed:
+        return gm
+    found = fx.GraphModule(gm, graph)
+    found.meta = dict(gm.meta)
+    return found
