@@ -197,27 +197,10 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
             loads[value.id] = load_access(value, value.kind, values, place_of)
         elif isinstance(value.kind, (Index, Choice)):
             forms[value.id] = affine(linear(value.kind.factors, values), place_of)
-    stores = {
-        out.index: Access(affine(store_form(out, values), place_of, out.start), (), out.type)
-        for out in values.outputs
-    }
     live = _live_axes(values, axes, loads, forms)
-    for out in values.outputs:
-        if at := places(values.values[out.value]):
-            named = frozenset[int]().union(*(live[a.value] for a in at))
-            shape, stride = ((getattr(a, n) for a in at) for n in ("size", "stride"))
-            whole = TensorType(
-                (*out.type.shape, *shape), (*out.type.stride, *stride), out.type.dtype
-            )
-            stores[out.index] = replace(stores[out.index], type=whole, at=at, along=named)
+    stores = _stores(values, place_of, live)
     refuse_scans(values, live, axes)
-    behind = values.ancestors() if any(access.at for access in loads.values()) else ()
-    for load, access in loads.items():
-        if access.at:
-            named = frozenset[int]().union(*(live[a.value] for a in access.at))
-            made_of = frozenset[int]().union(*(behind[a.value] for a in access.at))
-            near = not any(isinstance(values.values[v].kind, Load) for v in made_of)
-            loads[load] = replace(access, along=named, near=near)
+    loads = _placed_loads(values, loads, live)
     _refuse_apart(values, live, stores, axes)
     carried = _carried(values, axes, loops)
     stored = {index: access.axes for index, access in stores.items()}
@@ -246,6 +229,42 @@ def build(values: Values, layout: Layout, phase: int = 0, along: int | None = No
     _refuse_repeated_contractions(nest)
     _refuse_weights_of_other_loops(nest)
     return nest
+
+
+def _stores(
+    values: Values,
+    place_of: Mapping[int, tuple[int, TileAxis]],
+    live: Sequence[frozenset[int]],
+) -> dict[int, Access]:
+    """The access of each output, whole where it is written at places that the group computes."""
+    found: dict[int, Access] = {}
+    for out in values.outputs:
+        access = Access(affine(store_form(out, values), place_of, out.start), (), out.type)
+        if at := places(values.values[out.value]):
+            named = frozenset[int]().union(*(live[a.value] for a in at))
+            shape, stride = ((getattr(a, n) for a in at) for n in ("size", "stride"))
+            whole = TensorType(
+                (*out.type.shape, *shape), (*out.type.stride, *stride), out.type.dtype
+            )
+            access = replace(access, type=whole, at=at, along=named)
+        found[out.index] = access
+    return found
+
+
+def _placed_loads(
+    values: Values, loads: Mapping[int, Access], live: Sequence[frozenset[int]]
+) -> dict[int, Access]:
+    """The accesses with the axes of the places at which they read, where the group computes those,
+    and whether nothing that is loaded is in between."""
+    found = dict(loads)
+    behind = values.ancestors() if any(access.at for access in loads.values()) else ()
+    for load, access in loads.items():
+        if access.at:
+            named = frozenset[int]().union(*(live[a.value] for a in access.at))
+            made_of = frozenset[int]().union(*(behind[a.value] for a in access.at))
+            near = not any(isinstance(values.values[v].kind, Load) for v in made_of)
+            found[load] = replace(access, along=named, near=near)
+    return found
 
 
 def _carried(values: Values, axes: Sequence[TileAxis], loops: frozenset[int]) -> dict[int, int]:
