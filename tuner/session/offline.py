@@ -18,12 +18,16 @@ from ..progress.progress import Progress
 from ..search.tuned_groups import Identity, Task, Tasks
 from ..trial.outcome import Candidate, ProgramResources
 from ..workers.lab import WorkerLab
+from ..workers.pool import COMPILE_LIMIT_S
 
 TRIED = 6
 """Configs of a group that are tried, best first, until one compiles and is right."""
 
-COMPILE_LIMIT_S = 60.0
+SLOWER = 3
+"""Times the seconds that a compilation may take in a search: the interpreter shares its cores."""
+
 CHECK_LIMIT_S = 120.0
+"""Seconds that the interpreter may take to check a config."""
 
 
 def plan_offline(
@@ -42,7 +46,7 @@ def plan_offline(
         compilers=compilers or 1,
         interpret=True,
         seed=seed,
-        compile_limit_s=COMPILE_LIMIT_S,
+        compile_limit_s=SLOWER * COMPILE_LIMIT_S,
         measure_limit_s=CHECK_LIMIT_S,
     ) as lab:
         progress.phase("verify", "compiling for the target and checking in the interpreter")
