@@ -28,6 +28,7 @@ from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
+from .tuner.decision.modes_ahead import ModeProcesses, ModesAhead, pays
 from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
@@ -205,19 +206,25 @@ def tune(
         place = _as_calibrated(place, opened, told)
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
+        how = _Capturing(training, dynamic, numerics)
         helpers, labs = Helpers(chosen, cluster, jobs), SharedLab(stack.enter_context(ExitStack()))
         if place.measured:
             # Its processes import what they need while the model is captured.
             LabOptions(place.device, place.profile, wall, helpers.compilers).opened(labs.begin)
+        modes = how.modes(place)
+        elsewhere = ModeProcesses(modes) if not training and pays(model, call, modes) else None
+        if elsewhere is not None:
+            stack.callback(elsewhere.close)
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
-        how = _Capturing(training, dynamic, numerics)
         captured = how.captured(model, turns, wall)
+        ahead = elsewhere.begin(model, call) if elsewhere is not None else None
         for note in captured.notes:
             told.note(note)
         title = name or _name_of(model)
         job = _ModelTune(
-            opened, place, title, told, allowed, wall, str(call), model, turns, how, helpers, labs
+            *(opened, place, title, told, allowed, wall, str(call), model, turns, how),
+            *(helpers, labs, ahead),
         )
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
@@ -280,6 +287,12 @@ class _Capturing:
     dynamic: bool
     numerics: Numerics
 
+    def modes(self, place: Place) -> tuple[str, ...]:
+        """The modes of torch.compile that a model is compared with: they do not keep eager's
+        roundings."""
+        keeps = self.numerics == "fast" and place.measured and place.device.type == "cuda"
+        return MODES if keeps else ()
+
     def captured(
         self, model: Callable[..., Any], turns: RotatingInputs, wall: Wall
     ) -> CapturedModel:
@@ -316,6 +329,7 @@ class _ModelTune:
     how: _Capturing
     helpers: Helpers
     labs: SharedLab
+    ahead: ModesAhead | None
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
@@ -365,11 +379,11 @@ class _ModelTune:
                     offers.close()  # by which the workers end
 
     def _baselines(self) -> Baselines:
-        # The modes of torch.compile do not keep eager's roundings.
-        keeps = self.how.numerics == "fast" and self.place.device.type == "cuda"
-        modes = MODES if keeps else ()
+        modes = self.how.modes(self.place)
         given = model_baselines(self.model, self.turns, modes, self.how.training)
-        made = Baselines(given, self.progress, wall=self.wall)
+        made = Baselines(given, self.progress, wall=self.wall, ahead=self.ahead)
+        if self.ahead is not None:
+            made.turn = self.ahead.turn
         if self.place.device.type == "cuda":
             made.left_out |= {mode: ROUNDS for mode in MODES if mode not in given}
         return made

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,8 @@ from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
-from .device_turns import Turn, timed_in_turn
+from .device_turns import LOOK_S, Turn, timed_in_turn
+from .modes_ahead import ModesAhead
 from .quiet import quiet_autotuning
 
 EAGER = "eager"
@@ -66,6 +68,9 @@ class Baselines:
     turn: Turn = field(default_factory=threading.RLock)
     is_over: Callable[[], bool] = lambda: False
     """Whether nobody wants those that are not ready yet."""
+    ahead: ModesAhead | None = None
+    """Modes that other processes put into Inductor's caches; one that is not there in time is not
+    compiled here. None: each is compiled here, one after the other."""
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
@@ -80,18 +85,50 @@ class Baselines:
         until = self.wall.baselines_until(self.beside) if self.wall else float("inf")
         tunes = any(name in MODES for name in self.given)
         with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
-            for number, (name, call) in enumerate(self.given.items(), 1):
-                if self._has_time(name, until):
+            for number, name in enumerate(self._coming(until), 1):
+                if self._is_under_way(name):
+                    self._leave_out(name, CUT_OFF)
+                elif self._has_time(name, until):
                     verb = "running" if name == EAGER else "compiling"
                     text = f"{verb} {name}, {number} of {len(self.given)}"
                     self.progress.phase(self.kind, text)
-                    self._warm(name, call, until)
+                    self._warm(name, self.given[name], until)
                 else:
                     self._leave_out(name, NO_TIME)
+        if self.ahead is not None:
+            self.ahead.close()
         if torch.cuda.is_available():
             # What compiling and tuning them took, the process that measures candidates needs.
             gc.collect()
             torch.cuda.empty_cache()
+
+    def _coming(self, until: float) -> Iterator[str]:
+        """Each name: those that others prepare as they become ready, and when the time is over
+        those that are not."""
+        left = list(self.given)
+        while left:
+            name = self._next(left, until)
+            left.remove(name)
+            yield name
+
+    def _next(self, left: Sequence[str], until: float) -> str:
+        ahead, wall = self.ahead, self.wall
+        if ahead is None:
+            return left[0]
+        told = False
+        while (name := ahead.next(left)) is None:
+            if self.is_over() or (wall is not None and wall.clock() >= until):
+                return left[0]
+            if not told:
+                others = "other processes compile"
+                self.progress.phase(self.kind, f"{others} {', '.join(left)}")
+                told = True
+            time.sleep(LOOK_S)
+        return name
+
+    def _is_under_way(self, name: str) -> bool:
+        """Whether others have not done it by the time that it is asked for."""
+        return self.ahead is not None and self.ahead.next([name]) is None
 
     @property
     def compiles(self) -> bool:

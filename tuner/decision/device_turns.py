@@ -4,26 +4,52 @@ times kernels on the same device to choose among them. Whoever times holds the t
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 Turn = AbstractContextManager[Any]
 
 
+class SharedTurn:
+    """A turn that processes take by a lock on a file. One thread of one process holds it, as often
+    as it likes."""
+
+    def __init__(self, path: Path) -> None:
+        self._thread, self._held = threading.RLock(), 0
+        self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> None:
+        self._thread.acquire()
+        if not self._held:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._held += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._held -= 1
+        if not self._held:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._thread.release()
+
+
 @contextmanager
-def timed_in_turn(turn: Turn) -> Iterator[None]:
+def timed_in_turn(turn: Turn, runs: bool = False) -> Iterator[None]:
     """In the block, what Inductor times it times while it holds the turn: a kernel of its own by
-    one config, and all choices for a product."""
+    one config, and all choices for a product. runs: so are its calls of a compiled graph."""
+    from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     places: list[tuple[type, str]] = [
         (CachingAutotuner, "bench"),
         (AlgorithmSelectorCache, "benchmark_choices"),
+        *([(CompiledFxGraph, "__call__")] if runs else []),
     ]
     before = [(owner, name, inspect.getattr_static(owner, name)) for owner, name in places]
     for owner, name, given in before:

@@ -46,6 +46,10 @@ from .pool import (
 )
 from .ranking import Begun, Ranking
 
+POLITENESS = 10
+"""By how much compilers stand back for what measures, and for torch.compile, which compiles and
+tunes the baselines at the same time."""
+
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
 RELEASE_S = 5.0
@@ -207,6 +211,7 @@ class WorkerLab:
                 self._compilers,
                 compile_limit_s,
                 {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None, **own},
+                POLITENESS,
             ),
             "measure": WorkerRole(
                 measure,

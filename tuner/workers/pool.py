@@ -57,12 +57,14 @@ Answer: TypeAlias = "dict[str, Any] | TimedOut | Crashed"
 @dataclass(frozen=True, slots=True)
 class WorkerRole:
     """count processes of `command`; limit_s: of one request, unless it says otherwise. env: what
-    differs from the parent's environment (None: unset)."""
+    differs from the parent's environment (None: unset). politeness: by how much they stand back for
+    others, from their first import on."""
 
     command: Sequence[str]
     count: int
     limit_s: float
     env: Mapping[str, str | None] = field(default_factory=dict)
+    politeness: int = 0
 
 
 @dataclass(slots=True)
@@ -355,6 +357,9 @@ class WorkerProcess:
         except BaseException:
             log.close()
             raise
+        if self._role.politeness:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, self._role.politeness)
         with self._lock:
             self._process, self._log = process, log
         self._lines = LinePipe(process)

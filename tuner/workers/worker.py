@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +15,9 @@ from typing import Any
 
 from .pipes import Pipe, die_with_parent
 
-POLITENESS = 10
-"""By how much compilers stand back for what measures, and for torch.compile, which compiles and
-tunes the baselines at the same time."""
-
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
+Role = tuple[Handler, "type[Exception] | tuple[()]"]
+"""The handler of requests, and the exception that carries its last answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--least", type=int, default=10, help="runs of a candidate on the CPU")
     parser.add_argument("--settings", default="{}", help="of torch, as in the tune's own process")
     options = parser.parse_args(arguments)
+    return serve(lambda: _role(options))
+
+
+def serve(role: Callable[[], Role]) -> int:
+    """Answer requests, until the exception that carries the last answer."""
     die_with_parent()
     pipe = Pipe()
-    handle, final = _role(options)
+    handle, final = role()
     pipe.send({"ready": True})
     while True:
         request = pipe.receive()
@@ -43,13 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
 
 
-def _role(options: argparse.Namespace) -> tuple[Handler, type[Exception] | tuple[()]]:
-    """The role's handler, and the exception that carries its last answer. Each role imports only
-    what it needs."""
+def _role(options: argparse.Namespace) -> Role:
+    """Each role imports only what it needs."""
     if options.role == "compile":
         from . import compile_role
 
-        os.nice(POLITENESS)
         return compile_role.handle, ()
     from ...planner.settings import adopt
     from ..measure import measure_role

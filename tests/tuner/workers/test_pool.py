@@ -284,3 +284,14 @@ def test_what_is_urgent_is_asked_first():
             pool.submit("compile", {"number": number}, urgent=urgent)
         queued = pool._queues["compile"]
         assert [queued.get()[2].message["number"] for _ in range(4)] == [1, 3, 0, 2]
+
+
+def test_a_role_stands_back_from_its_start():
+    role = WorkerRole(("sleep", "60"), 1, 1.0, politeness=7)
+    with Pool({"compile": role}) as pool:
+        until = time.monotonic() + 20.0
+        found = 0
+        while found != 7 and time.monotonic() < until:
+            time.sleep(0.01)
+            found = max((os.getpriority(os.PRIO_PROCESS, pid) for pid in pool.pids()), default=0)
+    assert found == 7

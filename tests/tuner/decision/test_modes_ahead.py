@@ -1,0 +1,189 @@
+"""Modes of torch.compile, compiled by processes of their own into Inductor's caches."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import torch
+from fusionplan.tuner.capture.capture_model import CallArguments
+from fusionplan.tuner.decision import modes_ahead
+from fusionplan.tuner.decision.baselines import CUT_OFF, Baselines
+from fusionplan.tuner.decision.device_turns import SharedTurn, timed_in_turn
+from fusionplan.tuner.decision.modes_ahead import ModeProcesses, ModesAhead, pays
+from fusionplan.tuner.measure.wall import Wall
+from fusionplan.tuner.progress.progress import RecordedProgress
+from fusionplan.tuner.trial.outcome import Crashed
+from fusionplan.tuner.workers.pool import import_path
+from torch import nn
+
+X = torch.randn(4, 16)
+
+
+def layers(count: int = 3) -> nn.Module:
+    made = [each for _ in range(count) for each in (nn.Linear(16, 16), nn.GELU())]
+    return nn.Sequential(*made).eval()
+
+
+_FOUND = """
+import json, torch
+from fusionplan.tuner.capture.capture_model import CallArguments
+from fusionplan.tuner.decision.modes_ahead import ModeProcesses
+from torch import nn
+from torch._dynamo.utils import counters
+
+if __name__ == "__main__":
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)), torch.randn(4, 16)
+    ahead = ModeProcesses(["default"]).begin(model, CallArguments((x,)))
+    answer = ahead.begun["default"].result(300.0)
+    ahead.close()
+    with torch.no_grad():
+        given = torch.compile(model, mode="default", dynamic=False)(x)
+        torch.testing.assert_close(given, model(x))
+    print(json.dumps([answer, ahead.is_cached("default"), counters["inductor"]]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.dynamo
+def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
+    script = tmp_path / "found.py"
+    script.write_text(_FOUND)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-P", script],
+        env=environment | {"PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer, cached, counted = json.loads(done.stdout.splitlines()[-1])
+    assert answer == {}
+    assert cached
+    assert counted["fxgraph_cache_hit"] == 1
+    assert "fxgraph_cache_miss" not in counted
+
+
+def test_a_model_that_cannot_be_handed_over_is_compiled_here():
+    processes = ModeProcesses([])
+    folder = processes.turn
+    model = layers()
+    model.forward = lambda x: x  # no name by which another process finds it
+    assert processes.begin(model, CallArguments((X,))) is None
+    with folder:  # which needs no file any more
+        pass
+
+
+def test_only_a_large_model_pays(monkeypatch: pytest.MonkeyPatch):
+    call, modes = CallArguments((X,)), ("default", "max-autotune")
+    large = layers(30)
+    assert pays(large, call, modes, cores=4)
+    assert not pays(large, call, modes, cores=3)
+    assert not pays(large, call, (), cores=16)
+    assert not pays(layers(29), call, modes, cores=16)
+    assert not pays(lambda x: x, call, modes, cores=16)
+    size = sum(p.nbytes for p in large.parameters()) + X.nbytes
+    monkeypatch.setattr(modes_ahead, "MOST_BYTES", size - 1)
+    assert not pays(large, call, modes, cores=16)
+
+
+def answered(answer: object) -> Future:
+    future: Future = Future()
+    future.set_result(answer)
+    return future
+
+
+def warmed(ahead: ModesAhead, seconds: float = 100.0, sleep=None):
+    """The modes in the order in which this process compiled them, and all baselines."""
+    compiled: list[str] = []
+    now = [0.0]
+    given = {
+        name: lambda turn, name=name: compiled.append(name) if not turn else None
+        for name in ("eager", *ahead.begun)
+    }
+    found = Baselines(given, RecordedProgress(), wall=Wall(seconds, lambda: now[0]), ahead=ahead)
+
+    def slept(s: float) -> None:
+        now[0] += 5.0
+        if sleep is not None:
+            sleep(now[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", slept)
+        found.warm()
+    return compiled, found
+
+
+def test_modes_are_compiled_here_as_they_become_ready(tmp_path: Path):
+    slow: Future = Future()
+    futures = {"default": slow, "reduce-overhead": answered({}), "max-autotune": Future()}
+    closed: list[bool] = []
+    ahead = ModesAhead(futures, SharedTurn(tmp_path / "turn"), lambda: closed.append(True))
+
+    def sleep(now: float) -> None:
+        if now >= 20.0 and not slow.done():
+            slow.set_result({})
+
+    compiled, found = warmed(ahead, sleep=sleep)
+    assert compiled == ["eager", "reduce-overhead", "default"]
+    assert [*found.ready] == compiled
+    assert found.left_out == {"max-autotune": CUT_OFF}  # nor was it begun here
+    assert closed == [True]
+
+
+def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path):
+    ahead = ModesAhead({"default": answered(Crashed("it died"))}, SharedTurn(tmp_path / "turn"))
+    compiled, found = warmed(ahead)
+    assert compiled == ["eager", "default"]
+    assert not ahead.is_cached("default")
+    assert not found.left_out
+
+
+def test_a_turn_is_held_by_one_thread_of_one_process(tmp_path: Path):
+    file, order = tmp_path / "turn", []
+    here, elsewhere = SharedTurn(file), SharedTurn(file)  # as another process opens it
+    inside = threading.Event()
+
+    def wait_for_it() -> None:
+        inside.set()
+        with elsewhere:
+            order.append("elsewhere")
+
+    with here:
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        inside.wait()
+        with here:  # as often as it likes
+            time.sleep(0.05)
+        time.sleep(0.05)
+        order.append("here")
+    thread.join()
+    assert order == ["here", "elsewhere"]
+
+
+def test_the_calls_of_a_compiled_graph_take_the_turn_too():
+    from torch._inductor.output_code import CompiledFxGraph
+
+    taken: list[str] = []
+
+    class Turn:
+        def __enter__(self) -> None:
+            taken.append("in")
+
+        def __exit__(self, *error: object) -> None:
+            taken.append("out")
+
+    graph = object.__new__(CompiledFxGraph)
+    graph.compiled_fn_runner = None
+    graph.current_callable = lambda inputs: taken.append("runs")
+    graph._compile_context = None
+    before = CompiledFxGraph.__call__
+    with timed_in_turn(Turn(), runs=True):
+        graph([])
+    assert taken == ["in", "runs", "out"]
+    assert CompiledFxGraph.__call__ is before

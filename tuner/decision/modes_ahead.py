@@ -1,0 +1,118 @@
+"""Modes of torch.compile, each compiled in a process of its own at the same time, so that this
+process finds their code in Inductor's caches when it compiles them by the same door.
+
+What a process has not done in time is not compiled here either: a compilation under way cannot
+always be ended, but a process can.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...planner.settings import settings
+from ..capture.capture_model import CallArguments, Model
+from ..workers.pool import Answer, Pool, WorkerRole
+from .device_turns import SharedTurn
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 3600.0
+"""Seconds of one mode, at most; a tune ends it earlier."""
+
+LEAST_PARAMETERS = 60
+"""Parameters of a model from which this pays: a small one is compiled before a process has
+started."""
+
+MOST_BYTES = 4 << 30
+"""Of weights and inputs that are written for the processes to read; and of the device's free memory
+each of them may have a tenth with them, for what a call computes."""
+
+THREADS = 4
+"""That each process compiles with: there are several."""
+
+
+@dataclass(slots=True)
+class ModesAhead:
+    """begun: by mode, what compiles it; an answer that is no failure: it is in the caches."""
+
+    begun: Mapping[str, Future[Answer]]
+    turn: SharedTurn
+    close: Callable[[], None] = lambda: None
+    """Ends the processes, whatever they are at."""
+
+    def next(self, names: Sequence[str]) -> str | None:
+        """One of these modes that is in the caches or could not be put there; None as long as all
+        are under way."""
+        return next((name for name in names if name not in self or self.begun[name].done()), None)
+
+    def is_cached(self, name: str) -> bool:
+        """Whether this process finds it."""
+        future = self.begun.get(name)
+        if future is None or not future.done() or future.cancelled():
+            return False
+        answer = future.result() if future.exception() is None else None
+        return isinstance(answer, dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.begun
+
+
+class ModeProcesses:
+    """The processes, from the beginning of a tune on: what they import takes seconds."""
+
+    def __init__(self, modes: Sequence[str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="fusionplan-modes-"))
+        self.modes, self.turn = tuple(modes), SharedTurn(self._folder / "turn")
+        module = f"{__package__}.mode_process"
+        command = [sys.executable, "-P", "-m", module, str(self._folder / "turn")]
+        command += ["--settings", json.dumps(settings())]
+        threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
+        env = {"TORCHINDUCTOR_COMPILE_THREADS": threads}
+        self._pool = Pool({"mode": WorkerRole(command, len(self.modes), LIMIT_S, env)})
+
+    def begin(self, model: Model, call: CallArguments) -> ModesAhead | None:
+        """Compile the model in all modes; None where it cannot be handed over."""
+        file = self._folder / "model.pt"
+        try:
+            write_model(model, call, file)
+        except Exception as error:  # noqa: BLE001 - whatever pickling the user's model raises
+            log.debug("modes are compiled in this process: %s", error)
+            self.close()
+            return None
+        about = {"model": str(file), "path": [each for each in sys.path if each]}
+        begun = {m: self._pool.submit("mode", {"mode": m, **about}) for m in self.modes}
+        return ModesAhead(begun, self.turn, self.close)
+
+    def close(self) -> None:
+        self._pool.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def write_model(model: Model, call: CallArguments, file: Path) -> None:
+    """The model with its inputs, on the devices where they are. Raises what pickling raises."""
+    torch.save({"model": model, "args": call.args, "kwargs": dict(call.kwargs)}, file)
+
+
+def pays(model: Model, call: CallArguments, modes: Sequence[str], cores: int | None = None) -> bool:
+    """Whether a model is large enough to be compiled elsewhere, and small enough for that."""
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    if not modes or cores < 2 * len(modes) or not isinstance(model, torch.nn.Module):
+        return False
+    weights = [*model.parameters(), *model.buffers()]
+    if len(weights) < LEAST_PARAMETERS:
+        return False
+    tensors = [*weights, *torch.utils._pytree.tree_leaves((call.args, dict(call.kwargs)))]
+    size = sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 10 * MOST_BYTES
+    return size <= min(MOST_BYTES, free // 10)
