@@ -9,6 +9,8 @@ from fusionplan.bench import decode
 from fusionplan.bench.decode_models import GEOMETRIES, DecodeStep, Geometry, given, made, turned
 from fusionplan.planner.costs.device import H100
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.overlapping import overlapping
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 
 SMALL = Geometry(layers=2, width=32, heads=4, key_heads=2, head=8, inner=64, words=50, cache=16)
@@ -102,3 +104,44 @@ def test_a_norm_squares_what_its_kernel_reads() -> None:
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_packed_weights_take_no_kernel_more(weights: str) -> None:
     assert len(groups_of(weights)) <= len(groups_of("bfloat16"))
+
+
+PACKED = Geometry(layers=1, width=128, heads=4, key_heads=2, head=32, inner=256, words=50, cache=16)
+
+
+@pytest.mark.interpreter
+@pytest.mark.dynamo
+@pytest.mark.parametrize("weights", ["bfloat16", "int8", "int4", "float8"])
+@torch.no_grad()
+def test_a_step_is_eagers_at_both_ends_of_the_cache(
+    weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One plan, as a CUDA graph of it would be recorded, for each position, and what it leaves in
+    the caches."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    model = made(PACKED, 1, CPU, weights)
+    exact = made(PACKED, 1, CPU, weights).float()
+    tokens, position = given(PACKED, 1, 0, CPU)
+    (part,) = capture_model(model, CallArguments((tokens, position))).parts
+    plan = overlapping(modelled_plan(part.captured.graph, H100), part.captured.graph, H100, (9, 0))
+    run = Executor(part.captured, plan, CPU)
+    for name, each in model.named_buffers():
+        if name.startswith(("keys", "values")):  # Capture has written a row of each.
+            each.normal_()
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    for place in (0, 7, PACKED.cache - 1):
+        for name, each in [*model.named_buffers(), *exact.named_buffers()]:
+            each.copy_(before[name])
+        position.fill_(place)
+        wanted = exact(tokens, position)
+        eager = model(tokens, position)
+        kept = {name: each.clone() for name, each in model.named_buffers()}
+        for name, each in model.named_buffers():
+            each.copy_(before[name])
+        (found, *_) = run(*part.inputs)
+        for name, each in model.named_buffers():
+            if name.startswith(("keys", "values")):
+                torch.testing.assert_close(each, kept[name], rtol=2**-6, atol=2**-6)
+                assert not torch.equal(each, before[name])
+        allowed = 2 * (eager.float() - wanted).norm() + 2**-9 * wanted.norm()
+        assert (found.float() - wanted).norm() <= allowed
