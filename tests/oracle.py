@@ -10,6 +10,7 @@ import torch
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
+from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph import ops
 from fusionplan.planner.graph.graph import Graph, TensorType
@@ -17,10 +18,23 @@ from fusionplan.planner.groups.group import Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.machine_code.compile import interpreted
 from fusionplan.planner.runtime.machine_code.launch import Launcher
+from fusionplan.planner.space.space import Space, space_of
 from torch._dynamo.backends.common import aot_autograd
 
 T = TypeVar("T")
 DEVICE = "cpu" if interpreted() else "cuda"
+
+
+def data(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    """Random numbers on the device of the tests, the same for the same seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def space(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> Space:
+    """The configs on an H200 of all that a function does, as one group."""
+    found = space_of(whole_group(captured(function, inputs)[0].graph).graph, H200)
+    assert isinstance(found, Space), found
+    return found
 
 
 def captured(

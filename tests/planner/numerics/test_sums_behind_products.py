@@ -6,23 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 from fusionplan.planner.config import Config
-from fusionplan.planner.costs.device import H200
-from fusionplan.planner.space.space import Space, space_of
-from oracle import DEVICE, captured, check, whole_group
+from fusionplan.planner.space.space import Space
+from oracle import check, data, space
 
 pytestmark = pytest.mark.dynamo
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def data(*shape: int, dtype=BF16, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
-
-
-def space(function, inputs) -> Space:
-    found = space_of(whole_group(captured(function, inputs)[0].graph).graph, H200)
-    assert isinstance(found, Space), found
-    return found
 
 
 def cut(found: Space) -> list[Config]:

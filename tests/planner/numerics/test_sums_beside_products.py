@@ -6,25 +6,14 @@ from __future__ import annotations
 import pytest
 import torch
 from fusionplan.planner.config import Config
-from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.lower import lower
-from fusionplan.planner.space.space import Space, space_of
-from oracle import DEVICE, captured, check, interpreted, whole_group
+from fusionplan.planner.space.space import Space
+from oracle import check, data, interpreted, space
 
 pytestmark = pytest.mark.dynamo
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def data(*shape: int, dtype=BF16, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
-
-
-def space(function, inputs) -> Space:
-    found = space_of(whole_group(captured(function, inputs)[0].graph).graph, H200)
-    assert isinstance(found, Space), found
-    return found
 
 
 def text(found: Space, config: Config) -> str:
