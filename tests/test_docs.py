@@ -1,6 +1,7 @@
 """The documentation: the site builds strictly, links lead somewhere, pages tell the code."""
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ def sources():
 def calls(*names: str):
     """Every call of a function of one of these names in the source, with its place."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 if name in names:
@@ -108,9 +109,14 @@ def test_messages_list_every_rule_warning_and_exception():
 ASKING = re.compile(r"(What|How|Which|Whether|Why|Who|Where)\b")
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def test_a_module_is_named_by_its_first_line():
     """A noun or a verb says what a module is; "What", "How" and "Which" are questions."""
-    first = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in sources()}
+    first = {path: ast.get_docstring(parsed(path)) or "" for path in sources()}
     asked = [path for path, text in first.items() if ASKING.match(text)]
     assert len(first) > 300
     assert [str(path.relative_to(ROOT)) for path in asked] == []
@@ -120,7 +126,7 @@ def test_a_class_is_named_by_its_first_line():
     classes = [
         node
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert len(classes) > 400
@@ -132,7 +138,7 @@ def test_a_class_has_a_name_of_its_own():
     count = Counter(
         node.name
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, times in count.items() if times > 1] == []
