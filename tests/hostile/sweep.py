@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -54,10 +54,13 @@ def verdict(name: str, device: str) -> Verdict:
     return Verdict(case.family, name, kernels, time.perf_counter() - start, wrong)
 
 
-def chosen(number: int | None, seed: int, device: str, only: str = "") -> list[Case | Scenario]:
+def chosen(
+    number: int | None, seed: int, device: str, only: str = "", without: Collection[str] = ()
+) -> list[Case | Scenario]:
     """A sample with as large a part of each family, three at least, the same for the same seed."""
     texts = only.split(",")
     fit = (c for c in CASES.values() if any(text in str(c) for text in texts))
+    fit = (c for c in fit if str(c) not in without)
     given = [c for c in fit if not (c.cuda if device == "cpu" else c.cpu)]
     if number is None or number >= len(given):
         return given

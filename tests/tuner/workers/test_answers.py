@@ -34,6 +34,7 @@ def lab(answer: dict[str, Any]) -> WorkerLab:
     opened = WorkerLab.__new__(WorkerLab)
     role = WorkerRole([sys.executable, "-S", "-c", SCRIPT % answer], 1, 10.0)
     opened._capability, opened._suspects = 90, set()
+    opened._is_over = lambda: False
     opened.pool = Pool({"compile": role, "measure": role})
     return opened
 
