@@ -62,7 +62,7 @@ def titles(name: str, captured: CapturedModel) -> list[str]:
 def note(found: FoundPlan, place: Place, store: Store | None) -> str:
     """Where a plan is from, in one line."""
     if found.record is None or store is None:
-        where = f"{store.location} has no plan of it for {place.profile.name}: " if store else ""
+        where = f"{store.location} has no plan of this for {place.profile.name}; " if store else ""
         return f"{where}this is the cost model's plan, nothing was measured"
     told = f"stored as {found.record.key[: render.KEY]} in {store.location}"
     if found.is_of_other_versions:

@@ -23,7 +23,7 @@ class FusionplanWarning(UserWarning):
     """A model runs, but not as it was planned to; the text says why and what to do."""
 
 
-_NOTHING = "Nothing: the group is planned another way, by the same rule in every run."
+_NOTHING = "Nothing to do: the planner chooses another layout or config, the same in every run."
 
 RULES: Mapping[str, Advice] = {
     "apart": Advice(
@@ -115,7 +115,7 @@ RULES: Mapping[str, Advice] = {
         "Nothing: the shared value is stored once by a kernel of its own.",
     ),
     "scan": Advice(
-        "A scan goes along one axis in order, held whole or walked by one loop in one direction.",
+        "The scan cannot be in this kernel: it goes along one axis, held whole or in one loop.",
         "Nothing: it runs in a kernel of its own, or as ATen.",
     ),
     "shared": Advice("The tiles need more shared memory than a multiprocessor has.", _NOTHING),
@@ -130,7 +130,7 @@ RULES: Mapping[str, Advice] = {
         "The cost model expects far more values than a thread has registers.", _NOTHING
     ),
     "split": Advice("No reduction is long enough to be cut, or one does not divide.", _NOTHING),
-    "subtiles": Advice("No product's columns are left to be done in parts.", _NOTHING),
+    "subtiles": Advice("No matmul has columns that can be computed in parts.", _NOTHING),
     "tile": Advice("A block would hold more elements than its registers can.", _NOTHING),
     "transposed": Advice(
         "A computed value meets its own transpose.",

@@ -54,6 +54,6 @@ class PlanError(FusionplanError):
 
 
 class BundleError(FusionplanError):
-    """A bundle is not signed by a key that the user trusts, or is none, or a key cannot be used."""
+    """The file is no bundle, or no key that the user trusts signed it, or a key cannot be used."""
 
     exit_code = 8

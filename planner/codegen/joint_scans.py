@@ -1,7 +1,7 @@
 """Scans of several values together, by a graph of the user's, as Triton.
 
-What combines them has no neutral element. So beside the elements goes whether they are any: what
-is none leaves the others as they are.
+The user's function has no neutral element. Each element therefore carries a flag that says whether
+it is one: where it is not (padding), the other operand stays as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def begin(scope: Scope, each: TileScan, kind: Scan, rest: TileDims) -> None:
 
 
 def step(scope: Scope, each: TileScan, value: Value, kind: Scan, rest: TileDims) -> None:
-    """A tile scanned; carried: what came before is combined with all of it."""
+    """Scans a tile. each.carried: it is combined with the result of the turns before."""
     dims, name = scope.blocks.dims(scope.nest.live[each.value]), f"v{each.value}"
     is_block = each.axis in dims
     partly = each.carried or (is_block and scope.blocks.is_ragged(each.axis))
@@ -75,7 +75,7 @@ def _last(scope: Scope, each: TileScan, dims: TileDims, name: str) -> str:
 
 
 def _function(scope: Scope, kind: Scan, partly: bool) -> str:
-    """The name of the function that combines elements; partly: with whether they are any."""
+    """The name of the function that combines elements; partly: elements carry the flag."""
     digest = hashlib.sha256(kind.combine.encode()).hexdigest()[:8]
     name, places = f"combine_{digest}", _places(kind)
     if name not in scope.functions:

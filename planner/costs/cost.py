@@ -35,9 +35,9 @@ _STARTED, _STARTED_FOLDING, _FIRST = 0.75, 0.1, 2
 folds, does not hide; later ones start while others work. Of 607 pointwise kernels the model's
 choice is 9.1% slower than the best on average, 10.7% without; of 762 held reductions 6.0%, 6.7%."""
 _WAITS_TOGETHER, _WAITS, _TOGETHER = 0.4, 0.2, 3
-"""Of what is shorter, memory or arithmetic, the part that one block on an SM does not hide at its
-reductions: where all wait at the same time, as in so many first waves, and later, when other SMs
-are elsewhere. Of 327 kernels of 33 functions of rows of 1,000 to 262,144 elements and the like,
+"""The share of the shorter of memory time and arithmetic time that one block on an SM does not hide
+at its reductions: in the first `_TOGETHER` waves, when all programs wait at once, and (`_WAITS`) in
+later waves. Of 327 kernels of 33 functions of rows of 1,000 to 262,144 elements and the like,
 timed on an H100, with 0.4 throughout the mean regret of the model's choice was 5.5%, and is 3.7%:
 rows of 32,000 elements are held whole, in 191 us, where a loop takes 243."""
 _ENDED, _USUALLY_RESIDENT = 0.12, 4
@@ -107,8 +107,8 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         alone_s *= device.generated
     else:
         alone_s = _alone_s(work, max(each), sum(each) - max(each), device)
-    # The last wave is rarely full: whole waves over exact ones, felt less the more there are. Of
-    # less than one wave some SMs have a program more than others.
+    # The last wave is rarely full: whole waves over exact ones, of less effect the more there are.
+    # With less than one wave, some SMs still run a program more than others.
     turns = work.waves if work.waves > 1 or products else work.programs / device.sm_count
     tail = math.ceil(turns) / turns if turns > 1 else 1.0
     seconds = device.launch_s * work.launches + alone_s * (1 + (tail - 1) * 0.5)

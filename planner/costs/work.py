@@ -29,10 +29,10 @@ from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
 # in nothing else. They keep what a later pass reads again: in L2, or in L1 where L2 holds it all.
 _EVICTION = {"none": 1.0, "first": 1.015, "last": 1.0, "both": 1.01}
-# Of 5 on an H100 that write next to nothing. What was written before and still lies in the cache is
-# not driven out, and so not written back, while they read.
+# Medians of 5 pairs of kernels on an H100 that write almost nothing. What was written before and
+# still lies in the cache is not driven out, and so not written back, while they read.
 _EVICTION_OF_READS = {"none": 1.0, "first": 0.91, "last": 1.0, "both": 0.95}
-_LITTLE = 1 / 16  # Of the bytes moved: what is written next to nothing.
+_LITTLE = 1 / 16  # Of the bytes that a kernel moves, the most that are "almost nothing" written.
 _EVICTION_OF_PASSES = {"none": 1.0, "first": 0.94, "last": 0.965, "both": 0.925}
 _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.

@@ -1,10 +1,9 @@
-"""Reductions go to the group that reads their results, and what only they read goes to theirs.
+"""Moves a reduction to the group that reads its result, with what only that reduction reads.
 
-Groups grow along edges, so that the sum of a norm joins the product before it, which then takes a
-second kernel to add up what its programs have. The product after the norm could add it up again in
-each of its programs. So could it square what it reads anyway, in place of reading the squares, too.
-The search for groups near a cover finds that among thousands of other changes or not at all, so
-that it is tried first.
+Groups grow along edges, so that the sum of a norm joins the matmul before it, which then needs a
+second kernel to combine the partial sums of its programs. The matmul after the norm can compute the
+sum again in each of its programs, and square the elements that it reads anyway. The search for
+groups near a cover finds that among thousands of other changes or not at all, so it is tried first.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from ..plan import Chosen
 from .cover import Cover
 
 OPERATIONS = 100
-"""Of a section, at most. By the model the cover of Swin-S, 1,667 operations, that is put together
-of 24 sections of 10 kinds takes 5.65 ms; looked for as a whole, 5.83 ms."""
+"""The most operations of a section. By the model the cover of Swin-S, 1,667 operations, that is put
+together of 24 sections of 10 kinds takes 5.65 ms; looked for as a whole, 5.83 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Section:
 
 def sections(graph: Graph, operations: int = OPERATIONS) -> tuple[Section, ...]:
     """Runs of at most so many operations, cut where the fewest bytes pass from one to the next, so
-    that equal layers are cut alike. None where the graph has no more than one."""
+    that equal layers are cut alike. Empty where one section would do."""
     working = [n.id for n in graph.nodes if not is_input(n) and not is_copied(graph, n.id)]
     found: list[Section] = []
     if len(working) <= operations:
@@ -46,9 +46,9 @@ def sections(graph: Graph, operations: int = OPERATIONS) -> tuple[Section, ...]:
 
 
 def _size(graph: Graph, working: Sequence[int], passed: Sequence[int], operations: int) -> int:
-    """Operations of the next run: of the places where one that is half full may end, that across
-    which the fewest bytes pass; of equal ones the last before a product or what no kernel of ours
-    computes, for there a group begins."""
+    """The number of operations of the next section. Among the cuts behind half of the limit it is
+    the one that the fewest bytes cross; of equal ones the last before a matmul or an opaque
+    operation, for there a group begins."""
 
     def order(size: int) -> tuple[int, bool]:
         after = graph.nodes[working[size]]

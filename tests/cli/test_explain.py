@@ -117,7 +117,7 @@ def test_the_stored_plan(planner, quick, small, tmp_path):
     assert plan["plan_key"] is None
     (plan,) = explained(planner, small, "--target", "a100")["plans"]
     assert plan["plan_key"] is None
-    assert "has no plan of it for NVIDIA A100" in plan["note"]
+    assert "has no plan of this for NVIDIA A100" in plan["note"]
 
 
 def test_measured_figures(planner, quick, small, tmp_path):

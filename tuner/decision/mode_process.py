@@ -1,8 +1,8 @@
 """A process that compiles a model in modes of torch.compile, as its user would, so that what it
 leaves in Inductor's caches need not be made again: `python -m ...decision.mode_process TURN`.
 
-The tune's own process then asks the same door for the same mode, and finds the code, and what the
-autotuning chose. Here a mode can be given up at any time: the process is killed.
+The tune's own process then compiles the same mode in the same way, and finds the code, and what
+the autotuning chose. Here a mode can be given up at any time: the process is killed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Modes of torch.compile, each compiled in a process of its own at the same time, so that this
-process finds their code in Inductor's caches when it compiles them by the same door.
+process finds their code in Inductor's caches when it compiles them in the same way.
 
 What a process has not done in time is not compiled here either: a compilation under way cannot
 always be ended, but a process can.
@@ -31,20 +31,21 @@ LIMIT_S = 3600.0
 """Seconds of one mode, at most; a tune ends it earlier."""
 
 LEAST_PARAMETERS = 60
-"""Parameters of a model from which this pays: a small one is compiled before a process has
-started."""
+"""Tensors of parameters and buffers of a model from which this pays: a small one is compiled before
+a process has started."""
 
 MOST_BYTES = 4 << 30
-"""Of weights and inputs that are written for the processes to read; and of the device's free memory
-each of them may have a tenth with them, for what a call computes."""
+"""The most bytes of weights and inputs that are written for the processes to read. They may also
+take at most a tenth of the device's free memory: each process computes with a copy."""
 
 THREADS = 4
-"""That each process compiles with: there are several."""
+"""Compile threads of each process; several processes run at once."""
 
 
 @dataclass(slots=True)
 class ModesAhead:
-    """begun: by mode, what compiles it; an answer that is no failure: it is in the caches."""
+    """begun: for each mode its pending request. An answer that is no failure means that the code is
+    in Inductor's caches."""
 
     begun: Mapping[str, Future[Answer]]
     turn: SharedTurn

@@ -63,14 +63,14 @@ class Wall:
         return self.clock() + share * self.before_end_s
 
     def planned_until(self, share: float) -> float:
-        """When looking for the covers of a graph that is given this part of what is left has had
-        its time, where there are others."""
+        """The time at which the search for covers of a whole graph stops, where covers of its
+        sections have come. share: the graph's part of the time that is left."""
         return self.clock() + PLAN_SHARE * share * self.before_end_s
 
     @property
     def is_late(self) -> bool:
-        """Whether half of what is kept for the end is spent: whatever is begun before the end, and
-        not done, is left."""
+        """Whether half of the time kept for the end is spent. Unfinished work of earlier stages is
+        then given up."""
         return self.left_s <= self.kept_s / 2
 
     def search_until(self, share: float) -> float:

@@ -48,7 +48,7 @@ INDUCTOR_S = 20.0
 FIRST_SHARE = 0.75
 """Of the trials and the time, for the partition that the model prefers; the rest is for others."""
 LOOKS_SHARE = 0.25
-"""Of the time that is left, the most for looks for other covers."""
+"""The largest share of the time left that may go to searches for other covers."""
 LEARNED = 4
 LEARNED_SHARE = 0.5
 """How often a cover by what was measured is asked for, and its share of the time that is left."""

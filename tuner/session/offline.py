@@ -24,7 +24,7 @@ TRIED = 6
 """Configs of a group that are tried, best first, until one compiles and is right."""
 
 SLOWER = 3
-"""Times the seconds that a compilation may take in a search: the interpreter shares its cores."""
+"""Factor on the time limit of a compilation in a search: the interpreter shares its cores."""
 
 CHECK_LIMIT_S = 120.0
 """Seconds that the interpreter may take to check a config."""

@@ -27,9 +27,9 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> A
 
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """Written by index, without torch's own write in place, of which AOTAutograd may trace parts as
-    writes into a tensor that is no input. The result lies in memory in order, as eager's; what lies
-    so already is not copied, so that a write in place stays one."""
+    """`index_copy` by `index_put`. torch's own formula writes in place, which AOTAutograd may trace
+    as a write into a tensor that is no input. The result lies in memory in order, as eager's; what
+    lies so already is not copied, so that a write in place stays one."""
     whole = x if x.dim() else aten.unsqueeze.default(x, 0)
     given = source if source.dim() else aten.unsqueeze.default(source, 0)
     dim %= whole.dim()

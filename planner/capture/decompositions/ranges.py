@@ -23,9 +23,9 @@ def _linspace(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Any:
-    """Of integers: between ends that are integers already, from each end to the middle, by a step
-    of float64 on the CPU and of float32 elsewhere, product and sum rounded as one, as eager;
-    torch's own formula cuts the ends off last, and has another middle."""
+    """`linspace`, to integers as eager computes it: the ends are cast to integers first, values are
+    counted from each end to the middle, and the step is of float64 on the CPU and of float32
+    elsewhere, with a fused multiply-add. torch's own formula casts last, and has another middle."""
     named = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": pin_memory}
     is_whole = dtype is not None and dtype in _WHOLE_NUMBERS
     if not is_whole or steps < 2 or layout not in (None, torch.strided) or pin_memory:

@@ -270,11 +270,11 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
         with _MENDING, _mended():
             kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
         if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
-            wrong = "registers that a product still reads are written"
+            wrong = "it writes registers that a product still reads"
     if wrong is None and ptx is not None and ".tf32" in ptx and TF32 not in source.text:
-        wrong = "a sum of products of float32 is computed in TF32"
+        wrong = "it computes a sum of products of float32 in TF32"
     if wrong is not None:
-        raise CompileFailed(f"kernel {source.name}: Triton's pipeline would spoil it: {wrong}")
+        raise CompileFailed(f"kernel {source.name}: Triton compiled it incorrectly: {wrong}")
     return kernel
 
 
@@ -397,7 +397,7 @@ def _awaited(source: KernelSource, ptx: str) -> str:
         return awaited(ptx)
     except ValueError as error:
         raise CompileFailed(
-            f"kernel {source.name}: Triton's pipeline would spoil it: {error}"
+            f"kernel {source.name}: Triton compiled it incorrectly: {error}"
         ) from error
 
 

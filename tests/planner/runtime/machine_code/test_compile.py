@@ -134,7 +134,7 @@ def test_failures_say_what_is_wrong(found):
 @pytest.mark.process
 def test_a_tile_that_the_pipeline_would_write_over_is_found(found):
     """Triton's fault, not the text's: without a GPU nothing else shows it."""
-    assert "pipeline would spoil it: 2 buffers" in found["spoilt"]
+    assert "compiled it incorrectly: 2 buffers" in found["spoilt"]
     assert "3 buffers" in found["spoilt_deep"]
     assert found["sound"] == [""] * 4
 
@@ -164,7 +164,7 @@ def test_a_sum_of_products_is_no_product_of_matrices_in_tf32(found):
     """Triton takes some for one, whichever axis they are summed along."""
     *ours, turned = found["sums_of_products"]
     assert ours == ["", ""]
-    assert "a sum of products of float32 is computed in TF32" in turned
+    assert "it computes a sum of products of float32 in TF32" in turned
 
 
 @pytest.mark.process
