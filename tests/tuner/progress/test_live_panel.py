@@ -69,6 +69,7 @@ def test_a_bar_in_a_notebook(monkeypatch, capsys):
 
 
 def test_python_chooses(monkeypatch, capsys):
+    monkeypatch.setattr("fusionplan.tuner.progress.live_panel.is_notebook", lambda: False)
     own = RecordedProgress()
     for given, kind in (
         (own, RecordedProgress),
