@@ -19,8 +19,8 @@ from ...graph.graph import Graph
 from ...graph.ops import Cast, Constant, Pointwise, is_input, row
 from ..capture import capture, is_dynamic
 from ..decompositions.decompose import decompositions
+from ..fx_nodes import called
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
 
 __all__ = ["associative_scans"]
 

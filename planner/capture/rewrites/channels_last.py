@@ -23,6 +23,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ..fx_nodes import value_of
 from ..on_a_copy import rewritten_copy
 from .convolution_rows import RowsOf, pixels, rows_of
 
@@ -67,7 +68,7 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _gains(node: Any) -> bool:
-    value = _value(node.args[0])
+    value = value_of(node.args[0])
     if value is None or value.dim() != 4 or value.dtype not in (torch.float16, torch.bfloat16):
         return False
     if not all(isinstance(n, int) for n in value.shape):
@@ -77,7 +78,7 @@ def _gains(node: Any) -> bool:
 
 def _is_depthwise(node: fx.Node) -> bool:
     """Whether a convolution, or its backward pass, gives a channel of each channel."""
-    image, weight = (_value(n) for n in node.args[_IMAGE[node.target] :][:2])
+    image, weight = (value_of(n) for n in node.args[_IMAGE[node.target] :][:2])
     *_, transposed, _, groups = node.args[: _GROUPS[node.target] + 1]
     if image is None or weight is None or transposed:
         return False
@@ -149,7 +150,7 @@ class _LayoutPass:
 
     def _laid(self, node: fx.Node, reader: fx.Node) -> fx.Node:
         """The node with channels side by side: itself or a copy."""
-        value = _value(node)
+        value = value_of(node)
         if value is None or value.is_contiguous(memory_format=torch.channels_last):
             return node
         if node not in self.copies:
@@ -214,11 +215,6 @@ def _run(node: fx.Node) -> Any:
     fakes = fakes or [next(iter(node.graph.nodes)).meta["val"]]
     with torch.no_grad(), fakes[0].fake_mode:
         return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def _value(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def _strides(value: Any) -> Sequence[Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..fx_nodes import called
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
 
 __all__ = ["split_biases"]
 

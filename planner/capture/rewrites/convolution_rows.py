@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..fx_nodes import value_of
+
 __all__ = ["RowsOf", "pixels", "rows_of"]
 
 aten = torch.ops.aten
@@ -44,7 +46,7 @@ def _is_product(node: fx.Node) -> bool:
     with one of them, or with those of a patch."""
     if node.target is not aten.convolution.default:
         return False
-    weight, padding, groups = _value(node.args[1]), node.args[4], node.args[8]
+    weight, padding, groups = value_of(node.args[1]), node.args[4], node.args[8]
     if weight is None or node.args[6] or groups != 1 or any(padding):  # type: ignore[arg-type]
         return False
     return tuple(weight.shape[2:]) == (1, 1) or _has_patches(node)
@@ -52,7 +54,7 @@ def _is_product(node: fx.Node) -> bool:
 
 def _has_patches(node: fx.Node) -> bool:
     """Whether the pixels that one of the result reads lie beside those of the next."""
-    weight, strides, dilation = _value(node.args[1]), node.args[3], node.args[5]
+    weight, strides, dilation = value_of(node.args[1]), node.args[3], node.args[5]
     assert weight is not None
     sizes = tuple(weight.shape[2:])
     steps, gaps = tuple(strides), tuple(dilation)  # type: ignore[arg-type]
@@ -63,7 +65,7 @@ def _is_thin(node: fx.Node) -> bool:
     """Whether a convolution reads images of so few channels that a library has no fast kernel for
     it. It took ten times as long as the bytes do for 7 x 7 of 3 channels, be they padded to 4, 8 or
     16, and five times for 3 x 3 (bfloat16, batches of 64, one H100)."""
-    image, weight, dilation = _value(node.args[0]), _value(node.args[1]), node.args[5]
+    image, weight, dilation = value_of(node.args[0]), value_of(node.args[1]), node.args[5]
     if node.target is not aten.convolution.default or image is None or weight is None:
         return False
     if node.args[6] or node.args[8] != 1 or any(n != 1 for n in dilation):  # type: ignore[union-attr]
@@ -88,7 +90,7 @@ def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     images, _, height, width = node.meta["val"].shape
     x = call(aten.slice.Tensor, x, 2, 0, height * high)
     x = call(aten.slice.Tensor, x, 3, 0, width * wide)
-    value = _value(x)
+    value = value_of(x)
     assert value is not None
     if value.stride(1) != 1 or value.shape[1] == 1:
         cut = call(aten.view.default, x, [images, -1, height, high, width, wide])
@@ -129,7 +131,7 @@ def _cut_or_padded(
 ) -> fx.Node:
     """So many elements along a dimension, the first `before` of them 0, and the last where there
     are no more."""
-    value = _value(node)
+    value = value_of(node)
     assert value is not None
     after = size - before - value.shape[dim]
     if after < 0:
@@ -146,7 +148,7 @@ def _cut_or_padded(
 
 def _dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:
     """A node whose elements lie in order: itself, or a copy."""
-    value = _value(node)
+    value = value_of(node)
     assert value is not None
     if value.is_contiguous():
         return node  # type: ignore[no-any-return]
@@ -167,8 +169,3 @@ _ROWS: tuple[tuple[Callable[[fx.Node], bool], RowsOf], ...] = (
     (_is_thin, _windows),
 )
 """Convolutions that are products, by what they read."""
-
-
-def _value(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

@@ -19,8 +19,8 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from ..capture import is_dynamic
+from ..fx_nodes import CASTS, called, value_of
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
 
 __all__ = ["lookups_first"]
 
@@ -34,7 +34,6 @@ _LOOKUPS = {
 }
 """The place of what is read among the arguments of a lookup."""
 
-_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 _LARGEST = 8
 """Times the elements of the source that a result may have: the operations before the lookup are
@@ -61,13 +60,13 @@ def _is_late(node: fx.Node) -> bool:
     if node.target not in _LOOKUPS:
         return False
     source: Any = node.args[_LOOKUPS[node.target]]
-    value, result = _value(source), _value(node)
+    value, result = value_of(source), value_of(node)
     if value is None or result is None or len(source.users) != 1 or not value.dim():
         return False
     indices = pytree.tree_leaves((node.args[1:], node.kwargs))
     if source in indices or result.numel() > _LARGEST * value.numel():
         return False
-    tensors = [_value(n) for n in source.all_input_nodes]
+    tensors = [value_of(n) for n in source.all_input_nodes]
     return _is_elementwise(source) and bool(tensors) and None not in tensors
 
 
@@ -75,7 +74,7 @@ def _is_elementwise(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    if target in _CASTS:
+    if target in CASTS:
         return node.kwargs.keys() <= {"dtype"}
     random = torch.Tag.nondeterministic_seeded in target.tags
     return torch.Tag.pointwise in target.tags and not random and not target._schema.is_mutable
@@ -84,11 +83,11 @@ def _is_elementwise(node: fx.Node) -> bool:
 def _moved(node: fx.Node) -> list[fx.Node]:
     """The lookups of the operands, which stand in place of that of the result."""
     source: Any = node.args[0]
-    shape = _value(source).shape
+    shape = value_of(source).shape
     made: dict[fx.Node, fx.Node] = {}
     with node.graph.inserting_before(node):
         for operand in source.all_input_nodes:
-            value = _value(operand)
+            value = value_of(operand)
             if math.prod(value.shape) == 1 and value.dim() == 0:
                 made[operand] = operand  # one number for all
                 continue
@@ -98,7 +97,7 @@ def _moved(node: fx.Node) -> list[fx.Node]:
             made[operand] = called(node, node.target, (wide, *node.args[1:]), **node.kwargs)
         args, named = fx.map_arg((source.args, source.kwargs), made.__getitem__)
         result = called(source, source.target, args, **named)
-    result.meta["val"] = _strided_as(result.meta["val"], _value(node))
+    result.meta["val"] = _strided_as(result.meta["val"], value_of(node))
     node.replace_all_uses_with(result)
     for dead in (node, source):
         node.graph.erase_node(dead)
@@ -110,9 +109,3 @@ def _strided_as(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     if value.stride() != before.stride() or value.dtype != before.dtype:
         raise ValueError(f"a lookup of strides {before.stride()} would have {value.stride()}")
     return value
-
-
-def _value(node: Any) -> Any:
-    """The fake tensor of a node; None of what is none."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

@@ -17,25 +17,16 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..fx_nodes import CAST, CASTS, called, turned_matrix, value_of
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
+from .packed_weights import SAFE, is_packed
 
-__all__ = ["is_packed", "move_weight_scales", "turned_matrix", "value_of"]
+__all__ = ["move_weight_scales"]
 
 aten = torch.ops.aten
 
 MOST_ROWS = 64
 """Rows of x up to which the result has fewer elements than the weights of any layer."""
-
-MOST_NODES = 32
-"""Operations between packed weights and the product."""
-
-_CAST = torch.ops.prims.convert_element_type.default
-"""A cast that the user did not write."""
-_CASTS = (aten._to_copy.default, _CAST)
-_SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
-_SAFE = (torch.bfloat16, torch.float32)
-"""Types in which a sum of unscaled weights does not overflow."""
 
 
 class _Scaled(NamedTuple):
@@ -72,15 +63,15 @@ def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:
 
 def _scaled(product: fx.Node) -> _Scaled | None:
     row, right = product.args
-    if value_of(row).shape[0] > MOST_ROWS or value_of(product).dtype not in _SAFE:
+    if value_of(row).shape[0] > MOST_ROWS or value_of(product).dtype not in SAFE:
         return None
     turned = turned_matrix(right)
     factors = turned or right
     assert isinstance(factors, fx.Node)
     dtype, summed = value_of(factors).dtype, 1 if turned else 0
-    if factors.target in _CASTS and isinstance(factors.args[0], fx.Node):
+    if factors.target in CASTS and isinstance(factors.args[0], fx.Node):
         factors = factors.args[0]
-    if factors.target is not aten.mul.Tensor or value_of(factors).dtype not in _SAFE:
+    if factors.target is not aten.mul.Tensor or value_of(factors).dtype not in SAFE:
         return None
     for weights, scales in (factors.args, reversed(factors.args)):
         if not isinstance(weights, fx.Node) or not isinstance(scales, fx.Node):
@@ -94,34 +85,13 @@ def _scaled(product: fx.Node) -> _Scaled | None:
     return None
 
 
-def turned_matrix(matrix: Any) -> fx.Node | None:
-    """That of which a matrix is the transpose."""
-    if not isinstance(matrix, fx.Node) or matrix.target not in _SWAPS:
-        return None
-    below = matrix.args[0]
-    return below if isinstance(below, fx.Node) and value_of(matrix).dim() == 2 else None
-
-
-def is_packed(weights: fx.Node) -> bool:
-    """Whether weights are computed of numbers of a byte, or less, that the graph is given."""
-    seen, left = set[fx.Node](), [weights]
-    while left and len(seen) < MOST_NODES:
-        node = left.pop()
-        if node.op == "placeholder" and value_of(node).dtype.itemsize == 1:
-            return True
-        if node not in seen:
-            seen.add(node)
-            left += node.all_input_nodes
-    return False
-
-
 def _move(product: fx.Node, scaled: _Scaled) -> None:
     row, right = product.args
     kept = value_of(product).dtype
     with product.graph.inserting_before(product):
         weights, scales = scaled.weights, scaled.scales
         if value_of(weights).dtype is not scaled.dtype:
-            weights = called(product, _CAST, (weights, scaled.dtype))
+            weights = called(product, CAST, (weights, scaled.dtype))
         if turned_matrix(right) is not None:
             weights = called(product, aten.permute.default, (weights, [1, 0]))
             if value_of(scales).dim() == 2:
@@ -129,11 +99,5 @@ def _move(product: fx.Node, scaled: _Scaled) -> None:
         found = called(product, aten.mm.default, (row, weights))
         found = called(product, aten.mul.Tensor, (found, scales))
         if value_of(found).dtype is not kept:
-            found = called(product, _CAST, (found, kept))
+            found = called(product, CAST, (found, kept))
     product.replace_all_uses_with(found)
-
-
-def value_of(node: Any) -> Any:
-    """The fake tensor of a node; None of what is none."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..fx_nodes import CAST, called, value_of
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
 
 __all__ = ["nest_reductions"]
 
@@ -42,9 +42,6 @@ _REDUCTIONS = (
 """Operations that give fewer elements than they read."""
 
 _NARROW = (torch.float16, torch.bfloat16)
-
-_CAST = torch.ops.prims.convert_element_type.default
-"""A cast that the user did not write."""
 
 
 def nest_reductions(gm: fx.GraphModule) -> fx.GraphModule:
@@ -68,13 +65,13 @@ def _nest(node: fx.Node) -> bool:
     if not first or node.kwargs.get("dtype") in _NARROW:
         return False
     is_sum = node.target is aten.sum.dim_IntList
-    widens = is_sum and "dtype" not in node.kwargs and _value(source).dtype in _NARROW
+    widens = is_sum and "dtype" not in node.kwargs and value_of(source).dtype in _NARROW
     named = {"dtype": torch.float32} if widens else dict(node.kwargs)
     with node.graph.inserting_before(node):
         inner = called(node, node.target, (source, first, True), **named)
         result = called(node, node.target, (inner, *node.args[1:]), **({} if widens else named))
         if widens:
-            result = called(node, _CAST, (result, _value(node).dtype))
+            result = called(node, CAST, (result, value_of(node).dtype))
     node.replace_all_uses_with(result)
     node.graph.erase_node(node)
     return True
@@ -83,7 +80,7 @@ def _nest(node: fx.Node) -> bool:
 def _first_axes(node: fx.Node) -> list[int]:
     """The axes to reduce over first; none where one step is right."""
     source: Any = node.args[0]
-    value = _value(source)
+    value = value_of(source)
     if value is None or not value.numel() or not value.dim():
         return []
     given: Any = (node.args[1] if len(node.args) > 1 else None) or ()
@@ -97,14 +94,14 @@ def _first_axes(node: fx.Node) -> list[int]:
 def _constant_along(source: fx.Node) -> Iterator[set[int]]:
     """For each value that is broadcast into the computation of `source` and comes from a
     reduction: the axes of `source` along which it is constant."""
-    shape = _value(source).shape
+    shape = value_of(source).shape
     seen, pending = {source}, [source]
     while pending:
         node = pending.pop()
         if not _is_elementwise(node):
             continue
         for operand in node.all_input_nodes:
-            value = _value(operand)
+            value = value_of(operand)
             if operand in seen or value is None:
                 continue
             seen.add(operand)
@@ -121,10 +118,10 @@ def _is_reduced(node: fx.Node, elements: int) -> bool:
     while pending:
         node = pending.pop()
         if node.target in _REDUCTIONS:
-            if _value(node.args[0]).numel() == elements:
+            if value_of(node.args[0]).numel() == elements:
                 return True
         elif _is_elementwise(node) or _is_view(node):
-            new = [n for n in node.all_input_nodes if n not in seen and _value(n) is not None]
+            new = [n for n in node.all_input_nodes if n not in seen and value_of(n) is not None]
             seen.update(new)
             pending.extend(new)
     return False
@@ -134,15 +131,9 @@ def _is_elementwise(node: fx.Node) -> bool:
     """Whether each element of the result is computed from one element of each operand."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    plain = (aten._to_copy.default, aten.clone.default, aten.expand.default, _CAST)
+    plain = (aten._to_copy.default, aten.clone.default, aten.expand.default, CAST)
     return node.target in plain or torch.Tag.pointwise in node.target.tags
 
 
 def _is_view(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-
-
-def _value(node: Any) -> Any:
-    """The fake tensor of a node; None of what is none."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

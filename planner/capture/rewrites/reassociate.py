@@ -16,16 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils.checkpoint import CheckpointPolicy
 
-aten = torch.ops.aten
+from ..fx_nodes import CAST, SWAPS, called
 
-_CAST = torch.ops.prims.convert_element_type.default
-"""A cast that the user did not write."""
+aten = torch.ops.aten
 
 _PRODUCTS = (aten.mm.default, aten.bmm.default)
 _SUMS = (aten.sum.dim_IntList,)
@@ -34,12 +30,11 @@ _SAME_ORDER = (
     aten._unsafe_view.default,
     aten.reshape.default,
     aten._to_copy.default,
-    _CAST,
+    CAST,
     aten.clone.default,
     aten.alias.default,
     aten.detach.default,
 )
-_SWAPS = (aten.permute.default, aten.transpose.int, aten.t.default)
 
 LONGER = 2
 """Times the terms of A @ B that the sum over it must have, to be worth another order."""
@@ -118,7 +113,7 @@ def _origin(node: fx.Node) -> fx.Node:
 def _swapped(node: fx.Node) -> fx.Node | None:
     """The value of which a matrix is the transpose, its last two dimensions exchanged."""
     source = node.args[0] if node.args else None
-    if node.target not in _SWAPS or not isinstance(source, fx.Node):
+    if node.target not in SWAPS or not isinstance(source, fx.Node):
         return None
     shape = list(_shape(source))
     shape[-2:] = shape[:-3:-1]
@@ -150,32 +145,17 @@ def _replace(node: fx.Node, left: fx.Node, product: fx.Node) -> None:
     wide = torch.float64 if value.dtype is torch.float64 else torch.float32
     if product.meta["val"].dtype != wide:
         with node.graph.inserting_after(product):
-            product = called(product, _CAST, (product, wide))
+            product = called(product, CAST, (product, wide))
             product.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     with node.graph.inserting_before(node):
         if left.meta["val"].dtype != wide:
-            left = called(node, _CAST, (left, wide))
+            left = called(node, CAST, (left, wide))
         item = called(node, aten.mul.Tensor, (left, product))
         total = called(node, aten.sum.dim_IntList, (item, [-1]))
         shaped = called(node, aten.view.default, (total, list(value.shape)))
         if value.dtype != wide:
-            shaped = called(node, _CAST, (shaped, value.dtype))
+            shaped = called(node, CAST, (shaped, value.dtype))
     node.replace_all_uses_with(shaped)
-
-
-def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:
-    """A new call at the graph's point of insertion, with the metadata of `beside` and a fake value
-    of its own."""
-    made = beside.graph.call_function(target, args, named)
-    made.meta = {k: v for k, v in beside.meta.items() if k not in ("val", "tensor_meta")}
-    given = fx.map_arg(args, lambda n: n.meta["val"])
-    mode = next(v.fake_mode for v in pytree.tree_leaves(given) if isinstance(v, FakeTensor))
-    with mode:
-        value = made.meta["val"] = target(*given, **named)
-    if isinstance(value, torch.Tensor):
-        # torch's partitioner takes what has none for a tuple.
-        made.meta["tensor_meta"] = _extract_tensor_metadata(value)
-    return made
 
 
 def _listed(value: Any) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .reassociate import called
+from ..fx_nodes import called
 
 aten = torch.ops.aten
 

@@ -20,9 +20,9 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..fx_nodes import CAST, CASTS, called, turned_matrix, value_of
 from ..on_a_copy import rewritten_copy
-from .move_weight_scales import is_packed, turned_matrix, value_of
-from .reassociate import called
+from .packed_weights import SAFE, is_packed
 
 __all__ = ["split_packed_sums"]
 
@@ -31,12 +31,7 @@ aten = torch.ops.aten
 MOST_PIECES = 8
 """Weights in a byte, at most."""
 
-_CAST = torch.ops.prims.convert_element_type.default
-"""A cast that the user did not write."""
-_CASTS = (aten._to_copy.default, _CAST)
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
-_SAFE = (torch.bfloat16, torch.float32)
-"""Types in which a sum of unscaled weights does not overflow."""
 
 
 class _Packed(NamedTuple):
@@ -77,7 +72,7 @@ def _sums(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Packed]]:
 def _packed(product: fx.Node) -> _Packed | None:
     row, right = product.args
     weights = turned_matrix(right)
-    if weights is None or value_of(row).shape[0] != 1 or value_of(product).dtype not in _SAFE:
+    if weights is None or value_of(row).shape[0] != 1 or value_of(product).dtype not in SAFE:
         return None
     if not is_packed(weights):
         return None
@@ -89,8 +84,8 @@ def _packed(product: fx.Node) -> _Packed | None:
         weights, scales = grouped
         groups = value_of(scales).shape[1]
     casts = []
-    while weights.target in _CASTS or weights.target in _VIEWS:
-        casts += [weights] if weights.target in _CASTS else []
+    while weights.target in CASTS or weights.target in _VIEWS:
+        casts += [weights] if weights.target in CASTS else []
         weights = weights.args[0]  # type: ignore[assignment]
     pieces = _pieces(weights)
     each = columns // groups
@@ -111,10 +106,10 @@ def _below(node: fx.Node, targets: tuple[Any, ...]) -> fx.Node:
 
 def _grouped(factors: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """Weights [rows, groups, each] and scales [rows, groups, 1] that make a product."""
-    if factors.target in _CASTS and isinstance(factors.args[0], fx.Node):
+    if factors.target in CASTS and isinstance(factors.args[0], fx.Node):
         factors = factors.args[0]
     value = value_of(factors)
-    if factors.target is not aten.mul.Tensor or value.dim() != 3 or value.dtype not in _SAFE:
+    if factors.target is not aten.mul.Tensor or value.dim() != 3 or value.dtype not in SAFE:
         return None
     for weights, scales in (factors.args, reversed(factors.args)):
         if not isinstance(weights, fx.Node) or not isinstance(scales, fx.Node):
@@ -149,7 +144,7 @@ def _wide(product: fx.Node, node: fx.Node) -> fx.Node:
     """In float32: sums of a part are not rounded before they are added up."""
     if value_of(node).dtype is torch.float32:
         return node
-    return called(product, _CAST, (node, torch.float32))
+    return called(product, CAST, (node, torch.float32))
 
 
 def _split(product: fx.Node, packed: _Packed) -> None:
@@ -177,5 +172,5 @@ def _split(product: fx.Node, packed: _Packed) -> None:
             total = called(product, aten.mul.Tensor, (total, scales))
         result = called(product, aten.sum.dim_IntList, (total, [0]))
         if value_of(result).dtype is not kept:
-            result = called(product, _CAST, (result, kept))
+            result = called(product, CAST, (result, kept))
     product.replace_all_uses_with(result)

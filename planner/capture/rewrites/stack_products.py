@@ -21,17 +21,15 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
+from ..fx_nodes import CASTS, SWAPS, called, turned_matrix, value_of
 from ..on_a_copy import rewritten_copy
-from .reassociate import called
 
 __all__ = ["stack_products"]
 
 aten = torch.ops.aten
 
-_SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
-_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, *_SWAPS)
+_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, *SWAPS)
 _RESHAPES = (aten.view.default, aten._unsafe_view.default)
-_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 
 def stack_products(gm: fx.GraphModule) -> fx.GraphModule:
@@ -71,7 +69,7 @@ def _is_stream(node: fx.Node) -> bool:
     """Whether a node is the product of one row and a matrix, and no output."""
     if node.target is not aten.mm.default:
         return False
-    row, result = _value(node.args[0]), _value(node)
+    row, result = value_of(node.args[0]), value_of(node)
     if row is None or result is None or row.shape[0] != 1 or row.device != result.device:
         return False
     # An output is a tensor of its own.
@@ -85,22 +83,15 @@ def _kind(product: fx.Node) -> object:
     if given.op == "placeholder":
         kind = None if cast is None else (cast.target, cast.args[1:], str(cast.kwargs))
         return given.meta["val"].dtype, turned, kind
-    rows = _rows(product)
-    way = None if rows is None else _way(rows, _value(rows).shape[0])
+    rows = turned_matrix(product.args[1])
+    way = None if rows is None else _way(rows, value_of(rows).shape[0])
     return None if way is None else (None, True, way)
-
-
-def _rows(product: fx.Node) -> fx.Node | None:
-    """The matrix whose transpose the right operand of a product is."""
-    right: Any = product.args[1]
-    below = right.args[0] if right.target in _SWAPS else None
-    return below if isinstance(below, fx.Node) and _value(below).dim() == 2 else None
 
 
 def _way(node: fx.Node, rows: int) -> object:
     """How a tensor of so many rows is computed, each row from the same row of what the graph is
     given; None where it is not."""
-    value = _value(node)
+    value = value_of(node)
     if value is None or not value.dim() or value.shape[0] != rows:
         return None
     shape = tuple(value.shape[1:])
@@ -116,26 +107,26 @@ def _way(node: fx.Node, rows: int) -> object:
 def _is_by_rows(node: fx.Node) -> bool:
     """Whether each row of a result comes from the same rows of what is read, given that all have as
     many."""
-    rank = _value(node).dim()
+    rank = value_of(node).dim()
     if node.target is aten.unsqueeze.default or node.target is aten.cat.default:
         place = node.args[1] if len(node.args) > 1 else 0
         return isinstance(place, int) and place % rank != 0
-    if node.target in _RESHAPES or node.target in _CASTS:
+    if node.target in _RESHAPES or node.target in CASTS:
         return True
     pointwise = isinstance(node.target, torch._ops.OpOverload) and (
         torch.Tag.pointwise in node.target.tags
     )
-    return pointwise and all(_value(each).dim() == rank for each in node.all_input_nodes)
+    return pointwise and all(value_of(each).dim() == rank for each in node.all_input_nodes)
 
 
 def _parts(matrix: Any) -> tuple[fx.Node, fx.Node | None, bool]:
     """What a matrix is a cast, or the transpose, or the transpose of a cast of; the cast; and
     whether it is a transpose."""
     assert isinstance(matrix, fx.Node)
-    turned = matrix.target in _SWAPS
+    turned = matrix.target in SWAPS
     below = matrix.args[0] if turned else matrix
     assert isinstance(below, fx.Node)
-    if below.target not in _CASTS:
+    if below.target not in CASTS:
         return below, None, turned
     given = below.args[0]
     assert isinstance(given, fx.Node)
@@ -163,7 +154,7 @@ def _combined(product: fx.Node) -> set[fx.Node]:
 
 def _is_elementwise(node: fx.Node) -> bool:
     target = node.target
-    if target in _CASTS or target in _VIEWS:
+    if target in CASTS or target in _VIEWS:
         return True
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
@@ -179,7 +170,7 @@ def _together(beside: fx.Node, nodes: Sequence[fx.Node], done: dict[fx.Node, fx.
         below = {same[0]: _together(beside, same, done) for same in own}
         args: Any = fx.map_arg(first.args, below.__getitem__)
         if first.target in _RESHAPES:
-            args = (args[0], [_value(args[0]).shape[0], *_value(first).shape[1:]])
+            args = (args[0], [value_of(args[0]).shape[0], *value_of(first).shape[1:]])
         done[first] = called(beside, first.target, args, **first.kwargs)
     return done[first]
 
@@ -198,7 +189,7 @@ def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
             products = [product for product, _ in filter(None, scaled)]
     start = 0
     for each in products:
-        end = start + _value(each).shape[1]
+        end = start + value_of(each).shape[1]
         with graph.inserting_before(each):
             part = called(each, aten.slice.Tensor, (whole, 1, start, end))
         each.replace_all_uses_with(part)
@@ -215,7 +206,8 @@ def _stacked(first: fx.Node, products: Sequence[fx.Node]) -> fx.Node:
             weights = called(first, cast.target, (weights, *cast.args[1:]), **cast.kwargs)
     else:
         turned = True
-        weights = _together(first, [n for n in map(_rows, products) if n is not None], {})
+        matrices = [turned_matrix(each.args[1]) for each in products]
+        weights = _together(first, [n for n in matrices if n is not None], {})
     return called(first, aten.permute.default, (weights, [1, 0])) if turned else weights
 
 
@@ -233,8 +225,8 @@ def _scaled(product: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         return None
     if below.op != "placeholder":
         return None
-    same = _value(scales).shape == _value(product).shape
-    return (user, scales) if same and _value(scales).dtype == _value(product).dtype else None
+    same = value_of(scales).shape == value_of(product).shape
+    return (user, scales) if same and value_of(scales).dtype == value_of(product).dtype else None
 
 
 def _again(beside: fx.Node, view: fx.Node) -> fx.Node:
@@ -244,9 +236,3 @@ def _again(beside: fx.Node, view: fx.Node) -> fx.Node:
     below = view.args[0]
     assert isinstance(below, fx.Node)
     return called(beside, view.target, (_again(beside, below), *view.args[1:]))
-
-
-def _value(node: Any) -> Any:
-    """The fake tensor of a node; None of what is none."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,50 @@
+"""Nodes of an FX graph, as rewrites read them and make new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+aten = torch.ops.aten
+
+CAST = torch.ops.prims.convert_element_type.default
+"""A cast that the user did not write."""
+
+CASTS = (aten._to_copy.default, CAST)
+
+SWAPS = (aten.permute.default, aten.t.default, aten.transpose.int)
+"""Operations that may turn a matrix over."""
+
+
+def value_of(node: Any) -> Any:
+    """The fake tensor of a node; None of what is none."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:
+    """A new call at the graph's point of insertion, with the metadata of `beside` and a fake value
+    of its own."""
+    made = beside.graph.call_function(target, args, named)
+    made.meta = {k: v for k, v in beside.meta.items() if k not in ("val", "tensor_meta")}
+    given = fx.map_arg(args, lambda n: n.meta["val"])
+    mode = next(v.fake_mode for v in pytree.tree_leaves(given) if isinstance(v, FakeTensor))
+    with mode:
+        value = made.meta["val"] = target(*given, **named)
+    if isinstance(value, torch.Tensor):
+        # torch's partitioner takes what has none for a tuple.
+        made.meta["tensor_meta"] = _extract_tensor_metadata(value)
+    return made
+
+
+def turned_matrix(matrix: Any) -> fx.Node | None:
+    """That of which a matrix is the transpose."""
+    if not isinstance(matrix, fx.Node) or matrix.target not in SWAPS:
+        return None
+    below = matrix.args[0]
+    return below if isinstance(below, fx.Node) and value_of(matrix).dim() == 2 else None
