@@ -98,9 +98,7 @@ class Decision:
         ours = [name for name in own if name in calls]
         winner = _preferred(told, own, ours if self.ours_only else ())
         if winner in own:
-            told = replace(told, winner=winner)
-        if winner in own:
-            kept = own[winner]
+            kept, told = own[winner], replace(told, winner=winner)
         else:
             kept, told = self._as_kept(winner, told, own, calls)
         return self._measured(kept, told)

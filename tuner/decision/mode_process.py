@@ -3,6 +3,9 @@ leaves in Inductor's caches need not be made again: `python -m ...decision.mode_
 
 The tune's own process then compiles the same mode in the same way, and finds the code, and what
 the autotuning chose. Here a mode can be given up at any time: the process is killed.
+
+The model comes by pickle, as nothing else hands over a user's own classes. The file is one that the
+tune wrote into a folder of its own, which no other user can enter; no store and no bundle has such.
 """
 
 from __future__ import annotations

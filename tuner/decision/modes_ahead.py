@@ -45,7 +45,7 @@ THREADS = 4
 @dataclass(slots=True)
 class ModesAhead:
     """begun: for each mode its pending request. An answer that is no failure means that the code is
-    in Inductor's caches."""
+    in Inductor's caches; where it is one, this process compiles the mode from the beginning."""
 
     begun: Mapping[str, Future[Answer]]
     turn: SharedTurn
@@ -56,14 +56,6 @@ class ModesAhead:
         """One of these modes that is in the caches or could not be put there; None as long as all
         are under way."""
         return next((name for name in names if name not in self or self.begun[name].done()), None)
-
-    def is_cached(self, name: str) -> bool:
-        """Whether this process finds it."""
-        future = self.begun.get(name)
-        if future is None or not future.done() or future.cancelled():
-            return False
-        answer = future.result() if future.exception() is None else None
-        return isinstance(answer, dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.begun

@@ -9,9 +9,7 @@ from ...planner.covers.cover import cover_s
 from ...planner.lowerings.aten import aten_s
 from ..capture.capture_model import ModelGraph
 from ..records.ledger import compute_count
-
-LARGE = 100
-"""Operations of a graph from which its time is that of its operations one after the other."""
+from ..search.tuned_groups import LARGE
 
 LEAST = 0.2
 """Of an equal share, what a graph has at least: the model may be wrong about it."""
@@ -24,7 +22,7 @@ def shares(parts: Sequence[ModelGraph], profile: DeviceProfile) -> list[float]:
         return [1.0] * len(parts)
     graphs = [part.captured.graph for part in parts]
     # A quick look at a large graph's cover takes seconds.
-    large = any(compute_count(graph) > LARGE for graph in graphs)
+    large = any(compute_count(graph) >= LARGE for graph in graphs)
     look = aten_s if large else cover_s
     seconds = [look(graph, profile) * part.times for graph, part in zip(graphs, parts, strict=True)]
     least = LEAST * sum(seconds) / len(parts)

@@ -45,7 +45,7 @@ if __name__ == "__main__":
     with torch.no_grad():
         given = torch.compile(model, mode="default", dynamic=False)(x)
         torch.testing.assert_close(given, model(x))
-    print(json.dumps([answer, ahead.is_cached("default"), counters["inductor"]]))
+    print(json.dumps([answer, counters["inductor"]]))
 """
 
 
@@ -62,9 +62,8 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
         text=True,
         check=True,
     )
-    answer, cached, counted = json.loads(done.stdout.splitlines()[-1])
+    answer, counted = json.loads(done.stdout.splitlines()[-1])
     assert answer == {}
-    assert cached
     assert counted["fxgraph_cache_hit"] == 1
     assert "fxgraph_cache_miss" not in counted
 
@@ -140,7 +139,6 @@ def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path
     ahead = ModesAhead({"default": answered(Crashed("it died"))}, SharedTurn(tmp_path / "turn"))
     compiled, found = warmed(ahead)
     assert compiled == ["eager", "default"]
-    assert not ahead.is_cached("default")
     assert not found.left_out
 
 
