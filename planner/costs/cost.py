@@ -102,7 +102,10 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         prologue_s = _cycles(work.prologue, device) / rate
         read_s = work.hbm_bytes / device.bandwidth
         behind_s = products.read_behind / device.bandwidth
-        parts = matrix.Alone(streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s, behind_s)
+        between_s = products.moved_between / device.bandwidth
+        parts = matrix.Alone(
+            streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s, behind_s, between_s
+        )
         alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
         alone_s *= device.generated
     else:
