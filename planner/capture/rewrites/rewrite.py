@@ -15,6 +15,7 @@ from ..masks.simplify_masks import simplify_masks
 from .associative_scans import associative_scans
 from .channels_last import channels_last
 from .convolution_bias import split_biases
+from .known_lookups import known_lookups
 from .lookups_first import lookups_first
 from .move_weight_scales import move_weight_scales
 from .nest_reductions import nest_reductions
@@ -28,6 +29,7 @@ Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
 REWRITES: tuple[Rewrite, ...] = (
     associative_scans,
     simplify_masks,
+    known_lookups,
     lookups_first,
     nest_reductions,
     channels_last,
