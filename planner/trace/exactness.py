@@ -67,9 +67,12 @@ class Forms:
         self._summed_alone = _summed_alone(group, self._below_one)
         self._normalizing = _normalizing(group, self._below_one)
         self._averaged = _averaged(group)
+        self._subtracted = _subtracted_means(group)
 
     def of(self, node: Node, operation: Pointwise, operands: Operands, working: str | None) -> Form:
         """The form of a node in a dtype."""
+        if node.id in self._subtracted:
+            return Form(operation.op, operands)  # by a true division
         form = _divided(Form(operation.op, operands), working)
         if node.id in self._exact or self._group.numerics == "eager":
             return form
@@ -159,7 +162,9 @@ def _scaled(op: Op, operands: Operands, values: Sequence[Value]) -> Operands:
     return [("self", read[0]), ("alpha", numbers[0])]
 
 
-def _is_power_of_two(number: float) -> bool:
+def _is_power_of_two(number: Arg) -> bool:
+    if not isinstance(number, (int, float)) or varies(number):
+        return False
     return math.frexp(number)[0] in (0.5, -0.5) and 2.0**-100 < abs(number) < 2.0**100
 
 
@@ -321,6 +326,33 @@ def _sums_along(group: Graph, user: Node, largest: Node) -> bool:
 def _shape(group: Graph, node: int) -> tuple[int, ...]:
     found = group.nodes[node].type
     return found.shape if found is not None else ()
+
+
+def _subtracted_means(group: Graph) -> frozenset[int]:
+    """Means that are subtracted, as a norm does: of equal numbers nothing is left, so that an error
+    in the last bit of the mean is all that is seen, and a small epsilon makes it large. As a
+    product the mean would also be fused with the difference, without a rounding between them."""
+    found: set[int] = set()
+    for node in group.nodes:
+        if op_of(node) is not Op.SUB:
+            continue
+        mean = _behind_views(group, bound(node)["other"])
+        if mean is None or op_of(mean) is not Op.DIV or _is_power_of_two(bound(mean)["other"]):
+            continue
+        total = _behind_views(group, bound(mean)["self"])
+        if total is not None and isinstance(kind := row(total), Reduction) and kind.monoid == SUM:
+            found.add(mean.id)
+    return frozenset(found)
+
+
+def _behind_views(group: Graph, value: Arg) -> Node | None:
+    """The node that a value is, behind views and casts."""
+    while isinstance(value, Ref):
+        node = group.nodes[value.node]
+        if not isinstance(row(node), (View, Cast)):
+            return node
+        value = Ref(node.inputs[0])
+    return None
 
 
 def _averaged(group: Graph) -> frozenset[int]:

@@ -11,7 +11,8 @@ from corpus import graph_of, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.lower import lower
-from oracle import DEVICE, check, whole_group
+from fusionplan.planner.runtime.machine_code.compile import interpreted
+from oracle import DEVICE, captured, check, run_program, whole_group
 
 pytestmark = pytest.mark.dynamo
 
@@ -136,3 +137,25 @@ def test_a_division_by_a_power_of_two_is_a_product() -> None:
     # As eager on CUDA: by the inverse of 3, and rounded before anything is added.
     assert "mul_rn(v0, 0.3333333432674408)" in kernel(thirds, flat, tensor(640))
     assert check(halves, [data(640)], [flat]) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("config", [HELD, LOOP], ids=["held", "loop"])
+def test_nothing_is_left_of_equal_numbers_whose_mean_is_subtracted(
+    config: Config, dtype: torch.dtype
+) -> None:
+    """Divided by its inverse, a sum of 104 equal numbers is not 104 times the number."""
+
+    def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, 1e-12)
+
+    x = data(64, 1, dtype=torch.bfloat16).to(dtype).expand(64, 104).contiguous()
+    inputs = [x, data(104, dtype=dtype) + 2, data(104, dtype=dtype)]
+    found, given = captured(norm, inputs)
+    group = whole_group(found.graph)
+    made = lower(group.graph, config, interpreted=interpreted())
+    assert isinstance(made, Program), made
+    (ours,) = run_program(made, group, given)
+    assert torch.equal(ours, inputs[2].expand(64, 104))
+    # A product would also be one operation with the difference that follows, without a rounding.
+    assert re.search(r"tl\.div_rn\(\w+, 104\.0\)", made.kernels[0].text)
