@@ -196,13 +196,18 @@ def pinned(
 ) -> Any:
     """The model as `load` runs it, by these plans, by graph key, in place of a store's. A graph
     that has none of them runs as `load` runs it on a miss."""
+    dispatcher = dispatcher_by(plans, numerics)
+    return loaded(torch.compile(model, backend=dispatcher, dynamic=dynamic), model)
+
+
+def dispatcher_by(plans: Mapping[str, Plan], numerics: Numerics) -> Dispatcher:
+    """A dispatcher that has these plans, by graph key, in place of a store's."""
 
     def find(captured: Captured) -> Plan | str:
         return plans.get(key(captured.graph), "no plan is given for it")
 
     sources = Sources(find, device_key=lambda d: profile_of(d).key)
-    dispatcher = Dispatcher(Policy(numerics=numerics), sources)
-    return loaded(torch.compile(model, backend=dispatcher, dynamic=dynamic), model)
+    return Dispatcher(Policy(numerics=numerics), sources)
 
 
 def plans(compiled: Any) -> list[Plan]:

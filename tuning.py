@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .api import load, pinned
+from .api import dispatcher_by, load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
@@ -22,10 +23,12 @@ from .planner.graph.graph import Numerics, short_names
 from .planner.lowerings.inductor import MODES
 from .planner.origin import Origin
 from .planner.plan import Plan
+from .planner.runtime.dispatch.loaded import loaded
 from .planner.versions import versions
 from .tuner.capture.capture_model import CallArguments, CapturedModel, capture_model
 from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
+from .tuner.capture.traced_model import TracedGraph, TracedModel
 from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
 from .tuner.decision.modes_ahead import ModeProcesses, ModesAhead, pays
@@ -62,6 +65,10 @@ baselines are compiled. They are closed as soon as it ends."""
 DOORS = 2.5
 """Times the seconds of the capture that the end of a tune takes: the model is captured again for
 the best plans, and for what is kept where that is a baseline."""
+
+DOORS_TRACED = 1.0
+"""The same where all run behind the trace of the capture: only for the user's own code, where that
+is kept, the model is traced again."""
 
 _ESTIMATED = (
     "{name} has no built-in profile: its rates are estimated from its clocks and sizes; "
@@ -215,22 +222,24 @@ def tune(
         elsewhere = ModeProcesses(modes) if not training and pays(model, call, modes) else None
         if elsewhere is not None:
             stack.callback(elsewhere.close)
+        # The modes take longest: their processes begin before the model is captured here.
+        ahead = elsewhere.begin(model, call) if elsewhere is not None else None
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
         captured = how.captured(model, turns, wall)
-        ahead = elsewhere.begin(model, call) if elsewhere is not None else None
         for note in captured.notes:
             told.note(note)
         title = name or _name_of(model)
         job = _ModelTune(
             *(opened, place, title, told, allowed, wall, str(call), model, turns, how),
-            *(helpers, labs, ahead),
+            *(helpers, labs, ahead, captured.traced),
         )
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
         if wall.left_s and not interrupted:
             _refitted(opened, place, told)
-    run = model
+    # What the contestants have compiled is not kept.
+    captured, run = replace(captured, traced=None), model
     if place.measured:
         run = load(model, store=store, dynamic=dynamic or None, numerics=numerics)
     plans = tuple(Plan.from_json(record.payload) for record in found)
@@ -308,7 +317,8 @@ class _Capturing:
             )
         )
         turns.restore(0)
-        wall.keep_for_the_end(DOORS * (left_s - wall.left_s))
+        doors = DOORS if captured.traced is None else DOORS_TRACED
+        wall.keep_for_the_end(doors * (left_s - wall.left_s))
         return captured
 
 
@@ -330,6 +340,7 @@ class _ModelTune:
     helpers: Helpers
     labs: SharedLab
     ahead: ModesAhead | None
+    traced: TracedModel | None
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
@@ -380,7 +391,7 @@ class _ModelTune:
 
     def _baselines(self) -> Baselines:
         modes = self.how.modes(self.place)
-        given = model_baselines(self.model, self.turns, modes, self.how.training)
+        given = model_baselines(self.model, self.turns, modes, self.how.training, self.traced)
         made = Baselines(given, self.progress, wall=self.wall, ahead=self.ahead)
         if self.ahead is not None:
             made.turn = self.ahead.turn
@@ -448,6 +459,12 @@ class _ModelTune:
             return [session.uncompared(searched) for session, searched in found]
 
     def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
+        leaves = any(plan.frame and not plan.groups for plan in plans.values())
+        if self.traced is not None and not leaves:
+            dispatcher = dispatcher_by(plans, self.how.numerics)
+            again = self.traced.by(partial(TracedGraph.by_plan, dispatcher=dispatcher))
+            short: Callable[..., Any] = loaded(again, self.model)
+            return short
         run: Callable[..., Any] = pinned(
             self.model, plans, dynamic=self.how.dynamic or None, numerics=self.how.numerics
         )

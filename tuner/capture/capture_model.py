@@ -28,9 +28,11 @@ from ...planner.capture.rewrites.rewrite import rewritten
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes
+from ...planner.collector import paused
 from ...planner.errors import ModelError, PlanError
 from ...planner.graph.graph import Numerics, key
 from ...planner.graph.ops import is_compute
+from .traced_model import TracedGraph, TracedModel
 
 Model = Callable[..., Any]
 
@@ -102,12 +104,14 @@ class ModelGraph:
 class CapturedModel:
     """parts: the different graphs, in order of first use. graphs: how many graphs ran in all,
     those that cannot be planned included. notes: for the user. sources: the graphs from Dynamo that
-    they come from, each with its inputs."""
+    they come from, each with its inputs. traced: what runs the model in other ways without tracing
+    it again; None where that cannot be, as in training, or where sizes vary."""
 
     parts: tuple[ModelGraph, ...]
     graphs: int
     notes: tuple[str, ...] = ()
     sources: tuple[tuple[fx.GraphModule, tuple[Any, ...]], ...] = field(default=(), repr=False)
+    traced: TracedModel | None = field(default=None, repr=False)
 
 
 def check_runs(model: Model, call: CallArguments, training: bool = False) -> None:
@@ -142,13 +146,13 @@ def capture_model(
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
     try:
-        with torch._dynamo.config.patch(limits):
+        with torch._dynamo.config.patch(limits), paused():
             _run(compiled, call, training)
     except torch.OutOfMemoryError as error:
         raise ModelError(_NO_MEMORY) from error
     except Exception as error:
         raise ModelError(f"torch.compile cannot capture the model: {describe(error)}") from error
-    return collector.result()
+    return replace(collector.result(), traced=None if training else collector.traced(compiled))
 
 
 def describe(error: BaseException) -> str:
@@ -216,6 +220,7 @@ _NO_MEMORY = (
 class _Source:
     """Of one Dynamo graph, the key of the forward graph of its last run."""
 
+    graph: TracedGraph
     forward: str | None = None
 
 
@@ -228,21 +233,29 @@ class _Collector:
         self._notes: dict[str, None] = {}
         self._graphs = 0
         self._sources: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
+        self._traced = TracedModel()
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        source = _Source()
+        source = _Source(TracedGraph.now(gm, inputs))
         self._sources.append((gm, tuple(inputs)))
         compiler = aot_autograd(
-            fw_compiler=lambda g, _: self._compile(g, "forward", source),
-            bw_compiler=lambda g, _: self._compile(g, "backward", source),
-            inference_compiler=lambda g, _: self._compile(g, "inference", source),
+            fw_compiler=lambda g, x: self._compile(g, x, "forward", source),
+            bw_compiler=lambda g, x: self._compile(g, x, "backward", source),
+            inference_compiler=lambda g, x: self._compile(g, x, "inference", source),
             partition_fn=partition,
             decompositions=decompositions(),
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
         chosen = attention_chosen(gm, self._numerics)
-        compiled: Callable[..., Any] = compiler(chosen, inputs)
-        return compiled
+        source.graph.itself = compiler(chosen, inputs)
+        return self._traced.add(source.graph)
+
+    def traced(self, model: Model) -> TracedModel | None:
+        """The trace, by which the model runs in other ways, too; None where a graph of it cannot be
+        planned or where it was given sizes that vary."""
+        self._traced.model = model
+        whole = all(graph.captured is not None for graph in self._traced.graphs)
+        return self._traced if whole else None
 
     def result(self) -> CapturedModel:
         notes = list(self._notes)
@@ -262,14 +275,18 @@ class _Collector:
         return CapturedModel(tuple(parts), self._graphs, tuple(notes), tuple(self._sources))
 
     def _compile(
-        self, gm: fx.GraphModule, stage: Stage, source: _Source
+        self, gm: fx.GraphModule, fakes: Sequence[Any], stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
         dynamic = is_dynamic(gm)
         static = None if dynamic else self._static(gm, stage)
+        if static is not None and stage == "inference":
+            source.graph.captured, source.graph.fakes = static[1], tuple(fakes)
         with _disable_current_modes():
             varying = symbolic(gm, self._numerics) if dynamic else None
 
         def run(args: list[Any]) -> Any:
+            if source.graph.inner is not None:
+                return source.graph.inner(args)
             inputs = tuple(args)
             args.clear()
             self._graphs += 1

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from ...planner.runtime.execution.executor import Executor
 from ..capture.capture_model import Model, run_step
 from ..capture.rotating_inputs import RotatingInputs
+from ..capture.traced_model import TracedGraph, TracedModel
 from ..measure.contest import TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
 from ..measure.wall import Wall
@@ -175,11 +177,19 @@ class Baselines:
 
 
 def model_baselines(
-    model: Model, turns: RotatingInputs, modes: Sequence[str], training: bool = False
+    model: Model,
+    turns: RotatingInputs,
+    modes: Sequence[str],
+    training: bool = False,
+    traced: TracedModel | None = None,
 ) -> dict[str, TurnCall]:
-    """Eager, and modes of torch.compile: inference under no_grad, or whole training steps."""
-    # torch.compile itself does nothing before the first call.
-    compiled = {m: torch.compile(model, mode=m, dynamic=False) for m in modes}
+    """Eager, and modes of torch.compile: inference under no_grad, or whole training steps. traced:
+    the model as it was traced before, which all modes then share."""
+    # Neither does anything before the first call.
+    if traced is not None:
+        compiled = {m: traced.by(partial(TracedGraph.by_mode, mode=m)) for m in modes}
+    else:
+        compiled = {m: torch.compile(model, mode=m, dynamic=False) for m in modes}
     return {n: through(m, turns, training) for n, m in ({EAGER: model} | compiled).items()}
 
 

@@ -15,12 +15,14 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...planner.settings import adopt
+from ..capture.traced_model import TracedGraph, traced
 from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
 from .device_turns import SharedTurn, timed_in_turn
@@ -50,7 +52,8 @@ def compiled(request: Mapping[str, Any], turn: AbstractContextManager[Any]) -> d
     sys.path += [each for each in request["path"] if each not in sys.path]
     given = torch.load(request["model"], weights_only=False)
     model, args, kwargs = given["model"], given["args"], given["kwargs"]
-    run: Any = torch.compile(model, mode=request["mode"], dynamic=False)
+    # As the tune does it: Inductor's cache knows the graph by more than what it computes.
+    run = traced(model).by(partial(TracedGraph.by_mode, mode=request["mode"]))
     with as_in_workers(), quiet_autotuning(), timed_in_turn(turn, runs=True), torch.no_grad():
         run(*args, **kwargs)
         if torch.cuda.is_available():

@@ -117,8 +117,6 @@ class Dispatcher:
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable for a graph from Dynamo. Raises NoPlan only when on_miss is "error"."""
 
-        COUNTS.graphs += 1
-
         def given(fakes: Sequence[Any], stage: Stage) -> Given:
             real = matching(inputs, fakes)
             return Given(fakes, stage, real, None if real is None else with_tensors(gm, inputs))
@@ -132,9 +130,8 @@ class Dispatcher:
             decompositions=decompositions(),
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
-        try:
-            if writes_overlap(gm) or has_no_numbers(inputs):
-                raise RunsWhole(AS_EAGER)
+
+        def opened() -> Callable[..., Any]:
             # A tune that a miss leads to may leave tensors in cycles.
             waiting = nullcontext() if self.policy.on_miss == "tune" else paused()
             with phase("trace"), waiting:
@@ -142,6 +139,38 @@ class Dispatcher:
                 compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
             return compiled
+
+        return self._compiled(gm, inputs, opened)
+
+    def again(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        captured: Captured,
+        fakes: Sequence[Any],
+        around: Callable[[Boxed], Callable[..., Any]],
+    ) -> Callable[..., Any]:
+        """As the call, of a graph of inference that was captured before. fakes: the inputs of the
+        captured graph; around: puts around it what AOTAutograd does before and after it."""
+
+        def opened() -> Callable[..., Any]:
+            with torch.no_grad():
+                return around(_boxed(self.static(captured, Given(fakes, "inference"))))
+
+        return self._compiled(gm, inputs, opened)
+
+    def _compiled(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        opened: Callable[[], Callable[..., Any]],
+    ) -> Callable[..., Any]:
+        """What `opened` gives, and where that cannot be the graph as a whole."""
+        COUNTS.graphs += 1
+        try:
+            if writes_overlap(gm) or has_no_numbers(inputs):
+                raise RunsWhole(AS_EAGER)
+            return opened()
         except RunsWhole as whole:
             way, frame = whole.way, whole.frame
         except DYNAMOS:

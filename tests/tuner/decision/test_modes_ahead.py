@@ -32,7 +32,9 @@ def layers(count: int = 3) -> nn.Module:
 
 _FOUND = """
 import json, torch
-from fusionplan.tuner.capture.capture_model import CallArguments
+from functools import partial
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
+from fusionplan.tuner.capture.traced_model import TracedGraph
 from fusionplan.tuner.decision.modes_ahead import ModeProcesses
 from torch import nn
 from torch._dynamo.utils import counters
@@ -42,10 +44,12 @@ if __name__ == "__main__":
     ahead = ModeProcesses(["default"]).begin(model, CallArguments((x,)))
     answer = ahead.begun["default"].result(300.0)
     ahead.close()
+    traced = capture_model(model, (x,)).traced
+    counters.clear()
     with torch.no_grad():
-        given = torch.compile(model, mode="default", dynamic=False)(x)
+        given = traced.by(partial(TracedGraph.by_mode, mode="default"))(x)
         torch.testing.assert_close(given, model(x))
-    print(json.dumps([answer, counters["inductor"]]))
+    print(json.dumps([answer, counters["inductor"], counters["aot_autograd"], counters["stats"]]))
 """
 
 
@@ -62,10 +66,11 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
         text=True,
         check=True,
     )
-    answer, counted = json.loads(done.stdout.splitlines()[-1])
+    answer, counted, aot, stats = json.loads(done.stdout.splitlines()[-1])
     assert answer == {}
-    assert counted["fxgraph_cache_hit"] == 1
+    assert counted["fxgraph_cache_hit"] == aot["autograd_cache_hit"] == 1
     assert "fxgraph_cache_miss" not in counted
+    assert not stats  # nor has Dynamo traced the model for it
 
 
 def test_a_model_that_cannot_be_handed_over_is_compiled_here():
