@@ -58,6 +58,7 @@ def written_in_place(graph: fx.Graph) -> tuple[Update, ...]:
     for copy in copies:
         target, value = copy.args[:2]
         graph.erase_node(copy)
+        value = _copied(graph, value)
         found.pop(target, None)  # Only the last one counts.
         writes = _writes(graph, target, value)
         if writes:
@@ -67,6 +68,16 @@ def written_in_place(graph: fx.Graph) -> tuple[Update, ...]:
         else:
             found[target] = Update(places[target], value, True)
     return tuple(_apart(graph, found))
+
+
+def _copied(graph: fx.Graph, value: Any) -> fx.Node:
+    """What a value is that is copied into an input: of a copy that nobody else reads its source."""
+    assert isinstance(value, fx.Node)
+    while value.target is aten.clone.default and not value.users:
+        copy, value = value, value.args[0]
+        graph.erase_node(copy)
+        assert isinstance(value, fx.Node)
+    return value
 
 
 def _is_last_write(node: fx.Node) -> bool:

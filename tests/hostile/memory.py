@@ -80,6 +80,33 @@ shared("contiguous_is_no_copy", "f32[5,7]", lambda x: (x.contiguous(), x + 1))
 shared("contiguous_is_a_copy", "f32[5,7]@t", lambda x: (x.contiguous(), x + 1))
 shared("to_the_same_type", "f32[5,7]", lambda x: (x.to(x.dtype), x + 1))
 shared("clone_is_a_copy", "f32[5,7]", lambda x: (x.clone(), x + 1), ours=False)
+shared(
+    "copied_into_a_new_one",
+    "f32[5,7]",
+    lambda x: (torch.empty_like(x).copy_(x), torch.zeros_like(x)[1:].copy_(x[1:]), x.sin()),
+)
+shared(
+    "computed_and_copied",
+    "f32[5,7]",
+    lambda x: ((y := x.sin()), torch.empty_like(y).copy_(y), y.new_empty(7, 5).t().copy_(y)),
+)
+shared(
+    "written_after_it_was_copied",
+    "f32[5,7]",
+    lambda x: ((y := torch.empty_like(x).copy_(x)), x.mul_(2), y.view(-1)[3:])[::2],
+)
+shared(
+    "copied_and_back",
+    "f32[5,7] f32[5,7]",
+    lambda x, y: ((z := torch.empty_like(y).copy_(y)), x.copy_(z), y.zero_(), z + 1)[::3],
+)
+shared(
+    "gradient_of_a_copy",
+    "f32[5,7]",
+    lambda x: (torch.empty_like(x).copy_(x), torch.empty_like(x).copy_(x * 2)),
+    grad=True,
+    ours=False,
+)
 shared("detach_shares", "f32[5,7]", lambda x: (x.detach(), (x * 2).detach()))
 shared("reshape_shares_or_not", "f32[5,7]@t", lambda x: (x.reshape(35), x.reshape(5, 7, 1), x + 1))
 shared("zero_added_is_a_copy", "f32[5,7]", lambda x: (x + 0, x * 1, x - 0))

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .by_index import BY_INDEX
 from .elementwise import OPENED, has_gaps, memory_order
@@ -78,7 +79,7 @@ def _table() -> Decompositions:
     table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
     table.update(get_decompositions(_OPENED))
     table.update(_OWN)
-    return {op: inside(function) for op, function in table.items()}
+    return {op: inside(_with_fresh_results(op, function)) for op, function in table.items()}
 
 
 _depth = threading.local()
@@ -96,6 +97,36 @@ def inside(function: Callable[..., Any]) -> Callable[..., Any]:
             _depth.of -= 1
 
     return opened
+
+
+def _with_fresh_results(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition whose results have memory of their own where the operation's have. A formula
+    may end in one of its operands, or in a view of one (what `copy` leaves is its source): handed
+    to the caller, it would be the caller's own tensor, and change with it."""
+    returned = getattr(getattr(op, "_schema", None), "returns", ())
+    if op in _VIEWS or not returned or any(r.alias_info is not None for r in returned):
+        return function
+
+    @functools.wraps(function)
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if found is NotImplemented:
+            return found
+        taken = {_memory(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        return tree_map_only(
+            torch.Tensor, lambda x: aten.clone.default(x) if _memory(x) in taken else x, found
+        )
+
+    return opened
+
+
+def _memory(x: torch.Tensor) -> int:
+    """Which memory a tensor lies in; tensors without any are each for themselves."""
+    return x.untyped_storage()._cdata if torch._C._has_storage(x) else -id(x)
+
+
+_VIEWS = (aten._unsafe_view.default, aten.lift_fresh.default)
+"""Views that their schemas do not call so: they are only made of tensors that nobody else has."""
 
 
 def _cast(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Any:

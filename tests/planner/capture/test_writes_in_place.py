@@ -158,6 +158,15 @@ def test_any_other_write_is_copied_at_the_end(function) -> None:
     assert update.is_copied
 
 
+def test_what_is_copied_into_an_input_is_copied_once() -> None:
+    def copied(x, y):
+        x.copy_(y)
+        return y.sin()
+
+    runner = runs_as_eager(copied, torch.randn(4, 5), torch.randn(4, 5))
+    assert not any(n.op == "aten.clone.default" for n in runner.captured.graph.nodes)
+
+
 def test_two_caches_in_one_tensor_are_copied_at_the_end() -> None:
     def both(keys, values, rows, position):
         keys.index_copy_(1, position, rows)
