@@ -14,6 +14,7 @@ from ..graph.graph import Arg, Ref
 from ..graph.op import Accuracy, Op
 from ..graph.ops import MAX
 from ..values.values import Compute, Fold, Value, compute
+from .masked_rows import infinite_extremum, multiplier
 from .rewriting import Rewriting
 from .shifts import Shift, shift_of
 
@@ -198,7 +199,7 @@ def _selected(work: Rewriting, own: Value, kind: Compute) -> Product:
     condition = operands.pop("condition")
     assert isinstance(condition, Ref)
     if work.waits(condition.node):
-        raise Refused("online", f"{own.origin} chooses by {work.names([condition.node])}")
+        return _unless_masked(work, own, kind)
     named = [name for name, argument in operands.items() if work.constant(argument) != 0]
     if len(named) != 1:
         raise Refused("online", f"{own.origin} chooses between two values, neither of them 0")
@@ -212,6 +213,23 @@ def _selected(work: Rewriting, own: Value, kind: Compute) -> Product:
         weight = one if shift.weight is None else shift.weight
         shift = shift.weighted(work.rebuilt(own.id, {named[0]: weight}))
     return replace(part, kept=kept, masked=True, shift=shift)
+
+
+def _unless_masked(work: Rewriting, own: Value, kind: Compute) -> Product:
+    """where(the extremum of the exponent is infinite, 0, u * x) = u * where(it is infinite, 0, x)."""
+    operands = dict(kind.operands)
+    condition, chosen = operands["condition"], operands["other"]
+    assert isinstance(condition, Ref)
+    if work.constant(operands["self"]) == 0 and isinstance(chosen, Ref) and work.streams(chosen):
+        part = product(work, chosen.node)
+        extremum = infinite_extremum(work, condition.node, part.exponent)
+        if extremum is not None and not part.shift:
+            assert part.kept is not None
+            text = f"{work.values[condition.node].origin} ? 0 : 1"
+            shown = Factor(multiplier(work, extremum), text)
+            kept = work.cast(part.kept, own.dtype)
+            return replace(part, kept=kept, moved=(*part.moved, shown), masked=True)
+    raise Refused("online", f"{own.origin} chooses by {work.names([condition.node])}")
 
 
 # --- exponents ---

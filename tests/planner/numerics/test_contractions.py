@@ -295,6 +295,19 @@ def test_a_row_that_a_mask_hides_whole_is_what_eager_makes_of_it() -> None:
     verify(lambda q, k, v, m: attention(lambda s: s + m, q, k, v), [q, k, v, mask])
 
 
+def test_a_row_that_a_mask_hides_whole_is_zero_in_torch_s_attention() -> None:
+    q, k, v = (data(2, 2, 33, 16, seed=i) for i in range(3))
+    mask = torch.zeros(33, 33, device=DEVICE, dtype=torch.bfloat16)
+    mask[:, 20:] = mask[5] = mask[7, :18] = float("-inf")
+    v[0, 1, 3, 2], v[1, 1, 30, 4] = float("inf"), float("nan")  # zero times these is seen
+
+    def masked(q, k, v, m):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=m)
+
+    verify(masked, [q, k, v, mask])
+
+
 def test_a_mask_leaves_out_the_loop_what_it_empties() -> None:
     found = space(
         lambda q, k, v: attention(causal, q, k, v), [data(2, 64, 16, seed=i) for i in range(3)]

@@ -52,9 +52,15 @@ FUNCTIONS: dict[Op, Callable[..., Array]] = {
     Op.LOGICAL_NOT: lambda self: self == 0,
     Op.LOGICAL_AND: np.logical_and,
 }
-REDUCE = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
-COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+REDUCE = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any}
+COMBINE = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+}
+IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "any": False}
 
 
 @dataclass

@@ -145,6 +145,43 @@ def test_a_mask_after_the_softmax_keeps_masked_rows_zero() -> None:
     np.testing.assert_allclose(mine[0], exact, atol=1e-9)
 
 
+def _not_masked(s: torch.Tensor) -> torch.Tensor:
+    """torch's own attention by its formula: rows of -inf are 0."""
+    hidden = torch.all(s.eq(-torch.inf), -1, keepdim=True)
+    return torch.where(hidden, 0.0, torch.softmax(s, -1))
+
+
+def _by_maximum(s: torch.Tensor) -> torch.Tensor:
+    top = s.amax(-1, keepdim=True)
+    e = torch.exp(s - top)
+    return torch.where(top == -torch.inf, 0.0, e / e.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("softmax", [_not_masked, _by_maximum])
+def test_rows_that_are_masked_altogether_are_known_by_their_maximum(
+    softmax: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    def attention(s: torch.Tensor, keep: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return softmax(torch.where(keep, s, -torch.inf)) @ v
+
+    inputs = [t(3, 8), t(3, 8, dtype=torch.bool), t(8, 4)]
+    values = traced(attention, *inputs)
+    over = looped(values, "amax")
+    derived = derive(values, over)
+    assert not derived.refusals
+    assert folds(derived)["mm"] == {-1.0: "amax"}
+    # The maximum tells such a row: nothing else is reduced for it.
+    found = {derived.values.values[f].origin for f in carried(derived.values, over)}
+    assert found == {"amax", "sum_1", "mm"}
+    contents = buffers(values)
+    (mask,) = [k for k, filled in contents.items() if filled.dtype == bool]
+    contents[mask][:8] = False
+    exact = unstreamed(values, contents)[0]
+    mine, _ = streamed(derived, over, contents, 3)
+    assert (exact == 0).any()
+    np.testing.assert_allclose(mine[0], exact, atol=1e-9)
+
+
 def test_dropout_and_weights_that_stream() -> None:
     derived = checked(
         lambda s, d, v: (torch.softmax(s, -1) * d * 1.25) @ v, [t(3, 8), t(3, 8), t(8, 4)], "amax"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from fusionplan.planner.stream.online import derive
@@ -83,6 +85,25 @@ def test_refused_choice_by_a_fold() -> None:
         lambda x: torch.where(x == x.amax(-1, keepdim=True), x, 0.0).sum(-1), [t(3, 8)], "sum_1"
     )
     assert reason == "where chooses by eq"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda s, other: torch.all(s.eq(torch.inf), -1, keepdim=True),
+        lambda s, other: torch.all((s * other).eq(-torch.inf), -1, keepdim=True),
+        lambda s, other: s.amax(-1, keepdim=True) == 0,
+    ],
+    ids=["other infinity", "other elements", "other number"],
+)
+def test_refused_choice_by_what_does_not_tell_a_masked_row(
+    hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    def attention(s: torch.Tensor, other: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.where(hidden(s, other), 0.0, torch.softmax(s, -1)) @ v
+
+    reason = refusal(attention, [t(3, 8), t(3, 8), t(8, 4)], "mm")
+    assert reason.startswith("where chooses by ")
 
 
 def test_refused_maximum_of_what_does_not_rise() -> None:
