@@ -23,6 +23,7 @@ from .reassociate import reassociate
 from .selected_element_sums import drop_picked_sums
 from .split_packed_sums import split_packed_sums
 from .stack_products import stack_products
+from .turn_broadcasts import turn_broadcasts
 
 Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
 
@@ -42,6 +43,7 @@ INFERENCE_REWRITES: tuple[Rewrite, ...] = (
     move_weight_scales,
     stack_products,
     split_packed_sums,
+    turn_broadcasts,
 )
 """Of a graph without a backward pass, after the others."""
 

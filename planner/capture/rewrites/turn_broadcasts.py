@@ -1,0 +1,129 @@
+"""Small tensors that many elements are computed from, and whose last axis does not lie side by side.
+
+A bias for pairs of positions and heads is often looked up as [queries, keys, heads] and read as
+[heads, queries, keys], by every layer and for every sequence: neighbouring elements of a row lie a
+stride apart, and each read of 2 bytes moves 32. The tensor is copied once into the order in which it
+is read; that copy is part of the kernel that computes it, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from ..capture import is_dynamic
+from ..fx_nodes import called, value_of
+from ..on_a_copy import rewritten_copy
+
+__all__ = ["turn_broadcasts"]
+
+aten = torch.ops.aten
+
+_VIEWS = (
+    aten.expand.default,
+    aten.slice.Tensor,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.view.default,
+)
+
+_TIMES = 8
+"""How often each element is to be read at least: a copy reads and writes it once."""
+
+_READ = 1 << 20
+"""Elements that are to be read at least: the copy may be a launch."""
+
+_SIDE_BY_SIDE = 16
+"""Elements of the last axis that are to be there at least."""
+
+_Path = tuple[fx.Node, ...]
+
+
+def turn_broadcasts(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional FX graph with copies of such tensors, or `gm` itself where there are none. `gm`
+    is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
+    if is_dynamic(gm) or not any(map(_is_apart, gm.graph.nodes)):
+        return gm
+    return rewritten_copy(gm, _turn, "tensors stay in the order in which they are made")
+
+
+def _turn(graph: fx.Graph) -> bool:
+    changed = False
+    for node in list(graph.nodes):
+        if not _is_apart(node):
+            continue
+        readers = list(_readers(node, ()))
+        read = sum(value_of(reader).numel() for reader, _ in readers)
+        if read >= max(_READ, _TIMES * value_of(node).numel()):
+            changed |= _copied(node, readers)
+    return changed
+
+
+def _is_apart(node: fx.Node) -> bool:
+    """Whether neighbours along the last axis of a tensor lie apart."""
+    value = value_of(node)
+    if value is None or value.dim() < 2 or value.layout is not torch.strided:
+        return False
+    return bool(value.shape[-1] >= _SIDE_BY_SIDE and value.stride(-1) > 1)
+
+
+def _readers(node: fx.Node, path: _Path) -> Iterator[tuple[fx.Node, _Path]]:
+    """The operations on single elements that read a tensor across its order, each with the views
+    between."""
+    for user in node.users:
+        value = value_of(user)
+        if value is None:
+            continue
+        if user.target in _VIEWS and user.args[0] is node:
+            yield from _readers(user, (*path, user))
+        elif _is_elementwise(user) and value.dim() and value.stride(-1) == 1 and _is_apart(node):
+            yield user, path
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    """A copy, which tells a product's operand its order, is not computed with."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target is aten.clone.default:
+        return False
+    return torch.Tag.pointwise in target.tags
+
+
+def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
+    """Let the readers read a copy. False where none of their results stays as it lies."""
+    with node.graph.inserting_after(node):
+        turned = called(
+            node, aten.clone.default, (node,), memory_format=torch.contiguous_format
+        )
+    made: dict[fx.Node, fx.Node] = {}
+    changed = False
+    for reader, path in readers:
+        instead = turned
+        for view in path:
+            if view not in made:
+                with node.graph.inserting_after(instead):
+                    made[view] = called(
+                        view, view.target, (instead, *view.args[1:]), **view.kwargs
+                    )
+            instead = made[view]
+        changed |= _replaced(reader, path[-1] if path else node, instead)
+    for unused in (*reversed(made), *reversed(made.values()), turned):
+        if not unused.users:
+            node.graph.erase_node(unused)
+    return changed
+
+
+def _replaced(reader: fx.Node, before: fx.Node, instead: fx.Node) -> bool:
+    """Let a reader read another node, where its result then lies as it did."""
+    own = value_of(reader)
+    args, kwargs = fx.map_arg(
+        (reader.args, reader.kwargs), lambda n: (instead if n is before else n).meta["val"]
+    )
+    with own.fake_mode:
+        result = reader.target(*args, **kwargs)  # type: ignore[operator]
+    if result.stride() != own.stride():
+        return False
+    reader.replace_input_with(before, instead)
+    return True
