@@ -2,8 +2,8 @@
 (see `online.py`).
 
 Where an extremum is infinite, no element of the row but masked ones was seen, and an exponential
-under way is 0 in all of the row. So where(x is infinite, 0, e * u) is e * where(x is infinite, 0, u):
-the choice moves behind the sum as a multiplier.
+under way is 0 in all of the row. So of e * u the choice moves behind the sum, as a multiplier that
+is 0 in such a row, else 1.
 """
 
 from __future__ import annotations

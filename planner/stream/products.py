@@ -216,7 +216,8 @@ def _selected(work: Rewriting, own: Value, kind: Compute) -> Product:
 
 
 def _unless_masked(work: Rewriting, own: Value, kind: Compute) -> Product:
-    """where(the extremum of the exponent is infinite, 0, u * x) = u * where(it is infinite, 0, x)."""
+    """where(x is infinite, 0, u * v) = u * v * where(x is infinite, 0, 1), x an extremum that the
+    exponent in u holds."""
     operands = dict(kind.operands)
     condition, chosen = operands["condition"], operands["other"]
     assert isinstance(condition, Ref)

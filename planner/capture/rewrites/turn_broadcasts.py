@@ -1,9 +1,9 @@
-"""Small tensors that many elements are computed from, and whose last axis does not lie side by side.
+"""Small tensors of which many elements are computed, and that are read across their order.
 
 A bias for pairs of positions and heads is often looked up as [queries, keys, heads] and read as
 [heads, queries, keys], by every layer and for every sequence: neighbouring elements of a row lie a
-stride apart, and each read of 2 bytes moves 32. The tensor is copied once into the order in which it
-is read; that copy is part of the kernel that computes it, where there is one.
+stride apart, and each read of 2 bytes moves 32. The tensor is copied once into the order in which
+it is read; that copy is part of the kernel that computes it, where there is one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _Path = tuple[fx.Node, ...]
 
 
 def turn_broadcasts(gm: fx.GraphModule) -> fx.GraphModule:
-    """The functional FX graph with copies of such tensors, or `gm` itself where there are none. `gm`
-    is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
+    """The functional FX graph with copies of such tensors, or `gm` itself where there are none.
+    `gm` is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(map(_is_apart, gm.graph.nodes)):
         return gm
     return rewritten_copy(gm, _turn, "tensors stay in the order in which they are made")
@@ -94,9 +94,7 @@ def _is_elementwise(node: fx.Node) -> bool:
 def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
     """Let the readers read a copy. False where none of their results stays as it lies."""
     with node.graph.inserting_after(node):
-        turned = called(
-            node, aten.clone.default, (node,), memory_format=torch.contiguous_format
-        )
+        turned = called(node, aten.clone.default, (node,), memory_format=torch.contiguous_format)
     made: dict[fx.Node, fx.Node] = {}
     changed = False
     for reader, path in readers:
@@ -104,9 +102,7 @@ def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
         for view in path:
             if view not in made:
                 with node.graph.inserting_after(instead):
-                    made[view] = called(
-                        view, view.target, (instead, *view.args[1:]), **view.kwargs
-                    )
+                    made[view] = called(view, view.target, (instead, *view.args[1:]), **view.kwargs)
             instead = made[view]
         changed |= _replaced(reader, path[-1] if path else node, instead)
     for unused in (*reversed(made), *reversed(made.values()), turned):
