@@ -45,14 +45,16 @@ def test_the_bias_is_copied_once_and_read_side_by_side(function):
     gm = traced(function, SCORES, TABLE, BUCKETS)
     turned = turn_broadcasts(gm)
     (copy,) = copies(turned)
-    assert copy.meta["val"].is_contiguous() and copy.meta["val"].shape[-3:] == (4, 256, 256)
+    assert copy.meta["val"].is_contiguous()
+    assert copy.meta["val"].shape[-3:] == (4, 256, 256)
     large = [n for n in turned.graph.nodes if n.op == "call_function" and n.meta["val"].dim() == 4]
     for node in large:
         for read in node.all_input_nodes:
             assert read.meta["val"].stride(-1) == 1, (node, read)
     inputs = torch.randn(SCORES), torch.randn(TABLE), torch.randint(0, 32, BUCKETS)
     (wanted,), (got,) = (m(*inputs) for m in (gm, turned))
-    assert torch.equal(got, wanted) and got.stride() == wanted.stride()
+    assert torch.equal(got, wanted)
+    assert got.stride() == wanted.stride()
 
 
 def test_the_copy_is_made_by_the_kernel_that_looks_up():
