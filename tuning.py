@@ -16,6 +16,7 @@ from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
 from .markup.panel import panels_html
+from .planner.capture.capture import Captured
 from .planner.capture.source_lines import source_texts
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
@@ -45,12 +46,14 @@ from .tuner.progress.progress import Progress
 from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
 from .tuner.records.stored_plans import plans_of_graph
+from .tuner.search.tuned_groups import begin_plan
 from .tuner.session.effort import Allowance, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
 from .tuner.session.session import LabOptions, Searched, Session, TuneLimits, TuneSite
 from .tuner.session.shares import shares
 from .tuner.session.undisturbed import undisturbed
+from .tuner.workers.lab import Lab
 from .tuner.workers.shared_lab import SharedLab
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
@@ -215,9 +218,11 @@ def tune(
             told.note(_TAKEN.format(device=place.device))
         how = _Capturing(training, dynamic, numerics)
         helpers, labs = Helpers(chosen, cluster, jobs), SharedLab(stack.enter_context(ExitStack()))
+        lab: Lab | None = None
         if place.measured:
             # Its processes import what they need while the model is captured.
-            LabOptions(place.device, place.profile, wall, helpers.compilers).opened(labs.begin)
+            options = LabOptions(place.device, place.profile, wall, helpers.compilers)
+            lab = options.opened(labs.begin)
         modes = how.modes(place)
         elsewhere = ModeProcesses(modes) if not training and pays(model, call, modes) else None
         if elsewhere is not None:
@@ -226,7 +231,7 @@ def tune(
         ahead = elsewhere.begin(model, call) if elsewhere is not None else None
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
-        captured = how.captured(model, turns, wall)
+        captured = how.captured(model, turns, wall, place, lab)
         for note in captured.notes:
             told.note(note)
         title = name or _name_of(model)
@@ -303,9 +308,20 @@ class _Capturing:
         return MODES if keeps else ()
 
     def captured(
-        self, model: Callable[..., Any], turns: RotatingInputs, wall: Wall
+        self,
+        model: Callable[..., Any],
+        turns: RotatingInputs,
+        wall: Wall,
+        place: Place,
+        lab: Lab | None,
     ) -> CapturedModel:
-        """What capturing takes, the end of the tune will take again."""
+        """What capturing takes, the end of the tune will take again. lab: begins to plan each graph
+        as soon as it is known."""
+
+        def seen(captured: Captured) -> None:
+            if lab is not None:
+                begin_plan(captured.graph, place.profile, lab)
+
         left_s = wall.left_s
         captured = turns.watch(
             lambda: capture_model(
@@ -314,6 +330,7 @@ class _Capturing:
                 training=self.training,
                 dynamic=self.dynamic,
                 numerics=self.numerics,
+                seen=seen,
             )
         )
         turns.restore(0)

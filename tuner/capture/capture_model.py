@@ -132,17 +132,19 @@ def capture_model(
     training: bool = False,
     dynamic: bool = False,
     numerics: Numerics = "fast",
+    seen: Callable[[Captured], object] = lambda captured: None,
 ) -> CapturedModel:
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
     dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks.
-    numerics: see `Graph`.
+    numerics: see `Graph`. seen: told of each graph of inference with fixed sizes as soon as it is
+    captured; Dynamo takes seconds more where it is large.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
     call = CallArguments.of(inputs)
     check_runs(model, call, training)
-    collector = _Collector(numerics)
+    collector = _Collector(numerics, seen)
     compiled = torch.compile(model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
     try:
@@ -227,8 +229,8 @@ class _Source:
 class _Collector:
     """A torch.compile back end that runs every graph as it is, and remembers it."""
 
-    def __init__(self, numerics: Numerics) -> None:
-        self._numerics = numerics
+    def __init__(self, numerics: Numerics, seen: Callable[[Captured], object]) -> None:
+        self._numerics, self._seen = numerics, seen
         self._parts: dict[tuple[str, Stage], ModelGraph] = {}
         self._notes: dict[str, None] = {}
         self._graphs = 0
@@ -281,6 +283,8 @@ class _Collector:
         static = None if dynamic else self._static(gm, stage)
         if static is not None and stage == "inference":
             source.graph.captured, source.graph.fakes = static[1], tuple(fakes)
+            with _disable_current_modes():
+                self._seen(static[1])
         with _disable_current_modes():
             varying = symbolic(gm, self._numerics) if dynamic else None
 

@@ -67,6 +67,12 @@ class Task:
     framework_s: float = 0.0
 
 
+def begin_plan(graph: Graph, profile: DeviceProfile, lab: Lab) -> None:
+    """Have the covers that `Tasks.plan` will ask for looked for from now on."""
+    if compute_count(graph) >= LARGE:
+        lab.plan(graph, profile, COVERS)
+
+
 @dataclass(slots=True)
 class Tasks:
     """The tasks of a graph's groups, each made once. By nodes, and by the group's key."""

@@ -14,6 +14,7 @@ from ...planner.config import Config
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers.sections import sections
 from ...planner.graph.graph import Graph, kernel_key, to_json, varying_to_json
+from ...planner.graph.graph import key as graph_key
 from ...planner.graph.ops import is_compute
 from ...planner.lowerings.registry import lowering_of
 from ...planner.settings import settings
@@ -109,7 +110,7 @@ class Lab(Protocol):
         """The model's order of its configs, begun elsewhere; None: whoever wants it makes it."""
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning | None:
-        """The model's best covers of a whole graph, likewise."""
+        """The model's best covers of a whole graph, likewise, begun when it is first asked for."""
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Until one of them is done, or the time is over."""
@@ -225,6 +226,8 @@ class WorkerLab:
         """Whether the measuring worker was asked for anything."""
         self._suspects: set[tuple[str, Candidate]] = set()
         """What failed for a cause that may lie outside of it: alone in a process next time."""
+        self._planned: dict[tuple[str, int], Planning] = {}
+        """By graph and count."""
 
     @property
     def compilers(self) -> int:
@@ -244,6 +247,12 @@ class WorkerLab:
         return _Ranking(future, self._is_over)
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
+        known = graph_key(graph), count
+        if known not in self._planned:
+            self._planned[known] = self._planning(graph, profile, count)
+        return self._planned[known]
+
+    def _planning(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
         def begin(of: Graph, count: int) -> Future[Answer]:
             request = {
                 "cover": to_json(of, varying_to_json),

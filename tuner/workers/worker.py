@@ -50,6 +50,7 @@ def _role(options: argparse.Namespace) -> Role:
     if options.role == "compile":
         from . import compile_role
 
+        compile_role.import_ahead()
         return compile_role.handle, ()
     from ...planner.settings import adopt
     from ..measure import measure_role

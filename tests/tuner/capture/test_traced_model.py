@@ -41,7 +41,14 @@ def model():
 
 
 def test_all_ways_share_one_trace(model):
-    traced = capture_model(model, (X,)).traced
+    found, seen = [], model.seen.clone()
+    captured = capture_model(
+        model, (X,), seen=lambda each: found.append((each, model.seen.clone()))
+    )
+    assert [each for each, _ in found] == [part.captured for part in captured.parts]
+    # The model has run once to see that it does, and the first graph had not when it was told.
+    assert found[0][1] == seen + 1
+    traced = captured.traced
     counters.clear()
     asked = []
 

@@ -1,5 +1,7 @@
 """The covers of a large graph, found by a compile worker."""
 
+import argparse
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -12,9 +14,9 @@ from fusionplan.planner.graph.graph import Graph, from_json, key, to_json, varyi
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.tuner.records.ledger import compute_count
 from fusionplan.tuner.search import tuned_groups
-from fusionplan.tuner.search.tuned_groups import COVERS, CoverFunctions, Tasks
+from fusionplan.tuner.search.tuned_groups import COVERS, CoverFunctions, Tasks, begin_plan
 from fusionplan.tuner.trial.outcome import TimedOut
-from fusionplan.tuner.workers import compile_role
+from fusionplan.tuner.workers import compile_role, worker
 from fusionplan.tuner.workers.covering import (
     Covering,
     SectionedPlanning,
@@ -168,29 +170,57 @@ def test_covers_of_the_whole_are_taken_where_they_come_in_time():
     assert found.covers[0].chosen.pieces == len(parts)
 
 
-def test_the_lab_looks_for_a_large_graphs_sections_alone(monkeypatch: pytest.MonkeyPatch):
-    """The most frequent section first, so that most of the graph is planned where time ends."""
+def lab_that_notes() -> tuple[WorkerLab, list[dict]]:
+    """A lab without processes, and what they were asked."""
     asked: list[dict] = []
 
-    class Asked:
-        compilers = 1
+    class Pool:
+        @staticmethod
+        def submit(role: str, message: dict, limit_s: float, *, urgent: bool) -> Future:
+            asked.append(message)
+            return Future()
 
-        class pool:
-            @staticmethod
-            def submit(role: str, message: dict, limit_s: float, *, urgent: bool) -> Future:
-                asked.append(message)
-                return Future()
+    lab = object.__new__(WorkerLab)
+    lab.pool, lab._planned = Pool, {}
+    return lab, asked
 
+
+def test_the_lab_looks_for_a_large_graphs_sections_alone():
+    """The most frequent section first, so that most of the graph is planned where time ends."""
+    lab, asked = lab_that_notes()
     graph = layers(62)
-    WorkerLab.plan(Asked, graph, H200, COVERS)
+    lab.plan(graph, H200, COVERS)
     parts = sections(graph)
     assert len(asked) == len({part.key for part in parts}) < len(parts)
     most = max(parts, key=lambda part: [each.key for each in parts].count(part.key))
     assert key(from_json(asked[0]["cover"])) == most.key
     asked.clear()
-    WorkerLab.plan(Asked, layers(30), H200, COVERS)  # 150 operations: as a whole, too
+    lab.plan(layers(30), H200, COVERS)  # 150 operations: as a whole, too
     assert asked[0]["cover"] == to_json(layers(30), varying_to_json)
     assert len(asked) > 1
+
+
+def test_covers_are_looked_for_once_and_begun_before_they_are_asked_for(monkeypatch):
+    lab, asked = lab_that_notes()
+    begin_plan(layers(30), H200, lab)
+    begun = len(asked)
+    assert begun > 1
+    begin_plan(layers(3), H200, lab)  # small
+    assert lab.plan(layers(30), H200, COVERS) is lab.plan(layers(30), H200, COVERS)
+    assert len(asked) == begun
+
+
+def test_a_worker_imports_what_covers_take_before_it_is_asked(monkeypatch):
+    begun = []
+    monkeypatch.setattr(compile_role, "import_ahead", lambda: begun.append(True))
+    handle, _ = worker._role(argparse.Namespace(role="compile"))
+    assert handle is compile_role.handle
+    assert begun == [True]
+
+
+def test_what_is_imported_ahead_is_there_afterwards():
+    compile_role.import_ahead().join()
+    assert {*compile_role.LATER} <= sys.modules.keys()
 
 
 @pytest.mark.parametrize("answer", [{}, {"covers": []}, TimedOut("slow")])
