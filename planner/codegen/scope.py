@@ -62,7 +62,8 @@ class Scope:
 
     def converted(self, text: str, source: str, target: str, dims: TileDims) -> str:
         """A computed value, in the dtype of registers."""
-        if source in ("int8", "uint8") and target == "float32" and dims:
+        bytes_to_floats = source in ("int8", "uint8") and target == "float32"
+        if bytes_to_floats and self.blocks.fills_words(dims):
             return f"from_{source}({text})"
         return convert(text, source, target)
 

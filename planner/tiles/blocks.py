@@ -24,6 +24,10 @@ TileDims = tuple[int, ...]
 """The tile axes that are dimensions of a value, in order."""
 
 
+WORD = 4
+"""Bytes of a register."""
+
+
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
@@ -117,6 +121,11 @@ class Blocks:
     def dims(self, axes: Iterable[int]) -> TileDims:
         """The axes among these that are dimensions of a tile."""
         return tuple(sorted(a for a in set(axes) if self.sizes[a] > 1))
+
+    def fills_words(self, axes: Iterable[int]) -> bool:
+        """Whether a tile of bytes over these axes is of whole words, as instructions that take four
+        bytes at once ask for."""
+        return self.elements(axes) % WORD == 0
 
     def elements(self, axes: Iterable[int]) -> int:
         """Elements of a tile over these axes, padding included."""

@@ -149,7 +149,7 @@ points(
         )
     ],
 )
-points("sign_of_zero_sum", "f32[32]!zero", lambda x: torch.signbit((-x).sum()))
+points("sign_of_zero_sum", "f32[32]!zero", lambda x: torch.signbit((-x).sum() + 0.0))
 points(
     "where_hides_nan",
     "f32[32]!special",

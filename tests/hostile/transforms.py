@@ -331,6 +331,18 @@ formats("channels_last_norm", "f32[2,4,3,3]", lambda x: F.group_norm(last(x), 2)
 formats("channels_last_pool", "f32[2,4,6,6]", lambda x: F.avg_pool2d(last(x), 2) + 1)
 formats("channels_last_cat", "f32[2,4,3,3]", lambda x: torch.cat((last(x), last(x) * 2), 1))
 formats(
+    "channels_last_padded",
+    "f32[2,4,3,5]",
+    lambda x: (F.pad(last(x), (1, 2)), F.pad(last(x), (-1, 0)), F.pad(x, (0, 0, 1, 0)) * 2),
+)
+formats(
+    "channels_last_rolled",
+    "f32[2,4,3,5]",
+    lambda x: (last(x).roll(1, 2) * 2, last(x).roll(0, 2) + 1, last(x).roll((1, -1), (2, 1))),
+    cpu=True,
+)
+formats("channels_last_crossed", "f32[2,3,3,5]", lambda x: torch.cross(last(x), last(x * 2), dim=1))
+formats(
     "channels_last_3d", "f32[2,3,2,4,3]", lambda x: x.to(memory_format=torch.channels_last_3d) * 2
 )
 formats(

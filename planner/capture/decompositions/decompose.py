@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .by_index import BY_INDEX
@@ -287,13 +288,17 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     if not dims:
         flat = aten.view.default(aten.clone.default(x, memory_format=torch.contiguous_format), [-1])
         return aten.view.default(_roll(flat, shifts, [0]), list(x.shape))
+    cut = 0
     for shift, dim in zip(shifts, dims, strict=True):
         size = x.shape[dim]
         cut = (size - shift) % size if size else 0
         if cut:
             head = aten.slice.Tensor(x, dim, cut, size)
             x = aten.cat.default([head, aten.slice.Tensor(x, dim, 0, cut)], dim)
-    return aten.clone.default(x, memory_format=torch.contiguous_format)
+    # On a CPU eager joins the parts as well, and keeps channels last.
+    joined = cut and x.device.type == "cpu"
+    order = suggest_memory_format(x) if joined else torch.contiguous_format
+    return aten.clone.default(x, memory_format=order)
 
 
 _OWN: Decompositions = {

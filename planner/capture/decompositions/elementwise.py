@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch._refs
+from torch._prims_common import suggest_memory_format
 
 from .losses import accumulator, scalar, to
 
@@ -188,7 +189,7 @@ def _constant_pad(x: torch.Tensor, pad: Sequence[int], value: complex = 0) -> An
             shape[dim] = max(count, 0)
             sides.append(aten.full.default(shape, value, dtype=x.dtype, device=x.device))
         x = _join((sides[0], x, sides[1]), dim)
-    return aten.clone.default(x) if x is own else x
+    return aten.clone.default(x) if max(pad) <= 0 else _dense(x, suggest_memory_format(own))
 
 
 def _mirrored(x: torch.Tensor, pad: Sequence[int]) -> Any:
@@ -323,12 +324,14 @@ def _diagonal_scatter(
         for size, dim in ((rows, dim1), (columns, dim2))
     ]
     here = aten.eq.Tensor(aten.add.Scalar(index[0], offset), index[1])
-    found = aten.where.self(here, to(placed, x.dtype), x)
-    return (
-        found
-        if found.is_contiguous()
-        else aten.clone.default(found, memory_format=torch.contiguous_format)
-    )
+    return _dense(aten.where.self(here, to(placed, x.dtype), x))
+
+
+def _dense(x: torch.Tensor, order: torch.memory_format = torch.contiguous_format) -> Any:
+    """A tensor in this order in memory: itself, or a copy."""
+    if x.is_contiguous(memory_format=order):
+        return x
+    return aten.clone.default(x, memory_format=order)
 
 
 def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> Any:
@@ -338,7 +341,7 @@ def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> Any:
         x, y = (aten.expand.default(v, shape) for v in (x, y))
     dim %= x.dim()
     (x1, x2), (y1, y2) = ([_ahead(v, dim, n) for n in (1, 2)] for v in (x, y))
-    return aten.sub.Tensor(aten.mul.Tensor(x1, y2), aten.mul.Tensor(x2, y1))
+    return _dense(aten.sub.Tensor(aten.mul.Tensor(x1, y2), aten.mul.Tensor(x2, y1)))
 
 
 def _ahead(x: torch.Tensor, dim: int, places: int) -> torch.Tensor:

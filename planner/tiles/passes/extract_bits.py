@@ -39,7 +39,8 @@ _BITS = 8
 def extract_bits(program: TileProgram) -> TileProgram:
     """Conversions read the byte, and what nobody reads any more is left out."""
     fields = _fields(program.nest)
-    fields = {v: field for v, field in fields.items() if program.blocks.dims(program.nest.live[v])}
+    live = program.nest.live
+    fields = {v: f for v, f in fields.items() if program.blocks.fills_words(live[v])}
     if not fields:
         return program
 

@@ -56,12 +56,12 @@ def failures(functions: Mapping[str, Function], count: int, dtype: str) -> dict[
     return {f"{name} {dtype}": failure(f, count, dtype) for name, f in functions.items()}
 
 
-def failure(function: Function, count: int, dtype: str) -> str:
+def failure(function: Function, count: int, dtype: str, block: int = 1024) -> str:
     """Why the compiler refuses the function's kernel; "" if it does not."""
     inputs = [torch.ones(2000, dtype=getattr(torch, dtype)) for _ in range(count)]
     graph = graph_of(function, inputs)
     nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
-    program = lower(subgraph(graph, nodes).graph, Config((("x0", 1024),)))
+    program = lower(subgraph(graph, nodes).graph, Config((("x0", block),)))
     assert not isinstance(program, Refusal), program
     assert program.kernels
     try:
@@ -78,4 +78,7 @@ if __name__ == "__main__":
         found |= failures(OF_TWO, 2, dtype) | failures(OF_ONE, 1, dtype)
     for dtype in ("bfloat16", "float32", "float64"):
         found |= failures({"fmod": torch.fmod}, 2, dtype)
+    for block in (1, 2, 4):
+        found[f"float uint8 of {block}"] = failure(lambda x: x.float() / 255, 1, "uint8", block)
+        found[f"bits uint8 of {block}"] = failure(lambda x: (x >> 4).float() - 8, 1, "uint8", block)
     json.dump(found, sys.stdout)
