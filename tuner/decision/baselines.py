@@ -76,11 +76,14 @@ class Baselines:
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
+    _pending: list[str] = field(default_factory=list)
+    """Modes that other processes have not done by the time that the baselines had."""
     _took: dict[str, float] = field(default_factory=dict)
     """Seconds of each mode."""
 
     def warm(self) -> None:
-        """Run each twice, which compiles it. Only the first call does anything."""
+        """Run each twice, which compiles it. Only the first call does anything. What others are
+        still at then is left to them until `finish`."""
         if self._warmed:
             return
         self._warmed = True
@@ -89,7 +92,7 @@ class Baselines:
         with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
             for number, name in enumerate(self._coming(until), 1):
                 if self._is_under_way(name):
-                    self._leave_out(name, CUT_OFF)
+                    self._pending.append(name)
                 elif self._has_time(name, until):
                     verb = "running" if name == EAGER else "compiling"
                     text = f"{verb} {name}, {number} of {len(self.given)}"
@@ -97,12 +100,27 @@ class Baselines:
                     self._warm(name, self.given[name], until)
                 else:
                     self._leave_out(name, NO_TIME)
-        if self.ahead is not None:
-            self.ahead.close()
+        if not self._pending or self.is_over():
+            self.finish()
         if torch.cuda.is_available():
             # What compiling and tuning them took, the process that measures candidates needs.
             gc.collect()
             torch.cuda.empty_cache()
+
+    def finish(self) -> None:
+        """The last look at the modes that others were still at: those that are done by now are
+        compiled here, where half of what is left of the time allows it. The others are given up."""
+        until = self.wall.clock() + self.wall.left_s / 2 if self.wall else float("inf")
+        with self.compiling(), timed_in_turn(self.turn) if self._pending else nullcontext():
+            while self._pending:
+                name = self._pending.pop(0)
+                if self._is_under_way(name) or not self._has_time(name, until):
+                    self._leave_out(name, CUT_OFF)
+                else:
+                    self.progress.phase(self.kind, f"compiling {name}")
+                    self._warm(name, self.given[name], until)
+        if self.ahead is not None:
+            self.ahead.close()
 
     def _coming(self, until: float) -> Iterator[str]:
         """Each name: those that others prepare as they become ready, and when the time is over

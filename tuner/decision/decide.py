@@ -85,6 +85,7 @@ class Decision:
 
     def plans(self) -> list[Plan]:
         """The plan to keep for each graph, in order, with the record of the contest."""
+        self.baselines.finish()
         own = self._own()
         calls = {EAGER: self.baselines.ready[EAGER]} if EAGER in self.baselines.ready else {}
         before_s = self.wall.left_s if self.wall else 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +66,8 @@ class Arena:
     """Those that compile a plan's kernels at the same time; None: they are compiled where they are
     loaded, one after the other."""
     lower: Lower = field(default_factory=lowered_once)
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    """Held while plans are timed: other processes may still compile modes of torch.compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
     runners = _runners(plans, arena)
     if not runners:
         return Finalists()
-    with torch.no_grad():
+    with torch.no_grad(), arena.turn:
         told = arena.ring.contest({n: _bound(r, arena) for n, r in runners.items()})
     timed = {c.name: c.busy_s for c in told.contestants}
     runners = {n: replace(r, plan=replace(r.plan, measured=timed[n])) for n, r in runners.items()}

@@ -37,6 +37,8 @@ class Wall:
     """Seconds kept for the end."""
     check_s: float = 0.0
     """The longest that checking the best plans of a graph has taken so far."""
+    expected_check_s: float = 0.0
+    """What checking the best plans of all graphs is expected to take."""
     _until: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,5 +79,6 @@ class Wall:
         """When a search that begins now ends, of a graph that is given this part of what is left:
         its plans are checked in that time, too."""
         own_s = share * self.before_end_s
-        search_s = own_s - max(CHECK_SHARE * own_s, self.check_s)
+        check_s = max(CHECK_SHARE * own_s, self.check_s, share * self.expected_check_s)
+        search_s = own_s - check_s
         return self.clock() + max(search_s, LEAST_SHARE * self.seconds)

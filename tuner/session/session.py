@@ -25,7 +25,7 @@ from ..capture.capture_model import CallArguments, ModelGraph
 from ..capture.rotating_inputs import TURNS, RotatingInputs
 from ..decision.baselines import Baselines, graph_baselines, modes_left_out, real_inputs
 from ..decision.decide import Decision, Entrant, by_executor
-from ..decision.device_turns import Stop, side_by_side
+from ..decision.device_turns import Stop, Turn, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.time_limit import end_now
@@ -269,7 +269,7 @@ class Session:
             plans = self._plans(search, tasks, findings, identity)
             left_s = wall.left_s
             lab.release()
-            best = self._finalists(plans, profile, identity, stage, lab)
+            best = self._finalists(plans, profile, identity, stage, lab, baselines.turn)
             wall.check_s = max(wall.check_s, left_s - wall.left_s)
             if best.best is not None:
                 ledger.add_plan(best.best.plan, self.name)
@@ -303,6 +303,7 @@ class Session:
         identity: Identity,
         stage: Stage,
         compilers: KernelCompilers,
+        turn: Turn,
     ) -> Finalists:
         """Of the plans that the search found, and the one that the store has."""
         self.progress.phase("verify", "checking and timing the best plans")
@@ -317,6 +318,7 @@ class Session:
             *(self.captured, self.inputs, identity, ring.within(half_s), self.progress, stage),
             is_over=lambda: wall.clock() >= until,
             compilers=None if self._on_cpu else compilers,
+            turn=turn,
         )
         known = self._known(profile)
         try:

@@ -6,8 +6,6 @@ The worker that measures compiles the same text with the same options and finds 
 
 from __future__ import annotations
 
-import importlib
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,21 +21,6 @@ from ..trial.wire import config_from_json
 from .covering import Covering
 from .kernels_ahead import SOURCE
 from .ranking import Ranking
-
-LATER = ("sympy", "scipy.optimize", "scipy.sparse", "torch._prims_common")
-"""Modules that looking for covers imports when it needs them: seconds of the first request."""
-
-
-def import_ahead() -> threading.Thread:
-    """Import them meanwhile: a worker starts long before the first graph is captured."""
-
-    def run() -> None:
-        for name in LATER:
-            importlib.import_module(name)
-
-    thread = threading.Thread(target=run, name="imports", daemon=True)
-    thread.start()
-    return thread
 
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:

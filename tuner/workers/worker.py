@@ -7,8 +7,10 @@ It reads requests and writes answers, one JSON object a line. The first line it 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +20,12 @@ from .pipes import Pipe, die_with_parent
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 Role = tuple[Handler, "type[Exception] | tuple[()]"]
 """The handler of requests, and the exception that carries its last answer."""
+
+FOR_COVERS = ("sympy", "scipy.optimize", "scipy.sparse", "torch._prims_common")
+"""Modules that looking for covers imports when it needs them."""
+
+FOR_REFERENCES = ("torch._dynamo",)
+"""The same of the first operation that torch has written in Python, such as a conversion."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,16 +53,30 @@ def serve(role: Callable[[], Role]) -> int:
             return 0
 
 
+def import_ahead(names: Sequence[str]) -> threading.Thread:
+    """Import modules meanwhile: a worker starts long before the first graph is captured, and to
+    import them at the first request takes seconds."""
+
+    def run() -> None:
+        for name in names:
+            importlib.import_module(name)
+
+    thread = threading.Thread(target=run, name="imports", daemon=True)
+    thread.start()
+    return thread
+
+
 def _role(options: argparse.Namespace) -> Role:
     """Each role imports only what it needs."""
     if options.role == "compile":
         from . import compile_role
 
-        compile_role.import_ahead()
+        import_ahead(FOR_COVERS)
         return compile_role.handle, ()
     from ...planner.settings import adopt
     from ..measure import measure_role
 
+    import_ahead(FOR_REFERENCES)
     adopt(json.loads(options.settings))
     opened = measure_role.open_bench(options.device, seed=options.seed, least=options.least)
     return opened.handle, measure_role.Broken

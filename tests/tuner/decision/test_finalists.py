@@ -1,5 +1,6 @@
 """The last word: which plans are tried as CUDA graphs."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.lower import lower
-from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.plan import Contestant, GroupPlan, Plan
 from fusionplan.planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from fusionplan.planner.runtime.cuda_graphs.graph_memory import RecordedCall
 from fusionplan.planner.runtime.execution.executor import Executor
@@ -216,3 +217,29 @@ def test_the_kernels_of_a_plan_are_compiled_before_it_is_built_in_all_its_ways(m
     where.is_over = lambda: True
     finalists._runners([made], where)
     assert {source.dependent for source, _ in asked[1]} == {False}
+
+
+@pytest.mark.interpreter
+def test_plans_are_timed_by_whoever_has_the_turn():
+    """Other processes, which may still compile modes of torch.compile, time nothing then."""
+    given = captured(lambda x: torch.relu(x) * 2, X)
+    made, held = modelled_plan(given.graph, builtin("h200")), []
+
+    @contextmanager
+    def turn():
+        held.append("begun")
+        yield
+        held.append("over")
+
+    def contest(calls):
+        held.append("timed")
+        (name,) = calls
+        return SimpleNamespace(
+            contestants=[Contestant(name, 1.0, 1.0, 1.0, 1.0, 1.0, 10)], winner=name
+        )
+
+    where = arena(given)
+    where.captured, where.turn = given, turn()
+    where.ring = SimpleNamespace(contest=contest, turns=SimpleNamespace(calls=[]))
+    assert finalists.finalists([made], where).best.plan.measured == 1.0
+    assert held == ["begun", "timed", "over"]

@@ -136,8 +136,37 @@ def test_modes_are_compiled_here_as_they_become_ready(tmp_path: Path):
     compiled, found = warmed(ahead, sleep=sleep)
     assert compiled == ["eager", "reduce-overhead", "default"]
     assert [*found.ready] == compiled
+    assert not closed  # the last process goes on until the decision
+    found.finish()
     assert found.left_out == {"max-autotune": CUT_OFF}  # nor was it begun here
     assert closed == [True]
+
+
+def test_a_mode_that_is_done_before_the_decision_is_compared(tmp_path: Path):
+    slow: Future = Future()
+    futures = {"default": answered({}), "reduce-overhead": slow, "max-autotune": Future()}
+    closed: list[bool] = []
+    ahead = ModesAhead(futures, SharedTurn(tmp_path / "turn"), lambda: closed.append(True))
+    compiled, found = warmed(ahead)
+    assert compiled == ["eager", "default"]
+    slow.set_result({})
+    found.finish()
+    assert compiled == ["eager", "default", "reduce-overhead"]
+    assert found.left_out == {"max-autotune": CUT_OFF}
+    assert closed == [True]
+    found.finish()  # does no more
+    assert len(compiled) == 3
+
+
+def test_a_mode_that_is_done_when_the_time_is_over_is_not_begun(tmp_path: Path):
+    slow: Future = Future()
+    ahead = ModesAhead({"default": slow}, SharedTurn(tmp_path / "turn"))
+    compiled, found = warmed(ahead)
+    slow.set_result({})
+    found.wall = Wall(0.0)
+    found.finish()
+    assert compiled == ["eager"]
+    assert found.left_out == {"default": CUT_OFF}
 
 
 def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path):

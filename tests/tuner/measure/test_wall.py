@@ -43,6 +43,15 @@ def test_a_model_that_takes_long_to_capture_has_more_kept_for_the_end():
         assert wall.kept_s == pytest.approx(kept)
 
 
+def test_graphs_share_what_their_checks_are_expected_to_take():
+    wall = Wall(100.0, lambda: 0.0)
+    wall.expected_check_s = 20.0
+    assert wall.search_until(1.0) == pytest.approx(85.0 - 20.0)
+    assert wall.search_until(0.5) == pytest.approx(42.5 - 10.0)
+    wall.check_s = 30.0
+    assert wall.search_until(1.0) == pytest.approx(85.0 - 30.0)
+
+
 def test_graphs_have_shares_by_their_time():
     small = captured(lambda x: torch.relu(x) + 1, torch.randn(64, 64))
     large = captured(lambda x: torch.softmax(x, -1), torch.empty(1 << 14, 1 << 12))

@@ -210,17 +210,18 @@ def test_covers_are_looked_for_once_and_begun_before_they_are_asked_for(monkeypa
     assert len(asked) == begun
 
 
-def test_a_worker_imports_what_covers_take_before_it_is_asked(monkeypatch):
+def test_a_worker_imports_what_its_requests_take_before_it_is_asked(monkeypatch):
     begun = []
-    monkeypatch.setattr(compile_role, "import_ahead", lambda: begun.append(True))
+    monkeypatch.setattr(worker, "import_ahead", begun.append)
     handle, _ = worker._role(argparse.Namespace(role="compile"))
     assert handle is compile_role.handle
-    assert begun == [True]
+    worker._role(argparse.Namespace(role="measure", device="cpu", seed=0, least=1, settings="{}"))
+    assert begun == [worker.FOR_COVERS, worker.FOR_REFERENCES]
 
 
 def test_what_is_imported_ahead_is_there_afterwards():
-    compile_role.import_ahead().join()
-    assert {*compile_role.LATER} <= sys.modules.keys()
+    worker.import_ahead([*worker.FOR_COVERS, *worker.FOR_REFERENCES]).join()
+    assert {*worker.FOR_COVERS, *worker.FOR_REFERENCES} <= sys.modules.keys()
 
 
 @pytest.mark.parametrize("answer", [{}, {"covers": []}, TimedOut("slow")])
