@@ -16,6 +16,9 @@ comes after it."""
 CHECK_SHARE = 0.15
 """Of a graph's time, kept at least to check its best plans and to time them by themselves."""
 
+MOST_CHECK_SHARE = 0.3
+"""Of a graph's time, the most that is kept for a check which is only expected to take so long."""
+
 PLAN_SHARE = 0.5
 """Of a graph's time, the most that looking for its covers as a whole may take, where covers of its
 sections have come."""
@@ -79,6 +82,7 @@ class Wall:
         """When a search that begins now ends, of a graph that is given this part of what is left:
         its plans are checked in that time, too."""
         own_s = share * self.before_end_s
-        check_s = max(CHECK_SHARE * own_s, self.check_s, share * self.expected_check_s)
+        expected_s = min(share * self.expected_check_s, MOST_CHECK_SHARE * own_s)
+        check_s = max(CHECK_SHARE * own_s, self.check_s, expected_s)
         search_s = own_s - check_s
         return self.clock() + max(search_s, LEAST_SHARE * self.seconds)

@@ -48,6 +48,8 @@ def test_graphs_share_what_their_checks_are_expected_to_take():
     wall.expected_check_s = 20.0
     assert wall.search_until(1.0) == pytest.approx(85.0 - 20.0)
     assert wall.search_until(0.5) == pytest.approx(42.5 - 10.0)
+    wall.expected_check_s = 50.0  # most of it may not be for a check
+    assert wall.search_until(1.0) == pytest.approx(0.7 * 85.0)
     wall.check_s = 30.0
     assert wall.search_until(1.0) == pytest.approx(85.0 - 30.0)
 
