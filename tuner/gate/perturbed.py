@@ -150,9 +150,11 @@ class Disturbed(Evaluator):
         # Half a unit in the last place: from so far below, rounding to nearest may go up.
         wide = value.double()
         power = (wide.view(torch.int64) & _EXPONENT).view(torch.float64)
-        dither = self._uniform(wide, torch.finfo(to).eps / 2).mul_(power)
-        above = dither.add_(wide).to(to).to(value.dtype)
-        return torch.where(self._fits(value, dtype), value, above)
+        above = self._uniform(wide, torch.finfo(to).eps / 2).mul_(power)
+        del power  # Of logits each of these takes gigabytes.
+        above.add_(wide)
+        above.copy_(above.to(to))
+        return torch.where(self._fits(value, dtype), value, above.to(value.dtype))
 
     def _noisy(self, value: Any, dtype: torch.dtype, units: float = 1.0) -> Any:
         """A value, or arguments, with every float wrong by up to so many units in its last
