@@ -65,9 +65,8 @@ class TritonPrinter(Scope):
         """The lines of the kernel's body."""
         grid, head = self.grid, self.program.head
         in_parts = any(isinstance(each, EpilogueSubtiles) for each in self.program.body)
-        first = next(
-            (i for i, each in enumerate(head) if isinstance(each, (TileLoad, Prefetch))), len(head)
-        )
+        early = (TileLoad, SelectedLoad, Prefetch)
+        first = next((i for i, each in enumerate(head) if isinstance(each, early)), len(head))
         self._head(head[:first])
         if not in_parts:
             self._held()

@@ -10,6 +10,7 @@ import torch
 from fusionplan.bundles import making
 from fusionplan.planner.capture.capture import Captured, capture
 from fusionplan.planner.codegen.source import KernelSource
+from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.lower import lower
@@ -99,3 +100,24 @@ def test_a_plan_without_overlaps_keeps_its_texts(given) -> None:
 def test_a_bundle_has_the_texts_that_run(given) -> None:
     found, plan = sources(given)
     assert [s.text for s in making.kernels(given.graph, plan)] == [s.text for s in found]
+
+
+def test_weights_side_by_side_are_read_early_by_rows_with_ends() -> None:
+    """The mask of a row that ends within its block stands before the first load that needs it."""
+    x, *weights = (torch.empty(n, 96, dtype=torch.bfloat16) for n in (1, 512, 512))
+
+    def function(x, a, b):
+        return [x @ torch.cat([a, b]).t()]
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) for each in (x, *weights)]
+        graph = capture(make_fx(function)(*fakes)).graph
+    config = Config((("x0", 4),), num_warps=4, num_stages=1)
+    program = lower(graph, config, unwritten=frozenset((1, 2)))
+    (kernel,) = program.kernels
+    lines = [*map(str.strip, kernel.text.splitlines())]
+    (masked,) = (i for i, line in enumerate(lines) if "tl.load(tl.where(" in line)
+    (given,) = (i for i, line in enumerate(lines) if line.startswith("r0_in = "))
+    (wait,) = (i for i, line in enumerate(lines) if "gdc_wait" in line)
+    assert "r0_in" in lines[masked]
+    assert given < masked < wait
