@@ -251,7 +251,10 @@ of(
     "planner/runtime/execution/overlapping.py",
     "planner/runtime/execution/test_overlapping.py",
 )
-change("programs that are left", "    most = min(EARLY_BYTES", "    most = max(EARLY_BYTES")
+change("programs that are left", "        if size * programs <= rows:", "        if size:")
+change(
+    "elements of a thread", "min(nbytes * threads // each, EARLY_ELEMENTS", "max(0, EARLY_ELEMENTS"
+)
 change("bytes of a row, not elements", "itemsize(access.type.dtype) * math", "2 * math")
 of("planner/tiles/passes/join_reductions.py", "planner/tiles/test_tile.py")
 change(

@@ -29,14 +29,22 @@ SHORT_S = 30e-6
 step of generating text, of kernels of 2 to 30 us, took 1,043 us on an H200 and 996 us so; of much
 longer kernels the ends do not show."""
 
-EARLY_WARPS, EARLY_BYTES, EARLY_PROGRAMS = 4, 128, 256
-"""Warps of a program that multiplies one row by a matrix, bytes of the matrix for each of its
-threads, and the programs that there are at least, where launches overlap: small programs begin as
-soon as a few of the kernel before have ended. The kernels of Llama-3.2-1B, written by hand, took
-945 us a step on an H100 with programs of 4 warps, 979 us with those of 8 and 16 warps, which are as
-fast alone. Steps of one sequence on an H100 with 64, 128 and 256 bytes: Llama-3.2-1B, weights of 8
-bits, 785, 752 and 737 us; in bfloat16 1,028 and 1,016 with the latter two, Qwen3-0.6B 724 and 800,
-Gemma-2-2B 2,780 and 2,934."""
+EARLY_WARPS = 4
+"""Warps of a program that multiplies one row by a matrix where launches overlap: small programs
+begin as soon as a few of the kernel before have ended. The kernels of Llama-3.2-1B, written by
+hand, took 945 us a step on an H100 with programs of 4 warps, 979 us with those of 8 and 16 warps,
+which are as fast alone."""
+
+EARLY = ((256, 512), (128, 256))
+"""Bytes of the matrix for each thread of such a program, and the programs that there are then at
+least: the first that is possible. Steps of one sequence on an H100 with 64, 128 and 256 bytes:
+Llama-3.2-1B, weights of 8 bits, 785, 752 and 737 us, of 4 bits 643 and 817 with the latter two; in
+bfloat16 1,028 and 1,016, Qwen3-0.6B, of whose kernels 256 bytes leave 128 to 384 programs, 724 and
+800. Gate, up and down of Llama alone, one after the other, took 35.8 and 34.8 us in bfloat16, 22.1
+and 20.7 in 8 bits, 14.7 and 17.5 in 4 bits."""
+
+EARLY_ELEMENTS = 256
+"""Elements of the matrix for each thread at most: of 4 bits, 128 bytes have so many."""
 
 
 def overlapping(
@@ -75,14 +83,7 @@ def _smaller(nest: Nest, config: Config) -> Iterator[Config]:
     grid = [axis for axis in nest.with_role(Role.GRID) if nest.axes[axis].extent > 1]
     if len(grid) != 1 or not nest.contractions or not _is_one_row(nest, grid[0]):
         return
-    held = [nest.axes[axis].extent for axis in nest.with_role(Role.HELD)]
-    if config.layout != NATURAL and any(extent != power_of_two(extent) for extent in held):
-        return  # Loops pad what they walk to less.
-    each = _row_bytes(nest, grid[0])
-    if not each:
-        return
-    most = min(EARLY_BYTES * 32 * EARLY_WARPS // each, nest.axes[grid[0]].extent // EARLY_PROGRAMS)
-    size = power_of_two(max(1, most) + 1) // 2  # the largest power of two that is at most that
+    size = _most_rows(nest, grid[0])
     name = nest.axes[grid[0]].name
     axes = [nest.axes[axis].name for axis in nest.with_role(Role.GRID)]
     while size:
@@ -91,17 +92,36 @@ def _smaller(nest: Nest, config: Config) -> Iterator[Config]:
         size //= 2
 
 
-def _row_bytes(nest: Nest, axis: int) -> int:
-    """Bytes of the matrices that a result along this axis takes. Of pieces side by side it takes
-    one."""
-    summed = {a for v in nest.contractions for a in nest.reduced(nest.fold(v))}
+def _most_rows(nest: Nest, axis: int) -> int:
+    """Results of a small program, a power of two; 0 where nothing is read for them alone."""
+    each, elements = _row_bytes(nest, axis)
+    rows, threads = nest.axes[axis].extent, 32 * EARLY_WARPS
+    for nbytes, programs in EARLY if each else ():
+        most = min(nbytes * threads // each, EARLY_ELEMENTS * threads // elements)
+        size = power_of_two(max(1, most) + 1) // 2  # the largest power of two that is at most that
+        if size * programs <= rows:
+            return size
+    return power_of_two(max(1, rows // EARLY[-1][1]) + 1) // 2 if each else 0
+
+
+def _row_bytes(nest: Nest, axis: int) -> tuple[int, int]:
+    """Bytes of the matrices that a result along this axis takes, and the products that it is a sum
+    of. Of pieces side by side it takes one."""
+    summed = [nest.reduced(nest.fold(v)) for v in nest.contractions]
+    along = {a for axes in summed for a in axes}
     choices = [value.kind for value in nest.values if isinstance(value.kind, Choice)]
     others = {piece for choice in choices for piece, _, _ in choice.pieces[1:]}
-    return sum(
+    nbytes = sum(
         itemsize(access.type.dtype) * math.prod(nest.axes[a].extent for a in access.axes - {axis})
         for value, access in nest.loads.items()
-        if axis in access.axes and access.axes & summed and value not in others
+        if axis in access.axes and access.axes & along and value not in others
     )
+    held = nest.with_role(Role.HELD)
+    products = sum(
+        math.prod(nest.axes[a].extent for a in held if a in axes or a in nest.live[value])
+        for value, axes in zip(nest.contractions, summed, strict=True)
+    )
+    return nbytes, products
 
 
 def _is_one_row(nest: Nest, axis: int) -> bool:

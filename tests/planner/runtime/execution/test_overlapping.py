@@ -55,7 +55,7 @@ def test_others_stay(one: Plan, capability: tuple[int, int]) -> None:
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("rows, columns, wanted", [(1, 2048, 4), (1, 8192, 1), (8, 2048, None)])
+@pytest.mark.parametrize("rows, columns, wanted", [(1, 2048, 4), (1, 8192, 2), (8, 2048, None)])
 def test_one_row_is_multiplied_by_small_programs(
     rows: int, columns: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +78,19 @@ def test_one_row_is_multiplied_by_small_programs(
     (found,) = Executor(captured, after, captured.device)(x, w)
     exact = (2 * x.double() @ w.double().t()).relu()
     assert (found.double() - exact).abs().max() <= 2**-6 * exact.abs().max()
+
+
+def test_rows_of_any_length_are_held_by_small_programs() -> None:
+    """Also where the model, of one kernel at a time, would walk along them."""
+    x, w = torch.empty(1, 9216).bfloat16(), torch.empty(2304, 9216).bfloat16()
+    traced = make_fx(lambda x, w: [x @ w.t()], tracing_mode="fake")(x, w)
+    graph = capture(traced).graph
+    before = modelled_plan(graph, H200)
+    (one,), (other,) = before.groups, chosen(before, graph, H200, HOPPER).groups
+    assert one.config is not None
+    assert other.config is not None
+    assert not one.config.layout.holds
+    assert other.config == Config((("x0", 1),), num_warps=4, num_stages=1)
 
 
 @pytest.mark.interpreter
