@@ -24,14 +24,14 @@ def chained(
 ) -> list[CandidateGroup]:
     """The cover with such groups where they are cheaper than what they replace."""
     cover = list(start)
-    for nodes in _chains(ground):
+    for nodes in chains(ground):
         changed = changed_cover(ground, cover, nodes, price)
         if changed is not None and not waiting(ground, (), changed):
             cover = changed
     return cover
 
 
-def _chains(ground: Ground) -> Iterator[int]:
+def chains(ground: Ground) -> Iterator[int]:
     """Closed groups from one product to the next, a reduction and no other product between."""
     nodes = ground.graph.nodes
     products = bitset(n for n in bits(ground.compute) if isinstance(row(nodes[n]), Contraction))

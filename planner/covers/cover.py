@@ -31,6 +31,7 @@ from .cheapest import CheapestCover, CoverEffort, Search
 from .later_reductions import with_readers
 from .pieces import pieces, waiting
 from .pricing import SPARED
+from .written_places import with_writes
 
 _ROUNDING = 1 + 1e-6
 """Sums of the same seconds in another order differ by less."""
@@ -115,6 +116,7 @@ def _searched(
     prices = _Prices(ground, dict(known))
     start = chained(ground, [ground.candidate(group) for group in grown], prices.of)
     start = with_readers(ground, start, prices.of)
+    start = with_writes(ground, start, prices.of)
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops
     settled = 0

@@ -13,7 +13,7 @@ from ..bitsets import bits
 from ..config import NATURAL
 from ..errors import Refusal
 from ..graph.graph import Graph
-from ..graph.ops import is_compute
+from ..graph.ops import IndexedWrite, is_compute, row
 from ..memo import Keeping, asked_once
 from ..nests.nest import schedule
 from .group import GroupContent, is_copied, with_free_nodes
@@ -61,14 +61,15 @@ class Dependences(Keeping):
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs of compute nodes that could share a kernel: producer and consumer, and two that
-        read the same value, each with the next."""
+        read the same value, each with the next. A write by index is not paired with who reads the
+        tensor after it (see `covers.written_places`)."""
         nodes = self.graph.nodes
         compute = [n.id for n in nodes if is_compute(n) and not is_copied(self.graph, n.id)]
         pairs: dict[tuple[int, int], None] = {}
         readers: dict[int, int] = {}
         for node in compute:
             for source in bits(self.sources[node]):
-                if is_compute(nodes[source]):
+                if is_compute(nodes[source]) and not isinstance(row(nodes[source]), IndexedWrite):
                     pairs[source, node] = None
         for node in compute:
             for source in bits(self.sources[node]):

@@ -61,7 +61,7 @@ from .concats import concat
 from .convolutions import depthwise, runs
 from .exactness import Forms
 from .indexed_loads import lookup
-from .indexed_writes import indexed_write, refuse_readers
+from .indexed_writes import after_write, indexed_write, refuse_readers
 from .integer_ranges import narrowed
 from .matmuls import matmul
 from .precision import compared_dtype, dtype_of, number_of, rounds, working_dtype
@@ -113,8 +113,7 @@ def _trace(group: Graph, shared: bool) -> Values:
     for index, node in enumerate(group.outputs):
         if node is None:
             raise Refused("output", "a group's output is no tensor")
-        value, dims = tracer.read(node, (None,) * len(_type(group.nodes[node]).shape))
-        kind = tracer.written.get(node) or _type(group.nodes[node])
+        value, dims, kind = tracer.output(node)
         outputs.append(Output(index, value, dims, kind))
     return tracer.finish(outputs)
 
@@ -145,8 +144,21 @@ class Tracer:
         self.most = max(MOST_VALUES, MOST_EACH * len(group.nodes))
         self.seen: dict[tuple[int, Windows], TracedValue] = {}
         self.convolved: list[tuple[Node, Dims]] = []
-        self.written: dict[int, TensorType] = {}
-        """By node, what it writes of its target by index."""
+
+    def output(self, node_id: int) -> tuple[int, Dims, TensorType]:
+        """An output's value, its dimensions, and what is stored of it."""
+        kind = _type(self.group.nodes[node_id])
+        write = row(self.group.nodes[node_id])
+        if isinstance(write, IndexedWrite):
+            writing, found = indexed_write(self, self.group.nodes[node_id], write), None
+            while True:
+                try:
+                    request = writing.send(found)  # type: ignore[arg-type]
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                found = self.read(*request)
+        value, dims = self.read(node_id, (None,) * len(kind.shape))
+        return value, dims, kind
 
     def read(self, node_id: int, windows: Windows) -> TracedValue:
         """The value of a node read through windows, and the dimensions it is read at."""
@@ -187,8 +199,7 @@ class Tracer:
 
     def _trace(self, node: Node, windows: Windows) -> TraceSteps:
         value, dims = yield from self._evaluated(node, windows)
-        kept = isinstance(row(node), IndexedWrite)
-        if not kept and rounds(self.group, node) and not self._has(value, _type(node).dtype):
+        if rounds(self.group, node) and not self._has(value, _type(node).dtype):
             value = self.rounded(value, node)
         return value, dims
 
@@ -215,9 +226,7 @@ class Tracer:
             case View(kind=kind):
                 return (yield from view(self, node, kind, windows))
             case IndexedWrite() as write:
-                value, dims, part = yield from indexed_write(self, node, write)
-                self.written[node.id] = part
-                return value, dims
+                return (yield from after_write(self, node, write, windows))
             case Lookup() as named:
                 return (yield from self._lookup(node, named, windows))
             case Concat():

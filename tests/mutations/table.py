@@ -243,6 +243,12 @@ of(
 )
 change("sums of parts in float32", "value_of(node).dtype is torch.float32", "True")
 change("packed sums of one row", "value_of(row).shape[0] != 1 or ", "")
+of("planner/trace/indexed_writes.py", "planner/numerics/test_indexed_writes.py")
+change(
+    "what is written is read from the row",
+    "Op.WHERE, dtype, condition=Ref(met), self=Ref(new)",
+    "Op.WHERE, dtype, condition=Ref(met), self=Ref(old)",
+)
 of("planner/covers/later_reductions.py", "bench/test_decode.py")
 change(
     "reductions go to their readers", "        for other in cover:\n", "        for other in ():\n"

@@ -112,22 +112,37 @@ def test_an_index_outside_is_an_error(position: int, monkeypatch: pytest.MonkeyP
     assert inputs[0].equal(before)
 
 
-def test_readers_come_after_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(
-        cache: torch.Tensor, position: torch.Tensor, x: torch.Tensor
-    ) -> list[torch.Tensor]:
-        cache[:, :, position] = x * 2
-        return [cache.sum(2)]
-
-    inputs = given(torch.float32, 6)
-    captured = made(function, *inputs)
+def test_readers_of_several_places_come_after_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = given(torch.float32, 6, 2)
+    captured = made(read_after, *inputs)
     executor = run(captured, monkeypatch)
     assert "index_put" not in executor.text
     assert executor.kernels_per_call == 2
     theirs = [x.clone() for x in inputs]
-    expected = function(*theirs)
+    expected = read_after(*theirs)
     torch.testing.assert_close(executor(*inputs), expected)
     torch.testing.assert_close(inputs[0], theirs[0])
+
+
+def read_after(cache: torch.Tensor, position: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+    cache[:, :, position] = x * 2
+    return [cache.sum(2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_kernel_writes_a_place_and_reads_the_cache(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is new does not come through memory, which another program may write too late."""
+    captured = made(read_after, *given(dtype, 0))
+    executor = run(captured, monkeypatch)
+    assert executor.kernels_per_call == 1
+    for position in (0, 6, LENGTH - 1, -1):
+        ours, theirs = given(dtype, position), given(dtype, position)
+        expected = read_after(*theirs)
+        found = executor(*ours)
+        torch.testing.assert_close(found, expected, rtol=2**-7, atol=2**-7)
+        torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=0)
 
 
 def test_what_is_written_is_never_read_before_the_wait() -> None:
@@ -137,14 +152,14 @@ def test_what_is_written_is_never_read_before_the_wait() -> None:
     assert graph.inputs[1] in kept
 
 
-def test_a_group_does_not_read_what_it_writes() -> None:
+def test_a_group_does_not_read_what_it_writes_at_several_places() -> None:
     def function(
         cache: torch.Tensor, position: torch.Tensor, x: torch.Tensor
     ) -> list[torch.Tensor]:
         cache[:, :, position] = x * 2
         return [cache + 1]
 
-    graph = made(function, *given(torch.float32, 6)).graph
+    graph = made(function, *given(torch.float32, 6, 2)).graph
     found = has_nest(GroupContent("", graph))
     assert isinstance(found, Refusal)
     assert found.rule == "indexed"

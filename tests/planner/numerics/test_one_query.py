@@ -3,6 +3,7 @@ the parts empty."""
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -182,3 +183,45 @@ def test_keys_beyond_the_position_are_not_read(split: int, monkeypatch: pytest.M
             cache[:, :, (position // 64 + 1) * 64 :] = math.nan
         (found,) = run(q, k, v, inputs[3], torch.tensor([position]))
         assert (found.double() - exact).abs().max() <= 2**-7 * exact.abs().max()
+
+
+def _written(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position: torch.Tensor,
+) -> list[torch.Tensor]:
+    """A step: the new key and value go into the caches, and all up to them are read."""
+    k.index_copy_(2, position, key * 2)
+    v.index_copy_(2, position, value + 1)
+    return _plain(q, k, v, torch.arange(LENGTH), position)
+
+
+@pytest.mark.interpreter
+def test_attention_writes_its_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of two kernels, which reads the new key from the row and not from memory."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    generator = torch.Generator().manual_seed(2)
+    new = [torch.randn(1, SHARED, 1, SIZE, generator=generator).bfloat16() for _ in range(2)]
+
+    def functional(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        made = torch.func.functionalize(_written, remove="mutations_and_views")
+        return cast("list[torch.Tensor]", made(*inputs))
+
+    captured = capture(_traced(functional, *given(), *new, torch.tensor([0])))
+    plan = modelled_plan(captured.graph, H200)
+    (group,) = plan.groups
+    assert group.kernels == 2
+    run = Executor(captured, plan, captured.device, updates=True)
+    for position in (0, 63, 64, LENGTH - 1):
+        ours, theirs = given(), given()
+        at = torch.tensor([position])
+        (found,) = run(*ours, *new, at)
+        eager = [each.clone() for each in theirs]
+        _written(*eager, *new, at)
+        exact = _written(*(x.double() for x in (*theirs, *new)), at)[0]
+        assert (found.double() - exact).abs().max() <= 2**-7 * exact.abs().max()
+        for mine, other in zip(ours[1:], eager[1:], strict=True):
+            assert mine.equal(other)

@@ -226,6 +226,15 @@ def read_of_what_is_written_by_index() -> object:
     return trace(b.graph(b.op("exp.default", y)))
 
 
+@case("window", "n3 is written by index and read through a slice")
+def read_of_a_part_of_what_is_written_by_index() -> object:
+    b = Builder()
+    x, index, row = b.input(8, 6), b.input(1, dtype="int64"), b.input(1, 6)
+    y = b.op("index_put_.default", x, (index,), row, shape=(8, 6))
+    part = b.op("slice.Tensor", y, 0, 2, 5, shape=(3, 6))
+    return trace(b.graph(b.op("exp.default", part, shape=(3, 6))))
+
+
 @case("indexed", "a part of what a group writes by index is no tensor")
 def walk_along_a_write_by_index() -> object:
     b = Builder()
