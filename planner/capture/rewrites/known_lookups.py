@@ -28,7 +28,7 @@ _LONGEST = 1 << 16
 """Elements of an index that is computed here."""
 
 
-class _Run(NamedTuple):
+class _EvenRun(NamedTuple):
     """What an index reads along its dimension: from `start` on `length` elements, `step` apart,
     each `times` in a row."""
 
@@ -80,7 +80,7 @@ def _replaced(node: fx.Node) -> bool:
     return True
 
 
-def _viewed(source: Any, runs: Sequence[_Run | None]) -> fx.Node:
+def _viewed(source: Any, runs: Sequence[_EvenRun | None]) -> fx.Node:
     """The source as its runs read it, in memory of its own."""
     found = source
     for dim, run in enumerate(runs):
@@ -108,10 +108,10 @@ def _viewed(source: Any, runs: Sequence[_Run | None]) -> fx.Node:
     return found
 
 
-def _runs(shape: Sequence[int], indices: Sequence[Any]) -> list[_Run | None] | None:
+def _runs(shape: Sequence[int], indices: Sequence[Any]) -> list[_EvenRun | None] | None:
     """The run of each dimension, None of one that is read whole; None unless every index is known,
     and varies along a dimension of the result of its own, in order."""
-    runs: list[_Run | None] = [None] * len(shape)
+    runs: list[_EvenRun | None] = [None] * len(shape)
     places = [i for i, index in enumerate(indices) if index is not None]
     if not places or places != list(range(places[0], places[-1] + 1)):
         return None  # Indices that are apart put their dimensions first.
@@ -133,7 +133,7 @@ def _runs(shape: Sequence[int], indices: Sequence[Any]) -> list[_Run | None] | N
     return runs
 
 
-def _run(numbers: list[int], size: int) -> _Run | None:
+def _run(numbers: list[int], size: int) -> _EvenRun | None:
     """The numbers as a run within a dimension of that size; negative ones count from its end."""
     if not numbers or not all(-size <= n < size for n in numbers):
         return None
@@ -141,7 +141,7 @@ def _run(numbers: list[int], size: int) -> _Run | None:
     times = next((i for i, n in enumerate(numbers) if n != numbers[0]), len(numbers))
     firsts = numbers[::times]
     step = firsts[1] - firsts[0] if len(firsts) > 1 else 1
-    run = _Run(firsts[0], len(firsts), step, times)
+    run = _EvenRun(firsts[0], len(firsts), step, times)
     read = [run.start + step * (i // times) for i in range(len(firsts) * times)]
     return run if step > 0 and read == numbers else None
 
