@@ -138,10 +138,13 @@ def _computed(program: TileProgram, operands: frozenset[int]) -> set[int]:
 def _lanes_alike(program: TileProgram, axes: frozenset[int], num_warps: int) -> float:
     """How many threads compute the same value over these axes. Beside a product a lane of a warp
     has two of 16 rows and a fourth of their columns, and computes for itself what is needed of
-    each column. The SASS of kernels for sm_90 shows it."""
+    each column. The SASS of kernels for sm_90 shows it. An operand's tile is computed once, on its
+    way to shared memory."""
     rows = {each.m for each in program.mmas.values()}
     columns = {axis for each in program.mmas.values() for axis in (each.n, each.k)}
     if axes & rows or not axes & columns:
+        return 1.0
+    if any({each.n, each.k} <= axes for each in program.mmas.values()):
         return 1.0
     high = min(program.blocks.sizes[axis] for axis in rows)
     return max(1.0, min(_LANES_OF_A_COLUMN * num_warps, high / 2))

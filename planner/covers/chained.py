@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ..bitsets import bits, bitset
-from ..graph.ops import Contraction, Reduction, row
+from ..graph.ops import Cast, Contraction, Pointwise, Reduction, row
 from .candidates import CandidateGroup, Ground
 from .pieces import waiting
 
@@ -42,8 +42,23 @@ def chains(ground: Ground) -> Iterator[int]:
                 continue
             if any(isinstance(row(nodes[n]), Reduction) for n in bits(between)):
                 group = ground.closed(1 << first | 1 << last)
-                if group.bit_count() <= MOST_NODES and ground.is_possible(group):
-                    yield group
+                for whole in dict.fromkeys((group | _rounding(ground, last), group)):
+                    if whole.bit_count() <= MOST_NODES and ground.is_possible(whole):
+                        yield whole
+
+
+def _rounding(ground: Ground, product: int) -> int:
+    """The casts and copies that alone read a product: of one that is rounded to 16 bits at once
+    tensor cores may multiply fewer bits."""
+    found, last = 0, product
+    while (users := ground.users[last]) and not users & (users - 1) and not ground.kept >> last & 1:
+        last = users.bit_length() - 1
+        if not isinstance(row(ground.graph.nodes[last]), (Cast, Pointwise)):
+            break
+        if ground.sources[last].bit_count() > 1:
+            break
+        found |= 1 << last & ground.compute
+    return found
 
 
 def changed_cover(
