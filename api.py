@@ -27,16 +27,16 @@ from .planner.groups.plan_at_sizes import plan_at
 from .planner.plan import Plan
 from .planner.runtime.cuda_graphs.step import Step
 from .planner.runtime.dispatch.compile_inputs import Given
-from .planner.runtime.dispatch.dispatch import (
+from .planner.runtime.dispatch.dispatch import Dispatcher
+from .planner.runtime.dispatch.loaded import loaded
+from .planner.runtime.dispatch.plan_runners import (
     Baseline,
-    Dispatcher,
     OnMiss,
     Policy,
     Runner,
     Sources,
     Unreadable,
 )
-from .planner.runtime.dispatch.loaded import loaded
 from .planner.runtime.machine_code.compile import interpreted
 from .planner.versions import differences, versions
 from .tuner.records.stored_plans import Shelf, plans_that_fit, versions_beside
@@ -196,12 +196,15 @@ def pinned(
 ) -> Any:
     """The model as `load` runs it, by these plans, by graph key, in place of a store's. A graph
     that has none of them runs as `load` runs it on a miss."""
+    from .planner.runtime.dispatch.loaded import loaded
+
     dispatcher = dispatcher_by(plans, numerics)
     return loaded(torch.compile(model, backend=dispatcher, dynamic=dynamic), model)
 
 
 def dispatcher_by(plans: Mapping[str, Plan], numerics: Numerics) -> Dispatcher:
     """A dispatcher that has these plans, by graph key, in place of a store's."""
+    from .planner.runtime.dispatch.dispatch import Dispatcher
 
     def find(captured: Captured) -> Plan | str:
         return plans.get(key(captured.graph), "no plan is given for it")

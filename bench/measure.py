@@ -18,8 +18,8 @@ from ..planner.graph.ops import is_free
 from ..planner.lowerings.inductor import MODES
 from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
-from ..planner.runtime.dispatch.dispatch import OnMiss
 from ..planner.runtime.dispatch.leaving import NoPlan
+from ..planner.runtime.dispatch.plan_runners import OnMiss
 from ..tuner.capture.capture_model import CallArguments
 from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import Baselines, model_baselines, through

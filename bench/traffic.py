@@ -16,8 +16,8 @@ from ..planner.graph.graph import INPUT, Graph, Node
 from ..planner.graph.ops import is_free
 from ..planner.groups.group import subgraph
 from ..planner.plan import GroupPlan, Plan
-from ..planner.runtime.dispatch.dispatch import OnMiss
 from ..planner.runtime.dispatch.leaving import NoPlan
+from ..planner.runtime.dispatch.plan_runners import OnMiss
 from ..planner.space.space import space_of
 from .result import Missing, Predicted
 from .workloads import Workload, make

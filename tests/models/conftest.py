@@ -13,7 +13,7 @@ import torch
 from fusionplan import executors, plans
 from fusionplan.backend import planner
 from fusionplan.planner.cures import FusionplanWarning
-from fusionplan.planner.runtime.dispatch.dispatch import Runner
+from fusionplan.planner.runtime.dispatch.plan_runners import Runner
 from torch.utils._pytree import tree_leaves
 
 OPTIONS = {"on_miss": "model", "evidence": "any"}

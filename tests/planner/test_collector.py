@@ -11,7 +11,8 @@ import fusionplan
 import pytest
 import torch
 from fusionplan.planner.collector import paused
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, OnMiss, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import OnMiss, Policy, Sources
 
 
 @pytest.fixture(autouse=True)

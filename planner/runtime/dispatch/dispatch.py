@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -27,88 +27,33 @@ from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
 from ...collector import paused
-from ...costs.device import profile_of
-from ...cures import warn
-from ...graph.graph import Numerics, key
+from ...graph.graph import key
 from ...graph.ops import is_compute
 from ...graph.varying import bucket_key
 from ...lowerings.base import Boxed
 from ...lowerings.registry import ATEN, INDUCTOR
 from ...plan import GroupPlan, Plan
 from ...versions import versions
-from ..cuda_graphs.cudagraph import GraphedExecutor
 from ..cuda_graphs.step import WATCH
-from ..execution.executor import Executor
-from ..execution.overlapping import overlapping
-from ..execution.substitutes import Substitutes
 from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
 from .frames import COUNTS, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
+from .plan_runners import (
+    Live,
+    PlanRunners,
+    Unreadable,
+    short,
+)
 from .varying_sizes import VaryingSizes
 from .whole_way import AS_EAGER, WholeWay, whole_way
 
 log = logging.getLogger(__name__)
 
-OnMiss = Literal["baseline", "error", "tune", "model"]
-Baseline = Literal["auto", "eager", "inductor"]
-Runner = Executor | GraphedExecutor
-
-
-class Unreadable(str):
-    """The reason why there is no plan, where the graph does not matter: told once, not for each
-    graph. told: whoever made this has done so."""
-
-    told: bool
-
-    def __new__(cls, text: str, told: bool = False) -> Unreadable:
-        made = super().__new__(cls, text)
-        made.told = told
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """on_miss: what a graph without a plan does. baseline: how it then runs ("auto": Inductor on
-    CUDA, else eager). cudagraph: replay inference graphs even where the plan does not say so.
-    numerics: see `Graph`."""
-
-    on_miss: OnMiss = "baseline"
-    baseline: Baseline = "auto"
-    cudagraph: bool = False
-    numerics: Numerics = "fast"
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The functions that plans come from. find: the stored plan, or why there is none. tune, model:
-    make one; None where that is not to be had. device_key: how a device is named in a plan."""
-
-    find: Callable[[Captured], Plan | str]
-    tune: Callable[[Captured, Given], Plan] | None = None
-    model: Callable[[Captured], Plan] | None = None
-    device_key: Callable[[torch.device], str] = str
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """The function that runs one graph. `why`: for a fall-back, the reason."""
-
-    plan: Plan
-    runner: Runner | None = None
-    why: str = ""
-
 
 @dataclass(slots=True)
-class Dispatcher:
-    """Compiles Dynamo graphs. `live` holds what runs, by graph key and stage, newest last."""
-
-    policy: Policy
-    sources: Sources
-    live: dict[tuple[str, str], Live] = field(default_factory=dict)
-    _warned: set[str] = field(default_factory=set)
-    _made: dict[str, Plan] = field(default_factory=dict)
-    """Plans that a miss led to, by bucket."""
+class Dispatcher(PlanRunners):
+    """Compiles Dynamo graphs."""
 
     def __deepcopy__(self, memo: Any) -> Dispatcher:
         """A copied model has weights of its own, so that nothing compiled may be shared with it."""
@@ -183,7 +128,7 @@ class Dispatcher:
             return way.lowering.whole(gm, inputs, way.options)
         except Exception as error:  # noqa: BLE001 - whatever Inductor raises, the model must run
             text = f"{way.lowering.said} failed, runs eagerly: {error}"
-            self._warn("inductor", str(id(gm)), text)
+            self.warn("inductor", str(id(gm)), text)
             return ATEN.whole(gm, inputs, "")
 
     def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
@@ -205,23 +150,15 @@ class Dispatcher:
                 way = whole.way if whole else self.failed(device_of(given.fakes), error)
                 return _boxed(self.entire(gm, given.fakes, way))
 
-    @property
-    def numerics(self) -> Numerics:
-        return self.policy.numerics
-
-    def forget(self, live: tuple[str, str]) -> None:
-        """What ran by this key of `live` is not kept any more."""
-        self.live.pop(live, None)
-
     def static(self, captured: Captured, given: Given) -> Boxed:
         """What runs a static graph by a plan with groups of its own. Raises RunsWhole when there is
         none, or when it says to run the whole graph in one way."""
         graph_key, stage = key(captured.graph), given.stage
         try:
-            live = self._found(captured, given)
+            live = self.found(captured, given)
         except Exception as error:
             log.debug("cannot look up the plan of graph %s", graph_key, exc_info=True)
-            live = f"looking up its plan failed: {_short(error)}"
+            live = f"looking up its plan failed: {short(error)}"
         groups = process_groups(captured.fx_nodes)
         if groups:
             live = _agreed(live, groups)
@@ -240,92 +177,14 @@ class Dispatcher:
         self.live[graph_key, stage] = Live(self._whole_plan(captured, way), None, why)
         raise RunsWhole(way)
 
-    def _found(self, captured: Captured, given: Given) -> Live | str:
-        """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
-        by one that is made now. Or why there is none of them."""
-        bucket = bucket_key(captured.graph) or ""
-        with phase("lookup"):
-            found = self.sources.find(captured)
-        why = self._live(captured, found, given)
-        if isinstance(why, str) and bucket in self._made:
-            plan = replace(self._made[bucket], graph_key=key(captured.graph))
-            known = self._live(captured, plan, given)
-            why = why if isinstance(known, str) else known
-        if isinstance(why, Live):
-            return why
-        made = self._live(captured, self._make(captured, given, why), given)
-        if bucket and isinstance(made, Live):
-            self._made[bucket] = made.plan
-        return made
-
-    def _live(self, captured: Captured, plan: Plan | str, given: Given) -> Live | str:
-        """What runs the graph by the plan; or why nothing does."""
-        if not isinstance(plan, Plan):
-            return plan
-        if whole_way(plan, captured.graph) is not None:
-            return Live(plan)
-        built = self._build(captured, plan, given)
-        return built if isinstance(built, str) else Live(built.plan, built)
-
     def entire(self, gm: fx.GraphModule, inputs: Sequence[Any], way: WholeWay) -> Boxed:
         """The ATen graph itself run so: for where the Dynamo graph is out of reach."""
         try:
             return way.lowering.entire(gm, inputs, way.options)
         except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
-            text = f"{way.lowering.said} failed, runs by ATen: {_short(error)}"
-            self._warn("inductor", str(id(gm)), text)
+            text = f"{way.lowering.said} failed, runs by ATen: {short(error)}"
+            self.warn("inductor", str(id(gm)), text)
             return ATEN.entire(gm, inputs, "")
-
-    def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
-        """A plan made for the graph, if that is the policy for a miss; else why it is one."""
-        sources, on_miss = self.sources, self.policy.on_miss
-        if on_miss == "tune" and process_groups(captured.fx_nodes):
-            return f"{why}; and it holds collectives, which one rank cannot measure alone"
-        try:
-            if on_miss == "tune" and sources.tune is not None:
-                return sources.tune(captured, given)
-            if on_miss == "model" and sources.model is not None:
-                return sources.model(captured)
-            return why
-        except Exception as error:  # as in _build
-            log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
-            return f"{why}; and {self.policy.on_miss} failed: {_short(error)}"
-
-    def _build(self, captured: Captured, plan: Plan, given: Given) -> Runner | str:
-        inference = given.stage == "inference"
-        try:
-            backward = given.stage == "backward"
-            others = Substitutes(captured.device)
-            device = captured.device
-            wanted = plan.cudagraph or (self.policy.cudagraph and inference)
-            # Ranks capture at calls of their own: one would replay what the others run.
-            alone = not process_groups(captured.fx_nodes)
-            graphed = wanted and alone and device.type == "cuda"
-            if graphed:
-                capability = torch.cuda.get_device_capability(device)
-                plan = overlapping(plan, captured.graph, profile_of(device), capability)
-            with phase("build"):
-                executor = Executor(
-                    captured,
-                    plan,
-                    captured.device,
-                    guard=backward,
-                    substitutes=others,
-                    updates=True,
-                )
-            if others.notes:
-                text = f"graph {plan.graph_key[:12]}: {others.said}"
-                self._warn("substitute", f"groups of {plan.graph_key}", text)
-            if graphed:
-                copies = None if inference else given.results
-                return GraphedExecutor(
-                    executor, copies=copies, patience=4 * backward, pools=given.pools
-                )
-            return executor
-        except Exception as error:
-            # A fault of ours must not stop the user's model: it is told, and the baseline runs.
-            log.debug("cannot build the plan of graph %s", plan.graph_key, exc_info=True)
-            return f"its plan cannot be built: {_short(error)}"
 
     def _refuse(self, graph_key: str, captured: Captured, why: str) -> None:
         if self.policy.on_miss == "error":
@@ -336,26 +195,21 @@ class Dispatcher:
         how = self._baseline(captured.device).lowering.said
         if isinstance(why, Unreadable):
             if not why.told:
-                self._warn("store", why, f"{why}; runs as {how}")
+                self.warn("store", why, f"{why}; runs as {how}")
             return
         about = bucket_key(captured.graph) or graph_key
-        self._warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")
+        self.warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")
 
     def failed(self, device: torch.device, error: Exception) -> WholeWay:
         """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
         when on_miss is "error"."""
         log.debug("a graph cannot be planned", exc_info=error)
-        why = f"a graph cannot be planned: {_short(error)}"
+        why = f"a graph cannot be planned: {short(error)}"
         if self.policy.on_miss == "error":
             raise NoPlan(why) from error
         way = self._baseline(device)
-        self._warn("unplannable", why, f"{why}; runs as {way.lowering.said}")
+        self.warn("unplannable", why, f"{why}; runs as {way.lowering.said}")
         return way
-
-    def _warn(self, name: str, about: str, text: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
-            warn(name, text)
 
     def _baseline(self, device: torch.device) -> WholeWay:
         eager = self.policy.baseline == "eager"
@@ -392,8 +246,3 @@ def _boxed(run: Boxed) -> Boxed:
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed
-
-
-def _short(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -14,7 +14,8 @@ from fusionplan.planner.capture.capture import decompositions
 from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.tuner.capture.capture_model import capture_model
 from oracle import DEVICE
 from torch import nn

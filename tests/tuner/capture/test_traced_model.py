@@ -6,7 +6,8 @@ import pytest
 import torch
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.tuner.capture import traced_model
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.capture.traced_model import TracedGraph

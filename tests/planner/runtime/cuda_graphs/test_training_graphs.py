@@ -10,7 +10,8 @@ from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.planner.runtime.machine_code.compile import interpreted
 from torch import nn
 

@@ -11,12 +11,8 @@ from fusionplan.planner.errors import PlanError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.lowerings import inductor
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch.dispatch import (
-    Dispatcher,
-    Policy,
-    Sources,
-    Unreadable,
-)
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources, Unreadable
 from torch import nn
 
 pytestmark = pytest.mark.dynamo

@@ -19,7 +19,8 @@ from fusionplan.planner.graph.varying import bucket_key
 from fusionplan.planner.groups.group import with_free_nodes
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.cuda_graphs.graph_memory import SharedPools
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.planner.runtime.dispatch.varying_sizes import VaryingSizes
 from fusionplan.planner.runtime.machine_code.compile import compilations
 from oracle import DEVICE

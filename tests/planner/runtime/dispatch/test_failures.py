@@ -13,8 +13,9 @@ from fusionplan.planner.costs.device import CPU
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.errors import PlanError
-from fusionplan.planner.runtime.dispatch import dispatch
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch import dispatch, plan_runners
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 
 pytestmark = pytest.mark.dynamo
 
@@ -58,7 +59,7 @@ class Faults:
         self.policy["on_miss"] = "model"
 
     def build(self) -> None:
-        self.monkeypatch.setattr(dispatch, "Executor", self.failing)
+        self.monkeypatch.setattr(plan_runners, "Executor", self.failing)
 
     def capture(self) -> None:
         self.monkeypatch.setattr(dispatch, "capture", self.failing)

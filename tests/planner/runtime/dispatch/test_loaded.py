@@ -6,8 +6,9 @@ import pytest
 import torch
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
 from fusionplan.planner.runtime.dispatch.loaded import loaded
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from torch import nn
 
 pytestmark = pytest.mark.dynamo

@@ -7,7 +7,8 @@ import torch
 from fusionplan.planner.costs.device import CPU
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.cures import FusionplanWarning
-from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher, Policy, Sources
+from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.machine_code import compile, compiled_before, launch
 from fusionplan.planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel
