@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import fx
-from torch._dynamo.eval_frame import innermost_backend
-from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
@@ -27,25 +26,30 @@ from .planner.groups.plan_at_sizes import plan_at
 from .planner.plan import Plan
 from .planner.runtime.cuda_graphs.step import Step
 from .planner.runtime.dispatch.compile_inputs import Given
-from .planner.runtime.dispatch.dispatch import Dispatcher
-from .planner.runtime.dispatch.loaded import loaded
 from .planner.runtime.dispatch.plan_runners import (
     Baseline,
     OnMiss,
+    PlanRunners,
     Policy,
     Runner,
     Sources,
     Unreadable,
 )
 from .planner.runtime.machine_code.compile import interpreted
+from .planner.runtime.starts.started import runners_of, started
 from .planner.versions import differences, versions
 from .tuner.records.stored_plans import Shelf, plans_that_fit, versions_beside
+
+if TYPE_CHECKING:
+    from .planner.runtime.dispatch.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
 
 Accepted = Literal["measured", "any"]
 
 _ATTRIBUTE = "_fusionplan_dispatcher"
+
+START = "PLANNER_START"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,34 @@ def load(
         "bundle": bundle,
     }
     _checked(options)
+
+    def compiled() -> Any:
+        return _compiled(model, options, dynamic)
+
+    if dynamic or on_miss == "tune" or not starts_quickly():
+        return compiled()
+    return started(model, lambda: _runners(Options.of(options)), compiled) or compiled()
+
+
+def starts_quickly() -> bool:
+    """Whether models may start by what earlier processes traced: PLANNER_START=traced says no."""
+    return os.environ.get(START) != "traced"
+
+
+def _compiled(model: Callable[..., Any], options: dict[str, Any], dynamic: bool | None) -> Any:
+    """The model as torch.compile makes it."""
+    # Dynamo is imported here, as below: a process that starts without it does not wait for it.
+    from .planner.runtime.dispatch.loaded import loaded
+    from .planner.runtime.starts.remember import Rememberer
+
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
-    return loaded(compiled, model)
+    if dynamic or options["on_miss"] == "tune" or not starts_quickly():
+        return loaded(compiled, model)
+
+    def runners() -> PlanRunners:
+        return _running(compiled)
+
+    return loaded(compiled, model, Rememberer(runners, options["numerics"]))
 
 
 def step(
@@ -220,14 +250,14 @@ def plans(compiled: Any) -> list[Plan]:
     baseline has a plan without kernels. Raises PlanError for a model that neither `load` nor
     torch.compile made.
     """
-    return [live.plan for live in _dispatcher_of(compiled).live.values()]
+    return [live.plan for live in _running(compiled).live.values()]
 
 
 def executors(compiled: Any) -> list[Runner]:
     """Return the objects that run the plans of a loaded or compiled model, one for each plan that
     has kernels. `kernels_per_call` of an executor is the number of generated kernels that it runs
     in a call. Raises PlanError as `plans` does."""
-    found = _dispatcher_of(compiled).live.values()
+    found = _running(compiled).live.values()
     return [live.runner for live in found if live.runner is not None]
 
 
@@ -243,10 +273,15 @@ def compile_graph(
         raise FusionplanError(
             f"backend planner has no mode {mode!r}: leave it out, for the plan says how to run"
         )
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    from .planner.runtime.dispatch.traced import traced_by
+
     chosen = Options.of(options)
     try:
+        output: Any = InstructionTranslator.current_tx().output
         # What torch.compile made for one call of it; it lives as long as the compiled function.
-        compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
+        compiler: Any = output.compiler_fn
     except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
         from .planner.runtime.dispatch.aot_compile import ahead
 
@@ -256,6 +291,7 @@ def compile_graph(
     if dispatcher is None:
         dispatcher = dispatcher_for(chosen)
         setattr(owner, _ATTRIBUTE, dispatcher)
+    dispatcher.traced = traced_by(output)
     return dispatcher(gm, inputs)
 
 
@@ -263,6 +299,8 @@ def _owner(compiler: Any) -> Any:
     """The object of torch.compile that keeps the dispatcher of a compiled function. For a model
     under DistributedDataParallel, Dynamo compiles by a method that cuts the graph where gradients
     are sent, and then calls the back end."""
+    from torch._dynamo.eval_frame import innermost_backend
+
     found = innermost_backend(compiler)
     while isinstance(found, MethodType) and hasattr(found.__self__, "backend_compile_fn"):
         found = innermost_backend(found.__self__.backend_compile_fn)
@@ -271,6 +309,19 @@ def _owner(compiler: Any) -> Any:
 
 def dispatcher_for(options: Options) -> Dispatcher:
     """A dispatcher that reads the store which the options name."""
+    from .planner.runtime.dispatch.dispatch import Dispatcher
+
+    return Dispatcher(*_sources(options))
+
+
+def _runners(options: Options) -> PlanRunners:
+    """The same for graphs that need not be traced; a miss is left to the dispatcher."""
+    policy, sources = _sources(options)
+    on_miss: OnMiss = "model" if policy.on_miss == "model" else "baseline"
+    return PlanRunners(replace(policy, on_miss=on_miss), sources)
+
+
+def _sources(options: Options) -> tuple[Policy, Sources]:
     default: OnMiss = "model" if interpreted() else "baseline"
     on_miss = options.on_miss or default
     policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
@@ -290,7 +341,7 @@ def dispatcher_for(options: Options) -> Dispatcher:
     def tune(captured: Captured, given: Given) -> Plan:
         return _tuned(captured, given, options)
 
-    return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key))
+    return policy, Sources(find, tune, _model, lambda d: profile_of(d).key)
 
 
 def _model(captured: Captured) -> Plan:
@@ -441,9 +492,12 @@ def _accepted(record: PlanRecord, options: Options) -> Plan | str:
     return plan
 
 
-def _dispatcher_of(compiled: Any) -> Dispatcher:
-    """The dispatcher of a compiled function or module, empty before its first call. Raises
-    PlanError when torch.compile did not make it."""
+def _running(compiled: Any) -> PlanRunners:
+    """The dispatcher of a compiled function or module, empty before its first call, or what runs a
+    model that was not traced. Raises PlanError when torch.compile did not make it."""
+    at_once = runners_of(compiled)
+    if at_once is not None:
+        return at_once
     if isinstance(compiled, Step):
         compiled = compiled.compiled
     call = getattr(compiled, "_compiled_call_impl", None) or compiled
@@ -458,4 +512,4 @@ def _dispatcher_of(compiled: Any) -> Dispatcher:
         raise PlanError(f"{compiled!r} was not made by fusionplan.load, step or torch.compile")
     owner = _owner(context.callback)
     found = getattr(owner, _ATTRIBUTE, None)
-    return found if found is not None else Dispatcher(Policy(), Sources(lambda _: "not run yet"))
+    return PlanRunners(Policy(), Sources(lambda _: "not run yet")) if found is None else found

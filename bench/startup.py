@@ -28,6 +28,7 @@ PHASES = (
     "torch",
     "import",
     "Dynamo",
+    "facts",
     "trace",
     "lookup",
     "generate",
@@ -36,7 +37,8 @@ PHASES = (
     "build",
     "run",
 )
-"""torch, import: of torch, then of Dynamo and ours. Dynamo: the rest of the first call. run: the
+"""torch, import: of torch, then of Dynamo and ours (ours alone where an earlier process traced the
+model, as the first run of each way does). Dynamo: the rest of the first call. run: the
 second call. Others: see `planner.runtime.phases`."""
 RUNS = 5
 LIMIT_S = 300.0

@@ -42,7 +42,8 @@ working folder, else `[tool.planner]` in its `pyproject.toml`.
 {rows}
 
 `PLANNER_DEBUG=1` adds the traceback to an error. `PLANNER_PROFILE=launches` has plans launch their
-kernels one by one while torch's profiler runs, so that each has a range with the user's lines."""
+kernels one by one while torch's profiler runs, so that each has a range with the user's lines.
+`PLANNER_START=traced` has every process trace its models, whatever an earlier one remembers."""
 
 _LOGS = """\
 ## Logs

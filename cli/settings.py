@@ -108,6 +108,7 @@ OTHER_VARIABLES = (
     "PLANNER_LOGS",
     "PLANNER_PROFILE",
     "PLANNER_PYTHON",
+    "PLANNER_START",
     "PLANNER_TRUSTED_KEYS",
 )
 """Of planner, its scripts and the library, besides those of settings."""

@@ -20,6 +20,10 @@ from costs_of_tests import Watch
 if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
+# A model is traced in every test: what one has traced is no start for the next. Tests of that start
+# switch it on.
+os.environ["PLANNER_START"] = "traced"
+
 # Inductor's code for CPUs is compiled here to be run once: with no trial of the processor's vector
 # instructions and no precompiled headers it is ready in a fifth of the time.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")

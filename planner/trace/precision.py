@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
-from torch._prims_common import elementwise_dtypes
 
 from ..errors import Refused
 from ..graph.dtypes import FLOAT8, MATMUL_DTYPES, NARROW, register_dtype
@@ -27,6 +26,7 @@ from ..graph.ops import (
 )
 from ..graph.sizes import plain
 from ..graph.texts import operands_of
+from .promotion import promoted
 
 _ROUNDED = (Pointwise, Cast, Reduction, Cumulative, Contraction)
 _KINDS = {
@@ -42,7 +42,7 @@ def working_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None:
     if operation.promotion == "same":
         return None
     kind = _KINDS[operation.promotion]
-    working, _ = elementwise_dtypes(*_samples(group, node, operation), type_promotion_kind=kind)
+    working, _ = promoted(_samples(group, node, operation), kind)
     return register_dtype(str(working).removeprefix("torch."))
 
 
@@ -52,7 +52,7 @@ def compared_dtype(group: Graph, node: Node, operation: Pointwise) -> str | None
     if not operation.rounds_numbers:
         return None
     given = _samples(group, node, operation)
-    _, common = elementwise_dtypes(*given, type_promotion_kind=Kind.DEFAULT)
+    _, common = promoted(given, Kind.DEFAULT)
     name = str(common).removeprefix("torch.")
     return name if name in NARROW else None
 
