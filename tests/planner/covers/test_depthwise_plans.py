@@ -27,6 +27,7 @@ def convolution(
     silu: bool = False,
     mean: bool = False,
     before: bool = False,
+    copied: bool = False,
 ) -> Graph:
     """With a bias for each channel."""
 
@@ -48,6 +49,10 @@ def convolution(
     if silu:
         chance = b.node("aten.sigmoid.default", (found,), kind)
         found = b.node("aten.mul.Tensor", (found, chance), kind)
+    if copied:
+        found = b.node(
+            "aten.clone.default", (found,), TensorType(result, contiguous(result), dtype)
+        )
     if mean:
         found = b.op("mean.dim", found, (2, 3), shape=result[:2])
     return b.graph(found)
@@ -89,7 +94,7 @@ def test_a_convolution_is_a_kernel_of_ours_with_what_follows(shape: tuple[int, .
     [
         convolution(384, 14, 7, silu=True, planes=True),
         convolution(384, 14, 7, silu=True, dtype="float32"),
-        convolution(384, 13, 7, silu=True),
+        convolution(384, 17, 7, silu=True),
     ],
     ids=["planes", "float32", "no neighbours"],
 )
@@ -103,6 +108,13 @@ def test_pixels_are_stored_before_they_are_summed() -> None:
     assert convolves(with_it)
     assert "aten.mean.dim" not in with_it
     assert "aten.mean.dim" in apart
+
+
+def test_a_result_in_planes_is_copied_there() -> None:
+    """As a store of the convolution's kernel each pixel would be one of two bytes."""
+    convolution_alone, copy = operations(convolution(384, 14, 7, copied=True))
+    assert convolves(convolution_alone)
+    assert copy == ["aten.clone.default"]
 
 
 def test_pixels_are_not_computed_again_under_every_tap() -> None:
@@ -129,10 +141,11 @@ def loads(graph: Graph, node: int) -> list[Load]:
 
 @pytest.mark.parametrize("planes", [False, True])
 def test_neighbours_load_the_pixels_that_they_share_once(planes: bool) -> None:
-    """Seven neighbours, and three more pixels at both ends of each of seven rows."""
+    """In planes seven neighbours, and three more pixels at both ends of each of seven columns; of
+    fourteen in a row the pixels that there are."""
     graph = convolution(8, 14, 7, planes=planes)
     image, weight, _ = graph.inputs
-    assert len(loads(graph, image)) == 7 * 13
+    assert len(loads(graph, image)) == 7 * (13 if planes else 14)
     assert len(loads(graph, weight)) == 49
 
 
@@ -145,6 +158,6 @@ def test_the_model_counts_an_unrolled_image_once() -> None:
     _, cost = top
     image = BATCH * 384 * 14 * 14 * 2
     assert cost.hbm_bytes == pytest.approx(2 * image, rel=0.02)
-    # Triton 3.6 gives such kernels 214 to 255 registers, 3.7 from 168 on; none spills.
-    assert 160 <= cost.registers <= 255
+    # Triton 3.6 and 3.7 give such kernels 128 to 168 registers; none spills.
+    assert 120 <= cost.registers <= 180
     assert cost.spill_bytes == 0
