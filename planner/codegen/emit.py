@@ -16,6 +16,7 @@ from .row_copies import copied_rows, row_copies
 from .scope import Scope
 from .source import Buffer, KernelSource
 from .triton import TritonPrinter
+from .vector_copies import vector_copies
 
 _HEADER = "import triton\nimport triton.language as tl\n"
 _LIBDEVICE = "from triton.language.extra import libdevice\n"
@@ -49,9 +50,12 @@ def emit(
         tuple(scalars.values()),
         dependent=around.later and not interpreted,
     )
-    if not copied_rows(printer.program):
+    if copied_rows(printer.program):
+        before = row_copies(printer.program, source)
+    elif nest.laid:
+        before = vector_copies(printer.program, source)
+    else:
         return source
-    before = row_copies(printer.program, source)
     return replace(source, before=before, dependent=not interpreted)
 
 
@@ -60,7 +64,8 @@ def _buffers(scope: Scope) -> dict[str, Buffer]:
     nest = scope.nest
     loads = [v.kind for v in nest.values if isinstance(v.kind, values.Load)]
     inputs = sorted({load.input: load.dtype for load in loads}.items())
-    found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs}
+    found = {f"in{i}": Buffer("in", i, dtype) for i, dtype in inputs if i not in nest.laid}
+    found |= {f"row{i}": Buffer("row", i, laid.dtype) for i, laid in nest.laid.items()}
     copied = copied_rows(scope.program)
     found |= {f"row{i}": Buffer("row", i, load.access.type.dtype) for i, load in copied.items()}
     found |= {f"out{o.result}": Buffer("out", o.result, o.type.dtype) for o in nest.outputs}

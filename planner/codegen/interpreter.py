@@ -11,6 +11,7 @@ from ..tiles.passes.extract_bits import extract_bits
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
 from ..tiles.passes.round_cancelled_products import round_cancelled_products
+from ..tiles.passes.unpack_pairs import unpack_pairs
 from ..values.values import Compute, Value
 from .body import convert
 from .triton import TritonPrinter
@@ -30,7 +31,13 @@ class InterpreterPrinter(TritonPrinter):
     - It divides by a number as torch does on a CPU.
     """
 
-    left_out = (extract_bits, overlap_kernels, join_reductions, round_cancelled_products)
+    left_out = (
+        extract_bits,
+        overlap_kernels,
+        join_reductions,
+        round_cancelled_products,
+        unpack_pairs,
+    )
 
     def evaluated(self, value: Value, text: str, dims: TileDims) -> str:
         if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:

@@ -205,6 +205,19 @@ def fast_sigmoid(x):
 ''',
     "from_int8": _bytes("from_int8", signed=True),
     "from_uint8": _bytes("from_uint8", signed=False),
+    "from_pairs": '''
+@triton.jit
+def from_pairs(x):
+    """float32 of bfloat16, of which two lie in a register."""
+    return tl.inline_asm_elementwise(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;",
+        "=f,=f,r",
+        [x],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=2,
+    )
+''',
     "prefetch": '''
 @triton.jit
 def prefetch(pointers):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..nests.linear_forms import Access, Affine, Term
 from ..tiles.blocks import Blocks, Bound, TileDims
 from ..tiles.descriptors import Described
+from ..tiles.instructions import Moved
 from .numbers import Numbers
 
 
@@ -72,9 +73,22 @@ class Text:
             text = " + ".join([*places, *([text] if text != "0" else [])])
         return buffer if text == "0" else f"{buffer} + ({text})"
 
-    def masks(self, access: Access, dims: TileDims) -> list[str]:
-        """Conditions under which the access is in bounds; none when it always is."""
-        return [self._bound(bound, dims) for bound in self.blocks.bounds(access)]
+    def masks(self, access: Access, dims: TileDims, moved: Moved | None = None) -> list[str]:
+        """Conditions under which the access is in bounds; none when it always is. moved: how it
+        moves from turn to turn, whose number is `lap`."""
+        if moved is None:
+            return [self._bound(bound, dims) for bound in self.blocks.bounds(access)]
+        ends = self.blocks.bounds(replace(access, guards=()))
+        found = [self._bound(bound, dims) for bound in ends]
+        for guard, by in zip(access.guards, moved.guards, strict=True):
+            if not by:
+                bounds = self.blocks.bounds(replace(access, guards=(guard,)))[len(ends) :]
+                found += [self._bound(bound, dims) for bound in bounds]
+                continue
+            form, limit = guard
+            index = f"{self.affine(form, dims)} + lap * {by}"
+            found += [f"({index} >= 0)", f"({index} < {limit})"]
+        return found
 
     def _bound(self, bound: Bound, dims: TileDims) -> str:
         if bound.form is None:

@@ -13,7 +13,7 @@ from ..graph.dtypes import TRITON_DTYPE, is_float
 from ..graph.graph import Ref
 from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
-from ..nests.linear_forms import Role, Term
+from ..nests.linear_forms import Affine, Role, Term
 from ..tiles.alignment import is_dense
 from ..tiles.blocks import TileDims
 from ..tiles.index_width import INT32_LIMIT
@@ -29,6 +29,7 @@ from ..tiles.instructions import (
     TileLoad,
     TileLoop,
     TilePlace,
+    TileRepeat,
     TileScan,
     TileStore,
     Wait,
@@ -60,6 +61,8 @@ class TritonPrinter(Scope):
         self.rows: AlignedText | None = None
         self.joined: set[tuple[int, int]] = set()
         """Axes that make a row together whose index the text has."""
+        self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
+        """In a repeat, where an input's loads begin, by the terms of their offset."""
 
     def kernel(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -144,6 +147,8 @@ class TritonPrinter(Scope):
                     self._load(each)
                 case SelectedLoad():
                     self._selected_load(each)
+                case TileRepeat():
+                    self._repeat(each)
                 case TileCompute():
                     self._compute(each)
                 case TileScan():
@@ -155,6 +160,37 @@ class TritonPrinter(Scope):
                     carried.take(each)
                 case _:
                     mma_and_reductions.step(self, each)
+
+    def _repeat(self, each: TileRepeat) -> None:
+        """The sums keep the names that they have before the first turn."""
+        for own in each.sums:
+            dims = self.blocks.dims(self.nest.live[own.after])
+            zeros = f"tl.zeros({self.text.shape(dims)}, {TRITON_DTYPE[self.dtypes[own.after]]})"
+            self.bind(own.before, zeros if dims else "0.0", dims)
+        self.line(f"for lap in tl.range(0, {each.turns}):")
+        with self.indented():
+            self._begin_lap(each)
+            self._body(each.body, None)
+            for own in each.sums:
+                self.line(f"{self.names[own.before]} = {self.names[own.after]}")
+        for own in each.sums:
+            self.names[own.last] = self.names[own.before]
+            self.dims[own.last] = self.dims[own.before]
+
+    def _begin_lap(self, each: TileRepeat) -> None:
+        """One address for all loads that differ in a number alone, which is part of an instruction
+        then."""
+        self.laps.clear()
+        for load in each.body:
+            if not isinstance(load, TileLoad) or load.moved is None:
+                continue
+            terms = load.access.offset.terms
+            if (load.input, terms) not in self.laps:
+                name = self.laps[load.input, terms] = f"lap{len(self.laps)}"
+                dims = self.blocks.dims(load.access.axes)
+                start = self.text.affine(Affine(terms), dims)
+                buffer = f"row{load.input}" if load.rows == "laid" else f"in{load.input}"
+                self.line(f"{name} = {buffer} + ({start} + lap * {load.moved.offset})")
 
     # --- axes ---
 
@@ -322,6 +358,9 @@ class TritonPrinter(Scope):
                 # With a cache modifier, though it says what is so anyway, the two loads stay two.
                 again = self._loaded(each, load, dims, ', cache_modifier=".ca"')
                 text = again if each.twice else name
+        if each.in_pairs:
+            self.bind(value.id, f"from_pairs({text})", dims)
+            return
         self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
 
     def _selected_load(self, each: SelectedLoad) -> None:
@@ -365,7 +404,7 @@ class TritonPrinter(Scope):
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
         multiplied, options = each.place is not TilePlace.REGISTERS, again
-        masks = self.text.masks(each.access, dims)
+        masks = self.text.masks(each.access, dims, each.moved)
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)
         if masks or inside:
@@ -374,7 +413,11 @@ class TritonPrinter(Scope):
         if each.hint and not again:
             options += f', eviction_policy="evict_{each.hint}"'
         row = self._row(each.joined)
-        pointer = row.pointer(f"in{each.input}", each.access, dims, terms)
+        buffer = f"row{each.input}" if each.rows == "laid" else f"in{each.input}"
+        pointer = row.pointer(buffer, each.access, dims, terms)
+        if each.moved is not None:
+            start = self.laps[each.input, each.access.offset.terms]
+            pointer = f"{start} + {each.access.offset.base}"
         text = row.apart(f"tl.load({pointer}{options})", dims)
         if each.rows == "copied" and self.rows is not None:
             return self.rows.copied(each)

@@ -11,6 +11,7 @@ from ..memo import by_identity
 from ..nests.nest import Nest
 from ..tiles.descriptors import LONGEST
 from ..tiles.instructions import (
+    NO_VALUE,
     ONES,
     REDUCTIONS,
     EpilogueSubtiles,
@@ -387,7 +388,7 @@ def _stretches(program: TileProgram) -> list[_Stretch]:
 
 def _computed(instructions: Iterable[Instruction]) -> list[int]:
     """The values that are complete where they stand."""
-    values = (i for i in instructions if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles)))
+    values = (i for i in instructions if not isinstance(i, NO_VALUE))
     return [i.value for i in values if not (isinstance(i, REDUCTIONS) and i.carried)]
 
 

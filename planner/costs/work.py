@@ -134,9 +134,9 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
 
 @once
 def _copies_rows(program: TileProgram) -> bool:
-    """Whether a kernel before copies rows for this one."""
+    """Whether a kernel before copies rows or vectors for this one."""
     loads = (load for each, _ in program.walk() for load in loads_of(each))
-    return any(load.rows == "copied" for load in loads)
+    return any(load.rows in ("copied", "laid") for load in loads)
 
 
 def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, float]:

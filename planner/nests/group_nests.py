@@ -9,6 +9,7 @@ from ..errors import Refusal, Refused
 from ..graph.graph import Graph, TensorType
 from ..stream.split_reduction import Phase, SplitKernels, cut
 from ..trace.trace import trace
+from .laid_vectors import with_laid_vectors
 from .linear_forms import Role
 from .nest import Nest, build
 
@@ -55,7 +56,8 @@ def _schedule(group: Graph, layout: Layout) -> Schedule:
     if layout.split == 1:
         inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
         results = tuple(Source("out", i) for i in range(len(group.outputs)))
-        return Schedule((KernelNest(build(values, layout), inputs, results),))
+        nest = with_laid_vectors(build(values, layout))
+        return Schedule((KernelNest(nest, inputs, results),))
     found = cut(values, layout.split, len(group.nodes), early=True)
     try:
         return Schedule(_kernels(group, found, layout), found.temporaries)

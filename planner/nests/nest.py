@@ -54,11 +54,34 @@ class Derivation:
 
 
 @dataclass(frozen=True, slots=True)
+class LaidVectors:
+    """Vectors along a tile axis that a kernel before copies, each side by side (see
+    `laid_vectors`)."""
+
+    axis: int
+    extent: int
+    """Elements of a vector."""
+    count: int
+    first: int
+    """The first element of the first vector, in the tensor that has them,"""
+    step: int
+    """elements from there to the next vector's,"""
+    scale: int
+    """and from one element of a vector to the next."""
+    given: str
+    """The dtype of that tensor."""
+    stride: int
+    """Elements of the copy from one vector to the next."""
+    dtype: str
+    """That of the copy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Nest:
     """`live[v]` are the tile axes on which value v really depends; `loads`, `stores` and
     `forms` give the accesses and index expressions of values and outputs by their ids;
     `corrections`, by id, those of the folds that follow a running extremum; `limits`, by looped
-    axis, what masks leave of it."""
+    axis, what masks leave of it; `laid`, by input, what loads read from copies."""
 
     axes: tuple[TileAxis, ...]
     values: tuple[Value, ...]
@@ -71,6 +94,7 @@ class Nest:
     corrections: Mapping[int, Correction]
     derived: Derivation
     limits: Mapping[int, tuple[Limit, ...]]
+    laid: Mapping[int, LaidVectors] = field(default_factory=dict)
 
     def reduced(self, fold: Fold) -> tuple[int, ...]:
         """The tile axes a fold consumes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -20,7 +21,7 @@ _SUMMED = (64, 128, 32, 16)
 _USUAL = 160  # Between 128 x 128 and 128 x 256.
 _DOT_WARPS = (8, 4)
 _UNROLLED = 96  # Points where an axis is unrolled, which takes long to count and to compile.
-_EACH, _INNER = 8, 32  # Of a thread, and of a block along memory, where an axis is unrolled.
+_EACH, _INNER = 64, 32  # Of a thread, and of a block along memory, where an axis is unrolled.
 _LEAST_ROWS = 2  # Rows from which a product is padded to an mma; those of one warp each are
 _FEW_WARPS = (4, 1, 2, 8)  # run by fewer warps, which would all do the same.
 _FEW_ROWS, _FEW_USUAL = 32, 48  # As few as to be read as a whole are multiplied by few columns.
@@ -60,27 +61,33 @@ def points(nest: Nest) -> Iterator[tuple[int, dict[str, int]]]:
         if 2 <= tile / (32 * warps) <= 64 or (tile < 64 and warps == 1)
     )
     if any(output.part is not None for output in nest.outputs):
-        found = _unrolled(found, [nest.axes[a].extent for a in free])
+        found = _unrolled(found, [nest.axes[a].extent for a in free], _neighbours(nest))
     for _, warps, blocks in found:
         yield warps, dict(zip(names, blocks, strict=True))
 
 
 def _unrolled(
-    found: Iterable[tuple[int, int, tuple[int, ...]]], extents: Sequence[int]
+    found: Iterable[tuple[int, int, tuple[int, ...]]], extents: Sequence[int], neighbours: int
 ) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Points of a nest in which neighbours along an axis are values of their own: of each a thread
-    has at most eight elements, for more spill. Of 60 kernels of eight depthwise convolutions timed
-    on an H200 the best have blocks of 32 channels, cut no axis unevenly and have 4 warps."""
+    """Points of a nest in which neighbours along an axis are values of their own: of all of them a
+    thread has at most 64 elements, for more spill. Of 60 kernels of eight depthwise convolutions
+    timed on an H200 the best have blocks of 32 channels, cut no axis unevenly and have 4 warps."""
 
     def unusual(point: tuple[int, int, tuple[int, ...]]) -> tuple[float, ...]:
         tile, warps, blocks = point
         padded = math.prod(-(-n // b) * b / n for n, b in zip(extents, blocks, strict=True))
         inner = math.log2(blocks[-1] / _INNER) if blocks else 0.0
-        return _EACH * 32 * warps / tile, padded, abs(inner), abs(math.log2(warps / 4))
+        return each * 32 * warps / tile, padded, abs(inner), abs(math.log2(warps / 4))
 
+    each = 1 << max(1, _EACH // neighbours).bit_length() - 1
     least = min(_INNER, power_of_two(extents[-1])) if extents else 1
-    few = (p for p in found if p[0] <= _EACH * 32 * p[1] and (not p[2] or p[2][-1] >= least))
+    few = (p for p in found if p[0] <= each * 32 * p[1] and (not p[2] or p[2][-1] >= least))
     return sorted(few, key=unusual)[:_UNROLLED]
+
+
+def _neighbours(nest: Nest) -> int:
+    """Stores of one result at most."""
+    return max(Counter(output.result for output in nest.outputs).values())
 
 
 def _tile_axes(nest: Nest) -> Iterator[frozenset[int]]:

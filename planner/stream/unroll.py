@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import Refused
-from ..graph.graph import TensorType
+from ..graph.dtypes import is_float
+from ..graph.graph import Ref, TensorType
+from ..graph.op import Op
 from ..values.axes import Factors
+from ..values.unread import without_unread
 from ..values.values import (
     Choice,
+    Compute,
     Dims,
     Fold,
     Index,
+    Literal,
     Load,
     LoadDim,
     Output,
@@ -60,17 +65,29 @@ class _Unroll:
         extents = {f: rest if f == self.factor else n for f, n in given.extents.items()}
         if rest == 1:
             del extents[self.factor]
-        return Values(tuple(self.made), outputs, extents)
+        kept, outputs = without_unread(self.made, outputs)
+        return Values(tuple(kept), outputs, extents)
 
     def _part(self, value: Value, number: int, place: Sequence[tuple[int, ...]]) -> int:
         """The value that stands for one neighbour, numbered within its run."""
         kind = self._kind(mapped(value.kind, lambda v: place[v][number]), number)
         dims = tuple(map(self._left, value.dims))
+        if isinstance(kind, Load) and is_float(value.dtype) and _is_outside(kind):
+            kind, dims = Literal(0.0), ((),) * len(dims)
+        elif isinstance(kind, Compute) and kind.op is Op.FMA:
+            operands = dict(kind.operands)
+            pixel, addend = operands["self"], operands["addend"]
+            if isinstance(pixel, Ref) and isinstance(addend, Ref) and self._is_padding(pixel):
+                return addend.node
         identity = (kind, written(kind), value.dtype, dims)
         if identity not in self.same:
             self.same[identity] = len(self.made)
             self.made.append(replace(value, id=len(self.made), kind=kind, dims=dims))
         return self.same[identity]
+
+    def _is_padding(self, operand: Ref) -> bool:
+        """Whether it is 0 for all that a neighbour reads there."""
+        return isinstance(self.made[operand.node].kind, Literal)
 
     def _kind(self, kind: ValueKind, number: int) -> ValueKind:
         match kind:
@@ -125,9 +142,20 @@ class _Unroll:
         step = kind.stride[dim]
         shape, stride = list(kind.shape), list(kind.stride)
         shape[dim], stride[dim] = shape[dim] // self.parts, step * self.parts
-        part = TensorType(tuple(shape), tuple(stride), kind.dtype)
         dims: Dims = tuple(map(self._left, output.dims))
+        part = replace(
+            output,
+            dims=dims,
+            type=TensorType(tuple(shape), tuple(stride), kind.dtype),
+            part=output.result,
+        )
         return [
-            replace(output, value=own, dims=dims, type=part, part=output.index, start=step * number)
+            replace(part, value=own, start=output.start + step * number)
             for number, own in enumerate(place)
         ]
+
+
+def _is_outside(load: Load) -> bool:
+    """Whether a neighbour sees nothing but padding."""
+    fixed = (d for d in load.dims if d.limit is not None and not d.factors)
+    return not load.at and any(not 0 <= d.start < (d.limit or 0) for d in fixed)

@@ -23,11 +23,12 @@ ONES = LEAST_MMA
 WARPGROUP = 4
 """Warps that multiply together: Hopper's tensor cores take tiles of 64 rows from four."""
 
-Rows = Literal["", "aligned", "apart", "copied"]
+Rows = Literal["", "aligned", "apart", "copied", "laid"]
 """Of accesses along the axis of `Blocks.aligned`: "aligned" ones move whole vectors; rows that
 begin elsewhere are read "apart", neighbouring elements by neighbouring threads; or they are read as
 whole vectors from a copy of the row that begins as far from a vector's start as the rows of the
-program (see `copied_stride`)."""
+program (see `copied_stride`). "laid" vectors are read from a copy that a kernel before has made
+(see `nests.laid_vectors`)."""
 
 Hint = Literal["", "first", "last"]
 """What the cache evicts first, or last; "" says nothing."""
@@ -65,6 +66,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """How far an access of a `TileRepeat` moves from one turn to the next."""
+
+    offset: int
+    """Elements in memory."""
+    guards: tuple[int, ...]
+    """The index of each guard of the access."""
+
+
+@dataclass(frozen=True, slots=True)
 class TileLoad:
     """Read the tile of a loaded value."""
 
@@ -81,6 +92,10 @@ class TileLoad:
     rows: Rows = ""
     joined: tuple[int, int] | None = None
     """The last two axes of the tile, along which it is loaded as one row."""
+    in_pairs: bool = False
+    """Two elements in 32 bits are converted to float32 by one instruction each."""
+    moved: Moved | None = None
+    """In a `TileRepeat`: the access is that of the first turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +306,32 @@ class EpilogueSubtiles:
     blocks: Blocks
 
 
+@dataclass(frozen=True, slots=True)
+class TileRepeat:
+    """Instructions that the program has several times over, as a loop over those turns: each reads
+    at other places, and adds to what the turn before gave."""
+
+    turns: int
+    body: tuple[TileLoad | TileCompute, ...]
+    """Those of the second turn, with the accesses of the first."""
+    sums: tuple[RepeatedSum, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedSum:
+    """A value that each turn adds to, by the numbers that it has before the second turn, after it
+    and after the last. It begins as 0."""
+
+    before: int
+    after: int
+    last: int
+
+
 Evaluation = TileLoad | SelectedLoad | TileCompute | Mma | OnesMma | Reduce | Welford | TileScan
 """An instruction that gives a value."""
-Instruction = Evaluation | TileStore | TileLoop | EpilogueSubtiles
+NO_VALUE = (TileStore, TileLoop, TileRepeat, EpilogueSubtiles)
+"""The instructions that are no evaluation."""
+Instruction = Evaluation | TileStore | TileLoop | TileRepeat | EpilogueSubtiles
 TileReduction = Mma | OnesMma | Reduce | Welford
 REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 Body = tuple[Instruction, ...]

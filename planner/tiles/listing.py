@@ -9,6 +9,7 @@ from ..values import values
 from .blocks import Blocks
 from .descriptors import Described
 from .instructions import (
+    NO_VALUE,
     BitField,
     Body,
     EpilogueSubtiles,
@@ -25,6 +26,7 @@ from .instructions import (
     TileLoad,
     TileLoop,
     TilePlace,
+    TileRepeat,
     TileScan,
     TileStore,
     Welford,
@@ -73,6 +75,11 @@ class _Listing:
                         yield f"{indent}part {number} of {name}, of {_names(values)}"
                         yield from self.lines(part, indent + "  ")
                     self.blocks = before
+                case TileRepeat(turns=turns, body=turn, sums=sums):
+                    first = _names(tuple(s.before for s in sums))
+                    last = _names(tuple(s.last for s in sums))
+                    yield f"{indent}repeat {turns} turns, from {first} to {last}"
+                    yield from self.lines(turn, indent + "  ")
                 case TileStore(output=output):
                     value = self.nest.outputs[output].value
                     yield f"{indent}store output {output} <- v{value}{_access(each)}"
@@ -92,7 +99,7 @@ class _Listing:
         return ", ".join([*words, *[lanes] * (loop.by_lane and bool(loop.carries))])
 
     def _evaluation(self, each: Instruction) -> str:
-        assert not isinstance(each, (TileStore, TileLoop, EpilogueSubtiles))
+        assert not isinstance(each, NO_VALUE)
         value = each.value
         dims = self.blocks.dims(self.nest.live[value])
         shape = f" [{' '.join(str(self.blocks.sizes[d]) for d in dims)}]" if dims else ""
@@ -150,10 +157,11 @@ def _grid(grid: Grid) -> str:
 
 
 def _access(each: TileLoad | TileStore) -> str:
-    rows = {"aligned": ", whole vectors", "apart": ", apart", "copied": ", copied"}.get(
-        each.rows, ""
-    )
+    rows = {"aligned": ", whole vectors", "": ""}.get(each.rows, f", {each.rows}")
+    rows += ", in pairs" * (isinstance(each, TileLoad) and each.in_pairs)
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
+    if isinstance(each, TileLoad) and each.moved is not None:
+        rows += f", {each.moved.offset} further in each turn"
     return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 
 

@@ -17,6 +17,7 @@ from ..nests.nest import Nest
 from ..values.values import Fold
 from .blocks import Blocks
 from .instructions import (
+    NO_VALUE,
     REDUCTIONS,
     Body,
     Change,
@@ -27,9 +28,11 @@ from .instructions import (
     Instruction,
     Loops,
     Mma,
+    TileCompute,
+    TileLoad,
     TileLoop,
     TileReduction,
-    TileStore,
+    TileRepeat,
 )
 from .listing import listing
 
@@ -122,6 +125,8 @@ def walk(body: Body, around: Loops = ()) -> Iterator[tuple[Instruction, Loops]]:
                 yield from walk(inner, (*around, each))
             case EpilogueSubtiles(bodies=bodies):
                 yield from walk(bodies[0], around)
+            case TileRepeat(body=inner):
+                yield from walk(inner, around)
             case _:
                 yield each, around
 
@@ -139,6 +144,10 @@ def _rewritten(body: Body, change: Change, around: Loops, blocks: Blocks) -> Bod
         if isinstance(each, TileLoop):
             inner = _rewritten(each.body, change, (*around, each), each.blocks or blocks)
             new = each if inner is each.body else replace(each, body=inner)
+        elif isinstance(each, TileRepeat):
+            turn = _rewritten(each.body, change, around, blocks)
+            kept = tuple(i for i in turn if isinstance(i, (TileLoad, TileCompute)))
+            new = each if turn is each.body else replace(each, body=kept)
         elif isinstance(each, EpilogueSubtiles):
             bodies = tuple(_rewritten(part, change, around, each.blocks) for part in each.bodies)
             same = all(a is b for a, b in zip(bodies, each.bodies, strict=True))
@@ -178,11 +187,7 @@ def _walked(body: Body) -> tuple[tuple[Instruction, Loops], ...]:
 @by_identity(256)
 def _evaluated(body: Body) -> tuple[tuple[Evaluation, Loops], ...]:
     every = _walked(body)
-    return tuple(
-        (i, loops)
-        for i, loops in every
-        if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles))
-    )
+    return tuple((i, loops) for i, loops in every if not isinstance(i, NO_VALUE))
 
 
 @by_identity(256)

@@ -33,6 +33,7 @@ from .passes.load_before_wait import load_before_wait
 from .passes.overlap_kernels import overlap_kernels
 from .passes.pipeline_loops import pipeline_loops
 from .passes.place_blocks import place_blocks
+from .passes.repeat_rows import repeat_rows
 from .passes.reverse_second_sweep import reverse_second_sweep
 from .passes.round_cancelled_products import round_cancelled_products
 from .passes.select_addresses import select_addresses
@@ -44,6 +45,7 @@ from .passes.slice_mmas import slice_mmas
 from .passes.split_ends import split_ends
 from .passes.split_epilogue import split_epilogue
 from .passes.swap_mmas import swap_mmas
+from .passes.unpack_pairs import unpack_pairs
 from .passes.widen_storing_loops import widen_storing_loops
 from .program import TileProgram
 
@@ -73,6 +75,8 @@ PASSES: tuple[Pass, ...] = (
     join_reductions,
     choose_access,
     join_short_rows,
+    unpack_pairs,
+    repeat_rows,
     reverse_second_sweep,
     split_ends,
     hint_caches,

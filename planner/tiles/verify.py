@@ -22,6 +22,7 @@ from .instructions import (
     TileLoad,
     TileLoop,
     TilePlace,
+    TileRepeat,
     TileStore,
 )
 from .program import TileProgram
@@ -70,6 +71,13 @@ class _Checker:
                         yield "an epilogue in parts cuts what is not there yet"
                     for part in bodies:
                         yield from self.body(part, done, moving)
+                case TileRepeat(body=turn, sums=sums):
+                    done.update(s.before for s in sums)
+                    yield from self.body(turn, set(done), moving)
+                    given = {i.value for i in turn}
+                    if not given.issuperset(s.after for s in sums):
+                        yield "a sum of a repeat is given by no turn of it"
+                    done.update(s.last for s in sums)
                 case TileStore(output=output):
                     self.stored[output] += 1
                     yield from self._rows(each)

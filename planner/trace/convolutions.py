@@ -25,7 +25,11 @@ MOST_TAPS = 64
 """Taps of a filter, each of which is four values or more."""
 
 MOST_BESIDE = 8
-"""Neighbours that a thread has as values of their own, each of eight channels."""
+"""Neighbours along an axis that a thread has as values of their own, each of eight channels,"""
+
+MOST_IN_TURNS, ROWS_IN_TURNS = 16, 4
+"""and each of four channels, where the filter has so many rows that each is a turn of a loop (see
+`tiles.passes.repeat_rows`): more would be straight-line code whose loads fill the registers."""
 
 
 def depthwise(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
@@ -41,6 +45,8 @@ def depthwise(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
     if math.prod(kernel) > MOST_TAPS:
         raise Refused("size", f"{node.name} has more than {MOST_TAPS} taps")
     batch, channel = windows[:2]
+    kind = node.type
+    assert kind is not None
     total: TracedValue | None = None
     for tap in itertools.product(*map(range, kernel)):
         seen = _seen(node, tap, windows)
@@ -52,9 +58,9 @@ def depthwise(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
         filtered = yield weight.node, (channel, None, *(Window(place, 1, 1) for place in tap))
         over: Dims = ((), filtered[1][0], *(() for _ in tap))
         if total is None:
-            total = combined(reader, Op.MUL, pixel, Ref(filtered[0]), over, node)
-        else:
-            total = _taken_in(reader, total, pixel, (filtered[0], over), node)
+            # All taps are alike then; where a filter's rows are turns of a loop, they have to be.
+            total = reader.add(Literal(0.0), ((),) * len(over), register_dtype(kind.dtype), node)
+        total = _taken_in(reader, total, pixel, (filtered[0], over), node)
     if total is None:
         raise Refused("opaque", f"{node.name} sees nothing but padding")
     if isinstance(bias, Ref):
@@ -139,7 +145,9 @@ def runs(reader: Reader, node: Node, dims: Dims) -> list[tuple[int, int]]:
             continue
         size = reader.space.extent(factors[0])
         # Blocks are powers of two: of runs that are so many, no block is filled in part.
-        whole = (n for n in range(1, MOST_BESIDE + 1) if size % n == 0)
+        in_turns = place == len(kernel) - 1 and place > 0 and kernel[0] >= ROWS_IN_TURNS
+        most = MOST_IN_TURNS if in_turns else MOST_BESIDE
+        whole = (n for n in range(1, most + 1) if size % n == 0)
         parts = max(whole, key=lambda n: (n > 1 and size // n & (size // n - 1) == 0, n))
         if parts > 1 and _number(named["stride"], place) < kernel[place]:
             found.append((factors[0], parts))

@@ -12,12 +12,14 @@ from ...nests.nest import Nest
 from ...values.values import ancestors
 from ..blocks import Blocks
 from ..instructions import (
+    NO_VALUE,
     Body,
     EpilogueSubtiles,
     Instruction,
     Reduce,
     TileLoop,
     TileReduction,
+    TileRepeat,
     TileStore,
     Welford,
 )
@@ -110,7 +112,7 @@ class _Joiner:
         found: list[Instruction] = []
         for other in rest:
             match other:
-                case TileStore() | EpilogueSubtiles():
+                case TileStore() | TileRepeat() | EpilogueSubtiles():
                     pass
                 case TileLoop():
                     if not above.isdisjoint(_values(other)):
@@ -154,5 +156,5 @@ def _values(loop: TileLoop) -> set[int]:
     inside = (each for each, _ in walk(loop.body))
     return {
         *loop.carries,
-        *(i.value for i in inside if not isinstance(i, (TileStore, TileLoop, EpilogueSubtiles))),
+        *(i.value for i in inside if not isinstance(i, NO_VALUE)),
     }

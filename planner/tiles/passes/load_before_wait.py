@@ -50,7 +50,7 @@ def _chosen(
         if not isinstance(each, (TileLoad, SelectedLoad)):
             continue
         loads = loads_of(each)
-        known = (own.input in unwritten and own.rows != "copied" for own in loads)
+        known = (own.input in unwritten and own.rows not in ("copied", "laid") for own in loads)
         if all(known) and not any(own.access.at for own in loads):
             room -= program.elements(each.value) * itemsize(loads[0].access.type.dtype)
             if room >= 0:

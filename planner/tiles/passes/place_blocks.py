@@ -15,6 +15,7 @@ from ..instructions import (
     Body,
     Instruction,
     Reduce,
+    Rows,
     TileCompute,
     TileLoad,
     TileLoop,
@@ -63,7 +64,8 @@ def _instruction(nest: Nest, item: place.Item, around: place.NestLoop | None) ->
         case place.Evaluate(value=value):
             kind = nest.values[value].kind
             if isinstance(kind, values.Load):
-                return TileLoad(value, kind.input, nest.loads[value])
+                rows: Rows = "laid" if kind.input in nest.laid else ""
+                return TileLoad(value, kind.input, nest.loads[value], rows=rows)
             if isinstance(kind, values.Fold):
                 about = kind.about is not None
                 return Welford(value, carried=False) if about else Reduce(value, carried=False)

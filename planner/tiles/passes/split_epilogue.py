@@ -13,6 +13,7 @@ from ...errors import Refused
 from ...nests.nest import Nest
 from ..blocks import LEAST_MMA
 from ..instructions import (
+    NO_VALUE,
     Body,
     EpilogueSubtiles,
     Instruction,
@@ -20,6 +21,7 @@ from ..instructions import (
     OnesMma,
     Reduce,
     TileLoop,
+    TileRepeat,
     TileScan,
     TileStore,
     Welford,
@@ -39,11 +41,7 @@ def split_epilogue(program: TileProgram, *, subtiles: int) -> TileProgram:
     if program.blocks.sizes[axis] < number * LEAST_MMA:
         name, block = nest.axes[axis].name, program.blocks.sizes[axis]
         raise Refused("subtiles", f"{name} has blocks of {block}, too few for {number} parts")
-    own = {
-        item.value
-        for item in items
-        if not isinstance(item, (TileStore, TileLoop, EpilogueSubtiles))
-    }
+    own = {item.value for item in items if not isinstance(item, NO_VALUE)}
     read = {r for item in items for r in _reads(nest, item)} - own
     values = tuple(sorted(v for v in read if axis in nest.live[v]))
     if not values:
@@ -72,7 +70,7 @@ def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:
     match item:
         case TileStore(output=output):
             return (nest.outputs[output].value,)
-        case TileLoop() | EpilogueSubtiles():
+        case TileLoop() | TileRepeat() | EpilogueSubtiles():
             return ()
     return nest.values[item.value].reads
 
@@ -81,6 +79,6 @@ def _axes(nest: Nest, item: Instruction) -> frozenset[int]:
     match item:
         case TileStore(output=output, access=access):
             return access.axes | nest.live[nest.outputs[output].value]
-        case TileLoop() | EpilogueSubtiles():
+        case TileLoop() | TileRepeat() | EpilogueSubtiles():
             return frozenset()
     return nest.live[item.value]

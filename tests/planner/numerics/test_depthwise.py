@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.nests import laid_vectors
 from fusionplan.planner.space.space import Space, space_of
 from oracle import captured, check, whole_group
 from test_losses import verify
@@ -93,6 +94,30 @@ def test_strides_padding_and_sizes(name: str, order: torch.memory_format) -> Non
 
 def test_filters_of_49_taps() -> None:
     holds(convolved(padding=3), given(size=(7, 7), kernel=(7, 7), dtype=BF16))
+
+
+TURNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "whole rows": ({"padding": 3}, {"size": (7, 7), "kernel": (7, 7)}),
+    "two runs": ({"padding": 2}, {"size": (6, 28), "kernel": (5, 5), "channels": 3}),
+    "steps": ({"padding": 2, "stride": 2}, {"size": (9, 28), "kernel": (5, 5)}),
+    "steps down alone": ({"padding": 2, "stride": (2, 1)}, {"size": (9, 14), "kernel": (4, 5)}),
+    "dilation": ({"padding": 4, "dilation": 2}, {"size": (9, 14), "kernel": (5, 5)}),
+    "rows that all see pixels": ({"padding": (0, 2)}, {"size": (9, 14), "kernel": (4, 5)}),
+    "rows in the padding": ({"padding": 2}, {"size": (1, 14), "kernel": (5, 5)}),
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize("name", TURNS)
+def test_rows_that_are_turns_of_a_loop(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights from a copy, however few read them."""
+    monkeypatch.setattr(laid_vectors, "_READ_BYTES", 0)
+    how, image = TURNS[name]
+    function, inputs = convolved(**how), given(**image, dtype=dtype)
+    wanted = configs(function, inputs)
+    assert check(function, inputs, wanted) > len(wanted)
 
 
 def test_one_dimension_and_three() -> None:

@@ -116,6 +116,15 @@ def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
 
 
 @pytest.mark.process
+def test_a_filters_rows_as_turns_of_a_loop_leave_registers(found):
+    """A copy of the weights, and the taps; written out they took 239."""
+    copy, taps = found["filter_rows"]
+    assert copy[0] <= 64
+    assert taps[0] <= 168
+    assert copy[1] == taps[1] == 0
+
+
+@pytest.mark.process
 def test_only_aligned_pointers_get_wide_loads(found):
     assert found["rows"]["vector"]
     assert not found["unaligned"]["vector"]
