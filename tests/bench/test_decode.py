@@ -1,6 +1,7 @@
 """The step of generating text that is timed: it computes what attention without a cache does."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -65,6 +66,7 @@ def test_the_names_of_the_ways_tell_them_apart() -> None:
     assert names == ["eager", "ours", "ours, overlapping", "torch.compile default"]
 
 
+@cache
 def groups_of(weights: str) -> list[list[str]]:
     """The operations of each group in the plan of a step of one layer, at its full size. All of
     them are kernels of ours, attention two."""

@@ -21,6 +21,7 @@ from fusionplan.planner.plan import Plan
 from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
 from fusionplan.tuner.gate.gate import Passed
+from fusionplan.tuner.measure import timing
 from fusionplan.tuner.session.session import Searched, Session
 from torch import nn
 
@@ -45,6 +46,8 @@ def small(size: ModelSize) -> ModelCase:
 @pytest.fixture(autouse=True)
 def _world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "small", small)
+    # One round of times in each of two passes: the interpreter runs each call.
+    monkeypatch.setattr(timing, "WARM_UP", 0)
     torch._dynamo.reset()
 
 

@@ -178,6 +178,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
     from fusionplan.tuner.gate.gate import Passed
     from fusionplan.tuner.session.session import Searched, Session
+    from fusionplan.tuner.workers import lab
+    from fusionplan.tuner.workers.pool import Pool
 
     def modelled(session: Session, profile: DeviceProfile) -> Plan:
         current = session._record(profile, portable=True).versions
@@ -203,6 +205,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "modelled", modelled)
     monkeypatch.setattr(Session, "searched", searched)
     monkeypatch.setattr(Decision, "plans", plans)
+    # Workers would begin to import torch, and be ended: two processes for each tune.
+    monkeypatch.setattr(lab, "Pool", lambda roles: Pool({}))
 
 
 MODEL = """\

@@ -40,14 +40,13 @@ def test_no_torch_where_none_is_needed(planner_process, filled):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command, most_s", [("history", 1.0), ("show", 1.0), ("--help", 0.5)])
-def test_a_look_at_the_store_is_quick(filled, tmp_path, command, most_s):
+def test_a_look_at_the_store_is_quick(filled, tmp_path):
     """In seconds of the processor, for others may have it; once Python has compiled the modules."""
     filled.close()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env |= {"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled"), "PLANNER_STORE": filled.location}
-    took = []
-    for _ in range(4):
+
+    def seconds(command):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-P", "-m", "fusionplan", command],
@@ -56,9 +55,14 @@ def test_a_look_at_the_store_is_quick(filled, tmp_path, command, most_s):
             check=True,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-        took.append(spent)
-    assert min(took[1:]) < most_s, took
+        return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+    for command, most_s in (("history", 1.0), ("show", 1.0), ("--help", 0.5)):
+        seconds(command)
+        took = [seconds(command)]
+        while took[-1] >= most_s and len(took) < 3:
+            took.append(seconds(command))
+        assert min(took) < most_s, (command, took)
 
 
 @pytest.mark.process

@@ -366,14 +366,17 @@ def test_a_training_step_compiles_once():
     assert all(live.runner.calls == 1 for live in dispatcher.live.values())
 
 
-def test_one_compilation_for_a_bucket_with_wide_loads():
-    """By the real compiler, for an H200, which needs a process without the interpreter."""
-    found = by_compiler(Path(__file__).with_name("dynamic_compiler.py"))
-    assert found["aligned"] == {"sizes": 3, "compiled": 1, "wide": True, "types": ["i32"]}
-    assert found["ragged"] == {"sizes": 3, "compiled": 1, "wide": False, "types": ["i32"]}
-    assert found["huge"]["types"] == ["i64"]
+@pytest.fixture(scope="module")
+def compiled():
+    """What the real compiler makes for an H200, which needs a process without the interpreter."""
+    return by_compiler(Path(__file__).with_name("dynamic_compiler.py"))
 
 
-def test_rows_of_any_length_are_read_as_vectors_by_one_kernel():
-    found = by_compiler(Path(__file__).with_name("dynamic_compiler.py"))
-    assert found["rows"] == {"sizes": 4, "compiled": 1, "loads": [0], "wide": True}
+def test_one_compilation_for_a_bucket_with_wide_loads(compiled):
+    assert compiled["aligned"] == {"sizes": 3, "compiled": 1, "wide": True, "types": ["i32"]}
+    assert compiled["ragged"] == {"sizes": 3, "compiled": 1, "wide": False, "types": ["i32"]}
+    assert compiled["huge"]["types"] == ["i64"]
+
+
+def test_rows_of_any_length_are_read_as_vectors_by_one_kernel(compiled):
+    assert compiled["rows"] == {"sizes": 4, "compiled": 1, "loads": [0], "wide": True}
