@@ -18,6 +18,9 @@ from .source import Buffer, KernelSource
 from .triton import TritonPrinter
 from .vector_copies import vector_copies
 
+_CALLED = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?=[(),])")
+"""What is called in a text, or given to a call."""
+
 _HEADER = "import triton\nimport triton.language as tl\n"
 _LIBDEVICE = "from triton.language.extra import libdevice\n"
 _NUMPY_FUNCTIONS = f"import {__name__.rpartition('.')[0]}.numpy_functions as libdevice\n"
@@ -88,7 +91,7 @@ def called(kernel: str, interpreted: bool) -> list[str]:
     waiting = [kernel]
     while waiting:
         text = waiting.pop()
-        more = {name for name in GPU if re.search(rf"(?<![\w.]){name}[(),]", text)} - found
+        more = {name for name in _CALLED.findall(text) if name in GPU} - found
         found |= more
         waiting += [GPU[name] for name in more if not (interpreted and name in STAND_INS)]
     return [name for name in GPU if name in found]
