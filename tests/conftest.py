@@ -24,6 +24,10 @@ if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
 # switch it on.
 os.environ["PLANNER_START"] = "traced"
 
+# One process of tests has one core. With threads of their own, each of torch's functions would have
+# them wait for each other's turn, spinning: small ones take ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Inductor's code for CPUs is compiled here to be run once: with no trial of the processor's vector
 # instructions and no precompiled headers it is ready in a fifth of the time.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
