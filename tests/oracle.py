@@ -40,9 +40,22 @@ def space(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> Sp
 def captured(
     function: Callable[..., object], inputs: Sequence[torch.Tensor]
 ) -> tuple[Captured, list[torch.Tensor]]:
-    """The one graph of a function, captured as the backend captures it, and its own inputs."""
-    (only,) = each_graph(function, inputs, lambda gm, _: capture(gm))
-    return only
+    """The one graph of a function, captured as the backend captures it, and its own inputs. The
+    last one is kept: a test asks for its space and then for a check."""
+    if not _is_last(function, inputs):
+        (only,) = each_graph(function, inputs, lambda gm, _: capture(gm))
+        _LAST[:] = [(function, list(inputs), only)]
+    return _LAST[0][2]
+
+
+_LAST: list[tuple[Callable[..., object], list[torch.Tensor], tuple[Captured, list[torch.Tensor]]]]
+_LAST = []
+
+
+def _is_last(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> bool:
+    if not _LAST or _LAST[0][0] is not function or len(_LAST[0][1]) != len(inputs):
+        return False
+    return all(a is b for a, b in zip(_LAST[0][1], inputs, strict=True))
 
 
 def each_graph(

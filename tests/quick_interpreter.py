@@ -7,7 +7,10 @@ release has no such name, its interpreter is as slow as ever.
 from __future__ import annotations
 
 import functools
+import inspect
+import linecache
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,10 @@ from triton.language.semantic import TritonSemantic
 def quicken() -> None:
     _leave_out_unread_checks()
     _keep_dtypes()
+    _keep_block_types()
+    _keep_shapes()
+    _widen_by_a_shift()
+    _rewrite_once()
     _patch_once_a_launch()
     _sum_in_steps()
 
@@ -47,6 +54,104 @@ def _keep_dtypes() -> None:
         return known[one.name]
 
     interpreter._get_np_dtype = get_np_dtype
+
+
+def _keep_block_types() -> None:
+    """The type of a block is made again for each value, with its shape checked and its name. Its
+    sizes are kept beside them: the shape is no plain tuple, and slow to compare."""
+    original: Callable[..., None] = tl.block_type.__init__
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    @functools.wraps(original)
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = (*shape,)
+        if isinstance(element_ty, tl.pointer_type) or not all(type(n) is int for n in sizes):
+            original(self, element_ty, shape)
+            return
+        key = (element_ty.name, *sizes)
+        if key not in known:
+            original(self, element_ty, shape)
+            known[key] = vars(self) | {"_sizes": sizes}
+        vars(self).update(known[key])
+
+    tl.block_type.__init__ = init
+
+
+def _keep_shapes() -> None:
+    """The shape of a tensor is a tuple of constants, each with a type: the same for all tensors of
+    a shape."""
+    if [*inspect.signature(tl.tensor.__init__).parameters] != ["self", "handle", "type"]:
+        return
+    original: Callable[..., None] = tl.tensor.__init__
+    known: dict[Any, tuple[Any, Any]] = {}
+
+    @functools.wraps(original)
+    def init(self: Any, handle: Any, type: Any) -> None:
+        sizes = vars(type).get("_sizes") if type.is_block() else ()
+        if sizes not in known:
+            original(self, handle, type)
+            if sizes is not None:
+                known[sizes] = (self.shape, self.numel)
+            return
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = known[sizes]
+
+    tl.tensor.__init__ = init
+
+
+def _widen_by_a_shift() -> None:
+    """A bfloat16 is the upper half of a float32. Only Triton's way knows of subnormal ones."""
+    original: Callable[..., Any] = getattr(interpreter, "_convert_float", None)
+    if original is None:
+        return
+
+    def convert(given: Any, input_dtype: Any, output_dtype: Any, rounding_mode: Any) -> Any:
+        if (input_dtype.name, output_dtype.name) == ("bf16", "fp32"):
+            bits = np.ascontiguousarray(given).view(np.uint16)
+            if not ((bits & 0x7F80 == 0) & (bits & 0x7F != 0)).any():
+                return bits.astype(np.uint32) << np.uint32(16)
+        return original(given, input_dtype, output_dtype, rounding_mode)
+
+    interpreter._convert_float = convert
+
+
+def _rewrite_once() -> None:
+    """A function's source is found by a search of all modules, and twice; what the texts of several
+    kernels share is rewritten for each."""
+    rewriter = getattr(interpreter, "FunctionRewriter", None)
+    used = ("rewrite_ast", "_find_def", "_prepare_source", "_transform_ast")
+    if not all(hasattr(rewriter, name) for name in used):
+        return
+    original: Callable[[Any], Any] = rewriter.rewrite_ast
+    known: dict[Any, CodeType] = {}
+
+    def rewrite_ast(self: Any) -> Any:
+        fn = self.fn
+        bare = fn.__code__.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
+        key = (bare, repr(fn.__annotations__), repr(fn.__defaults__))
+        if key not in known:
+            lines = linecache.getlines(fn.__code__.co_filename)
+            if fn.__closure__ or not lines:
+                return original(self)
+            known[key] = _rewritten(self, lines)
+        for name, value in vars(interpreter).items():
+            fn.__globals__.setdefault(name, value)
+        made: dict[str, Any] = {}
+        exec(known[key], fn.__globals__, made)
+        return made[fn.__name__]
+
+    rewriter.rewrite_ast = rewrite_ast
+
+
+def _rewritten(rewriter: Any, lines: list[str]) -> CodeType:
+    """The statement that defines a function as the interpreter runs it. lines: of its file."""
+    code = rewriter.fn.__code__
+    lines = inspect.getblock(lines[code.co_firstlineno - 1 :])
+    rewriter.filename, rewriter.def_lineno = code.co_filename, rewriter._find_def(lines)
+    rewriter.def_file_lineno = code.co_firstlineno + rewriter.def_lineno - 1
+    tree = rewriter._transform_ast(rewriter._prepare_source(lines))
+    made: CodeType = compile(tree, code.co_filename, "exec")
+    return made
 
 
 def _patch_once_a_launch() -> None:
