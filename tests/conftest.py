@@ -89,6 +89,8 @@ def pytest_collection_finish() -> None:
         quicken()
     gc.collect()
     gc.freeze()
+    # A capture makes and leaves some hundred thousand objects, few of them in cycles.
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 
