@@ -108,10 +108,15 @@ def printed(graph_data: Any, plan_data: Any) -> str | None:
 
 
 def names(text: str) -> set[str]:
-    tree = ast.parse(text)
-    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    found |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    return found | {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword) and n.arg}
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg:
+            found.add(node.arg)
+    return found
 
 
 def test_the_module_is_printed():

@@ -317,7 +317,7 @@ def test_stops_when_time_is_over(store: Store):
 @pytest.mark.slow
 def test_a_small_space_is_tried_whole_and_no_more(store: Store):
     lab = FakeLab(warps)
-    found, _ = tune(store, lab, trials=5000, graph=pointwise(1, 4))
+    found, _ = tune(store, lab, trials=5000, graph=pointwise(1, 2))
     assert found.trials == len(set(lab.compiled)) < 5000
 
 
