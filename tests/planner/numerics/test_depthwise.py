@@ -114,6 +114,7 @@ def test_rows_that_are_turns_of_a_loop(
 ) -> None:
     """With weights from a copy, however few read them."""
     monkeypatch.setattr(laid_vectors, "_READ_BYTES", 0)
+    monkeypatch.setattr(laid_vectors, "_FEWEST", 4)
     how, image = TURNS[name]
     function, inputs = convolved(**how), given(**image, dtype=dtype)
     wanted = configs(function, inputs)
