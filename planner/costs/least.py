@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph.graph import Graph, Node
-from ..graph.ops import Contraction, is_convolution, row
+from ..graph.graph import Graph, Node, Ref
+from ..graph.ops import Contraction, bound, is_convolution, row
 from ..groups.needs import inputs_read_whole
+from ..trace.precision import product_dtypes
 from .depthwise import convolution_work
 from .device import DeviceProfile
-from .matrix import vendor_s, vendor_work
+from .matrix import vendor_rate, vendor_s, vendor_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,15 @@ def least(part: Graph, device: DeviceProfile) -> Least:
 
 def _work(part: Graph, node: Node, device: DeviceProfile) -> tuple[float, float] | None:
     """Floating-point operations and their seconds; None where there is no product."""
-    if isinstance(row(node), Contraction):
+    if isinstance(kind := row(node), Contraction):
         flops, rate = vendor_work(part, node.id, device)
         alone_s = vendor_s(part, node.id, device) - device.launch_s
+        # Of float32 that was 16 bits, or will be, a kernel multiplies no more than is in it.
+        left, right = (bound(node)[name] for name in (kind.left, kind.right))
+        assert isinstance(left, Ref)
+        assert isinstance(right, Ref)
+        dtype, precision = product_dtypes(part, node, left.node, right.node)
+        rate = max(rate, vendor_rate(dtype, device, precision == "tf32"))
         return flops, min(flops / rate, max(0.0, alone_s))
     work = convolution_work(part, node.id, device) if is_convolution(node) else None
     return None if work is None else (work[0], work[0] / work[1])

@@ -12,6 +12,7 @@ from fusionplan.planner.bitsets import bits
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import Cost, estimate
 from fusionplan.planner.costs.device import H100
+from fusionplan.planner.costs.least import least
 from fusionplan.planner.covers.candidates import CandidateGroup, Ground
 from fusionplan.planner.covers.chained import chained
 from fusionplan.planner.covers.cover import modelled_plan
@@ -111,7 +112,11 @@ def test_the_casts_of_its_operands_are_counted_once() -> None:
         nest = found.schedules[CONFIG.layout].kernels[0].nest
         return estimate(nest, CONFIG, H100)
 
+    inputs = [heads(), heads(), heads(), meta(HEADS, LENGTH, LENGTH)]
+    bound = least(whole_group(graph_of(by_formula, inputs)).graph, H100)
+    assert bound.products_s < 15e-6, "what was 16 bits is multiplied as that"
     formula, usual = cost(by_formula), cost(plain)
+    assert formula.seconds > bound.seconds
     assert formula.fma < 1.5 * usual.fma
     # Measured on an H100 with a bias in the order of the scores: 34.2 us.
     assert 20e-6 < formula.seconds < 45e-6
