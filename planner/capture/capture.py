@@ -346,12 +346,14 @@ def _arg(
         return value
     if isinstance(value, (tuple, list)):
         return tuple(_arg(v, refs, device, read) for v in value)
+    if isinstance(value, dict):  # A user's Triton kernel has its operands in one.
+        return tuple((str(k), _arg(v, refs, device, read)) for k, v in value.items())
     if isinstance(value, torch.device):
         return Symbol("device", "graph" if value.type == device.type else str(value))
     known = _SYMBOLS.get(type(value))
     if known is not None:
         return Symbol(known[0], known[1](value))
-    # Of what is left (an object of the user's, a dictionary) only its type is sure to be stable.
+    # Of what is left (an object of the user's) only its type is sure to be stable.
     return Symbol("object", f"{type(value).__module__}.{type(value).__qualname__}")
 
 

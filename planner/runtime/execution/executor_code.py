@@ -188,6 +188,8 @@ class Emitter:
         if isinstance(value, (list, tuple)):
             inner = "".join(f"{self._argument(v)}, " for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        if isinstance(value, dict):
+            return f"{{{''.join(f'{k!r}: {self._argument(v)}, ' for k, v in value.items())}}}"
         name = f"c{len(self.names)}"
         self.names[name] = value
         return name
