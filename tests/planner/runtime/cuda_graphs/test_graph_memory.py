@@ -37,7 +37,7 @@ def test_a_graph_does_not_write_into_memory_of_a_graph_that_is_gone():
     y = torch.randn(1 << 16, 128, device="cuda", dtype=torch.bfloat16)
     wanted = x @ y
     gone = record(split, [x, y], (), GraphPool())
-    replay, _, (found,) = record(split, [x, y], (), GraphPool())
+    replay, _, (found,), _ = record(split, [x, y], (), GraphPool())
     del gone
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # as torch.compile's CUDA graphs do
@@ -95,7 +95,7 @@ def test_graphs_of_all_sizes_take_what_the_largest_takes(order):
     assert reserved() - start <= 1.1 * (largest + inputs[34].nbytes)
     assert largest >= 4 * inputs[34].nbytes
     for _ in range(2):
-        for n, (replay, ((_, buffer),), (found,)) in graphs.items():
+        for n, (replay, ((_, buffer),), (found,), _) in graphs.items():
             buffer.copy_(inputs[n])
             replay()
             torch.testing.assert_close(found, deep([inputs[n]])[0])
@@ -106,7 +106,7 @@ def test_graphs_of_all_sizes_take_what_the_largest_takes(order):
 def test_a_result_outlives_its_graph():
     record = CudaRecorder(torch.device("cuda", 0))
     x = torch.randn(MEBIBYTE, device="cuda")
-    replay, _, (found,) = record(deep, [x], (), GraphPool(is_shared=True))
+    replay, _, (found,), _ = record(deep, [x], (), GraphPool(is_shared=True))
     replay()
     kept = found.detach()
     wanted = kept.clone()
