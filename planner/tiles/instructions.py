@@ -67,7 +67,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How far an access of a `TileRepeat` moves from one turn to the next."""
+    """The way of an access of a `TileRepeat` from one turn to the next."""
 
     offset: int
     """Elements in memory."""
