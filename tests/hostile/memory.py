@@ -186,6 +186,11 @@ extents("empty_softmax", "f32[5,0]", lambda x: torch.softmax(x * 2, 1), ours=Fal
 extents("empty_product", "f32[5,0] f32[0,7]", lambda x, y: x @ y + 1)
 extents("empty_batch_of_products", "f32[0,5,3] f32[0,3,7]", lambda x, y: x @ y * 2, ours=False)
 extents("empty_slice_joined", "f32[5,7]", lambda x: torch.cat((x[:0] * 2, x * 3)) + 1, grad=True)
+extents(
+    "empty_part_of_a_row",
+    "f32[8,8]@t",
+    lambda x: (x[:, None].masked_fill(x[:, None] > 0, 2)[2].narrow(0, 1, 0).sum(), x + 1),
+)
 extents("empty_gather", "f32[5,7] i64[0]", lambda x, i: x[i] * 2, ours=False)
 extents("scalar", "f32[]", lambda x: (x * 2, x.sum(), x.exp() + 1, x.expand(5) * 2), grad=True)
 extents("scalar_folds", "f32[]", lambda x: (x.amax(), x.mean() * 2, x.softmax(0), x.argmax()))

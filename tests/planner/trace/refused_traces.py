@@ -268,11 +268,21 @@ def concatenation_of_nothing() -> object:
     return trace(b.graph(b.op("cat.default", (x, y), 1, shape=(4, 0))))
 
 
-@case("empty", "a tensor of the group has no elements")
+@case("empty", "n1 reduces an empty tensor")
 def sum_of_nothing() -> object:
     b = Builder()
     total = b.op("sum.dim_IntList", b.input(4, 0), (1,), shape=(4,))
     return schedule(b.graph(total), NATURAL)
+
+
+@case("empty", "n4 reduces an empty tensor")
+def sum_of_nothing_of_a_row() -> object:
+    """The row has an axis of length 1, which is no axis of the kernel; of it nothing is summed."""
+    b = Builder()
+    double = b.op("mul.Tensor", b.input(8, 1, 8), 2, shape=(8, 1, 8))
+    row = b.op("select.int", double, 0, 2, shape=(1, 8))
+    nothing = b.op("slice.Tensor", row, 0, 1, 1, shape=(0, 8))
+    return schedule(b.graph(b.op("sum.dim_IntList", nothing, (), shape=())), NATURAL)
 
 
 @case("constant", "n0 is filled with Ref(node=7)")
