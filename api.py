@@ -153,8 +153,9 @@ def load(
 
 
 def starts_quickly() -> bool:
-    """Whether models may start by what earlier processes traced: PLANNER_START=traced says no."""
-    return os.environ.get(START) != "traced"
+    """Whether models may start by what earlier processes traced: not unless it is asked for, for
+    what is compared is less than all that a forward pass may read."""
+    return os.environ.get(START) == "remembered"
 
 
 def _compiled(model: Callable[..., Any], options: dict[str, Any], dynamic: bool | None) -> Any:

@@ -37,9 +37,9 @@ PHASES = (
     "build",
     "run",
 )
-"""torch, import: of torch, then of Dynamo and ours (ours alone where an earlier process traced the
-model, as the first run of each way does). Dynamo: the rest of the first call. run: the
-second call. Others: see `planner.runtime.phases`."""
+"""torch, import: of torch, then of Dynamo and ours (ours alone with PLANNER_START=remembered, where
+the first run of each way has traced the model). Dynamo: the rest of the first call. run: the second
+call. Others: see `planner.runtime.phases`."""
 RUNS = 5
 LIMIT_S = 300.0
 

@@ -69,7 +69,7 @@ class Model(nn.Module):
 @pytest.fixture(scope="module", autouse=True)
 def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PLANNER_START")
+        patch.setenv("PLANNER_START", "remembered")
         patch.setattr(knobs.cache, "dir", str(tmp_path_factory.mktemp("cache")))
         yield
 
@@ -381,8 +381,11 @@ def test_a_memory_of_other_versions_is_not_used(monkeypatch):
         fast(given())
 
 
-def test_the_setting_keeps_it_off(monkeypatch):
-    monkeypatch.setenv("PLANNER_START", "traced")
+@pytest.mark.parametrize("setting", [None, "", "traced", "1"])
+def test_it_is_off_unless_asked_for(setting, monkeypatch):
+    monkeypatch.delenv("PLANNER_START")
+    if setting is not None:
+        monkeypatch.setenv("PLANNER_START", setting)
     with pytest.raises(Traced):
         start(Model(), monkeypatch)
 
@@ -467,7 +470,7 @@ assert not {{"torch._dynamo", "torch._inductor", "sympy"}} & {{*sys.modules}}
 @pytest.mark.process
 def test_a_new_process_imports_no_dynamo():
     environment = dict(os.environ, TRITON_CACHE_DIR=str(knobs.cache.dir), TRITON_INTERPRET="1")
-    environment.pop("PLANNER_START", None)
+    environment["PLANNER_START"] = "remembered"
     text = PROCESS.format(paths=sys.path, module=Model.__module__)
     done = subprocess.run(
         [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False
