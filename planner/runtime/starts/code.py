@@ -48,11 +48,14 @@ def _parts(code: types.CodeType) -> Iterator[str]:
     yield repr((code.co_qualname, counts, names))
     yield code.co_code.hex()
     yield code.co_exceptiontable.hex()
+    iterates = any(each.opname == "GET_ITER" for each in dis.get_instructions(code))
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
             yield from _parts(value)
         elif isinstance(value, frozenset):
-            yield repr(sorted(map(repr, value)))
+            texts = list(map(repr, value))
+            # Its order is that of a loop over it, which may be another in each process.
+            yield repr(texts if iterates else sorted(texts))
         else:
             yield f"{type(value).__name__} {value!r}"
 
@@ -89,7 +92,7 @@ def traced(codes: list[types.CodeType]) -> tuple[TracedCode, ...]:
         if module is None:
             raise Untold(f"{code.co_qualname} is in no module ({code.co_filename})")
         head, _, rest = code.co_qualname.partition(".<locals>")
-        if rest and code.co_freevars:
+        if rest:
             inner.append((module, head))
         elif not rest:
             heads.add((module, head))
@@ -99,9 +102,7 @@ def traced(codes: list[types.CodeType]) -> tuple[TracedCode, ...]:
         found[TracedCode(module, head, digest(here))] = None
     for module, head in inner:
         if (module, head) not in heads:
-            raise Untold(
-                f"a function made by {module}.{head} was traced, and its variables are lost"
-            )
+            raise Untold(f"a function made by {module}.{head} was traced, whose values are lost")
     return tuple(found)
 
 
@@ -137,12 +138,15 @@ def names(code: types.CodeType) -> tuple[set[str], set[str]]:
     asks for attributes. Raises Untold where it imports."""
     globals_, attributes = set[str](), set[str]()
     for this in _with_inner(code):
+        level: Any = 0
         for each in dis.get_instructions(this):
+            if each.opname == "LOAD_CONST" and type(each.argval) is int:
+                level = each.argval
             if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 globals_.add(each.argval)
             elif each.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
                 attributes.add(each.argval)
-            elif each.opname == "IMPORT_NAME" and not is_fixed_module(each.argval):
+            elif each.opname == "IMPORT_NAME" and (level or not is_fixed_module(each.argval)):
                 raise Untold(f"{this.co_qualname} imports {each.argval}")
             elif each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 raise Untold(f"{this.co_qualname} writes the global {each.argval}")
@@ -176,8 +180,17 @@ _FIXED = frozenset(
 """Modules that compute of their arguments alone, or, as torch, of what is told elsewhere."""
 
 
+_STATEFUL = ("accelerator", "backends", "cuda", "distributed", "mps", "random", "utils", "xpu")
+"""Parts of torch whose functions tell of the process or its devices."""
+
+
 def is_fixed_module(name: str) -> bool:
-    return name.partition(".")[0] in _FIXED
+    head, _, rest = name.partition(".")
+    if name == "torch.utils._contextlib":  # what decorates functions with modes
+        return True
+    if head == "torch" and rest.partition(".")[0] in _STATEFUL:
+        return False
+    return head.removeprefix("_") in _FIXED or head in _FIXED
 
 
 def traced_now(codes: Iterable[TracedCode]) -> None:

@@ -8,8 +8,12 @@ that holds in another process ends it: `Untold`.
 
 from __future__ import annotations
 
+import builtins
+import collections
+import dataclasses
 import enum
 import functools
+import hashlib
 import logging
 import sys
 import types
@@ -17,6 +21,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
+import typing_extensions
 from torch import nn
 
 from .code import TracedCode, Untold, digest, function, is_fixed_module, is_versioned, names
@@ -72,7 +77,27 @@ _CLASS_LEFT_OUT = frozenset(
         "_abc_impl",
     )
 )
-_UNSEEN = frozenset(("__import__", "eval", "exec", "globals", "vars"))
+_UNSEEN = frozenset(
+    [
+        "__import__",
+        "dir",
+        "eval",
+        "exec",
+        "globals",
+        "hash",
+        "id",
+        "input",
+        "locals",
+        "open",
+        "vars",
+    ]
+)
+_BY_NAME = frozenset(("__dict__", "__getattribute__", "attrgetter", "getattr"))
+"""Ways to an attribute that is not named in the code."""
+_STATES = frozenset(
+    ["get_num_interop_threads", "get_num_threads", "get_rng_state", "initial_seed", "seed"]
+)
+"""Functions of torch that tell of the process."""
 _MOST = 200_000
 """Values that are described; more take too long to look at."""
 
@@ -92,15 +117,37 @@ class _Teller:
         self._model = model
         self._paths: dict[int, str] = {}
         self._count = 0
+        self._asked: set[str] = set()
+        """Names by which traced code asks for attributes."""
 
     def told(self, traced: Sequence[TracedCode]) -> tuple[str, ...]:
         for path, module in self._model.named_modules():
             self._paths[id(module)] = path
         self._tree("", self._model, set())
-        for each in traced:
-            found = function(each.module, each.name)
-            self._function(found, f"{each.module}.{each.name}", whole=True)
+        found = [function(each.module, each.name) for each in traced]
+        for each in found:
+            globals_, attributes = names(each.__code__)
+            self._asked |= attributes | (globals_ & _BY_NAME)
+        self._torch()
+        self._tree("", self._model, set())
+        for name, each in zip(traced, found, strict=True):
+            self._function(each, f"{name.module}.{name.name}", whole=True)
         return tuple(self._lines)
+
+    def _torch(self) -> None:
+        """That the functions which torch's own code calls are torch's. The trace goes through
+        that code, too."""
+        for owner in (torch, torch.nn.functional, torch.Tensor, nn.Module):
+            told = hashlib.sha256()
+            for key, value in sorted(owner.__dict__.items()):
+                if isinstance(value, types.FunctionType):
+                    file = value.__code__.co_filename
+                    # What marks functions as deprecated.
+                    if not is_versioned(file) and file != typing_extensions.__file__:
+                        raise Untold(f"{owner.__name__}.{key} was replaced")
+                elif isinstance(value, _CALLED):
+                    told.update(f"{key} {value.__name__}\0".encode())
+            self._tell(owner.__name__, told.hexdigest()[:32])
 
     def _tell(self, place: str, text: str) -> None:
         self._lines.append(f"{place}: {text}")
@@ -115,6 +162,8 @@ class _Teller:
         for name in _HOOKS:
             if own.get(name):
                 raise Untold(f"{path or 'the model'} has hooks ({name})")
+            self._seen.named(own, name, own.get(name))
+            self._seen.attributes(own.get(name, {}))
         self._seen.attributes(own)
         for name, value in own.items():
             if name not in _LEFT_OUT:
@@ -163,6 +212,9 @@ class _Teller:
             return name
         self._known[id(cls)] = name
         self._held.append(cls)
+        made = getattr(sys.modules.get(type(cls).__module__), "__file__", None)
+        if isinstance(made, str) and not is_versioned(made):
+            raise Untold(f"{name} has a class of its own, {type(cls).__qualname__}")
         for base in cls.__mro__:
             if base is object:
                 continue
@@ -179,20 +231,27 @@ class _Teller:
         return name
 
     def _versioned(self, name: str, cls: type) -> None:
-        """Of a class of torch or Python: whether its forward pass is still its own."""
-        found = cls.__dict__.get("forward")
-        if isinstance(found, types.FunctionType):
-            self._seen.named(cls.__dict__, "forward", found)
-            if not is_versioned(found.__code__.co_filename):
-                raise Untold(f"{name}.forward was replaced")
+        """Of a class of torch or Python: whether its functions are still its own."""
+        for key, found in cls.__dict__.items():
+            plain = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+            plain = plain.fget if isinstance(plain, property) else plain
+            if isinstance(plain, types.FunctionType):
+                self._seen.named(cls.__dict__, key, found)
+                file = plain.__code__.co_filename
+                # What Python's own modules write by exec, such as a dataclass's methods.
+                if not is_versioned(file) and not file.startswith("<string>"):
+                    raise Untold(f"{name}.{key} was replaced")
+            elif type(found) in _PLAIN and not key.startswith("___") and key not in _CLASS_LEFT_OUT:
+                self._tell(f"{name}.{key}", self._value(found, name))
 
     def _members(self, name: str, cls: type) -> None:
+        self._seen.attributes(cls.__dict__)
         for key, value in cls.__dict__.items():
             if key in _CLASS_LEFT_OUT:
                 continue
             place = f"{name}.{key}"
             self._seen.named(cls.__dict__, key, value)
-            if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            if isinstance(value, _FIELDS):
                 continue
             if isinstance(value, property):
                 for part in (value.fget, value.fset):
@@ -209,36 +268,66 @@ class _Teller:
         if getattr(found, "_dynamo_marked_constant", False):
             raise Untold(f"{text} runs while it is traced")
         if is_versioned(code.co_filename):
+            written = str(found.__globals__.get("__name__"))
+            if not is_fixed_module(written) or found.__name__ in _STATES:
+                raise Untold(f"{text} may tell of the process")
             return text
+        if id(found) in self._known and not whole:
+            return f"what {self._known[id(found)]} is"
         self._seen.attribute(found, "__code__", code)
         text = f"{text} {digest(code)}"
         if not whole:
+            self._known[id(found)] = place
+            self._held.append(found)
+            if not _is_by_name(found):
+                self._bound_values(found, place)
             return text
         self._tell(place, text)
         globals_, attributes = names(code)
         if globals_ & _UNSEEN:
             raise Untold(f"{text} asks for names that are not in its code")
+        self._bound_values(found, place)
+        self._builtins(found, globals_)
+        for name in sorted(globals_ & found.__globals__.keys()):
+            value, at = found.__globals__[name], f"{found.__module__}.{name}"
+            self._seen.named(found.__globals__, name, value)
+            if not isinstance(value, types.ModuleType):
+                self._tell(at, self._value(value, at))
+            else:
+                self._module(value, at, attributes, 0)
+        return text
+
+    def _bound_values(self, found: types.FunctionType, place: str) -> None:
+        """Defaults, attributes, closures, and whose globals it has."""
+        name = str(found.__globals__.get("__name__"))
+        own = sys.modules.get(name, found).__dict__ is found.__globals__
+        if not own and not name.startswith("namedtuple_"):
+            raise Untold(f"{place} has globals of its own")
+        code = found.__code__
+        self._tell(place, self._value(dict(found.__dict__), place))
+        self._seen.mapping(found.__dict__)
         self._tell(place, self._value(found.__defaults__, place))
         self._tell(place, self._value(found.__kwdefaults__, place))
         self._seen.attribute(found, "__defaults__", found.__defaults__)
         self._seen.attribute(found, "__kwdefaults__", found.__kwdefaults__)
         for name, cell in zip(code.co_freevars, found.__closure__ or (), strict=True):
+            if code.co_filename == "<string>" and name.startswith(_TYPES):
+                continue
             try:
                 value = cell.cell_contents
             except ValueError:
                 continue
             self._seen.attribute(cell, "cell_contents", value)
             self._tell(f"{place}.{name}", self._value(value, f"{place}.{name}"))
-        for name in sorted(globals_ & found.__globals__.keys()):
-            value, at = found.__globals__[name], f"{found.__module__}.{name}"
-            self._seen.named(found.__globals__, name, value)
-            if not isinstance(value, types.ModuleType):
-                self._tell(at, self._value(value, at))
-            elif "getattr" in globals_ and not is_fixed_module(value.__name__):
-                raise Untold(f"{text} may ask {value.__name__} for any name")
-            else:
-                self._module(value, at, attributes, 0)
-        return text
+
+    def _builtins(self, found: types.FunctionType, asked: Set[str]) -> None:
+        """Names that are no globals: that they stay Python's own."""
+        for name in sorted(asked - found.__globals__.keys()):
+            value = builtins.__dict__.get(name)
+            self._seen.named(found.__globals__, name, None)
+            self._seen.named(builtins.__dict__, name, value)
+            if isinstance(value, types.FunctionType):
+                raise Untold(f"the built-in {name} was replaced")
 
     def _module(self, module: types.ModuleType, place: str, asked: Set[str], depth: int) -> None:
         """A module that traced code names: what it may read of it."""
@@ -250,6 +339,12 @@ class _Teller:
             raise Untold(f"{place} is {name}, of which more may be read than is known")
         if depth > 4:
             raise Untold(f"{place} is read too deep")
+        if type(module) is not types.ModuleType:
+            raise Untold(f"{place} is a {type(module).__qualname__}, which may hold any name")
+        if not own:
+            asked = self._asked
+            if asked & _BY_NAME or "__getattr__" in module.__dict__:
+                raise Untold(f"{name} may be asked for any name")
         for key in sorted(asked & module.__dict__.keys()):
             value, at = module.__dict__[key], f"{place}.{key}"
             if isinstance(value, types.ModuleType):
@@ -268,6 +363,8 @@ class _Teller:
         self._seen.named(module.__dict__, key, value)
         if isinstance(value, types.FunctionType) and not is_versioned(value.__code__.co_filename):
             raise Untold(f"{place} was replaced")
+        if key in _STATES:
+            raise Untold(f"{place} tells of the process")
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
         if isinstance(value, _PLAIN):
             name = repr(value)
@@ -282,16 +379,22 @@ class _Teller:
         if kind in _PLAIN or kind in _TORCHS:
             return f"{kind.__name__} {value!r}"
         if isinstance(value, enum.Enum):
-            return f"enum {kind.__module__}.{kind.__qualname__}.{value.name}"
+            held = {k: v for k, v in value.__dict__.items() if k != "__objclass__"}
+            text = self._value(held, place) if id(value) not in self._known else "known"
+            self._known[id(value)] = place
+            return f"enum {self._class(kind)} {text}"
         if isinstance(value, types.FunctionType):
             return self._function(value, place)
+        if value is getattr(dataclasses, "_HAS_DEFAULT_FACTORY", self):
+            return "a default that is made"
         if isinstance(value, type):
-            return f"class {value.__module__}.{value.__qualname__}"
+            return f"class {self._class(value)}"
         if isinstance(value, types.ModuleType):
-            return f"module {value.__name__}"
+            raise Untold(f"{place} is a module")
         if isinstance(value, logging.Logger):
             return f"logger {value.name}"
         if isinstance(value, _CALLED):
+            self._builtin(value, place)
             return f"{kind.__name__} {getattr(value, '__module__', '')}.{value.__name__}"
         if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             return f"operator {value}"
@@ -300,6 +403,15 @@ class _Teller:
                 raise Untold(f"{place} is a module beside the model")
             return f"module {self._paths[id(value)]!r}"
         return self._composed(value, place)
+
+    def _builtin(self, value: Any, place: str) -> None:
+        """A function in C: that it computes of its arguments alone."""
+        owner = getattr(value, "__self__", None)
+        if isinstance(owner, types.ModuleType):
+            if not is_fixed_module(owner.__name__) or value.__name__ in _STATES:
+                raise Untold(f"{place} is {owner.__name__}.{value.__name__}")
+        elif owner is not None and not isinstance(owner, type):
+            self._tell(place, self._value(owner, place))
 
     def _composed(self, value: Any, place: str) -> str:
         kind = type(value)
@@ -319,7 +431,8 @@ class _Teller:
             return f"{self._name(kind)} {texts}"
         if isinstance(value, (set, frozenset)) and _is_container(kind):
             self._seen.sequence(value)
-            return f"{kind.__name__} {sorted(self._value(item, place) for item in value)}"
+            # In its own order, which a loop over it sees.
+            return f"{kind.__name__} {[self._value(item, place) for item in value]}"
         if isinstance(value, Mapping) and _is_container(kind):
             self._seen.mapping(value)
             items = [
@@ -336,6 +449,10 @@ class _Teller:
             raise Untold(f"{place} is a {kind.__module__}.{kind.__qualname__}")
         if isinstance(value, (list, tuple, dict, set, frozenset, str, int, float)):
             raise Untold(f"{place} is a {kind.__qualname__}, a kind of {kind.__mro__[1].__name__}")
+        if any(
+            isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType) for b in _own(kind)
+        ):
+            raise Untold(f"{place} is a {kind.__qualname__}, which holds what is not seen")
         texts = [f"object {self._class(kind)}"]
         own = getattr(value, "__dict__", {})
         self._seen.mapping(own)
@@ -349,6 +466,8 @@ class _Teller:
         return "; ".join(texts)
 
     def _name(self, kind: type) -> str:
+        if kind.__module__ not in ("builtins", "collections", "types"):
+            return self._class(kind)
         return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -359,6 +478,28 @@ _CALLED = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
+
+
+_TYPES = ("_type_", "__dataclass_type_")
+"""Annotations in the closure of what `dataclasses` writes."""
+_Pair = collections.namedtuple("_Pair", "a")
+_FIELDS = (
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    type(_Pair.__dict__["a"]),
+)
+
+
+def _own(kind: type) -> tuple[type, ...]:
+    return tuple(base for base in kind.__mro__ if base is not object)
+
+
+def _is_by_name(found: types.FunctionType) -> bool:
+    """Whether it is the function that `function` finds, which is told apart if it was traced."""
+    try:
+        return function(found.__module__, found.__code__.co_qualname) is found
+    except Untold:
+        return False
 
 
 def _slots(base: type) -> Sequence[str]:

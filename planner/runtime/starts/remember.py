@@ -94,6 +94,8 @@ class Rememberer:
         places: dict[int, tuple[str | int, ...]] = {
             id(t): ("model", path, name) for (path, name), t in seen.tensors.items()
         }
+        if any(id(t) in places for t in tensors):
+            raise Untold("a tensor of the model is passed")
         places |= {id(t): ("argument", i) for i, t in enumerate(tensors)}
         (run,) = runs
         runner = runners.live[next(reversed(runners.live))].runner

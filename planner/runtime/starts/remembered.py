@@ -89,16 +89,22 @@ def state() -> dict[str, str]:
         "autocast": str(autocast),
         "default dtype": str(torch.get_default_dtype()),
         "ranks": str(_ranks()),
+        "device": str(_device()),
         "modes": str(modes()),
     }
 
 
-def _ranks() -> int:
+def _device() -> int | None:
+    cuda: Any = torch.cuda
+    return cuda.current_device() if cuda.is_initialized() else None
+
+
+def _ranks() -> tuple[int, int]:
+    """How many there are, and which this is."""
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    found: int = distributed.get_world_size()
-    return found
+        return 1, 0
+    return distributed.get_world_size(), distributed.get_rank()
 
 
 def modes() -> tuple[int, int, bool]:

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _START = "_fusionplan_start"
 _TRACING = threading.Lock()
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,8 @@ class StartedModule(nn.Module):
         start: Start | None = self.__dict__.get(_START)
         if start is not None:  # else another thread has traced it just now
             try:
+                if any(self.__dict__[name] for name in _HOOKS):
+                    raise Untold("the loaded model has hooks")
                 return start.called(self.__dict__["_modules"]["_orig_mod"], args, kwargs)
             except Untold as why:
                 log.info("the model is traced: %s", why)
@@ -216,7 +219,9 @@ class StartedModule(nn.Module):
             if start is None:
                 return
             made = start.compiled()
+            hooks = {n: v for n, v in self.__dict__.items() if "_hooks" in n and v}
             self.__dict__.update(made.__dict__)
+            self.__dict__.update(hooks)
             object.__setattr__(self, "__class__", type(made))
             del self.__dict__[_START]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from os import getenv
 from typing import Any
 
 import fusionplan
@@ -27,6 +29,25 @@ SCALE = 2.0
 LIMITS = {"low": -3.0, "high": 3.0}
 
 
+class Gain:
+    factor = 1.0
+
+
+class Mode(enum.Enum):
+    ON = 1.0
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + shifted.by * max(Gain.factor, 0.5) * Mode.ON.value
+
+
+shifted.by = 1.0
+
+
+class Wide(nn.Module):
+    offset = 0.0
+
+
 def scaled(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
     return (x * SCALE * by).clamp(LIMITS["low"], LIMITS["high"])
 
@@ -37,7 +58,7 @@ class Settings:
     steps: list[int] = field(default_factory=lambda: [1, 2])
 
 
-class Block(nn.Module):
+class Block(Wide):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -48,7 +69,11 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, flag: bool) -> torch.Tensor:
         for _ in range(self.repeats):
-            x = x + scaled(F.gelu(self.linear(self.norm(x)))) * self.settings.gain
+            x = (
+                shifted(x)
+                + self.offset
+                + scaled(F.gelu(self.linear(self.norm(x)))) * self.settings.gain
+            )
         return x + self.shift * sum(self.settings.steps) if flag else x
 
 
@@ -163,6 +188,13 @@ CHANGES: dict[str, Callable[[Model, pytest.MonkeyPatch], Any]] = {
     ),
     "a method of torch's": lambda _, p: p.setattr(nn.Linear, "forward", lambda self, x: x),
     "a function of torch's": lambda _, p: p.setattr(F, "gelu", lambda x: x),
+    "an attribute of a class": lambda _, p: p.setattr(Gain, "factor", 2.0),
+    "the value of an enum": lambda _, p: p.setattr(Mode.ON, "_value_", 3.0),
+    "an attribute of a function": lambda _, p: p.setattr(shifted, "by", 3.0),
+    "an attribute before that of a base": lambda _, p: p.setattr(
+        Block, "offset", 2.0, raising=False
+    ),
+    "a built-in": lambda _, p: p.setitem(globals(), "max", min),
     "another module": lambda m, _: setattr(m.blocks[0], "norm", nn.Identity()),
     "a module less": lambda m, _: m.blocks.pop(1),
     "a type of a parameter": lambda m, _: m.half(),
@@ -198,7 +230,12 @@ def test_a_model_that_is_another_is_traced(change, monkeypatch):
             fast(given())
 
 
-WATCHED = [name for name in CHANGES if "hook" not in name]
+def replaced(name: str) -> Any:
+    return lambda _, p: p.setattr(F, name, lambda x, *_, **__: x)
+
+
+WATCHED = [name for name in CHANGES if name != "the value of an enum"]
+CHANGES["a function that torch calls"] = replaced("layer_norm")
 
 
 @pytest.mark.parametrize("change", WATCHED)
@@ -442,6 +479,93 @@ class Decorated(Forgotten):
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.gelu(self.linear(x))
+
+
+class Inner(Forgotten):
+    """Of a function with a default of another one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = lambda x, by=2.0: x * by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain(F.gelu(self.linear(x)))
+
+
+class Environment(Forgotten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.linear(x)) * len(getenv("PLANNER_START", ""))
+
+
+class Hashes(Forgotten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.linear(x)) * (hash("a") % 7)
+
+
+class Backend(Forgotten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(self.linear(x))
+        return y * 2 if torch.backends.cudnn.benchmark else y
+
+
+class Kind(type):
+    def __instancecheck__(cls, _: object) -> bool:
+        return bool(SCALE)
+
+
+class Anything(metaclass=Kind):
+    pass
+
+
+class Checks(Forgotten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(self.linear(x))
+        return y * 2 if isinstance(self, Anything) else y
+
+
+def asked(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * module.SCALE
+
+
+class Passes(Forgotten):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return asked(HERE, F.gelu(self.linear(x))) * getattr(self, "count", 1)
+
+
+HERE = sys.modules[__name__]
+PURE = [Inner, Environment, Hashes, Backend, Checks, Passes]
+
+
+def test_a_tensor_of_the_model_that_is_passed_is_not_remembered():
+    """The graph has one input for both."""
+    model = Sums()
+    with torch.no_grad():
+        fusionplan.load(model, on_miss="model")(model.shift)
+    assert remembered.find(remembered.model_key(model)) == ()
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.ones(3, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x) + self.shift
+
+
+@pytest.mark.parametrize("kind", PURE)
+def test_a_call_that_depends_on_more_is_not_remembered(kind):
+    test_a_call_that_is_more_than_a_graph_is_not_remembered(kind)
+
+
+def test_hooks_of_the_loaded_model_run(monkeypatch):
+    model = Model()
+    fast = fusionplan.load(model, on_miss="baseline", baseline="eager")
+    assert isinstance(fast, started.StartedModule)
+    fast.register_forward_hook(lambda _, __, result: result["rows"])
+    with torch.no_grad(), pytest.warns(fusionplan.planner.cures.FusionplanWarning):
+        assert fast(torch.ones(6, 16)) == 6
+    assert not model._forward_hooks
 
 
 @pytest.mark.parametrize("kind", [Counts, Writes, Breaks, Appends, Asks, Views, Decorated])
