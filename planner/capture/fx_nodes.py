@@ -27,9 +27,14 @@ def value_of(node: Any) -> Any:
     return value if isinstance(value, torch.Tensor) else None
 
 
+_OF_A_PASS = ("partitioner_tag", "autograd_backward")
+"""What says in a joint graph to which pass a node belongs. torch cuts behind the last node that is
+marked as of the forward pass."""
+
+
 def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:
-    """A new call at the graph's point of insertion, with the metadata of `beside` and a fake value
-    of its own."""
+    """A new call at the graph's point of insertion, with the metadata of `beside`, which stands in
+    the same pass, and a fake value of its own."""
     made = beside.graph.call_function(target, args, named)
     made.meta = {k: v for k, v in beside.meta.items() if k not in ("val", "tensor_meta")}
     given = fx.map_arg(args, lambda n: n.meta["val"])
@@ -39,6 +44,15 @@ def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) ->
     if isinstance(value, torch.Tensor):
         # torch's partitioner takes what has none for a tuple.
         made.meta["tensor_meta"] = _extract_tensor_metadata(value)
+    return made
+
+
+def of_pass(made: fx.Node, other: fx.Node) -> fx.Node:
+    """A new node, which stands where another does: in its pass."""
+    for key in _OF_A_PASS:
+        made.meta.pop(key, None)
+        if key in other.meta:
+            made.meta[key] = other.meta[key]
     return made
 
 

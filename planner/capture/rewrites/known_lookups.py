@@ -66,13 +66,13 @@ def _replaced(node: fx.Node) -> bool:
     if runs is None:
         return False
     with node.graph.inserting_before(node):
-        found = _viewed(source, runs)
+        found = _viewed(node, source, runs)
         made = value_of(found)
         if made.stride() != wanted.stride():
             if not wanted.is_contiguous(memory_format=torch.channels_last):
                 return False
             kind = {"memory_format": torch.channels_last}
-            found = called(found, aten.clone.default, (found,), **kind)
+            found = called(node, aten.clone.default, (found,), **kind)
     if value_of(found).stride() != wanted.stride() or value_of(found).shape != wanted.shape:
         return False
     node.replace_all_uses_with(found)
@@ -80,8 +80,9 @@ def _replaced(node: fx.Node) -> bool:
     return True
 
 
-def _viewed(source: Any, runs: Sequence[_EvenRun | None]) -> fx.Node:
-    """The source as its runs read it, in memory of its own."""
+def _viewed(lookup: fx.Node, source: Any, runs: Sequence[_EvenRun | None]) -> fx.Node:
+    """The source as its runs read it, in memory of its own. The nodes have the metadata of the
+    lookup: torch cuts a joint graph behind the last node that is marked as of the forward pass."""
     found = source
     for dim, run in enumerate(runs):
         if run is not None and (run.start, run.step, run.length) != (
@@ -90,21 +91,21 @@ def _viewed(source: Any, runs: Sequence[_EvenRun | None]) -> fx.Node:
             value_of(found).shape[dim],
         ):
             end = run.start + run.step * (run.length - 1) + 1
-            found = called(found, aten.slice.Tensor, (found, dim, run.start, end, run.step))
+            found = called(lookup, aten.slice.Tensor, (found, dim, run.start, end, run.step))
     shape = list(value_of(found).shape)
     times = [1 if run is None else run.times for run in runs]
     repeated = [dim for dim, n in enumerate(times) if n > 1]
     for place, dim in enumerate(repeated):
-        found = called(found, aten.unsqueeze.default, (found, dim + place + 1))
+        found = called(lookup, aten.unsqueeze.default, (found, dim + place + 1))
     if repeated:
         parts = [[n] + [t] * (t > 1) for n, t in zip(shape, times, strict=True)]
         wide = list(itertools.chain.from_iterable(parts))
-        found = called(found, aten.expand.default, (found, wide))
+        found = called(lookup, aten.expand.default, (found, wide))
     dense = {"memory_format": torch.contiguous_format}
-    found = called(found, aten.clone.default, (found,), **dense)
+    found = called(lookup, aten.clone.default, (found,), **dense)
     if repeated:
         whole = [n * t for n, t in zip(shape, times, strict=True)]
-        found = called(found, aten.view.default, (found, whole))
+        found = called(lookup, aten.view.default, (found, whole))
     return found
 
 

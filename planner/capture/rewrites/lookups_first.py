@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from ..capture import is_dynamic
-from ..fx_nodes import CASTS, called, value_of
+from ..fx_nodes import CASTS, called, of_pass, value_of
 from ..on_a_copy import rewritten_copy
 
 __all__ = ["lookups_first"]
@@ -94,9 +94,10 @@ def _moved(node: fx.Node) -> list[fx.Node]:
             wide = operand
             if value.shape != shape:
                 wide = called(operand, aten.expand.default, (operand, list(shape)))
+                of_pass(wide, node)
             made[operand] = called(node, node.target, (wide, *node.args[1:]), **node.kwargs)
         args, named = fx.map_arg((source.args, source.kwargs), made.__getitem__)
-        result = called(source, source.target, args, **named)
+        result = of_pass(called(source, source.target, args, **named), node)
     result.meta["val"] = _strided_as(result.meta["val"], value_of(node))
     node.replace_all_uses_with(result)
     for dead in (node, source):

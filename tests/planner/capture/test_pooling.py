@@ -3,12 +3,14 @@ every layout, and nothing left to ATen."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan.planner.cures import FusionplanWarning
 from oracle import DEVICE
 from test_losses import data, verify
 
@@ -84,3 +86,15 @@ def test_a_padding_that_only_cuts_is_a_tensor_of_its_own() -> None:
     runner = verify(lambda x: F.pad(x, (-1, -2), mode="replicate"), [x])
     assert cut.shape == (1, 2, 3)
     assert "clone" in str(runner.graphs[0].graph)
+
+
+def test_a_training_step_with_rows_that_overlap_is_cut_in_two() -> None:
+    """Its backward pass looks up at a fixed step, in views that belong to that pass."""
+    x = data(2, 3, 3).requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: F.max_pool1d(x, 2, 1, 1), backend="planner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FusionplanWarning)
+        (ours,) = torch.autograd.grad(compiled(x).square().sum(), x)
+    (eager,) = torch.autograd.grad(F.max_pool1d(x, 2, 1, 1).square().sum(), x)
+    assert torch.equal(ours, eager)
