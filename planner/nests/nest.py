@@ -209,8 +209,7 @@ def schedule(group: Graph, layout: Layout, phase: int = 0) -> Nest | Refusal:
 def build(values: Values, layout: Layout, phase: int = 0, along: int | None = None) -> Nest:
     """Tile axes and roles, then every operation at its place. along: a factor of the axis to loop
     over; None is the longest reduced one. Raises Refused."""
-    if any(extent == 0 for extent in values.extents.values()):
-        raise Refused("empty", "a tensor of the group has no elements")
+    assert all(extent != 0 for extent in values.extents.values()), "the trace refuses what is empty"
     axes = tile_axes(values, layout, phase, along)
     values, corrections, derived = _derived(values, axes)
     loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
