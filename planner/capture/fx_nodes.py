@@ -56,6 +56,12 @@ def of_pass(made: fx.Node, other: fx.Node) -> fx.Node:
     return made
 
 
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a node is an operation on single elements, as torch marks them; copies are."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
 def turned_matrix(matrix: Any) -> fx.Node | None:
     """That of which a matrix is the transpose."""
     if not isinstance(matrix, fx.Node) or matrix.target not in SWAPS:

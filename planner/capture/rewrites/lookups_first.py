@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from ..capture import is_dynamic
-from ..fx_nodes import CASTS, called, of_pass, value_of
+from ..fx_nodes import CASTS, called, is_pointwise, of_pass, value_of
 from ..on_a_copy import rewritten_copy
 
 __all__ = ["lookups_first"]
@@ -71,13 +71,12 @@ def _is_late(node: fx.Node) -> bool:
 
 
 def _is_elementwise(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
+    target: Any = node.target
     if target in CASTS:
         return node.kwargs.keys() <= {"dtype"}
-    random = torch.Tag.nondeterministic_seeded in target.tags
-    return torch.Tag.pointwise in target.tags and not random and not target._schema.is_mutable
+    if not is_pointwise(node) or target._schema.is_mutable:
+        return False
+    return torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _moved(node: fx.Node) -> list[fx.Node]:

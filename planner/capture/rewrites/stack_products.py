@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
-from ..fx_nodes import CASTS, SWAPS, called, turned_matrix, value_of
+from ..fx_nodes import CASTS, SWAPS, called, is_pointwise, turned_matrix, value_of
 from ..on_a_copy import rewritten_copy
 
 __all__ = ["stack_products"]
@@ -113,10 +113,7 @@ def _is_by_rows(node: fx.Node) -> bool:
         return isinstance(place, int) and place % rank != 0
     if node.target in _RESHAPES or node.target in CASTS:
         return True
-    pointwise = isinstance(node.target, torch._ops.OpOverload) and (
-        torch.Tag.pointwise in node.target.tags
-    )
-    return pointwise and all(value_of(each).dim() == rank for each in node.all_input_nodes)
+    return is_pointwise(node) and all(value_of(each).dim() == rank for each in node.all_input_nodes)
 
 
 def _parts(matrix: Any) -> tuple[fx.Node, fx.Node | None, bool]:
@@ -153,10 +150,7 @@ def _combined(product: fx.Node) -> set[fx.Node]:
 
 
 def _is_elementwise(node: fx.Node) -> bool:
-    target = node.target
-    if target in CASTS or target in _VIEWS:
-        return True
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return node.target in CASTS or node.target in _VIEWS or is_pointwise(node)
 
 
 def _together(beside: fx.Node, nodes: Sequence[fx.Node], done: dict[fx.Node, fx.Node]) -> fx.Node:

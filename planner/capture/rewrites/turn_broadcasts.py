@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from ..capture import is_dynamic
-from ..fx_nodes import called, value_of
+from ..fx_nodes import called, is_pointwise, value_of
 from ..on_a_copy import rewritten_copy
 
 __all__ = ["turn_broadcasts"]
@@ -79,16 +79,10 @@ def _readers(node: fx.Node, path: _Path) -> Iterator[tuple[fx.Node, _Path]]:
             continue
         if user.target in _VIEWS and user.args[0] is node:
             yield from _readers(user, (*path, user))
-        elif _is_elementwise(user) and value.dim() and value.stride(-1) == 1 and _is_apart(node):
+        elif user.target is aten.clone.default:
+            continue  # It tells a product's operand its order.
+        elif is_pointwise(user) and value.dim() and value.stride(-1) == 1 and _is_apart(node):
             yield user, path
-
-
-def _is_elementwise(node: fx.Node) -> bool:
-    """A copy, which tells a product's operand its order, is not computed with."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target is aten.clone.default:
-        return False
-    return torch.Tag.pointwise in target.tags
 
 
 def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
