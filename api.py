@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -36,7 +35,6 @@ from .planner.runtime.dispatch.plan_runners import (
     Unreadable,
 )
 from .planner.runtime.machine_code.compile import interpreted
-from .planner.runtime.starts.started import runners_of, started
 from .planner.versions import differences, versions
 from .tuner.records.stored_plans import Shelf, plans_that_fit, versions_beside
 
@@ -48,8 +46,6 @@ log = logging.getLogger(__name__)
 Accepted = Literal["measured", "any"]
 
 _ATTRIBUTE = "_fusionplan_dispatcher"
-
-START = "PLANNER_START"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,34 +140,11 @@ def load(
     }
     _checked(options)
 
-    def compiled() -> Any:
-        return _compiled(model, options, dynamic)
-
-    if dynamic or on_miss == "tune" or not starts_quickly():
-        return compiled()
-    return started(model, lambda: _runners(Options.of(options)), compiled) or compiled()
-
-
-def starts_quickly() -> bool:
-    """Whether models may start by what earlier processes traced: not unless it is asked for, for
-    what is compared is less than all that a forward pass may read."""
-    return os.environ.get(START) == "remembered"
-
-
-def _compiled(model: Callable[..., Any], options: dict[str, Any], dynamic: bool | None) -> Any:
-    """The model as torch.compile makes it."""
-    # Dynamo is imported here, as below: a process that starts without it does not wait for it.
+    # Dynamo is imported here, as below: who only reads plans does not wait for it.
     from .planner.runtime.dispatch.loaded import loaded
-    from .planner.runtime.starts.remember import Rememberer
 
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
-    if dynamic or options["on_miss"] == "tune" or not starts_quickly():
-        return loaded(compiled, model)
-
-    def runners() -> PlanRunners:
-        return _running(compiled)
-
-    return loaded(compiled, model, Rememberer(runners, options["numerics"]))
+    return loaded(compiled, model)
 
 
 def step(
@@ -276,13 +249,10 @@ def compile_graph(
         )
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    from .planner.runtime.dispatch.traced import traced_by
-
     chosen = Options.of(options)
     try:
-        output: Any = InstructionTranslator.current_tx().output
         # What torch.compile made for one call of it; it lives as long as the compiled function.
-        compiler: Any = output.compiler_fn
+        compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # no frame is being compiled: `aot_compile` has captured the graph
         from .planner.runtime.dispatch.aot_compile import ahead
 
@@ -292,7 +262,6 @@ def compile_graph(
     if dispatcher is None:
         dispatcher = dispatcher_for(chosen)
         setattr(owner, _ATTRIBUTE, dispatcher)
-    dispatcher.traced = traced_by(output)
     return dispatcher(gm, inputs)
 
 
@@ -312,17 +281,6 @@ def dispatcher_for(options: Options) -> Dispatcher:
     """A dispatcher that reads the store which the options name."""
     from .planner.runtime.dispatch.dispatch import Dispatcher
 
-    return Dispatcher(*_sources(options))
-
-
-def _runners(options: Options) -> PlanRunners:
-    """The same for graphs that need not be traced; a miss is left to the dispatcher."""
-    policy, sources = _sources(options)
-    on_miss: OnMiss = "model" if policy.on_miss == "model" else "baseline"
-    return PlanRunners(replace(policy, on_miss=on_miss), sources)
-
-
-def _sources(options: Options) -> tuple[Policy, Sources]:
     default: OnMiss = "model" if interpreted() else "baseline"
     on_miss = options.on_miss or default
     policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
@@ -342,7 +300,7 @@ def _sources(options: Options) -> tuple[Policy, Sources]:
     def tune(captured: Captured, given: Given) -> Plan:
         return _tuned(captured, given, options)
 
-    return policy, Sources(find, tune, _model, lambda d: profile_of(d).key)
+    return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key))
 
 
 def _model(captured: Captured) -> Plan:
@@ -494,11 +452,8 @@ def _accepted(record: PlanRecord, options: Options) -> Plan | str:
 
 
 def _running(compiled: Any) -> PlanRunners:
-    """The dispatcher of a compiled function or module, empty before its first call, or what runs a
-    model that was not traced. Raises PlanError when torch.compile did not make it."""
-    at_once = runners_of(compiled)
-    if at_once is not None:
-        return at_once
+    """The dispatcher of a compiled function or module, empty before its first call. Raises
+    PlanError when torch.compile did not make it."""
     if isinstance(compiled, Step):
         compiled = compiled.compiled
     call = getattr(compiled, "_compiled_call_impl", None) or compiled

@@ -28,7 +28,6 @@ PHASES = (
     "torch",
     "import",
     "Dynamo",
-    "facts",
     "trace",
     "lookup",
     "generate",
@@ -37,9 +36,8 @@ PHASES = (
     "build",
     "run",
 )
-"""torch, import: of torch, then of Dynamo and ours (ours alone with PLANNER_START=remembered, where
-the first run of each way has traced the model). Dynamo: the rest of the first call. run: the second
-call. Others: see `planner.runtime.phases`."""
+"""torch, import: of torch, then of Dynamo and ours. Dynamo: the rest of the first call. run: the
+second call. Others: see `planner.runtime.phases`."""
 RUNS = 5
 LIMIT_S = 300.0
 

@@ -42,9 +42,7 @@ working folder, else `[tool.planner]` in its `pyproject.toml`.
 {rows}
 
 `PLANNER_DEBUG=1` adds the traceback to an error. `PLANNER_PROFILE=launches` has plans launch their
-kernels one by one while torch's profiler runs, so that each has a range with the user's lines.
-`PLANNER_START=remembered` has a process start by what an earlier one traced (docs/howto-run.md says
-what that asks of a model); by default every process traces its models."""
+kernels one by one while torch's profiler runs, so that each has a range with the user's lines."""
 
 _LOGS = """\
 ## Logs

@@ -108,7 +108,6 @@ OTHER_VARIABLES = (
     "PLANNER_LOGS",
     "PLANNER_PROFILE",
     "PLANNER_PYTHON",
-    "PLANNER_START",
     "PLANNER_TRUSTED_KEYS",
 )
 """Of planner, its scripts and the library, besides those of settings."""

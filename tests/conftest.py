@@ -20,10 +20,6 @@ from costs_of_tests import Watch
 if os.environ.get("PLANNER_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-# A model is traced in every test: what one has traced is no start for the next. Tests of that start
-# switch it on.
-os.environ["PLANNER_START"] = "traced"
-
 # One process of tests has one core. With threads of their own, each of torch's functions would have
 # them wait for each other's turn, spinning: small ones take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

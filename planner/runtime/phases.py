@@ -1,6 +1,5 @@
 """The time until a model's first result: seconds by phase.
 
-facts     the state of the model, where an earlier process has traced it
 trace     AOTAutograd and capture, from the graph that Dynamo has traced to ours
 lookup    the plan
 generate  the text of kernels
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PHASES = ("facts", "trace", "lookup", "generate", "compile", "load", "build")
+PHASES = ("trace", "lookup", "generate", "compile", "load", "build")
 
 SECONDS = dict.fromkeys(PHASES, 0.0)
 """Of this process, each phase without the phases within it."""

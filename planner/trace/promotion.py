@@ -1,7 +1,7 @@
 """PyTorch's promotion of the types of an operation's operands, without importing sympy.
 
 `torch._prims_common.elementwise_dtypes` imports it in its first call, for sizes that are symbols: a
-second of a process that starts by a stored plan, which has none.
+second of each process that only compiles kernels, whose sizes are none.
 """
 
 from __future__ import annotations

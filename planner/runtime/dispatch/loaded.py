@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
@@ -18,30 +18,13 @@ from torch._dynamo.eval_frame import OptimizedModule
 from .calls import MOST, kind_of
 from .frames import COUNTS
 
-_SEEN, _WATCHED = "_fusionplan_seen", "_fusionplan_watched"
+_SEEN = "_fusionplan_seen"
 
 
-class Watcher(Protocol):
-    """Looks on while a model is called."""
-
-    def call(
-        self,
-        kind: Any,
-        model: Any,
-        compiled: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
-        """`compiled(*args, **kwargs)`. kind: of the call."""
-        ...
-
-
-def loaded(compiled: Any, model: Callable[..., Any], watcher: Watcher | None = None) -> Any:
-    """compiled: what `torch.compile` made of the model by our back end. watcher: looks on at the
-    calls of a module."""
+def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
+    """compiled: what `torch.compile` made of the model by our back end."""
     if isinstance(compiled, OptimizedModule):
         compiled.__class__ = LoadedModule
-        compiled.__dict__[_WATCHED] = watcher
         return compiled
     if compiled is model or isinstance(compiled, (type, torch.nn.Module)):
         return compiled  # torch.compile is switched off, or has compiled a class
@@ -62,16 +45,15 @@ class LoadedModule(OptimizedModule):
             return super().__call__(*args, **kwargs)
         short = self.__dict__.get(_SEEN)
         if short is None:
-            short = self.__dict__[_SEEN] = _Short(self.__dict__.get(_WATCHED))
+            short = self.__dict__[_SEEN] = _Short()
         return short.call(self._orig_mod, super().__call__, args, kwargs)
 
 
 class _Short:
     """Which calls go to eager directly."""
 
-    def __init__(self, watcher: Watcher | None = None) -> None:
+    def __init__(self) -> None:
         self._eager: set[Any] = set()
-        self._watcher = watcher
 
     def call(
         self,
@@ -88,10 +70,7 @@ class _Short:
         if known:
             return model(*args, **kwargs)
         graphs, left = COUNTS.graphs, COUNTS.left
-        if self._watcher is None:
-            result = compiled(*args, **kwargs)
-        else:
-            result = self._watcher.call(kind, model, compiled, args, kwargs)
+        result = compiled(*args, **kwargs)
         graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
         if left and left == graphs and len(self._eager) < MOST:
             self._eager.add(kind)

@@ -1,6 +1,6 @@
 """Finds the plan of a captured graph, or makes one where that is the policy, and builds it.
 
-Nothing here imports Dynamo: a process that starts by remembered captures does not wait for it.
+Nothing here imports Dynamo.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import CodeType
 from typing import Literal
 
 import torch
@@ -79,16 +78,6 @@ class Live:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """The code that Dynamo traced for a graph. codes: all functions, root: the first of them;
-    is_pure: the frame computes its result by the graph, and does nothing else."""
-
-    codes: tuple[CodeType, ...]
-    root: CodeType
-    is_pure: bool
-
-
 @dataclass(slots=True)
 class PlanRunners:
     """Finds and builds what runs graphs. `live` holds what runs, by graph key and stage, newest
@@ -100,8 +89,6 @@ class PlanRunners:
     warned: set[str] = field(default_factory=set)
     _made: dict[str, Plan] = field(default_factory=dict)
     """Plans that a miss led to, by bucket."""
-    traced: Traced | None = None
-    """Of the newest graph."""
 
     @property
     def numerics(self) -> Numerics:

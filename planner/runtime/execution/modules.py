@@ -19,26 +19,18 @@ from ...graph.ops import overload
 def captured_of(graph: Graph, device: torch.device) -> Captured:
     """The graph with an FX graph that computes it on a device. Raises PlanError for a node that
     is no operator."""
-    captured = captured_without_fakes(graph, device)
-    with FakeTensorMode() as mode:
-        for node, new in zip(graph.nodes, captured.fx_nodes, strict=True):
-            new.meta["val"] = None if node.type is None else _fake(node.type, device, mode)
-    return captured
-
-
-def captured_without_fakes(graph: Graph, device: torch.device) -> Captured:
-    """The same for kernels of ours and ATen's, which do not ask for fake tensors: those import
-    Dynamo."""
     made = fx.Graph()
     nodes: list[fx.Node] = []
-    for node in graph.nodes:
-        if node.op == INPUT:
-            new = made.placeholder(node.name)
-        else:
-            args = tuple(_argument(a, nodes, device) for a in node.args)
-            kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
-            new = made.call_function(_overload(node.op), args, kwargs)
-        nodes.append(new)
+    with FakeTensorMode() as mode:
+        for node in graph.nodes:
+            if node.op == INPUT:
+                new = made.placeholder(node.name)
+            else:
+                args = tuple(_argument(a, nodes, device) for a in node.args)
+                kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
+                new = made.call_function(_overload(node.op), args, kwargs)
+            new.meta["val"] = None if node.type is None else _fake(node.type, device, mode)
+            nodes.append(new)
     made.output(tuple(None if o is None else nodes[o] for o in graph.outputs))
     return Captured(fx.GraphModule(torch.nn.Module(), made), graph, device, tuple(nodes))
 

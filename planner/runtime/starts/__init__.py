@@ -1,1 +1,0 @@
-"""The first call of a process without Dynamo: captures that an earlier process remembered."""
