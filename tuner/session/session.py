@@ -42,6 +42,7 @@ from ..records.stored_plans import plans_of_graph
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
+from ..search.split_groups import with_slow_groups_split
 from ..search.tuned_groups import (
     CoverFunctions,
     Identity,
@@ -288,7 +289,8 @@ class Session:
         plans = [plan_of(p.groups, tasks, findings, identity) for p in partitions]
         if not plans:
             return []
-        untried = completed(partitions[0].groups, tasks, findings, identity)
+        first = with_slow_groups_split(partitions[0].groups, tasks, findings)
+        untried = completed(first, tasks, findings, identity)
         plans = [*([untried] if untried else []), *plans]
         return [
             *search.regional.plans(plans),
