@@ -53,7 +53,8 @@ from .tuner.session.place import Place, place_of
 from .tuner.session.session import LabOptions, Searched, Session, TuneLimits, TuneSite
 from .tuner.session.shares import shares
 from .tuner.session.undisturbed import undisturbed
-from .tuner.workers.lab import Lab
+from .tuner.workers.forks import Forks
+from .tuner.workers.lab import Lab, WorkerLab, usual_compilers
 from .tuner.workers.shared_lab import SharedLab
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
@@ -221,9 +222,14 @@ def tune(
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
         how = _Capturing(training, dynamic, numerics)
-        helpers, labs = Helpers(chosen, cluster, jobs), SharedLab(stack.enter_context(ExitStack()))
-        modes = how.modes(place)
-        elsewhere = ModeProcesses(modes) if not training and pays(model, call, modes) else None
+        helpers, modes = Helpers(chosen, cluster, jobs), how.modes(place)
+        compares = not training and pays(model, call, modes)
+        forks = _forks(place, helpers.compilers, len(modes) * compares)
+        if forks is not None:
+            stack.callback(forks.close)
+        own = stack.enter_context(ExitStack())
+        labs = SharedLab(own, partial(WorkerLab, forks=forks))
+        elsewhere = ModeProcesses(modes, forks, model) if compares else None
         if elsewhere is not None:
             stack.callback(elsewhere.close)
         lab: Lab | None = None
@@ -253,6 +259,13 @@ def tune(
         run = load(model, store=store, dynamic=dynamic or None, numerics=numerics)
     plans = tuple(Plan.from_json(record.payload) for record in found)
     return Tuned(plans, tuple(found), captured, place, interrupted, run, unloadable)
+
+
+def _forks(place: Place, compilers: int | None, modes: int) -> Forks | None:
+    """What forks the workers of a tune, where they are many enough."""
+    measuring = 1
+    processes = (compilers or usual_compilers()) + measuring + modes
+    return Forks.opened(processes) if place.measured else None
 
 
 def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:

@@ -35,6 +35,7 @@ from ..search.tuned_groups import Identity
 from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
 from .device_turns import LOOK_S, Turn, timed_in_turn
+from .inductor_workers import found_in_caches
 from .modes_ahead import ModesAhead
 from .quiet import quiet_autotuning
 
@@ -162,15 +163,21 @@ class Baselines:
         if self.wall is None or name == EAGER:
             return True
         quickest = min(self._took.values(), default=0.0)
-        times = TUNED_TIMES if name.startswith(_TUNED) else 1.0
+        tunes = name.startswith(_TUNED) and not self._is_found(name)
+        times = TUNED_TIMES if tunes else 1.0
         return self.wall.clock() + times * quickest < until
+
+    def _is_found(self, name: str) -> bool:
+        """Whether others have put it into Inductor's caches."""
+        return self.ahead is not None and self.ahead.has(name)
 
     def _warm(self, name: str, call: TurnCall, until: float) -> None:
         wall = self.wall if name != EAGER else None
         began = wall.clock() if wall else 0.0
         try:
             limit = stopped_after(until - began) if wall else nullcontext()
-            with limit, quiet_autotuning():
+            found = found_in_caches() if self._is_found(name) else nullcontext()
+            with limit, quiet_autotuning(), found:
                 # The first call of a mode compiles, which takes the turn where it times kernels.
                 with self.turn if name == EAGER else nullcontext():
                     call(0)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from typing import Any
 import torch
 
 from ...planner.settings import adopt
-from ..capture.traced_model import TracedGraph, traced
+from ..capture.traced_model import TracedGraph, TracedModel, traced
+from ..workers import fork_server
 from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
 from .device_turns import SharedTurn, timed_in_turn
+from .inductor_workers import forked_workers, leave_failed_workers
 from .quiet import quiet_autotuning
 
 
@@ -38,27 +41,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def role() -> Role:
         adopt(json.loads(options.settings))
         # Importing it takes seconds, in which the model is captured.
-        import torch._inductor.compile_fx  # noqa: F401
+        prepare()
+        return Compiling(SharedTurn(options.turn)).handle, ()
 
-        turn = SharedTurn(options.turn)
-        return lambda request: compiled(request, turn), ()
-
+    _begin_workers()
     return serve(role)
 
 
-def compiled(request: Mapping[str, Any], turn: AbstractContextManager[Any]) -> dict[str, Any]:
-    """{"mode", "model", "path"}: compile the model of a file (see `modes_ahead.write_model`) in a
-    mode, by one call; to {}. path: where modules are found, as in the process that wrote it."""
-    sys.path += [each for each in request["path"] if each not in sys.path]
-    given = torch.load(request["model"], weights_only=False)
-    model, args, kwargs = given["model"], given["args"], given["kwargs"]
-    # As the tune does it: Inductor's cache knows the graph by more than what it computes.
-    run = traced(model).by(partial(TracedGraph.by_mode, mode=request["mode"]))
-    with as_in_workers(), quiet_autotuning(), timed_in_turn(turn, runs=True), torch.no_grad():
-        run(*args, **kwargs)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-    return {}
+def prepare() -> None:
+    """What every such process needs: imports, and digests of the sources of torch and Triton that
+    are part of Inductor's keys."""
+    import torch._inductor.compile_fx  # noqa: F401
+    from torch._inductor.codecache import torch_key
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+    torch_key()
+    if HAS_TRITON:
+        triton_key()
+
+
+def _begin_workers() -> None:
+    """Those of Inductor, as many as the environment says."""
+    from torch._inductor import config
+
+    # In a forked process it was imported under another environment.
+    config.compile_threads = config.decide_compile_threads()
+    if fork_server.is_forked:
+        forked_workers()
+
+
+@dataclass(slots=True)
+class Compiling:
+    """Compiles one model in one mode after the other. Dynamo traces it for the first of them."""
+
+    turn: AbstractContextManager[Any]
+    _file: str | None = None
+    _given: Mapping[str, Any] | None = None
+    _traced: TracedModel | None = None
+
+    def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """{"mode", "model", "path"}: compile the model of a file (see `modes_ahead.write_model`) in
+        a mode, by one call; to {}. path: where modules are found, as in the process that wrote
+        it."""
+        sys.path += [each for each in request["path"] if each not in sys.path]
+        run, given = self._run(request["model"], request["mode"])
+        turns = timed_in_turn(self.turn, runs=True)
+        with as_in_workers(), quiet_autotuning(), turns, torch.no_grad():
+            run(*given["args"], **given["kwargs"])
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+        return {}
+
+    def _run(self, file: str, mode: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+        if self._file != file or self._given is None or self._traced is None:
+            self._given = torch.load(file, weights_only=False)
+            self._traced, self._file = traced(self._given["model"]), file
+            leave_failed_workers()
+        # As the tune does it: Inductor's cache knows the graph by more than what it computes.
+        run = self._traced.by(partial(TracedGraph.by_mode, mode=mode))
+        return run, self._given
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import torch
 
 from ...planner.settings import settings
 from ..capture.capture_model import CallArguments, Model
+from ..workers.forks import Forks, WorkerProgram, forking
 from ..workers.pool import Answer, Pool, WorkerRole
 from .device_turns import SharedTurn
 
@@ -38,8 +39,16 @@ MOST_BYTES = 4 << 30
 """The most bytes of weights and inputs that are written for the processes to read. They may also
 take at most a tenth of the device's free memory: each process computes with a copy."""
 
-THREADS = 4
-"""Compile threads of each process; several processes run at once."""
+MODULE = f"{__package__}.mode_process"
+FOR_MODES = (MODULE, f"{MODULE}:prepare")
+"""What the server imports that forks the processes."""
+
+TUNED = "max-autotune"
+"""Modes whose name begins so compile some hundred choices for products."""
+
+_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+SHARES = {False: 4, True: 2}
+"""Of all cores, one in so many compiles for the modes that tune products (True), and for others."""
 
 
 @dataclass(slots=True)
@@ -60,19 +69,31 @@ class ModesAhead:
     def __contains__(self, name: str) -> bool:
         return name in self.begun
 
+    def has(self, name: str) -> bool:
+        """Whether the mode is in the caches."""
+        begun = self.begun.get(name)
+        return begun is not None and begun.done() and isinstance(begun.result(), dict)
+
 
 class ModeProcesses:
-    """The processes, from the beginning of a tune on: what they import takes seconds."""
+    """The processes, from the beginning of a tune on: what they import takes seconds. One compiles
+    the modes that tune their products, one after the other, as the second finds the choices of the
+    first; one the other modes. forks: starts them; model: that is to be compiled."""
 
-    def __init__(self, modes: Sequence[str]) -> None:
+    def __init__(
+        self, modes: Sequence[str], forks: Forks | None = None, model: Model | None = None
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fusionplan-modes-"))
         self.modes, self.turn = tuple(modes), SharedTurn(self._folder / "turn")
-        module = f"{__package__}.mode_process"
-        command = [sys.executable, "-P", "-m", module, str(self._folder / "turn")]
-        command += ["--settings", json.dumps(settings())]
-        threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
-        env = {"TORCHINDUCTOR_COMPILE_THREADS": threads}
-        self._pool = Pool({"mode": WorkerRole(command, len(self.modes), LIMIT_S, env)})
+        roles: dict[str, WorkerRole] = {}
+        for tuned in sorted({_tunes(mode) for mode in modes}):
+            arguments = [str(self._folder / "turn"), "--settings", json.dumps(settings())]
+            imports = (*FOR_MODES, *modules_of(model))
+            program = WorkerProgram(MODULE, arguments, imports, _path(), rank=2)
+            env = {_THREADS: os.environ.get(_THREADS, str(_threads(tuned)))}
+            fork = forking(forks, program)
+            roles[str(tuned)] = WorkerRole(program.command, 1, LIMIT_S, env, fork=fork)
+        self._pool = Pool(roles)
 
     def begin(self, model: Model, call: CallArguments) -> ModesAhead | None:
         """Compile the model in all modes; None where it cannot be handed over."""
@@ -83,13 +104,34 @@ class ModeProcesses:
             log.debug("modes are compiled in this process: %s", error)
             self.close()
             return None
-        about = {"model": str(file), "path": [each for each in sys.path if each]}
-        begun = {m: self._pool.submit("mode", {"mode": m, **about}) for m in self.modes}
+        about = {"model": str(file), "path": _path()}
+        begun = {m: self._pool.submit(str(_tunes(m)), {"mode": m, **about}) for m in self.modes}
         return ModesAhead(begun, self.turn, self.close)
 
     def close(self) -> None:
         self._pool.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _tunes(mode: str) -> bool:
+    return mode.startswith(TUNED)
+
+
+def _threads(tuned: bool) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // SHARES[tuned])
+
+
+def _path() -> list[str]:
+    return [each for each in sys.path if each]
+
+
+def modules_of(model: Model | None) -> tuple[str, ...]:
+    """The modules that have the classes of a model, which whoever reads it has to import. Not the
+    one that runs, which has another name there."""
+    if not isinstance(model, torch.nn.Module):
+        return ()
+    names = dict.fromkeys(type(each).__module__ for each in model.modules())
+    return tuple(name for name in names if name != "__main__")
 
 
 def write_model(model: Model, call: CallArguments, file: Path) -> None:

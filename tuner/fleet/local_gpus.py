@@ -17,7 +17,7 @@ import torch
 from ...db.store import Store
 from ...planner.costs.device import profile_of
 from ...planner.errors import DeviceError
-from ..workers.pool import import_path, worker_log
+from ..workers.processes import import_path, worker_log
 
 END_S = 5.0
 """Seconds that a worker has to let go of what it is at, before it is killed."""

@@ -34,6 +34,7 @@ from ..trial.outcome import (
 from ..trial.wire import config_to_json
 from . import assembler
 from .covering import LOOK_S, Planning, SectionedPlanning
+from .forks import Forks, WorkerProgram, forking
 from .kernels_ahead import SOURCE, Variant
 from .pool import (
     COMPILE_LIMIT_S,
@@ -43,9 +44,15 @@ from .pool import (
     Answer,
     Pool,
     WorkerRole,
-    worker_command,
 )
 from .ranking import Begun, Ranking
+from .worker import FOR_COVERS, FOR_REFERENCES
+
+WORKER = f"{__package__}.worker"
+COMPILE_IMPORTS = (f"{__package__}.compile_role", *FOR_COVERS)
+_TUNER = (__package__ or "").rpartition(".")[0]
+MEASURE_IMPORTS = (f"{_TUNER}.measure.measure_role", *FOR_REFERENCES)
+"""What the server imports that forks the workers."""
 
 POLITENESS = 10
 """By how much compilers stand back for what measures, and for torch.compile, which compiles and
@@ -179,6 +186,11 @@ class _Ranking:
             return None
 
 
+def usual_compilers() -> int:
+    """How many processes compile, if nobody says."""
+    return max(1, min(12, len(os.sched_getaffinity(0)) - 3))
+
+
 class WorkerLab:
     """Compile workers and one measuring worker. `device`: "cuda:0", or "cpu" with `interpret`."""
 
@@ -194,31 +206,35 @@ class WorkerLab:
         compile_limit_s: float = COMPILE_LIMIT_S,
         measure_limit_s: float = MEASURE_LIMIT_S,
         is_over: Callable[[], bool] = lambda: False,
+        forks: Forks | None = None,
     ) -> None:
-        """is_over: whether nobody waits for what is not done yet."""
+        """is_over: whether nobody waits for what is not done yet. forks: starts the processes."""
         self._capability, self._is_over = capability, is_over
         self._interpret = interpret
-        self._compilers = compilers or max(1, min(12, len(os.sched_getaffinity(0)) - 3))
+        self._compilers = compilers or usual_compilers()
         # What is measured runs as the user's model does.
         given = {"device": device, "seed": seed, "least": least, "settings": json.dumps(settings())}
         options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-        measure = worker_command("measure", *options)
+        compile_ = WorkerProgram(WORKER, ["compile"], COMPILE_IMPORTS)
+        measure = WorkerProgram(WORKER, ["measure", *options], MEASURE_IMPORTS, rank=1)
         # A worker that is started again while the baselines are compiled has the ptxas of now.
         own = {assembler.SETTING: assembler.chosen()}
         roles = {
             # No device is visible to a compiler: it needs none, and a context costs a second.
             "compile": WorkerRole(
-                worker_command("compile"),
+                compile_.command,
                 self._compilers,
                 compile_limit_s,
                 {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": None, **own},
                 POLITENESS,
+                forking(forks, compile_),
             ),
             "measure": WorkerRole(
-                measure,
+                measure.command,
                 1,
                 measure_limit_s,
                 {"TRITON_INTERPRET": "1" if interpret else None, **own},
+                fork=forking(forks, measure),
             ),
         }
         self.pool = Pool(roles)

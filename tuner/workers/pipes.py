@@ -7,7 +7,6 @@ import os
 import queue
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..trial.wire import decode, encode
+from .processes import Process
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_LINE = 1 << 28
@@ -25,7 +25,7 @@ class LinePipe:
     """The parent's end: lines to and from a process that may be stopped, or print without end.
     Neither `send` nor `next` waits beyond its deadline on `time.monotonic`."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._in, self._out = process.stdin.fileno(), process.stdout.fileno()

@@ -17,20 +17,18 @@ import os
 import queue
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from ..trial.outcome import Crashed, TimedOut, TunerError
 from ..trial.wire import decode, encode
 from .pipes import LinePipe
+from .processes import Fork, Process, import_path, started, worker_log
 
 START_LIMIT_S = 180.0
 """For imports and the device's context, on a loaded machine."""
@@ -58,13 +56,15 @@ Answer: TypeAlias = "dict[str, Any] | TimedOut | Crashed"
 class WorkerRole:
     """count processes of `command`; limit_s: of one request, unless it says otherwise. env: what
     differs from the parent's environment (None: unset). politeness: by how much they stand back for
-    others, from their first import on."""
+    others, from their first import on. fork: the same process, started in another way; None: by
+    the command only."""
 
     command: Sequence[str]
     count: int
     limit_s: float
     env: Mapping[str, str | None] = field(default_factory=dict)
     politeness: int = 0
+    fork: Fork | None = None
 
 
 @dataclass(slots=True)
@@ -93,23 +93,6 @@ class _Ended(Exception):
     def __init__(self, how: str, outside: bool = False) -> None:
         super().__init__(how)
         self.outside = outside
-
-
-def worker_command(*arguments: str) -> list[str]:
-    """How to start a worker with this interpreter. -P: the current folder is the user's, and its
-    modules are not to be found before ours."""
-    return [sys.executable, "-P", "-m", f"{__package__}.worker", *arguments]
-
-
-def import_path() -> str:
-    """A PYTHONPATH under which the workers find the package that the parent runs."""
-    package, _, _ = (__package__ or "").partition(".")
-    root = Path(sys.modules[package].__file__ or "").parent
-    inherited = os.environ.get("PYTHONPATH", "")
-    # Installed as an editable package the root's folder may have another name, and the
-    # interpreter finds it by itself.
-    added = str(root.parent) if root.name == package else ""
-    return os.pathsep.join(filter(None, [added, inherited]))
 
 
 class Pool:
@@ -206,7 +189,7 @@ class WorkerProcess:
         # the death of the thread that started it as the parent's.
         self.thread = threading.Thread(target=self._serve, name=f"worker {name}", daemon=True)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._lines: LinePipe | None = None
         self._log: IO[bytes] | None = None
         self._ready = False
@@ -345,15 +328,12 @@ class WorkerProcess:
                 environment[name] = value
         log = worker_log()
         try:
-            process = subprocess.Popen(
-                list(self._role.command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
+            process = self._forked(environment, log)
+            if process is None:
+                if self._closing.is_set():
+                    log.close()
+                    return
+                process = started(self._role.command, environment, log)
         except BaseException:
             log.close()
             raise
@@ -366,6 +346,10 @@ class WorkerProcess:
         self._ready, self._answered = False, 0
         if self._closing.is_set():  # close() came between and has killed only the old one
             self.kill()
+
+    def _forked(self, environment: Mapping[str, str], log: IO[bytes]) -> Process | None:
+        fork = self._role.fork
+        return None if fork is None else fork(environment, log, self._closing.is_set)
 
     def _stop(self) -> None:
         self.kill()
@@ -414,15 +398,6 @@ class WorkerProcess:
 
 
 _SIGNALS = frozenset(signal.Signals)
-
-
-def worker_log() -> IO[bytes]:
-    """Where a worker's stderr goes: a file without a name, in memory where there is no folder for
-    temporary ones."""
-    try:
-        return tempfile.TemporaryFile()
-    except OSError:
-        return os.fdopen(os.memfd_create("worker"), "w+b")
 
 
 def _message(line: bytes) -> dict[str, Any] | None:

@@ -6,21 +6,32 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from fusionplan.planner.lowerings.inductor import MODES
 from fusionplan.tuner.capture.capture_model import CallArguments
-from fusionplan.tuner.decision import modes_ahead
+from fusionplan.tuner.decision import mode_process, modes_ahead
 from fusionplan.tuner.decision.baselines import CUT_OFF, Baselines
 from fusionplan.tuner.decision.device_turns import SharedTurn, timed_in_turn
-from fusionplan.tuner.decision.modes_ahead import ModeProcesses, ModesAhead, pays
+from fusionplan.tuner.decision.modes_ahead import (
+    ModeProcesses,
+    ModesAhead,
+    modules_of,
+    pays,
+    write_model,
+)
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.trial.outcome import Crashed
-from fusionplan.tuner.workers.pool import import_path
+from fusionplan.tuner.workers.pool import WorkerRole
+from fusionplan.tuner.workers.processes import import_path
 from torch import nn
+from torch._inductor import config
 
 X = torch.randn(4, 16)
 
@@ -36,14 +47,18 @@ from functools import partial
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 from fusionplan.tuner.capture.traced_model import TracedGraph
 from fusionplan.tuner.decision.modes_ahead import ModeProcesses
+from fusionplan.tuner.workers.forks import Forks
 from torch import nn
 from torch._dynamo.utils import counters
 
 if __name__ == "__main__":
     model, x = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)), torch.randn(4, 16)
-    ahead = ModeProcesses(["default"]).begin(model, CallArguments((x,)))
+    forks = Forks()
+    ahead = ModeProcesses(["default"], forks, model).begin(model, CallArguments((x,)))
     answer = ahead.begun["default"].result(300.0)
+    assert list(forks._running), "its process is not forked"
     ahead.close()
+    forks.close()
     traced = capture_model(model, (x,)).traced
     counters.clear()
     with torch.no_grad():
@@ -59,6 +74,7 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
     script = tmp_path / "found.py"
     script.write_text(_FOUND)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, "-P", script],
         env=environment | {"PYTHONPATH": import_path()},
@@ -71,6 +87,100 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
     assert counted["fxgraph_cache_hit"] == aot["autograd_cache_hit"] == 1
     assert "fxgraph_cache_miss" not in counted
     assert not stats  # nor has Dynamo traced the model for it
+
+
+_WORKERS = """
+import os, torch
+from concurrent.futures import Future
+from fusionplan.tuner.decision.inductor_workers import forked_workers, leave_failed_workers
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+
+if __name__ == "__main__":
+    torch.version.cuda, config.compile_threads = "13.0", 2
+    forked_workers()
+    leave_failed_workers()
+    pool = AsyncCompile.process_pool()
+    assert AsyncCompile.use_process_pool()
+    print(pool.process.pid, pool.submit(os.getppid).result(60.0))
+    print(open(f"/proc/{pool.process.pid}/cmdline").read() == open("/proc/self/cmdline").read())
+    AsyncCompile._ready_future = Future()  # as of workers that do not come up
+    leave_failed_workers(0.0)
+    print(AsyncCompile._ready_future, AsyncCompile.process_pool.cache_info().currsize)
+"""
+
+
+@pytest.mark.process
+def test_inductors_workers_are_forked_too(tmp_path: Path):
+    script = tmp_path / "workers.py"
+    script.write_text(_WORKERS)
+    environment = os.environ | {"PYTHONPATH": import_path(), "TORCH_WARM_POOL": "0"}
+    command = [sys.executable, "-P", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first, same, left = done.stdout.splitlines()
+    pid, parent_of_worker = first.split()
+    assert pid == parent_of_worker
+    assert same == "True"  # not a new interpreter
+    assert left == "None 0"
+
+
+def test_modes_that_find_each_others_choices_share_a_process(monkeypatch: pytest.MonkeyPatch):
+    roles: dict[str, WorkerRole] = {}
+    asked: list[tuple[str, str]] = []
+
+    class FakePool:
+        def __init__(self, given: dict[str, WorkerRole]) -> None:
+            roles.update(given)
+
+        def submit(self, role: str, message: dict) -> Future:
+            asked.append((role, message["mode"]))
+            return Future()
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(modes_ahead, "Pool", FakePool)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(16))
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    ahead = ModeProcesses(MODES).begin(layers(), CallArguments((X,)))
+    assert ahead is not None
+    ahead.close()
+    of = {mode: role for role, mode in asked}
+    assert [mode for _, mode in asked] == list(MODES)
+    assert of["max-autotune-no-cudagraphs"] == of["max-autotune"] != of["default"]
+    assert of["default"] == of["reduce-overhead"]
+    assert [role.count for role in roles.values()] == [1, 1]
+    threads = {m: roles[of[m]].env["TORCHINDUCTOR_COMPILE_THREADS"] for m in MODES}
+    assert (threads["default"], threads["max-autotune"]) == ("4", "8")
+
+
+def test_a_process_traces_the_model_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    file, runs = tmp_path / "model.pt", []
+    write_model(layers(), CallArguments((X,)), file)
+
+    class FakeTraced:
+        def __init__(self, model: nn.Module) -> None:
+            runs.append("traced")
+
+        def by(self, make: Callable) -> Callable:
+            return lambda x: runs.append(make.keywords["mode"])
+
+    monkeypatch.setattr(mode_process, "traced", FakeTraced)
+    compiling = mode_process.Compiling(nullcontext())
+    for mode in ("default", "reduce-overhead"):
+        assert compiling.handle({"mode": mode, "model": str(file), "path": []}) == {}
+    assert runs == ["traced", "default", "reduce-overhead"]
+
+
+def test_the_modules_of_a_model():
+    model = nn.Sequential(nn.Linear(2, 2), layers(1))
+    names = modules_of(model)
+    assert "torch.nn.modules.linear" in names
+    assert len(names) == len(set(names))
+
+    class Own(nn.Module): ...
+
+    Own.__module__ = "__main__"
+    assert modules_of(Own()) == modules_of(lambda x: x) == modules_of(None) == ()
 
 
 def test_a_model_that_cannot_be_handed_over_is_compiled_here():
@@ -106,8 +216,14 @@ def warmed(ahead: ModesAhead, seconds: float = 100.0, sleep=None):
     """The modes in the order in which this process compiled them, and all baselines."""
     compiled: list[str] = []
     now = [0.0]
+
+    def compile_(name: str) -> None:
+        compiled.append(name)
+        # What the caches have needs no processes.
+        assert (config.compile_threads == 1) == ahead.has(name)
+
     given = {
-        name: lambda turn, name=name: compiled.append(name) if not turn else None
+        name: lambda turn, name=name: compile_(name) if not turn else None
         for name in ("eager", *ahead.begun)
     }
     found = Baselines(given, RecordedProgress(), wall=Wall(seconds, lambda: now[0]), ahead=ahead)

@@ -243,7 +243,7 @@ def test_closing_cancels_what_waits_and_refuses_more():
 PARENT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fusionplan.tuner.workers.pool import Pool, WorkerRole, worker_command
+from fusionplan.tuner.workers.pool import Pool, WorkerRole
 pool = Pool({"w": WorkerRole([sys.executable, "-c", %r], 1, 60)})
 future = pool.submit("w", {"do": "hang"})
 while not pool.pids(): time.sleep(0.01)
