@@ -11,6 +11,7 @@ Where that does not hold it forks nothing, and says so.
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import importlib
 import json
@@ -23,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .pipes import die_with_parent
@@ -146,6 +148,7 @@ class _Server:
                 os.close(file)
             os.environ.clear()
             os.environ.update(request.environment)
+            _name_process(request)
             sys.argv = [request.module, *request.arguments]
             code = importlib.import_module(request.module).main(list(request.arguments))
         except SystemExit as error:
@@ -175,11 +178,21 @@ class _Server:
         send(self._parent, message)
 
 
+def _name_process(request: Request) -> None:
+    """For `ps` and `top`; the command line stays that of the server."""
+    words = [request.module.rpartition(".")[2], *request.arguments[:1]]
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(" ".join(words)[:15])
+
+
 def unfit() -> str | None:
     """Why this process is not to be forked; None if it may be."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"it has {threads} threads"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialised in it"
     files = (f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd"))
     if any(os.path.islink(f) and os.readlink(f) == _CUDA_FILE for f in files):
         return "CUDA is initialised in it"

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1
 """Seconds between looks at whether a process that is to start is still wanted."""
 
+WAITS_S = 40.0
+"""Seconds after which a worker is not waited for, but started by itself: the server may hang in a
+module of the user's."""
+
 TELLS_S = 0.5
 """Seconds in which the server says how a process has ended; while it imports it says nothing."""
 
@@ -172,7 +176,8 @@ class Forks:
         finally:
             os.close(its_in)
             os.close(its_out)
-        while not asked.over.wait(LOOK_S):
+        until = time.monotonic() + WAITS_S
+        while not asked.over.wait(LOOK_S) and time.monotonic() < until:
             if is_over():
                 break
         return self._taken(number, asked)

@@ -94,6 +94,7 @@ def test_each_is_a_process_of_its_own(forks: Forks, folder: Path, monkeypatch: p
     monkeypatch.setenv("GONE", "1")
     with Pool({"w": role(forks, folder, count=2)}) as pool:
         found = pool.submit("w", {"do": "print", "n": 4}).result(timeout=60)
+        name = Path(f"/proc/{found['pid']}/comm").read_text().strip()
         politeness = os.getpriority(os.PRIO_PROCESS, found["pid"])
         until = time.monotonic() + 20.0
         while len(pids := pool.pids()) < 2 and time.monotonic() < until:
@@ -106,6 +107,7 @@ def test_each_is_a_process_of_its_own(forks: Forks, folder: Path, monkeypatch: p
     assert found["environment"] == {"OWN": "set", "GONE": None, "TORCH_WARM_POOL": None}
     assert found["n"] == 4
     assert politeness == 3
+    assert name == "forked_worker o"
     assert all(gone(pid) for pid in pids)
 
 
@@ -156,10 +158,16 @@ def spawned_without(
         return pool.submit("w", {"do": ""}).result(timeout=20).get("spawned", False)
 
 
-def test_what_cannot_be_forked_is_started_anew(forks: Forks, folder: Path):
+def test_what_cannot_be_forked_is_started_anew(
+    forks: Forks, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     assert spawned_without(None, program(folder))
     assert spawned_without(forks, program(folder), "1")
     assert not spawned_without(forks, program(folder, "ends", "nowhere"))
+    with monkeypatch.context() as patch:
+        patch.setattr(forks_module, "WAITS_S", 0.0)
+        patch.setattr(forks_module, "LOOK_S", 0.0)
+        assert spawned_without(forks, program(folder))  # nor is a server waited for that hangs
     other = Forks()
     try:
         # A process with threads cannot be forked, whoever has started them.
