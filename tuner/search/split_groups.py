@@ -27,8 +27,8 @@ def with_slow_groups_split(groups: Groups, tasks: Tasks, findings: Findings) -> 
     parts take far less by what was measured or else by the model."""
     made: list[tuple[int, ...]] = []
     for nodes, task in zip(groups, tasks.all(groups), strict=True):
-        best_s = findings.of(task.group.key).best_s
-        parts = () if best_s is None else _parts(nodes, task, tasks, findings, best_s)
+        best_s = findings.of(task.group.key).best_s or task.framework_s
+        parts = _parts(nodes, task, tasks, findings, best_s) if best_s else ()
         made += parts if len(parts) > 1 else (nodes,)
     return tuple(made)
 

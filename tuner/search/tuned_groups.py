@@ -170,8 +170,8 @@ class Tasks:
             floor_s = space.floor_s()
         vendors = any(not each.one_by_one for each, _ in calls(part.group))
         made = Task(group, space, modelled, floor_s, vendors)
-        if modelled and not vendors and not (part.contracts or part.convolves):
-            # One operation after the other, each at the speed of memory.
+        if modelled and not vendors:
+            # One operation after the other: products by the vendor, all else at memory's speed.
             framework_s = aten_s(part.group, self.profile)
             if framework_s > SURE * modelled.seconds:
                 made = replace(made, framework_s=framework_s)

@@ -1,10 +1,13 @@
 """A group whose kernels were wrong, or far slower than the model says, is run in parts."""
 
+from dataclasses import replace
+
 import pytest
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph, Node, Ref, key
 from fusionplan.planner.graph.ops import Contraction, row
 from fusionplan.tuner.records.findings import Findings
+from fusionplan.tuner.search.config_search import SURE
 from fusionplan.tuner.search.split_groups import with_slow_groups_split
 from fusionplan.tuner.search.tuned_groups import Identity, Tasks, completed
 from fusionplan.tuner.trial.outcome import ATEN, Candidate, Outcome, Timed, Wrong
@@ -60,6 +63,24 @@ def test_a_group_without_a_right_kernel_runs_in_parts(tasks: Tasks):
     plan = completed(groups, tasks, findings, Identity(key(tasks.graph), H200.key, {}))
     assert plan is not None
     assert [group.lowering for group in plan.groups] == ["triton", "triton"]
+
+
+def test_operations_around_a_product_are_not_timed_one_by_one(tasks: Tasks):
+    """The model is sure that five kernels take longer than one: a trial of them would take the
+    time of one of ours. A product alone is the vendor's to win."""
+    (whole,), (product,) = tasks.all(WHOLE), tasks.all(((5,),))
+    assert whole.framework_s > SURE * whole.modelled.seconds
+    assert product.framework_s == 0.0
+
+
+def test_the_frameworks_time_by_the_model_stands_for_one_that_is_not_measured(tasks: Tasks):
+    (task,) = tasks.all(WHOLE)
+    config, cost = task.space.top()
+    findings = Findings()
+    findings.of(task.group.key).add(Candidate("triton", config), Wrong("output 0"), cost)
+    slow_tasks = Tasks(tasks.graph, H200)
+    slow_tasks._by_nodes[WHOLE[0], ()] = replace(task, framework_s=3e-3)
+    assert len(with_slow_groups_split(WHOLE, slow_tasks, findings)) == 2
 
 
 def test_a_slow_kernel_is_split_and_a_usual_one_is_not(tasks: Tasks):
