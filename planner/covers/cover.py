@@ -252,12 +252,17 @@ def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
 def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
     """The groups with those of a region replaced by it, where they make it up, perhaps with nodes
     that are in no group."""
-    inside = [g for g in groups if set(g.nodes) <= set(region.nodes)]
-    outside = [g for g in groups if g not in inside]
-    left = set(region.nodes).difference(*(g.nodes for g in inside))
-    if not inside or any(left & set(g.nodes) for g in outside):
+    own = groups_inside(groups, region)
+    outside = [g for g in groups if g not in own]
+    left = set(region.nodes).difference(*(g.nodes for g in own))
+    if not own or any(left & set(g.nodes) for g in outside):
         return list(groups)
     return [*outside, region]
+
+
+def groups_inside(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
+    """The groups that a region holds."""
+    return [g for g in groups if set(g.nodes) <= set(region.nodes)]
 
 
 def group_plan(

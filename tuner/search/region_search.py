@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...planner.covers.cover import cover_s, replaced
+from ...planner.covers.cover import cover_s, groups_inside, replaced
 from ...planner.graph.graph import key as graph_key
 from ...planner.groups.group import GroupContent, subgraph
 from ...planner.lowerings.base import Modelled
 from ...planner.lowerings.regional import walk_s
-from ...planner.lowerings.registry import REGIONAL
+from ...planner.lowerings.registry import REGIONAL, lowering_of
 from ...planner.plan import GroupPlan, Plan
 from ...planner.regions.chunks import Walk
 from ...planner.regions.regions import regions
 from .group_trials import Budget
 from .partition_search import PartitionSearch
 from .runoff import SharedSearch
-from .tuned_groups import Identity, Tasks, plan_of
+from .tuned_groups import Identity, Tasks, completed, plan_of
 
 WITHIN = 2.0
 """Times the model's seconds of the best way of a region that another may take, to be searched."""
@@ -72,15 +72,16 @@ class RegionSearch:
 
     def plans(self, bases: Sequence[Plan]) -> list[Plan]:
         """The first plan in which the groups make up the regions, with those in the best way, then
-        in the others."""
+        in the others, where they are not slower."""
         if not self.found:
             return []
         findings = self.shared.findings
         preferred = plan_of(self.preferred, self.tasks, findings, self.identity)
         for base in (*bases, preferred):
-            made = [self._plan(base, place) for place in range(len(REGIONAL))]
-            if made[0].groups != base.groups:
-                return list(dict.fromkeys(made))
+            ways = (choices[0] for choices in self.found.values())
+            if any(replaced(base.groups, way) != [*base.groups] for way in ways):
+                made = (self._plan(base, place) for place in range(len(REGIONAL)))
+                return [plan for plan in dict.fromkeys(made) if plan.groups != base.groups]
         return []
 
     def _ways(self, nodes: tuple[int, ...]) -> list[_Trial]:
@@ -99,7 +100,9 @@ class RegionSearch:
         groups: list[GroupPlan] = list(base.groups)
         for choices in self.found.values():
             ordered = sorted(choices, key=lambda g: g.measured or float("inf"))
-            groups = replaced(groups, ordered[min(place, len(ordered) - 1)])
+            way = ordered[min(place, len(ordered) - 1)]
+            if lowering_of(way).spares or not _is_slower(way, groups_inside(groups, way)):
+                groups = replaced(groups, way)
         known = [g.predicted for g in groups if g.predicted is not None]
         total = sum(known) if len(known) == len(groups) else None
         return replace(base, groups=tuple(groups), predicted=total)
@@ -117,11 +120,12 @@ class RegionSearch:
             search.run()
             identity = replace(self.identity, graph_key=graph_key(body))
             best = search.best(1)
-            yield plan_of(best[0].groups if best else (), tasks, self.shared.findings, identity)
+            asked = best[0].groups if best else (), tasks, self.shared.findings, identity
+            yield completed(*asked) or plan_of(*asked)
 
     def _group(self, trial: _Trial, bodies: Sequence[Plan]) -> GroupPlan:
         walk, profile = trial.walk, self.tasks.profile
-        seconds = [sum(g.measured or 0.0 for g in body.groups) for body in bodies]
+        seconds = [_seconds(body.groups) for body in bodies]
         known = [body.predicted for body in bodies if body.predicted is not None]
         return replace(
             trial.way.plan(trial.nodes, trial.key),
@@ -129,3 +133,16 @@ class RegionSearch:
             measured=walk_s(walk, seconds, profile),
             bodies=tuple(bodies),
         )
+
+
+def _seconds(groups: Sequence[GroupPlan]) -> float:
+    """Of groups one after the other: what was measured, or else what the model says."""
+    found = (g.predicted if g.measured is None else g.measured for g in groups)
+    return sum(seconds or 0.0 for seconds in found)
+
+
+def _is_slower(region: GroupPlan, groups: Sequence[GroupPlan]) -> bool:
+    """Whether a region takes longer than its groups, of all of which the seconds are known."""
+    if any(g.measured is None and g.predicted is None for g in groups):
+        return False
+    return _seconds([region]) > _seconds(groups)

@@ -1,6 +1,8 @@
 """Regions of a graph on times from a formula."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.region_search import RegionSearch
 from fusionplan.tuner.search.runoff import SharedSearch
-from fusionplan.tuner.search.tuned_groups import Identity, Tasks
+from fusionplan.tuner.search.tuned_groups import Identity, Tasks, plan_of
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
@@ -57,15 +59,18 @@ def by_bytes(group: Group, candidate: Candidate) -> float:
     return sum(t.nbytes for n in ends if (t := group.graph.nodes[n].type)) * 1e-12
 
 
-def test_equal_regions_are_searched_once_and_all_replaced(store: Store) -> None:
+def region_search(store: Store, lab: FakeLab) -> RegionSearch:
     graph = two_blocks()
     name = key(graph)
     store.put_graph(graph_record(graph, name, "test"))
-    lab = FakeLab(by_bytes)
     ledger = Ledger(store, H200.key, {"t": "1"}, name)
     shared = SharedSearch(lab, ledger, Findings(), RecordedProgress())
-    identity = Identity(name, H200.key, {"t": "1"})
-    found = RegionSearch(Tasks(graph, H200), shared, identity)
+    return RegionSearch(Tasks(graph, H200), shared, Identity(name, H200.key, {"t": "1"}))
+
+
+def test_equal_regions_are_searched_once_and_all_replaced(store: Store) -> None:
+    lab = FakeLab(by_bytes)
+    found = region_search(store, lab)
     assert len(found.trials) == 2
     found.run(Budget(20))
     once = len(lab.measured)
@@ -74,3 +79,29 @@ def test_equal_regions_are_searched_once_and_all_replaced(store: Store) -> None:
     assert all(body.groups for body in bodies)
     (plan, *_) = found.plans([])
     assert [g.lowering for g in plan.groups] == ["folded", "folded"]
+
+
+def test_what_there_was_no_time_for_runs_as_the_model_says(store: Store) -> None:
+    times = chain((0.0, 0.0), repeat(2.0))
+    found = region_search(store, lab := FakeLab(by_bytes))
+    found.run(Budget(20, 1.0, lambda: next(times)))
+    assert not lab.measured
+    (bodies,) = {g.bodies for groups in found.found.values() for g in groups}
+    kernels = [group for body in bodies for group in body.groups]
+    assert kernels
+    assert {group.lowering for group in kernels} == {"triton"}
+
+
+def test_a_region_that_is_slower_than_its_groups_is_left(store: Store) -> None:
+    """What makes a weight takes a second, and what follows a convolution more or less."""
+    found = region_search(store, FakeLab(lambda group, candidate: 1.0))
+    found.run(Budget(20))
+    preferred = plan_of(found.preferred, found.tasks, found.shared.findings, found.identity)
+
+    def plans(seconds: float) -> list[list[str]]:
+        groups = tuple(replace(group, measured=seconds) for group in preferred.groups)
+        made = found.plans([replace(preferred, groups=groups)])
+        return [[group.lowering for group in plan.groups] for plan in made]
+
+    assert plans(0.1) == []
+    assert plans(2.0) == [["folded", "folded"]]
