@@ -112,6 +112,11 @@ class Ground(Keeping):
         return found
 
     @cached_property
+    def contractions(self) -> int:
+        nodes = self.graph.nodes
+        return bitset(n for n in bits(self.compute) if isinstance(row(nodes[n]), Contraction))
+
+    @cached_property
     def nbytes(self) -> tuple[int, ...]:
         return tuple(nbytes_given(self.graph, n) for n in self.graph.nodes)
 

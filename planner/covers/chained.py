@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..bitsets import bits, bitset
-from ..graph.ops import Cast, Contraction, Pointwise, Reduction, row
+from ..bitsets import bits
+from ..graph.ops import Cast, Pointwise, Reduction, row
 from .candidates import CandidateGroup, Ground
 from .pieces import waiting
 
@@ -34,7 +34,7 @@ def chained(
 def chains(ground: Ground) -> Iterator[int]:
     """Closed groups from one product to the next, a reduction and no other product between."""
     nodes = ground.graph.nodes
-    products = bitset(n for n in bits(ground.compute) if isinstance(row(nodes[n]), Contraction))
+    products = ground.contractions
     for last in bits(products):
         for first in bits(ground.behind[last] & products):
             between = ground.ahead[first] & ground.behind[last]
