@@ -7,6 +7,7 @@ from hostile import (
     attention,
     by_index,
     corners,
+    elements,
     foreign,
     learning,
     library,
@@ -48,6 +49,7 @@ FAMILIES = (
     *turned.FAMILIES,
     *weighted_losses.FAMILIES,
     *corners.FAMILIES,
+    elements.elements,
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
 assert modules, "its scenarios are in the list"

@@ -24,6 +24,8 @@ from ...planner.capture.capture import (
     is_dynamic,
     specialise,
 )
+from ...planner.capture.data_dependent import in_parts
+from ...planner.capture.element_indices import elements_indexed
 from ...planner.capture.rewrites.rewrite import rewritten
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
@@ -248,8 +250,15 @@ class _Collector:
             decompositions=decompositions(),
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
-        chosen = attention_chosen(gm, self._numerics)
-        source.graph.itself = compiler(chosen, inputs)
+        chosen = attention_chosen(elements_indexed(gm), self._numerics)
+        try:
+            source.graph.itself = compiler(chosen, inputs)
+        except Exception as error:
+            cut = in_parts(gm, error, self)
+            if cut is None:
+                raise
+            self._sources.pop()
+            source.graph.itself = cut
         return self._traced.add(source.graph)
 
     def traced(self, model: Model) -> TracedModel | None:

@@ -22,7 +22,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...capture.attention_calls import attention_chosen
 from ...capture.capture import Captured, Stage, capture, decompositions, is_dynamic
 from ...capture.collectives import process_groups
+from ...capture.data_dependent import in_parts
 from ...capture.dynamo_writes import results_overlap, writes_overlap
+from ...capture.element_indices import elements_indexed
 from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
@@ -80,7 +82,7 @@ class Dispatcher(PlanRunners):
             # A tune that a miss leads to may leave tensors in cycles.
             waiting = nullcontext() if self.policy.on_miss == "tune" else paused()
             with phase("trace"), waiting:
-                chosen = attention_chosen(gm, self.numerics)
+                chosen = attention_chosen(elements_indexed(gm), self.numerics)
                 compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
             return compiled
@@ -121,6 +123,9 @@ class Dispatcher(PlanRunners):
         except DYNAMOS:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours must not stop the user's model
+            cut = in_parts(gm, error, self)
+            if cut is not None:
+                return cut
             way, frame = self.failed(device_of(inputs), error), False
         if frame and way.lowering.one_by_one:
             leave_frame_alone()
