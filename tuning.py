@@ -39,6 +39,7 @@ from .tuner.fleet.local_gpus import LocalGpus, local_gpus
 from .tuner.fleet.ray_cluster import Cluster
 from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring
+from .tuner.measure.time_limit import OutOfTime, stopped_after
 from .tuner.measure.wall import Wall
 from .tuner.model_fit.refit import calibrated, refitted_after_tune
 from .tuner.progress.live_panel import reporting
@@ -489,9 +490,12 @@ class _ModelTune:
             wall=self.wall,
         )
         try:
-            return decision.plans()
+            with stopped_after(self.wall.last_s):
+                return decision.plans()
         except KeyboardInterrupt:
             return [session.uncompared(searched) for session, searched in found]
+        except OutOfTime:
+            return [_cut_off(session, searched) for session, searched in found]
 
     def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
         leaves = any(plan.frame and not plan.groups for plan in plans.values())
@@ -546,6 +550,14 @@ class _ModelTune:
         if self.place.is_elsewhere and found[0].evidence != "measured":
             return found[-1]
         return found[0]
+
+
+def _cut_off(session: Session, searched: Searched) -> Plan:
+    """The plan of a graph when the time ends before the contest does: eager, where there is no
+    other."""
+    if searched.finalists.best is None and not searched.plans:
+        return searched.identity.plan((), "searched")
+    return session.uncompared(searched, "the time of the tune was over")
 
 
 def _addresses(model: Callable[..., Any]) -> frozenset[int]:

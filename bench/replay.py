@@ -113,7 +113,9 @@ class ReplayLab:
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         """Nothing is ever pending."""
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
         """Nothing is compiled."""
 
     def release(self) -> None:

@@ -66,7 +66,9 @@ class FakeLab:
     def wait(self, pending: Sequence[Done], timeout_s: float | None = None) -> None:
         raise AssertionError("nothing is ever pending")
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
         self.kernels_ahead += kernels
 
     def release(self) -> None:

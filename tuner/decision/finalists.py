@@ -27,6 +27,7 @@ from ...planner.runtime.execution.executor import Executor, Lower
 from ...planner.runtime.execution.overlapping import OVERLAPPING
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
+from ..measure.time_limit import OutOfTime, stopped_after
 from ..measure.timing import TIE
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
@@ -66,6 +67,8 @@ class Arena:
     """Those that compile a plan's kernels at the same time; None: they are compiled where they are
     loaded, one after the other."""
     lower: Lower = field(default_factory=lowered_once)
+    left_s: Callable[[bool], float] = lambda is_needed: float("inf")
+    """The seconds after which checking a plan is cut off; is_needed: no other one was right."""
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
     """Held while plans are timed: other processes may still compile modes of torch.compile."""
 
@@ -86,8 +89,9 @@ def finalists(plans: Sequence[Plan], arena: Arena) -> Finalists:
     runners = _runners(plans, arena)
     if not runners:
         return Finalists()
+    ring = arena.ring.within(arena.left_s(True))
     with torch.no_grad(), arena.turn:
-        told = arena.ring.contest({n: _bound(r, arena) for n, r in runners.items()})
+        told = ring.contest({n: _bound(r, arena) for n, r in runners.items()})
     timed = {c.name: c.busy_s for c in told.contestants}
     runners = {n: replace(r, plan=replace(r.plan, measured=timed[n])) for n, r in runners.items()}
     best = runners[told.winner]
@@ -120,37 +124,62 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:
     """The plans that build and compute the right thing; with a CUDA graph too where there is
     more than one launch to save, of kernels of ours or of libraries."""
     found: dict[str, RunnablePlan] = {}
-    given: tuple[GateCase, ...] = ()
+    given: list[GateCase] = []
     for number, plan in enumerate(plans):
-        if found and number >= _ALWAYS and arena.is_over():
+        over = bool(found) and number >= _ALWAYS and arena.is_over()
+        if not over:
+            # A stored plan says how it ran; here every plan is tried in all of its ways.
+            plan = replace(plan, cudagraph=False, overlaps=False)
+            try:
+                with stopped_after(arena.left_s(not found)):
+                    _check(number, plan, found, given, arena)
+            except OutOfTime:
+                over = str(number) not in found
+        if over:
             rest = f"{len(plans) - number} of {len(plans)} plans"
             arena.progress.note(f"{rest} are not compared: the time for checking them is over")
             break
-        # A stored plan says how it ran; here every plan is tried in all of its ways.
-        plan = replace(plan, cudagraph=False, overlaps=False)
-        # A plan without a group of its own runs as eager or torch.compile does, and so is timed
-        # as a baseline. Not so a backward graph's: it has no code of the user's to fall back on.
-        whole = whole_way(plan, arena.captured.graph)
-        if whole is not None and arena.stage != "backward":
-            continue
-        _compile_ahead(plan, arena)
-        try:
-            executor = Executor(arena.captured, plan, arena.captured.device, lower=arena.lower)
-            given = given or cases(arena.captured, arena.inputs)
-            verdict = judge(executor, given)
-        except FusionplanError as error:
-            verdict = Failed(str(error))
-        if isinstance(verdict, Failed):
-            arena.progress.note(f"plan {number} is left out: {verdict.reason}")
-            continue
-        if verdict.by_eager:
-            where = ", ".join(verdict.by_eager)
-            arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
-        runner = RunnablePlan(plan, executor, executor.kernels_per_call, verdict)
-        found[str(number)] = runner
-        if _saves_launches(plan, arena):
-            found |= _graphs(str(number), runner, executor, given[0], arena)
     return found
+
+
+def _check(
+    number: int,
+    plan: Plan,
+    found: dict[str, RunnablePlan],
+    given: list[GateCase],
+    arena: Arena,
+) -> None:
+    """Adds a plan in each way in which it is right. given: what it is tried on, which is made for
+    the first."""
+    # A plan without a group of its own runs as eager or torch.compile does, and so is timed
+    # as a baseline. Not so a backward graph's: it has no code of the user's to fall back on.
+    whole = whole_way(plan, arena.captured.graph)
+    if whole is not None and arena.stage != "backward":
+        return
+
+    def make_cases() -> None:
+        if not given:
+            given.extend(cases(arena.captured, arena.inputs))
+            for one in given:
+                one.expected  # noqa: B018 - it is kept, and takes seconds
+
+    _compile_ahead(plan, arena, make_cases)
+    try:
+        executor = Executor(arena.captured, plan, arena.captured.device, lower=arena.lower)
+        make_cases()
+        verdict = judge(executor, given)
+    except FusionplanError as error:
+        verdict = Failed(str(error))
+    if isinstance(verdict, Failed):
+        arena.progress.note(f"plan {number} is left out: {verdict.reason}")
+        return
+    if verdict.by_eager:
+        where = ", ".join(verdict.by_eager)
+        arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
+    runner = RunnablePlan(plan, executor, executor.kernels_per_call, verdict)
+    found[str(number)] = runner
+    if _saves_launches(plan, arena):
+        found |= _graphs(str(number), runner, executor, given[0], arena)
 
 
 def _saves_launches(plan: Plan, arena: Arena) -> bool:
@@ -193,13 +222,14 @@ def _may_overlap(arena: Arena) -> bool:
     return not arena.is_over() and torch.cuda.get_device_capability(device) >= OVERLAPPING
 
 
-def _compile_ahead(plan: Plan, arena: Arena) -> None:
+def _compile_ahead(plan: Plan, arena: Arena, meanwhile: Callable[[], None]) -> None:
     """Have all kernels of a plan compiled, in each way in which it will run."""
     if arena.compilers is None:
         return
     ways = [plan, *([replace(plan, overlaps=True)] if _may_overlap(arena) else [])]
     device = arena.captured.device
-    arena.compilers.compile_ahead(kernels_of(arena.captured, ways, device, arena.lower))
+    kernels = kernels_of(arena.captured, ways, device, arena.lower)
+    arena.compilers.compile_ahead(kernels, meanwhile)
 
 
 def _graphed(

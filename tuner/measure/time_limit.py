@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,24 +33,42 @@ def end_now() -> None:
 
 @contextmanager
 def stopped_after(seconds: float) -> Iterator[None]:
-    """Raises OutOfTime in the block after so many seconds. Only in the main thread, and where
-    nobody else uses the process's timer: elsewhere the block runs to its end."""
+    """Raises OutOfTime in the block after so many seconds; a block inside it ends by the time of
+    either. Only in the main thread, and where nobody else uses the process's timer: elsewhere the
+    block runs to its end."""
     before = signal.getsignal(signal.SIGALRM)
     free = signal.getitimer(signal.ITIMER_REAL)[0] == 0 and before is signal.SIG_DFL
-    if threading.current_thread() is not threading.main_thread() or not free:
+    main = threading.current_thread() is threading.main_thread()
+    if not main or math.isinf(seconds) or not (free or before is _stop):
         yield
         return
-
-    def stop(number: int, frame: Any) -> None:
-        raise OutOfTime
-
-    signal.signal(signal.SIGALRM, stop)
+    until = time.monotonic() + seconds
+    signal.signal(signal.SIGALRM, _stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), AGAIN_S)
-        _running[0] = True
+        _ends.append(until)
+        _set_timer()
+        with _lock:
+            _running[0] = True
         yield
     finally:
         with _lock:  # Once the handler is gone the signal would end the process.
-            _running[0] = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+            _running[0] = len(_ends) > 1
+        _ends.remove(until)
+        if _ends:
+            _set_timer()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+_ends: list[float] = []
+"""The times at which the blocks under way end, on `time.monotonic`."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise OutOfTime
+
+
+def _set_timer() -> None:
+    left = min(_ends) - time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), AGAIN_S)

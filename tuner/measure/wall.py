@@ -23,6 +23,16 @@ PLAN_SHARE = 0.5
 """Of a graph's time, the most that looking for its covers as a whole may take, where covers of its
 sections have come."""
 
+OVERRUN = 0.06
+"""Of all seconds, what the end of a tune may take beyond them. Then it is cut off, and the best
+plan is kept as it is."""
+
+LEAST_PROMISED = 30.0
+"""Seconds of a tune from which that holds: in fewer, one plan is checked and compared anyway."""
+
+CONTEST_SHARE = 0.06
+"""Of all seconds, what is left to the contest where plans are still checked."""
+
 LEAST_SHARE = 0.05
 """Of all seconds, what a search has at least, even where the baselines have left it none: its first
 kernels are compiled by then."""
@@ -55,6 +65,19 @@ class Wall:
     @property
     def left_s(self) -> float:
         return max(0.0, self._until - self.clock())
+
+    @property
+    def last_s(self) -> float:
+        """What is left until the tune is cut off."""
+        if self.seconds < LEAST_PROMISED:
+            return float("inf")
+        return max(0.0, self._until + OVERRUN * self.seconds - self.clock())
+
+    def check_left_s(self, is_needed: bool) -> float:
+        """What is left for checking a plan. is_needed: no other one was found right."""
+        if is_needed:
+            return self.left_s if self.seconds >= LEAST_PROMISED else float("inf")
+        return max(0.0, self.left_s - CONTEST_SHARE * self.seconds)
 
     @property
     def before_end_s(self) -> float:

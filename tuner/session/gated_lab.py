@@ -71,8 +71,10 @@ class GatedLab:
         with self.baselines.turn:
             return self.lab.duel(group, candidates)
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
-        self.lab.compile_ahead(kernels)
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        self.lab.compile_ahead(kernels, meanwhile)
 
     def release(self) -> None:
         self.lab.release()

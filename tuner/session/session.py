@@ -319,6 +319,7 @@ class Session:
         arena = Arena(
             *(self.captured, self.inputs, identity, ring.within(half_s), self.progress, stage),
             is_over=lambda: wall.clock() >= until,
+            left_s=wall.check_left_s,
             compilers=None if self._on_cpu else compilers,
             turn=turn,
         )
@@ -331,11 +332,12 @@ class Session:
             self.progress.note("interrupted: the best plan of the search was not compared")
             return Finalists()
 
-    def uncompared(self, found: Searched) -> Plan:
-        """What is kept when Ctrl-C ended the contest. Raises KeyboardInterrupt where nothing is."""
+    def uncompared(self, found: Searched, why: str = "interrupted") -> Plan:
+        """What is kept when Ctrl-C, or the end of all time, has ended the contest. Raises
+        KeyboardInterrupt where there is nothing."""
         if found.finalists.best is None and not found.plans:
             raise KeyboardInterrupt
-        self.progress.note("interrupted: the plan was not compared with eager and torch.compile")
+        self.progress.note(f"{why}: the plan was not compared with eager and torch.compile")
         if found.finalists.best is not None:
             return replace(found.finalists.best.plan, evidence="searched")
         return unverified(found.plans[0])

@@ -7,7 +7,7 @@ pointers are not aligned other machine code is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,8 +34,10 @@ Variant = tuple[KernelSource, bool]
 class KernelCompilers(Protocol):
     """Compiles kernels elsewhere, before they are asked for."""
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
-        """Returns when each is compiled, or could not be."""
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        """Returns when each is compiled, or could not be; `meanwhile` runs here until then."""
 
 
 class _NotedKernel:

@@ -133,7 +133,9 @@ class Lab(Protocol):
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
         """Have kernels compiled that this process will load: see `KernelCompilers`."""
 
     def release(self) -> None:
@@ -335,7 +337,9 @@ class WorkerLab:
             return str(answer["checked"])
         return _failed(_outcome(answer))
 
-    def compile_ahead(self, kernels: Sequence[Variant]) -> None:
+    def compile_ahead(
+        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
+    ) -> None:
         begun = [
             self.pool.submit(
                 "compile",
@@ -348,6 +352,8 @@ class WorkerLab:
             )
             for source, aligned in kernels
         ]
+        if meanwhile is not None:
+            meanwhile()
         wait(begun)  # One after the other in this process they would take longer.
 
     def release(self) -> None:

@@ -1,5 +1,6 @@
 """The last word: which plans are tried as CUDA graphs."""
 
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -36,6 +37,7 @@ def arena(given, inputs=(X,), stage="inference", device="cuda"):
         stage=stage,
         progress=told,
         is_over=lambda: False,
+        left_s=lambda is_needed: float("inf"),
         compilers=None,
         lower=lower,
     )
@@ -136,6 +138,7 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
         stage="inference",
         progress=RecordedProgress(),
         is_over=lambda: over,
+        left_s=lambda is_needed: float("inf"),
         lower=lower,
     )
     executor = Executor(given, made, given.device)
@@ -189,6 +192,7 @@ def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
         stage="inference",
         progress=told,
         is_over=lambda: over,
+        left_s=lambda is_needed: float("inf"),
         compilers=None,
         lower=lower,
     )
@@ -197,24 +201,58 @@ def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
     assert told.of("note") == [text] * over
 
 
+@pytest.mark.parametrize("slow, kept", [(0, []), (1, ["0"]), (None, ["0", "1", "2"])])
+def test_a_check_that_takes_all_time_is_cut_off(monkeypatch, slow: int | None, kept: list[str]):
+    needed: list[bool] = []
+
+    def check(number, plan, found, given, arena) -> None:
+        if number == slow:
+            time.sleep(20.0)
+        found[str(number)] = plan
+
+    def left_s(is_needed: bool) -> float:
+        needed.append(is_needed)
+        return 0.1 if len(needed) - 1 == slow else float("inf")
+
+    monkeypatch.setattr(finalists, "_check", check)
+    told, began = RecordedProgress(), time.monotonic()
+    arena = SimpleNamespace(progress=told, is_over=lambda: False, left_s=left_s)
+    plan = SimpleNamespace()
+    monkeypatch.setattr(finalists, "replace", lambda plan, **changes: plan)
+    assert list(finalists._runners([plan] * 3, arena)) == kept
+    assert needed == [True, False, False][: len(kept) + (slow is not None)]
+    assert bool(told.of("note")) == (slow is not None)
+    assert time.monotonic() - began < 5.0
+
+
 @pytest.mark.interpreter
 def test_the_kernels_of_a_plan_are_compiled_before_it_is_built_in_all_its_ways(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     given = captured(lambda x: torch.relu(x) * 2, X)
     made, asked = modelled_plan(given.graph, builtin("h200")), []
+
+    def compile_ahead(kernels, meanwhile):
+        asked.append(kernels)
+        meanwhile()  # What the plan has to give is computed while others compile.
+        assert made_up.count("cases") == 1
+
+    made_up, cases = [], finalists.cases
+    monkeypatch.setattr(finalists, "cases", lambda *of: made_up.append("cases") or cases(*of))
     where = SimpleNamespace(
         captured=given,
         inputs=(X,),
         stage="inference",
         progress=RecordedProgress(),
         is_over=lambda: False,
-        compilers=SimpleNamespace(compile_ahead=asked.append),
+        left_s=lambda is_needed: float("inf"),
+        compilers=SimpleNamespace(compile_ahead=compile_ahead),
         lower=lower,
     )
     assert list(finalists._runners([made], where)) == ["0"]
     (kernels,) = asked
     assert {source.dependent for source, _ in kernels} == {False, True}
     where.is_over = lambda: True
+    made_up.clear()
     finalists._runners([made], where)
     assert {source.dependent for source, _ in asked[1]} == {False}
 
@@ -240,6 +278,8 @@ def test_plans_are_timed_by_whoever_has_the_turn():
 
     where = arena(given)
     where.captured, where.turn = given, turn()
-    where.ring = SimpleNamespace(contest=contest, turns=SimpleNamespace(calls=[]))
+    ring = SimpleNamespace(contest=contest, turns=SimpleNamespace(calls=[]))
+    ring.within = lambda seconds: ring
+    where.ring = ring
     assert finalists.finalists([made], where).best.plan.measured == 1.0
     assert held == ["begun", "timed", "over"]

@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fusionplan import tuning
 from fusionplan.planner.costs.device import builtin
 from fusionplan.tuner.capture.capture_model import ModelGraph
 from fusionplan.tuner.decision.baselines import CUT_OFF, NO_TIME, Baselines
@@ -141,6 +143,80 @@ def test_a_block_is_ended_even_in_code_that_swallows_exceptions(monkeypatch: pyt
     assert time.monotonic() - began < 2.0
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_a_block_inside_another_ends_by_the_time_of_either():
+    ended: list[str] = []
+
+    def run() -> None:
+        try:
+            with stopped_after(0.05):
+                time.sleep(5.0)
+        except OutOfTime:
+            ended.append("inner")
+        try:
+            with stopped_after(float("inf")), stopped_after(20.0):
+                time.sleep(5.0)
+        except OutOfTime:  # as whoever compiles a mode takes it: the outer one ends all the same
+            ended.append("outer")
+        time.sleep(5.0)
+
+    with pytest.raises(OutOfTime), stopped_after(0.2):
+        run()
+    assert ended == ["inner", "outer"]
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_the_end_of_a_tune_is_cut_off_before_a_tenth_more_is_spent():
+    now = [0.0]
+    wall = Wall(100.0, lambda: now[0])
+    now[0] = 95.0
+    assert wall.check_left_s(True) == pytest.approx(5.0)
+    assert wall.check_left_s(False) == 0.0
+    assert wall.last_s == pytest.approx(11.0)
+    now[0] = 200.0
+    assert wall.check_left_s(True) == wall.last_s == 0.0
+    short = Wall(1.0, lambda: now[0])
+    now[0] += 5.0  # in which one plan is checked and compared all the same
+    assert short.check_left_s(True) == short.last_s == float("inf")
+    assert short.check_left_s(False) == 0.0
+
+
+def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+
+    def plans() -> list[str]:
+        time.sleep(20.0)
+        return ["decided"]
+
+    monkeypatch.setattr(tuning, "Decision", lambda *of, **more: SimpleNamespace(plans=plans))
+    monkeypatch.setattr(tuning, "Ring", lambda *of: None)
+    monkeypatch.setattr(tuning, "Entrant", lambda *of: None)
+
+    def uncompared(searched: object, why: str) -> str:
+        said.append(why)
+        return "the best"
+
+    session = SimpleNamespace(
+        uncompared=uncompared, stopwatch=lambda profile: None, rules=None, conditions=None
+    )
+    now = [0.0]
+    wall = Wall(100.0, lambda: now[0])
+    now[0] = 105.9
+    place = SimpleNamespace(profile=None)
+    how = SimpleNamespace(training=False)
+    tune = tuning._ModelTune(
+        *(None, place, "", None, None, wall, "", None, None, how, None, None, None, None)
+    )
+    identity = SimpleNamespace(plan=lambda groups, evidence: f"eager, {evidence}")
+    best = SimpleNamespace(finalists=SimpleNamespace(best=1), plans=(), identity=identity)
+    none = SimpleNamespace(finalists=SimpleNamespace(best=None), plans=(), identity=identity)
+    captured = SimpleNamespace(parts=[None, None])
+    found = [(session, best), (session, none)]
+    began = time.monotonic()
+    assert tune._decided(captured, found, None, False) == ["the best", "eager, searched"]
+    assert time.monotonic() - began < 5.0
+    assert said == ["the time of the tune was over"]
 
 
 def test_another_threads_block_and_another_users_timer_are_left_alone():

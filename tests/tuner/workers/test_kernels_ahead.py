@@ -117,5 +117,7 @@ def test_all_are_asked_of_the_compilers_before_what_can_wait(given):
                 return future
 
     kernels = kernels_of(given, [modelled_plan(given.graph, H200)], given.device, lower)
-    WorkerLab.compile_ahead(Asked, kernels)
+    ran: list[int] = []
+    WorkerLab.compile_ahead(Asked, kernels, lambda: ran.append(len(asked)))
+    assert ran == [len(kernels)]  # while they are compiled
     assert asked == [("compile", aligned, 80, True) for _, aligned in kernels]
