@@ -19,7 +19,7 @@ from ...planner.graph.graph import Graph
 from ...planner.lowerings.registry import lowering_of
 from ...planner.runtime.machine_code.compile import CompileFailed
 from ..gate.bucket_edges import edges
-from ..gate.check import Expected, check, expected
+from ..gate.check import Reference, check, references
 from ..gate.partial_check import at_both_ends, fill_unwritten, shrunk
 from ..trial.evaluate import Outside
 from ..trial.inputs import DATA_SETS, POISON, empty, make, poison, shifted, unwritten
@@ -45,7 +45,7 @@ _SHARE = 0.1
 class DataSet:
     name: str
     inputs: list[torch.Tensor]
-    expected: tuple[Expected, ...]
+    expected: tuple[Reference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class MeasureRole:
             if position >= 2 and not self._fits(group, position):
                 break
             inputs = make(group, name, self.device, seed + position)
-            data_sets.append(DataSet(name, inputs, expected(group, inputs, self.device)))
+            data_sets.append(DataSet(name, inputs, references(group, inputs, self.device)))
         return Prepared(group, tuple(data_sets), outputs)
 
     def _fits(self, group: Graph, kept: int) -> bool:
@@ -147,7 +147,7 @@ class MeasureRole:
         the first that is right in its other variants too."""
         prepared = self.prepare(request["group"])
         inputs = make(prepared.group, "random", self.device, self.seed + 1000)
-        fresh = DataSet("fresh", inputs, expected(prepared.group, inputs, self.device))
+        fresh = DataSet("fresh", inputs, references(prepared.group, inputs, self.device))
         answers: dict[int, Outcome] = {}
         runs: dict[str, KernelRun] = {}
         candidates = [Candidate.from_json(data) for data in request["candidates"]]
@@ -240,7 +240,7 @@ class MeasureRole:
         if not isinstance(loaded, Loaded):
             return loaded
         inputs = make(group, "random", self.device, self.seed + 2000)
-        known = DataSet(f"random ({name})", inputs, expected(group, inputs, self.device))
+        known = DataSet(f"random ({name})", inputs, references(group, inputs, self.device))
         outputs = [empty(kind, self.device) for kind in output_types(group)]
         return self._checked(candidate, loaded, Prepared(group, (), outputs), (known,))
 

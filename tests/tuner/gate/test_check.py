@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
-from fusionplan.tuner.gate.check import Expected, check, compare, deepest, expected
+from fusionplan.tuner.gate.check import (
+    Expected,
+    check,
+    compare,
+    deepest,
+    expected,
+    references,
+)
 from fusionplan.tuner.gate.perturbed import Noise, disturbed
 from fusionplan.tuner.gate.slices import SliceLimits
 from fusionplan.tuner.trial.evaluate import evaluate
@@ -36,6 +43,38 @@ GROUPS = [
 @pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{g.nodes[0].type}")
 def test_eager_itself_passes(group: Graph, data_set: str):
     assert judged(group, data_set) is None
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{g.nodes[0].type}")
+def test_what_passes_by_eagers_error_alone_takes_no_more_evaluations(
+    group: Graph, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[Noise] = []
+
+    def counted(graph: Graph, inputs: object, device: object, noise: Noise) -> object:
+        made.append(noise)
+        return disturbed(graph, inputs, device, noise)
+
+    monkeypatch.setattr("fusionplan.tuner.gate.check.disturbed", counted)
+    inputs = make(group, "random", CPU, seed=3)
+    wanted = references(group, inputs, CPU)
+    (right,) = evaluate(group, inputs, CPU)
+    assert check(wanted, [right], "random") is None
+    assert made == []
+    assert check(wanted, [right * 1.3], "random") == check(
+        expected(group, inputs, CPU), [right * 1.3], "random"
+    )
+    assert made
+
+
+@pytest.mark.parametrize("data_set", DATA_SETS)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{g.nodes[0].type}")
+def test_eagers_error_alone_allows_no_more_than_the_whole_rule(group: Graph, data_set: str):
+    (one,) = references(group, make(group, data_set, CPU, seed=3), CPU)
+    quick, whole = one.quick.limits, one.expected.limits
+    assert bool((quick.largest <= whole.largest).all())
+    assert bool((quick.typical <= whole.typical).all())
+    assert bool((quick.scale <= whole.scale).all())
 
 
 @pytest.mark.slow

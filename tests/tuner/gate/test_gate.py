@@ -13,7 +13,7 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.execution.executor import Executor
-from fusionplan.tuner.gate import gate
+from fusionplan.tuner.gate import check, gate
 from fusionplan.tuner.gate.check import Expected, compare
 from fusionplan.tuner.gate.gate import Failed, GateCase, Passed, case, cases, judge
 from fusionplan.tuner.gate.slices import loose
@@ -288,13 +288,25 @@ def test_where_float64_cannot_be_had_each_element_is_near_eagers(monkeypatch):
     def no_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(gate, "expected", no_memory)
+    monkeypatch.setattr(gate, "references", no_memory)
     x = torch.randn(64, 512)
     assert judged(torch.exp, x, plant=nothing) is None
     for plant in (setting(3, 4, to=math.inf), setting(3, 4, to=9.0), setting(3, to=0.0)):
         assert judged(torch.exp, x, plant=plant) is not None
     given = case(captured(torch.exp, x), (x,))
     assert judge(lambda x: [torch.exp(x)], [given]) == Passed(("given",), ("given",))
+
+
+def test_without_memory_for_evaluations_with_errors_eagers_result_decides(monkeypatch):
+    def no_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(check, "disturbed", no_memory)
+    x = torch.randn(64, 512)
+    given = case(captured(torch.exp, x), (x,))
+    assert judge(lambda x: [torch.exp(x)], [given]) == Passed(("given",))
+    assert judge(lambda x: [torch.exp(x) * 1.001], [given]) == Passed(("given",), ("given",))
+    assert isinstance(judge(lambda x: [torch.exp(x) * 1.1], [given]), Failed)
 
 
 def test_random_numbers_are_compared_with_eagers():
