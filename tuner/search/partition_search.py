@@ -79,12 +79,12 @@ class PartitionSearch:
         """Groups, by key, that there was no time to tune beyond the first trial."""
 
     def ahead(self) -> Iterator[tuple[Group, Config]]:
-        """What the first partition will have compiled, the costliest groups first: of one group
-        after the other the compilers would have too little to do."""
+        """What the first partition will have compiled, in the order of `_tune`: of one group after
+        the other the compilers would have too little to do."""
         first = self.tasks.first
         tasks = {task.group.key: task for task in self.tasks.all(first)}
         costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
-        for key in sorted(tasks, key=lambda key: -costs[key]):
+        for key in sorted(tasks, key=lambda key: (tasks[key].vendor_s > 0, -costs[key])):
             space = tasks[key].space
             if not isinstance(space, Refusal):
                 count = min(self.budget.trials, SEEDS) if len(tasks) == 1 else self.split.least
@@ -248,7 +248,9 @@ class PartitionSearch:
     ) -> None:
         """Tune the groups that are not yet (with `again`, all of them more), the costly ones
         longer, in a share of the time that is left. Each is tried once before any is tuned: a plan
-        is as slow as the group that there was no time for."""
+        is as slow as the group that there was no time for. Products alone that the model leaves to
+        the vendor come last, for to check one with all words of a language model takes as long as
+        all other groups together."""
         end = self.budget.clock()
         end += (self.budget.until - end) * share
         self.tasks.begin(groups, self.shared.lab)
@@ -262,18 +264,24 @@ class PartitionSearch:
         }
         costliest = sorted(weights, key=lambda key: -weights[key])
         before = {key: self.shared.findings.of(key).trials for key in costliest}
+        last = [key for key in costliest if tasks[key].vendor_s and len(tasks) > 1]
+        weights = {key: weights[key] for key in costliest if key not in last}
         if len(weights) > 1 and not again:
-            for key in costliest:
-                if not self.budget.is_spent:
-                    total = before[key] + self.split.first
-                    until = self.budget.until
-                    self._tune_one(tasks[key], total, until, settles=False, waits=False)
+            for key in weights:
+                self._try_once(tasks[key], before[key])
             weights = {key: counts[key] * self._seconds(tasks[key]) for key in weights}
-            costliest.sort(key=lambda key: -weights[key])
         self._tune_longer(tasks, weights, before, trials, end)
+        for key in last:
+            if self.budget.clock() < end:
+                self._try_once(tasks[key], before[key])
         for key in costliest:
             if self.shared.findings.of(key).settled is None and not self.budget.is_spent:
                 settle(tasks[key].group, self.shared, self.shared.findings.of(key))
+
+    def _try_once(self, task: Task, before: int) -> None:
+        if not self.budget.is_spent:
+            total = before + self.split.first
+            self._tune_one(task, total, self.budget.until, settles=False, waits=False)
 
     def _tune_longer(
         self,

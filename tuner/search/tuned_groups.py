@@ -10,7 +10,7 @@ from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
 from ...planner.covers.cover import Cover
-from ...planner.covers.pricing import quick_s
+from ...planner.covers.pricing import is_lone_product, quick_s
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
 from ...planner.groups.group import GroupContent, Groups, copies_in
@@ -57,7 +57,9 @@ class CoverFunctions:
 class Task:
     """A distinct group. Isomorphic groups of the graph share one task. vendors: whether a vendor's
     call computes all of it, of whose time the model knows nothing. framework_s: seconds that the
-    framework takes at least, where the model is sure that a kernel takes far less; else 0."""
+    framework takes at least, where the model is sure that a kernel takes far less; else 0.
+    vendor_s: the vendor's seconds by the model of a product alone that it leaves to the vendor;
+    else 0."""
 
     group: Group
     space: SpaceLike | Refusal
@@ -65,6 +67,7 @@ class Task:
     floor_s: float
     vendors: bool = False
     framework_s: float = 0.0
+    vendor_s: float = 0.0
 
 
 def begin_plan(graph: Graph, profile: DeviceProfile, lab: Lab) -> None:
@@ -175,6 +178,9 @@ class Tasks:
             framework_s = aten_s(part.group, self.profile)
             if framework_s > SURE * modelled.seconds:
                 made = replace(made, framework_s=framework_s)
+        if modelled and is_lone_product(part):
+            vendor_s = aten_s(part.group, self.profile)
+            made = replace(made, vendor_s=vendor_s if vendor_s <= modelled.seconds else 0.0)
         self._by_key[group.key] = made
         return made
 
@@ -209,13 +215,14 @@ class Partition:
 
 
 def measured_s(groups: Groups, tasks: Tasks, findings: Findings) -> float | None:
-    """The sum of the best times of all groups; None while one has none."""
+    """The sum of the best times of all groups; None while one has none that is not left to the
+    vendor."""
     total = 0.0
     for task in tasks.all(groups):
         best = findings.best(task.group.key)
-        if best is None:
+        if best is None and not task.vendor_s:
             return None
-        total += best.seconds
+        total += task.vendor_s if best is None else best.seconds
     return total
 
 
@@ -283,8 +290,8 @@ def _untried(
     findings: Findings,
 ) -> GroupPlan | None:
     """A group of which no kernel was tried, as the model would run it. None where one was tried, or
-    where what was measured is faster than the cost model expects."""
-    if isinstance(task.space, Refusal) or findings.of(task.group.key).trials:
+    where what was measured is faster than the cost model expects, or the vendor has it anyway."""
+    if isinstance(task.space, Refusal) or findings.of(task.group.key).trials or task.vendor_s:
         return None
     best = findings.best(task.group.key)
     made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile, task.space.top())

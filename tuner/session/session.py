@@ -360,7 +360,8 @@ class Session:
     ) -> None:
         """A budget may end before the first kernel was measured, or before each group's was."""
         own = {task.group.key: task for p in partitions[:1] for task in tasks.all(p.groups)}
-        possible = [key for key, task in own.items() if not isinstance(task.space, Refusal)]
+        ours = {key: task.space for key, task in own.items() if not task.vendor_s}
+        possible = [key for key, space in ours.items() if not isinstance(space, Refusal)]
         without = sum(not findings.of(key).trials for key in possible)
         within = f"within {self.limits.trials} trials and {self.limits.seconds:g} s"
         if possible and not any(found.trials for found in findings.groups.values()):

@@ -322,3 +322,36 @@ def test_inductor_is_not_tried_near_the_floor_or_without_trials_or_time(store: S
         lab = FakeLab(formula)
         search(store, graph, lab, trials)
         assert all(c.lowering != "inductor" for _, c in lab.measured)
+
+
+def product_and_relu(rows: int = 1 << 13) -> Graph:
+    """relu(x) * x, and a large product of something else, which stands alone."""
+    t, w = dense(rows, 1024, dtype="bfloat16"), dense(1024, 1024, dtype="bfloat16")
+    nodes = (
+        Node(0, "x", "input", type=t),
+        Node(1, "w", "input", type=w),
+        Node(2, "relu", "aten.relu.default", (Ref(0),), type=t),
+        Node(3, "mul", "aten.mul.Tensor", (Ref(2), Ref(0)), type=t),
+        Node(4, "y", "input", type=t),
+        Node(5, "mm", "aten.mm.default", (Ref(4), Ref(1)), type=t),
+    )
+    return Graph(nodes, (3, 5))
+
+
+def test_products_alone_are_tried_last_or_left_to_the_vendor(store: Store):
+    graph = product_and_relu()
+    lab = FakeLab(lambda group, candidate: 1e-4 if candidate.config is None else 5e-5)
+    found, tasks, shared = search(store, graph, lab)
+    (own,) = [task.group.key for task in tasks.all(((2, 3),))]
+    (product,) = tasks.all(((5,),))
+    assert product.vendor_s > 0
+    order = [key for key, _ in lab.measured]
+    before = order[: order.index(product.group.key)]
+    assert set(before) == {own}
+    assert len(before) > found.split.usual
+    # Without a measurement of it the partition has its seconds by the model.
+    only = Findings()
+    only.groups[own] = shared.findings.of(own)
+    assert measured_s(found.tasks.first, tasks, only) == pytest.approx(5e-5 + product.vendor_s)
+    plan = plan_of(tasks.first, tasks, only, Identity(key(graph), H200.key, {}))
+    assert sorted(group.lowering for group in plan.groups) == ["aten", "triton"]
