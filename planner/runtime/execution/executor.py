@@ -23,9 +23,10 @@ from ...groups.unwritten import places
 from ...lower import lower
 from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, program_of
 from ...lowerings.inductor import compile_group
-from ...lowerings.registry import lowering_of
+from ...lowerings.registry import TRITON, lowering_of
 from ...plan import GroupPlan, Plan
 from ..machine_code.compile import CompileFailed, interpreted
+from ..machine_code.compile_ahead import compile_ahead
 from ..machine_code.launch import Launcher
 from ..phases import phase
 from .batched import Batch, batches, in_batches
@@ -202,14 +203,31 @@ class Executor:
             units = {i: ScheduledUnit(i, p.inputs, p.outputs) for i, p in parts.items()}
             order = schedule(self.captured, units)
             used = sorted({u.group for u in order if u.group is not None} - together)
+            held = self._compiled_ahead([(own[i], parts[i]) for i in used if i not in made])
             for i in used:
                 if i not in made:
                     found = self._group(i, parts[i])
                     if found is not None:
                         made[i] = found
+            del held
             # Where ATen runs a group instead, each of its nodes has a place of its own.
             if all(i in made for i in used):
                 return order, {i: made[i] for i in used}
+
+    def _compiled_ahead(self, groups: Sequence[tuple[GroupPlan, Subgraph]]) -> list[Any]:
+        """Triton's kernels of these groups that were not compiled before; to be held until they are
+        loaded."""
+        if self._load is not Launcher:
+            return []
+        programs = [
+            self._lowered(self._unwritten(part), part.graph, group.config)
+            for group, part in groups
+            if group.config is not None and lowering_of(group) is TRITON
+        ]
+        kernels = [
+            k for program in programs if isinstance(program, Program) for k in program.kernels
+        ]
+        return compile_ahead(kernels, self.device)
 
     def _joined(
         self, order: Sequence[ScheduledUnit], made: Mapping[int, Made]

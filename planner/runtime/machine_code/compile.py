@@ -175,11 +175,12 @@ def compile_kernel(
     same text and types of arguments the machine code is the same. Raises CompileFailed."""
     with phase("compile"):
         return Compiled(
-            source, _kernel(source, target, aligned), target or active_target(), aligned
+            source, kernel_of(source, target, aligned), target or active_target(), aligned
         )
 
 
-def _kernel(source: KernelSource, target: Target | None, aligned: bool) -> Any:
+def kernel_of(source: KernelSource, target: Target | None = None, aligned: bool = True) -> Any:
+    """Triton's kernel, as `compile_kernel` gives it."""
     wanted = target or active_target()
     key = code_key_of(source, wanted, aligned)
     # A kernel that is loaded belongs to one device.

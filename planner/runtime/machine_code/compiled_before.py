@@ -50,6 +50,11 @@ def find(key: str, parsed: Callable[[], Any]) -> Any:
         return None  # It was never there, or is damaged: the kernel is compiled.
 
 
+def knows(key: str) -> bool:
+    """Whether it was noted where the files of a kernel are, or why it does not compile."""
+    return _is_plain() and any(_place(each).exists() for each in (key, f"{key} refused"))
+
+
 def keep(key: str, kernel: Any) -> None:
     """Remember where Triton keeps a kernel that was compiled and checked."""
     if not _is_plain():

@@ -11,6 +11,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.errors import PlanError, Refusal
 from fusionplan.planner.graph.graph import TensorType, key
 from fusionplan.planner.plan import GroupPlan, Plan
+from fusionplan.planner.runtime.execution import executor as running
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.execution.strides import match
 from oracle import DEVICE
@@ -48,6 +49,19 @@ def check(executor, function, *inputs):
     got, want = executor(*inputs), function(*inputs)
     want = want if isinstance(want, (tuple, list)) else (want,)
     torch.testing.assert_close(list(got), list(want), equal_nan=True)
+
+
+def test_kernels_of_all_groups_are_compiled_ahead(captured, kernel, monkeypatch):
+    asked = []
+    monkeypatch.setattr(running, "compile_ahead", lambda *asking: asked.append(asking))
+    found = captured(lambda x: (x * 2, (x + 1).digamma()), torch.randn(1000, device=DEVICE))
+    programs = [Program((kernel(text, 1000),)) for text in ("x * 2", "x + 1")]
+    named = _names(found)
+    plan = plan_of(found, triton(named["mul"]), triton(named["add"]))
+    executor = Executor(found, plan, HERE, lower=lowering(*programs))
+    ((kernels, device),) = asked
+    assert kernels == [each.kernels[0] for each in programs]
+    assert device == executor.device
 
 
 def test_one_kernel(captured, kernel):

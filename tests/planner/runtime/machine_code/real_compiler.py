@@ -28,11 +28,14 @@ from fusionplan.planner.runtime.machine_code.compile import (
     _resources,
     compile_kernel,
     interpreted,
+    kernel_of,
     resources,
 )
+from fusionplan.planner.runtime.machine_code.compile_ahead import missing, side_by_side
 from fusionplan.planner.runtime.machine_code.launch import Launcher
 from fusionplan.planner.space.space import space_of
 from oracle import whole_group
+from triton import knobs
 
 TEXT = """
 import triton
@@ -55,6 +58,22 @@ def usage(source, **options):
     found = resources(compiled)
     vector = "ld.global.v4" in compiled.kernel.asm["ptx"]
     return {**{n: getattr(found, n) for n in found.__dataclass_fields__}, "vector": vector}
+
+
+def ahead():
+    """Kernels compiled side by side: how many were missing, before and after; and whether
+    loading those finds just what came of it."""
+    short = TEXT.replace("16384", "64")
+    good = [replace(ROWS, text=short.replace("1e-6", f"{i}e-7")) for i in (3, 5)]
+    bad = replace(ROWS, text=short.replace("tl.rsqrt", "rsqrt"))
+    sources = [*good, bad, replace(good[0], grid=7)]
+    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope():
+        knobs.cache.dir = folder
+        before = len(missing(sources, Target()))
+        made = side_by_side(sources[:3], lambda source: kernel_of(source, Target()))
+        after = len(missing(sources, Target()))
+    loaded = [compile_kernel(each, Target()).kernel for each in good]
+    return before, after, [a is b for a, b in zip(made, loaded, strict=True)]
 
 
 def given_up():
@@ -391,6 +410,7 @@ json.dump(
         "rows": usage(ROWS),
         "unaligned": usage(ROWS, aligned=False),
         "given_up": given_up(),
+        "ahead": ahead(),
         "one_warp": usage(replace(ROWS, num_warps=1)),
         "not_a_power_of_2": failure(
             replace(ROWS, text=TEXT.replace("arange(0, 16384)", "arange(0, 9)"))

@@ -2,6 +2,7 @@
 because the interpreter is on in this one."""
 
 import tempfile
+import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fusionplan.planner.runtime.machine_code.compile import (
     interpreted,
     jit_function,
 )
+from fusionplan.planner.runtime.machine_code.compile_ahead import side_by_side
 from fusionplan.planner.runtime.machine_code.wgmma_waits import awaited
 from triton import knobs
 from triton.runtime.errors import PTXASError
@@ -46,6 +48,18 @@ def test_registers_and_spills_are_read_with_no_gpu(found):
     assert found["rows"]["shared_bytes"] > 0
     assert found["rows"]["cubin_bytes"] > 1000
     assert found["one_warp"]["spill_bytes"] > 1000
+
+
+@pytest.mark.process
+def test_kernels_are_compiled_side_by_side_and_found_when_they_are_loaded(found):
+    assert found["ahead"] == [3, 0, [True, True]]
+
+
+def test_a_thread_compiles_while_another_does():
+    both = threading.Barrier(2)
+    sources = [SimpleNamespace(name=str(i)) for i in range(2)]
+    assert side_by_side(sources, lambda source: both.wait(10) >= 0 and source) == sources
+    assert side_by_side(sources[:1], pytest.fail) == []
 
 
 @pytest.mark.process
