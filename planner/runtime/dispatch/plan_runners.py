@@ -88,7 +88,8 @@ class PlanRunners:
     live: dict[tuple[str, str], Live] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
     _made: dict[str, Plan] = field(default_factory=dict)
-    """Plans that a miss led to, by bucket."""
+    """Plans that a miss led to, by bucket; of a graph whose sizes do not vary by its key, for the
+    blocks of a model that Dynamo captures one by one have equal graphs."""
 
     @property
     def numerics(self) -> Numerics:
@@ -99,9 +100,9 @@ class PlanRunners:
         self.live.pop(live, None)
 
     def found(self, captured: Captured, given: Given) -> Live | str:
-        """What runs the graph: by its plan or, where sizes vary, by one for its bucket, or else
-        by one that is made now. Or why there is none of them."""
-        bucket = bucket_key(captured.graph) or ""
+        """What runs the graph: by its plan, by one that an earlier miss of its bucket or of an
+        equal graph led to, or else by one that is made now. Or why there is none of them."""
+        bucket = bucket_key(captured.graph) or key(captured.graph)
         with phase("lookup"):
             found = self.sources.find(captured)
         why = self._live(captured, found, given)
@@ -112,7 +113,7 @@ class PlanRunners:
         if isinstance(why, Live):
             return why
         made = self._live(captured, self._make(captured, given, why), given)
-        if bucket and isinstance(made, Live):
+        if isinstance(made, Live):
             self._made[bucket] = made.plan
         return made
 

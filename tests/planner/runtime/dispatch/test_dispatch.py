@@ -161,6 +161,26 @@ def test_a_miss_can_make_a_plan(on_miss):
     assert live.runner.calls == 1
 
 
+def test_equal_blocks_that_are_captured_apart_are_planned_once():
+    planned = []
+
+    def make(captured, *_):
+        planned.append(captured)
+        return opaque(captured)
+
+    def blocks(x):
+        x = x.softmax(-1).sin()
+        torch._dynamo.graph_break()
+        return x.softmax(-1).sin()
+
+    dispatcher = Dispatcher(Policy(on_miss="model"), Sources(no_plan, model=make))
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(torch.compile(blocks, backend=dispatcher)(x), blocks(x))
+    assert len(planned) == 1
+    (live,) = dispatcher.live.values()
+    assert live.runner.calls == 1
+
+
 def test_a_tuner_that_fails_falls_back():
     def fail(captured, inputs):
         raise ValueError("no device")
