@@ -43,6 +43,9 @@ MODULE = f"{__package__}.mode_process"
 FOR_MODES = (MODULE, f"{MODULE}:prepare")
 """What the server imports that forks the processes."""
 
+POLITENESS = 5
+"""By how much those that tune products stand back for all others."""
+
 TUNED = "max-autotune"
 """Modes whose name begins so compile some hundred choices for products."""
 
@@ -89,10 +92,11 @@ class ModeProcesses:
         for tuned in sorted({_tunes(mode) for mode in modes}):
             arguments = [str(self._folder / "turn"), "--settings", json.dumps(settings())]
             imports = (*FOR_MODES, *modules_of(model))
-            program = WorkerProgram(MODULE, arguments, imports, _path(), rank=2)
+            polite = POLITENESS if tuned else 0
+            program = WorkerProgram(MODULE, arguments, imports, _path(), 2, polite)
             env = {_THREADS: os.environ.get(_THREADS, str(_threads(tuned)))}
             fork = forking(forks, program)
-            roles[str(tuned)] = WorkerRole(program.command, 1, LIMIT_S, env, fork=fork)
+            roles[str(tuned)] = WorkerRole(program.command, 1, LIMIT_S, env, polite, fork)
         self._pool = Pool(roles)
 
     def begin(self, model: Model, call: CallArguments) -> ModesAhead | None:

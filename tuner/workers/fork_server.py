@@ -60,6 +60,7 @@ class Request:
     imports: Sequence[str]
     path: Sequence[str]
     rank: int
+    politeness: int
     environment: Mapping[str, str]
     streams: Sequence[int]
 
@@ -137,6 +138,7 @@ class _Server:
         try:
             os.setsid()
             die_with_parent()
+            os.nice(request.politeness)  # before it starts processes of its own
             # This module is `__main__` in the server, and another one for whoever imports it.
             importlib.import_module(f"{__package__}.fork_server").is_forked = True  # type: ignore[attr-defined]
             os.write(begins, b".")

@@ -51,6 +51,8 @@ class WorkerProgram:
     imports: Sequence[str] = ()
     path: Sequence[str] = ()
     rank: int = 0
+    politeness: int = 0
+    """By how much it stands back for others, with all that it starts."""
 
     @property
     def command(self) -> list[str]:
@@ -164,6 +166,7 @@ class Forks:
             "imports": list(program.imports),
             "path": list(program.path),
             "rank": program.rank,
+            "politeness": program.politeness,
             "environment": dict(environment),
         }
         files = (its_in, its_out, log_to.fileno())

@@ -54,9 +54,10 @@ _TUNER = (__package__ or "").rpartition(".")[0]
 MEASURE_IMPORTS = (f"{_TUNER}.measure.measure_role", *FOR_REFERENCES)
 """What the server imports that forks the workers."""
 
-POLITENESS = 10
-"""By how much compilers stand back for what measures, and for torch.compile, which compiles and
-tunes the baselines at the same time."""
+POLITENESS = 5
+"""By how much compilers stand back for what measures, and for the quick modes of torch.compile.
+Those that tune products stand back as much (see `modes_ahead`): they would leave nothing to plan and
+compile kernels with."""
 
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
@@ -217,7 +218,7 @@ class WorkerLab:
         # What is measured runs as the user's model does.
         given = {"device": device, "seed": seed, "least": least, "settings": json.dumps(settings())}
         options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-        compile_ = WorkerProgram(WORKER, ["compile"], COMPILE_IMPORTS)
+        compile_ = WorkerProgram(WORKER, ["compile"], COMPILE_IMPORTS, politeness=POLITENESS)
         measure = WorkerProgram(WORKER, ["measure", *options], MEASURE_IMPORTS, rank=1)
         # A worker that is started again while the baselines are compiled has the ptxas of now.
         own = {assembler.SETTING: assembler.chosen()}

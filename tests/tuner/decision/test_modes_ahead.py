@@ -149,6 +149,7 @@ def test_modes_that_find_each_others_choices_share_a_process(monkeypatch: pytest
     assert of["max-autotune-no-cudagraphs"] == of["max-autotune"] != of["default"]
     assert of["default"] == of["reduce-overhead"]
     assert [role.count for role in roles.values()] == [1, 1]
+    assert roles[of["max-autotune"]].politeness > roles[of["default"]].politeness == 0
     threads = {m: roles[of[m]].env["TORCHINDUCTOR_COMPILE_THREADS"] for m in MODES}
     assert (threads["default"], threads["max-autotune"]) == ("4", "8")
 

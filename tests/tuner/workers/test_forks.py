@@ -41,7 +41,7 @@ def handle(request):
         case "print": print("a library says hello", flush=True)
     return {
         "pid": os.getpid(), "parent": os.getppid(), "imported": pid, "group": os.getpgrp(),
-        "session": os.getsid(0), "argv": sys.argv, "n": request.get("n"),
+        "session": os.getsid(0), "nice": os.nice(0), "argv": sys.argv, "n": request.get("n"),
         "environment": {n: os.environ.get(n) for n in ("OWN", "GONE", "TORCH_WARM_POOL")},
     }
 """
@@ -69,11 +69,11 @@ def forks() -> Iterator[Forks]:
 
 def program(folder: Path, *imports: str) -> WorkerProgram:
     own = ("forked_worker", "forked_worker:begin", *imports)
-    return WorkerProgram("forked_worker", ["one", "two"], own, [str(folder)])
+    return WorkerProgram("forked_worker", ["one", "two"], own, [str(folder)], politeness=2)
 
 
 def role(forks: Forks, folder: Path, limit_s: float = 5.0, count: int = 1) -> WorkerRole:
-    return WorkerRole(["false"], count, limit_s, ENV, 3, forking(forks, program(folder)))
+    return WorkerRole(["false"], count, limit_s, ENV, 2, forking(forks, program(folder)))
 
 
 def is_alive(pid: int) -> bool:
@@ -95,7 +95,6 @@ def test_each_is_a_process_of_its_own(forks: Forks, folder: Path, monkeypatch: p
     with Pool({"w": role(forks, folder, count=2)}) as pool:
         found = pool.submit("w", {"do": "print", "n": 4}).result(timeout=60)
         name = Path(f"/proc/{found['pid']}/comm").read_text().strip()
-        politeness = os.getpriority(os.PRIO_PROCESS, found["pid"])
         until = time.monotonic() + 20.0
         while len(pids := pool.pids()) < 2 and time.monotonic() < until:
             time.sleep(0.01)
@@ -106,7 +105,7 @@ def test_each_is_a_process_of_its_own(forks: Forks, folder: Path, monkeypatch: p
     assert found["argv"] == ["forked_worker", "one", "two"]
     assert found["environment"] == {"OWN": "set", "GONE": None, "TORCH_WARM_POOL": None}
     assert found["n"] == 4
-    assert politeness == 3
+    assert found["nice"] == os.nice(0) + 2
     assert name == "forked_worker o"
     assert all(gone(pid) for pid in pids)
 
