@@ -56,8 +56,8 @@ MEASURE_IMPORTS = (f"{_TUNER}.measure.measure_role", *FOR_REFERENCES)
 
 POLITENESS = 5
 """By how much compilers stand back for what measures, and for the quick modes of torch.compile.
-Those that tune products stand back as much (see `modes_ahead`): they would leave nothing to plan and
-compile kernels with."""
+Those that tune products stand back as much (see `modes_ahead`): they would leave nothing to plan
+and compile kernels with."""
 
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
