@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..api import executors, load
+from ..planner.runtime.phases import told
 
 EAGER, COMPILED, OURS, MODELLED = "eager", "torch.compile", "ours", "ours by the model"
 WAYS = (EAGER, COMPILED, OURS, MODELLED)
@@ -163,6 +164,8 @@ def measured(
         synchronise(device)
         steps[way].prepared_s = time.monotonic() - begin
         said(f"{how}: {way} prepared in {steps[way].prepared_s:.1f} s, loss {steps[way].loss:.5f}")
+        if way in (OURS, MODELLED):
+            said(f"{how}: {way}, seconds of this process so far: {told()}")
     end = time.monotonic() + limit_s
     for _ in range(ROUNDS):
         for each in steps.values():

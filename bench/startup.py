@@ -30,6 +30,7 @@ PHASES = (
     "Dynamo",
     "trace",
     "lookup",
+    "plan",
     "generate",
     "compile",
     "load",

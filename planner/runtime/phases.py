@@ -2,6 +2,7 @@
 
 trace     AOTAutograd and capture, from the graph that Dynamo has traced to ours
 lookup    the plan
+plan      the cost model's plan, where none is stored
 generate  the text of kernels
 compile   from text to machine code, found or made
 load      machine code into the driver
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PHASES = ("trace", "lookup", "generate", "compile", "load", "build")
+PHASES = ("trace", "lookup", "plan", "generate", "compile", "load", "build")
 
 SECONDS = dict.fromkeys(PHASES, 0.0)
 """Of this process, each phase without the phases within it."""

@@ -135,7 +135,8 @@ class PlanRunners:
             if on_miss == "tune" and sources.tune is not None:
                 return sources.tune(captured, given)
             if on_miss == "model" and sources.model is not None:
-                return sources.model(captured)
+                with phase("plan"):
+                    return sources.model(captured)
             return why
         except Exception as error:  # as in _build
             log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
