@@ -3,7 +3,7 @@
 Each is tuned by `fusionplan.tune` in one process and measured in another, which only loads the
 stored plan: the model itself, every mode of torch.compile and `fusionplan.load`, in turn, with
 inputs that are other tensors in every call, by the rule of `tuner.contest`. One process at a time
-for each GPU.
+for each GPU; with --at-once several are tuned side by side (see `at_once`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import torch
@@ -34,6 +31,7 @@ from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
 from ..tuner.measure.contest import Ring, Rules
 from ..tuner.measure.timing import stopwatch_for
+from .at_once import AtOnce, wait_for_the_others
 from .measure import Notes, machine
 from .real_models import FUNCTIONS, REAL, RealCase
 from .run import commit
@@ -75,27 +73,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     names = [n for n in (*REAL, *FUNCTIONS) if _is_asked(n, options)]
     until = time.monotonic() + options.limit
-    gpus: Queue[str] = Queue()
+    options.store = Path(options.store or tempfile.mkdtemp())
+    options.store.mkdir(parents=True, exist_ok=True)
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    for gpu in seen.split(",") if seen else map(str, range(options.gpus)):
-        gpus.put(gpu)
-    found: list[Real] = []
+    gpus = seen.split(",") if seen else [str(gpu) for gpu in range(options.gpus)]
+    found: dict[str, Real] = {}
 
-    def run(name: str) -> None:
-        gpu = gpus.get()
-        try:
-            if time.monotonic() < until:
-                found.append(_apart(name, gpu, options, until))
-                print(row(found[-1]), file=sys.stderr, flush=True)
-                if options.json:
-                    options.json.write_text(json.dumps(_document(found), indent=1))
-        finally:
-            gpus.put(gpu)
+    def told(step: str, name: str, wrong: str) -> bool:
+        found[name] = _read(name, options.store)
+        found[name].problem = f"{step[2:]}: {wrong}" if wrong else ""
+        if wrong or step == "--measure":
+            print(row(found[name]), file=sys.stderr, flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(document(list(found.values())), indent=1))
+        return not wrong
 
-    with ThreadPoolExecutor(options.gpus) as pool:
-        list(pool.map(run, names))
-    print(markdown(found))
-    return int(any(each.problem for each in found))
+    def command(step: str, name: str) -> list[str]:
+        return _command(step, name, options)
+
+    def errors_of(step: str, name: str) -> Path:
+        return _into(options.store, name).with_suffix(f".{step[2:]}.txt")
+
+    work = AtOnce(gpus, options.at_once, until, command, told, errors_of)
+    if options.at_once > 1:
+        work.together(names)
+    else:
+        work.one_by_one(names)
+    results = [found[name] for name in names if name in found]
+    print(markdown(results))
+    return int(any(each.problem for each in results))
+
+
+def _command(step: str, name: str, options: argparse.Namespace) -> list[str]:
+    into = _into(options.store, name)
+    made = [sys.executable, "-m", "fusionplan.bench.real", step, name, "--into", str(into)]
+    made += ["--store", str(into.with_suffix(".db")), "--effort", options.effort]
+    made += ["--budget", str(options.budget)]
+    for option in ("seconds", "trials", "jobs"):
+        value = getattr(options, option)
+        made += [f"--{option}", str(value)] if value else []
+    return made
+
+
+def _read(name: str, folder: Path) -> Real:
+    """What its processes have noted so far."""
+    into = _into(folder, name)
+    return Real(**json.loads(into.read_text())) if into.exists() else Real(name)
+
+
+def _into(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace(' ', '_').replace(',', '')}.json"
 
 
 def _is_asked(name: str, options: argparse.Namespace) -> bool:
@@ -111,10 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--functions", action="store_true", help="functions of one to five operations")
     add("--effort", default="default")
     add("--seconds", type=float, default=None, help="of each tune, in place of the effort's")
+    add("--trials", type=int, default=None, help="of each tune, in place of the effort's")
+    add("--jobs", type=int, default=None, help="processes that compile for a tune")
+    add("--at-once", type=int, default=1, help="tunes that share a GPU; they take turns to time")
     add("--budget", type=float, default=4.0, help="seconds of each measurement")
     add("--gpus", type=int, default=max(1, torch.cuda.device_count()))
     add("--limit", type=float, default=math.inf, help="seconds after which nothing is begun")
-    add("--store", default=None, help="folder of the stores; else a temporary one")
+    add("--store", default=None, help="folder of the stores, one a case; else a temporary one")
     add("--json", type=Path, default=None, help="write the figures there")
     add("--tune", metavar="NAME", help=argparse.SUPPRESS)
     add("--measure", metavar="NAME", help=argparse.SUPPRESS)
@@ -122,49 +152,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _apart(name: str, gpu: str, options: argparse.Namespace, until: float) -> Real:
-    """Tuned and measured, each in a process of its own."""
-    folder = Path(options.store or tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
-    into = folder / f"{name.replace(' ', '_').replace(',', '')}.json"
-    real = Real(name)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-    for step in ("--tune", "--measure"):
-        command = [sys.executable, "-m", "fusionplan.bench.real", step, name, "--into", str(into)]
-        command += ["--store", str(folder / f"store{gpu}.db"), "--budget", str(options.budget)]
-        command += ["--effort", options.effort]
-        command += ["--seconds", str(options.seconds)] if options.seconds else []
-        left = max(1.0, until - time.monotonic()) if math.isfinite(until) else None
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=left, check=False
-            )
-        except subprocess.TimeoutExpired:
-            real.problem = f"{step[2:]}: no time was left"
-            return real
-        if into.exists():
-            real = Real(**json.loads(into.read_text()))
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            real.problem = f"{step[2:]}: {lines[-1][:200]}"
-            return real
-    return real
-
-
 def _child(options: argparse.Namespace) -> None:
     name = options.tune or options.measure
     real = Real(name)
     if options.into.exists():
         real = Real(**json.loads(options.into.read_text()))
-    model, inputs = _made((REAL | FUNCTIONS)[name]())
+    model, inputs = made((REAL | FUNCTIONS)[name]())
     if options.tune:
-        _tune(real, model, inputs, options)
+        tuned(real, model, inputs, options)
     else:
-        _measure(real, model, inputs, options)
+        case = prepared(real, model, inputs, options)
+        with wait_for_the_others():
+            compared(case, options.budget)
     options.into.write_text(json.dumps(asdict(real)))
 
 
-def _made(case: RealCase) -> tuple[torch.nn.Module, dict[str, Any]]:
+def made(case: RealCase) -> tuple[torch.nn.Module, dict[str, Any]]:
     torch.manual_seed(0)
     model, inputs = case
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -190,17 +193,19 @@ class _Phases(Notes):
         self._last, self._since = f"{name} {text}".strip(), now
 
 
-def _tune(
+def tuned(
     real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
 ) -> None:
     from ..tuning import tune
 
     notes = _Phases()
     start = time.monotonic()
-    tuned = tune(
+    found = tune(
         *(model, inputs),
         effort=options.effort,
         seconds=options.seconds,
+        trials=options.trials,
+        jobs=options.jobs,
         store=options.store,
         progress=notes,
         name=real.name,
@@ -209,14 +214,26 @@ def _tune(
     notes.phase("end", "")
     real.notes = notes.kept
     real.phases = notes.seconds
-    for plan in tuned.plans[:1]:
+    for plan in found.plans[:1]:
         if plan.contest is not None:
             real.notes.append(json.dumps(asdict(plan.contest)))
 
 
-def _measure(
+@dataclass(slots=True)
+class Prepared:
+    """A case with all its ways compiled. fast: the model by its stored plans."""
+
+    real: Real
+    fast: Any
+    turns: RotatingInputs
+    calls: dict[str, Any]
+    notes: list[str]
+    device: torch.device
+
+
+def prepared(
     real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
-) -> None:
+) -> Prepared:
     static = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
     turns = RotatingInputs.of(CallArguments((), inputs), static)
     device = next(iter(inputs.values())).device
@@ -228,15 +245,22 @@ def _measure(
     baselines.warm()
     calls = {**ours.ready, **baselines.ready}
     real.errors = _errors(calls)
-    told = Ring(stopwatch_for(device), turns, Rules(budget_s=options.budget)).contest(calls)
+    return Prepared(real, fast, turns, calls, notes.kept, device)
+
+
+def compared(case: Prepared, budget_s: float) -> None:
+    """The times of all ways, and what the plan is, noted in `case.real`."""
+    real, device = case.real, case.device
+    ring = Ring(stopwatch_for(device), case.turns, Rules(budget_s=budget_s))
+    told = ring.contest(case.calls)
     real.seconds = {c.name: (c.cold_s, c.busy_s) for c in told.contestants}
-    running = plans(fast)
+    running = plans(case.fast)
     kinds = {g.lowering for plan in running for g in plan.groups}
     modes = {g.options for plan in running for g in plan.groups if lowering_of(g) in WHOLE}
     real.kept = ", ".join(sorted(kinds | modes - {""})) or EAGER
     real.kept += ", CUDA graph" * any(plan.cudagraph for plan in running)
-    real.kernels = sum(runner.kernels_per_call for runner in executors(fast))
-    real.notes += [*notes.kept, str(machine(device))]
+    real.kernels = sum(runner.kernels_per_call for runner in executors(case.fast))
+    real.notes += [*case.notes, str(machine(device))]
 
 
 def _errors(calls: dict[str, Any]) -> dict[str, float]:
@@ -256,7 +280,7 @@ def _errors(calls: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _document(found: Sequence[Real]) -> dict[str, Any]:
+def document(found: Sequence[Real]) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),

@@ -109,6 +109,7 @@ OTHER_VARIABLES = (
     "PLANNER_PROFILE",
     "PLANNER_PYTHON",
     "PLANNER_TRUSTED_KEYS",
+    "PLANNER_TURNS",
 )
 """Of planner, its scripts and the library, besides those of settings."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..trial.outcome import Timed
+from .turns import turn
 
 TimedCall = Callable[[], object]
 
@@ -46,10 +47,13 @@ class Stopwatch(Protocol):
 class CudaStopwatch:
     """CUDA events around each call, on the current stream."""
 
+    _gpu = ""
+
     def __init__(self, device: Any, l2_bytes: int = 0) -> None:
         import torch
 
         self._torch, self._device = torch, device
+        self._gpu = str(torch.cuda.get_device_properties(device).uuid)
         elements = self.flushed(l2_bytes) // 4
         self._buffer = torch.empty(elements, dtype=torch.int32, device=device)
 
@@ -60,7 +64,7 @@ class CudaStopwatch:
 
     def laps(self, calls: Sequence[TimedCall]) -> list[float]:
         cuda = self._torch.cuda
-        with cuda.device(self._device):
+        with turn(self._gpu), cuda.device(self._device):
             events = [
                 (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in calls
             ]
@@ -74,7 +78,7 @@ class CudaStopwatch:
 
     def burst(self, calls: Sequence[TimedCall]) -> float:
         cuda = self._torch.cuda
-        with cuda.device(self._device):
+        with turn(self._gpu), cuda.device(self._device):
             start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             cuda.synchronize()
             start.record()

@@ -1,0 +1,149 @@
+"""Many cases on a few GPUs at a time, for `bench.real --at-once`.
+
+All are tuned first, so many at once on each GPU: they compile side by side and take turns to time
+(`tuner/measure/turns.py`). Then they are measured, as many at once: each process compiles all its
+ways and waits until the others of its GPU have, too; after that one at a time compares them, and
+nothing else runs on the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+from ..tuner.measure.turns import VARIABLE, turn
+
+READY, GO = "PLANNER_TEST_READY", "PLANNER_TEST_GO"
+"""The files by which a process that measures says that it is ready, and is told to begin."""
+
+LOOK_S = 0.05
+"""Seconds between two looks for a file."""
+
+Command = Callable[[str, str], Sequence[str]]
+"""The command of a step, --tune or --measure, and the name of a case."""
+
+Told = Callable[[str, str, str], bool]
+"""Told of each process that has ended: its step, its name, and what is wrong with it, if anything
+is. Gives whether the case goes on."""
+
+
+@contextmanager
+def wait_for_the_others() -> Iterator[None]:
+    """In a process that measures, when all its ways are compiled: until it is alone."""
+    ready, go = os.environ.get(READY), os.environ.get(GO)
+    if not ready or not go:
+        yield
+        return
+    Path(ready).touch()
+    while not Path(go).exists():
+        time.sleep(LOOK_S)
+    with turn("measured"):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """count: processes at once on each GPU. until: on the monotonic clock, when all have to be
+    done. errors_of: the file for what the process of a step and a name prints as errors."""
+
+    gpus: Sequence[str]
+    count: int
+    until: float
+    command: Command
+    told: Told
+    errors_of: Callable[[str, str], Path]
+
+    def one_by_one(self, names: Sequence[str]) -> None:
+        """Each case is tuned and then measured, alone on its GPU; after `until` none begins."""
+        self._each(
+            names, 1, lambda name, gpu: self._tuned(name, gpu, {}) and self._alone(name, gpu)
+        )
+
+    def together(self, names: Sequence[str]) -> None:
+        """All are tuned and then measured; a case whose tune failed is not measured."""
+        with tempfile.TemporaryDirectory() as folder:
+            turns = {VARIABLE: folder}
+            tuned = self._each(names, self.count, lambda n, gpu: self._tuned(n, gpu, turns))
+            good = [name for name in names if tuned.get(name)]
+
+            def measure(gpu: int) -> None:
+                own = good[gpu :: len(self.gpus)]
+                for first in range(0, len(own), self.count):
+                    self._measured(own[first : first + self.count], gpu, Path(folder, str(gpu)))
+
+            with ThreadPoolExecutor(len(self.gpus)) as pool:
+                list(pool.map(measure, range(len(self.gpus))))
+
+    def _each(
+        self, names: Sequence[str], count: int, work: Callable[[str, str], bool]
+    ) -> dict[str, bool]:
+        """What the work gives for each name, with so many at once on each GPU."""
+        places: Queue[str] = Queue()
+        for gpu in [*self.gpus] * count:
+            places.put(gpu)
+
+        def one(name: str) -> tuple[str, bool]:
+            gpu = places.get()
+            try:
+                return name, time.monotonic() < self.until and work(name, gpu)
+            finally:
+                places.put(gpu)
+
+        with ThreadPoolExecutor(count * len(self.gpus)) as pool:
+            return dict(pool.map(one, names))
+
+    def _tuned(self, name: str, gpu: str, more: Mapping[str, str]) -> bool:
+        return self._ended("--tune", name, self._begun("--tune", name, gpu, more))
+
+    def _alone(self, name: str, gpu: str) -> bool:
+        return self._ended("--measure", name, self._begun("--measure", name, gpu, {}))
+
+    def _measured(self, names: Sequence[str], gpu: int, turns: Path) -> None:
+        """Side by side until each is ready, then one after the other."""
+        turns.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            go, running = Path(folder, "go"), dict[str, tuple[subprocess.Popen[bytes], Path]]()
+            for place, name in enumerate(names):
+                ready = Path(folder, str(place))
+                more = {VARIABLE: str(turns), READY: str(ready), GO: str(go)}
+                running[name] = self._begun("--measure", name, self.gpus[gpu], more), ready
+            while time.monotonic() < self.until and not all(
+                ready.exists() or process.poll() is not None for process, ready in running.values()
+            ):
+                time.sleep(LOOK_S)
+            go.touch()
+            for name, (process, _) in running.items():
+                self._ended("--measure", name, process)
+
+    def _begun(
+        self, step: str, name: str, gpu: str, more: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        usual = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"} if more else {}
+        return subprocess.Popen(
+            self.command(step, name),
+            env={**usual, **os.environ, "CUDA_VISIBLE_DEVICES": gpu, **more},
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors_of(step, name).open("w"),
+        )
+
+    def _ended(self, step: str, name: str, process: subprocess.Popen[bytes]) -> bool:
+        """Whether it did what it should."""
+        left = None if math.isinf(self.until) else max(0.1, self.until - time.monotonic())
+        try:
+            process.wait(left)
+            lines = self.errors_of(step, name).read_text().strip().splitlines() or ["no message"]
+            wrong = lines[-1][:200] if process.returncode else ""
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            wrong = "no time was left"
+        return self.told(step, name, wrong)

@@ -1,0 +1,102 @@
+"""Cases that share a GPU: all tuned before any is measured, and only one timed at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fusionplan.bench.at_once import AtOnce
+
+pytestmark = pytest.mark.process
+
+CHILD = """
+import json, sys, time
+from pathlib import Path
+log, step, name, waits = sys.argv[1:]
+def note(what):
+    with open(log, "a") as file:
+        file.write(json.dumps([step, name, what, time.monotonic()]) + chr(10))
+note("begin")
+if waits:
+    sys.path.insert(0, waits)
+    from at_once_alone import wait_for_the_others
+    with wait_for_the_others():
+        note("alone")
+        time.sleep(0.02)
+        note("done")
+if name == "bad" and step == "--tune":
+    sys.exit("no such thing")
+note("end")
+"""
+
+
+def run(tmp_path: Path, names: Sequence[str], count: int, until: float = math.inf) -> list[str]:
+    """What was told: the steps that ended, in order."""
+    told = []
+
+    def tell(step: str, name: str, wrong: str) -> bool:
+        told.append(f"{step} {name} {wrong}".strip())
+        return not wrong
+
+    log = tmp_path / "log"
+    waits = str(alone(tmp_path))
+
+    def command(step: str, name: str) -> list[str]:
+        given = waits if step == "--measure" and count > 1 else ""
+        return [sys.executable, "-c", CHILD, str(log), step, name, given]
+
+    work = AtOnce(["0", "1"], count, until, command, tell, lambda step, name: tmp_path / f"{name}")
+    (work.together if count > 1 else work.one_by_one)(names)
+    return told
+
+
+def alone(tmp_path: Path) -> Path:
+    """A folder with what a child imports, without torch."""
+    from fusionplan.bench import at_once
+    from fusionplan.tuner.measure import turns
+
+    text = Path(at_once.__file__ or "").read_text()
+    text = text.replace("from ..tuner.measure.turns", "from turns_alone")
+    (tmp_path / "at_once_alone.py").write_text(text)
+    (tmp_path / "turns_alone.py").write_text(Path(turns.__file__ or "").read_text())
+    return tmp_path
+
+
+def logged(tmp_path: Path) -> list[tuple[str, str, str, float]]:
+    lines = (tmp_path / "log").read_text().splitlines()
+    return sorted((tuple(json.loads(line)) for line in lines), key=lambda each: each[3])
+
+
+def test_all_are_tuned_before_any_is_measured(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "bad", "e"]
+    told = run(tmp_path, names, 2)
+    assert sorted(told) == [
+        *(f"--measure {name}" for name in ("a", "b", "c", "e")),
+        *("--tune a", "--tune b", "--tune bad no such thing", "--tune c", "--tune e"),
+    ]
+    steps = [step for step, *_ in logged(tmp_path)]
+    assert "--tune" not in steps[steps.index("--measure") :]
+
+
+def test_those_that_share_a_gpu_are_timed_alone_when_all_are_ready(tmp_path: Path) -> None:
+    run(tmp_path, ["a", "x", "b", "y", "c", "z"], 3)
+    for gpu in ("abc", "xyz"):
+        events = [(n, w) for s, n, w, _ in logged(tmp_path) if s == "--measure" and n in gpu]
+        assert [what for _, what in events[:3]] == ["begin"] * 3
+        timed = [(name, what) for name, what in events if what in ("alone", "done")]
+        assert [what for _, what in timed] == ["alone", "done"] * 3
+        assert all(a[0] == b[0] for a, b in zip(timed[::2], timed[1::2], strict=True))
+
+
+def test_one_at_a_time_measures_each_after_its_tune(tmp_path: Path) -> None:
+    told = run(tmp_path, ["a", "bad"], 1)
+    assert sorted(told) == ["--measure a", "--tune a", "--tune bad no such thing"]
+
+
+def test_after_the_limit_nothing_begins(tmp_path: Path) -> None:
+    assert run(tmp_path, ["a"], 1, time.monotonic() - 1) == []

@@ -1,0 +1,61 @@
+"""Turns of processes that time on one GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import pytest
+from fusionplan.tuner.measure.turns import VARIABLE, turn
+
+
+def is_free(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_turn_is_for_one_and_may_be_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "new"))
+    path = tmp_path / "new" / "gpu.lock"
+    with turn("gpu"):
+        assert not is_free(path)
+        with turn("gpu"):
+            assert not is_free(path)
+        assert not is_free(path)
+        assert not (tmp_path / "new" / "other.lock").exists()
+    assert is_free(path)
+
+
+def test_threads_of_one_process_take_turns_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    order = []
+
+    def other() -> None:
+        with turn("gpu"):
+            order.append("other")
+
+    with turn("gpu"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+
+
+def test_without_a_folder_nothing_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with turn("gpu"):
+        assert not list(tmp_path.iterdir())
