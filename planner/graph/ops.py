@@ -235,6 +235,25 @@ def row(node: Node) -> Row | None:
     the row cannot express (a copy to another device, a power that is no small constant ...)."""
     if node.type is None or node.type.dtype not in DTYPES:
         return None
+    return _PLAIN.get(node.op) or _checked(node)
+
+
+def _is_plain(name: str, found: Row) -> bool:
+    """Whether a row holds whatever the arguments and the element type are."""
+    if isinstance(found, Pointwise):
+        named = name in ("aten.pow.Tensor_Scalar", "aten.nextafter.default") or "_mode" in name
+        return not (named or found.checks_numbers or found is POW or found is BITWISE_NOT)
+    if isinstance(found, View):
+        return name != "aten.as_strided.default"
+    return isinstance(found, (Reduction, Concat, Lookup))
+
+
+_PLAIN = {name: found for name, found in OPS.items() if _is_plain(name, found)}
+
+
+def _checked(node: Node) -> Row | None:
+    """The row of a node of which more than the name counts."""
+    assert node.type is not None
     if node.op == "aten.pow.Tensor_Scalar":
         power = _power(node)
         return None if power is POW and node.type.dtype not in FLOATS else power

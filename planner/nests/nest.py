@@ -207,8 +207,28 @@ def schedule(group: Graph, layout: Layout, phase: int = 0) -> Nest | Refusal:
 
 
 def build(values: Values, layout: Layout, phase: int = 0, along: int | None = None) -> Nest:
-    """Tile axes and roles, then every operation at its place. along: a factor of the axis to loop
-    over; None is the longest reduced one. Raises Refused."""
+    """Tile axes and roles, then every operation at its place: once for the same values, as a group
+    is asked about more than once. along: a factor of the axis to loop over; None is the longest
+    reduced one. Raises Refused."""
+    known, asked = _built(values), (layout, phase, along)
+    found = known.get(asked)
+    if found is None:
+        try:
+            found = _build(values, layout, phase, along)
+        except Refused as refused:
+            found = refused.refusal
+        known[asked] = found
+    if isinstance(found, Refusal):
+        raise found.error()
+    return found
+
+
+@by_identity(16)
+def _built(values: Values) -> dict[tuple[Layout, int, int | None], Nest | Refusal]:
+    return {}
+
+
+def _build(values: Values, layout: Layout, phase: int, along: int | None) -> Nest:
     assert all(extent != 0 for extent in values.extents.values()), "the trace refuses what is empty"
     axes = tile_axes(values, layout, phase, along)
     values, corrections, derived = _derived(values, axes)

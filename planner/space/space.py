@@ -202,9 +202,13 @@ class Space:
                 if config not in known:
                     known[config] = self.judge(config)
                 cost = known[config]
-                if isinstance(cost, Cost) and cost.seconds <= self.hopeless_s:
+                if isinstance(cost, Cost) and not self._is_hopeless(cost):
                     seen[point] = None
                     yield config, cost
+
+    def _is_hopeless(self, cost: Cost | Refusal) -> bool:
+        """Whether a config that a space without a limit has judged is above this one's."""
+        return isinstance(cost, Cost) and cost.seconds > self.hopeless_s
 
     def _walked(self, config: Config) -> Iterator[_Judged]:
         """A product by programs that walk over several of its tiles, run else like a usual
@@ -446,10 +450,11 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     least = min(cost.seconds for _, cost in usual.values())
     limited = replace(space, hopeless_s=_HOPELESS * least + _NOISE_S)
     # Of those below the limit a few more; a layout that has none of them is far behind.
-    near = [layout for layout in usual if usual[layout][1].seconds <= limited.hopeless_s]
-    again = limited._quick(near, known).values()
-    walked = itertools.chain.from_iterable(limited._walked(config) for config, _ in again)
-    return replace(limited, usual=min([*again, *walked], key=_by_seconds))
+    near = {layout: best for layout, best in usual.items() if best[1].seconds <= limited.hopeless_s}
+    over = {config.layout for config, cost in known.items() if limited._is_hopeless(cost)}
+    near |= limited._quick([layout for layout in near if layout in over], known)
+    walked = itertools.chain.from_iterable(limited._walked(config) for config, _ in near.values())
+    return replace(limited, usual=min([*near.values(), *walked], key=_by_seconds))
 
 
 def _dimensions(

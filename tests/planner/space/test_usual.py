@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from fusionplan.planner.config import Config, Layout
 from fusionplan.planner.costs.device import BUILTIN
 from fusionplan.planner.graph.parse import parse
+from fusionplan.planner.groups.group import GroupContent
+from fusionplan.planner.groups.legality import has_nest
+from fusionplan.planner.nests import nest
 from fusionplan.planner.space.space import Space, space_of
+from fusionplan.planner.values.values import Values
 
 RELU = """\
 %0 = input() : bfloat16[{rows}, {summed}]
@@ -28,3 +35,34 @@ def test_a_product_is_priced_by_the_programs_that_walk(sizes: tuple[int, int, in
     assert best is not None
     assert best[0].programs > 0
     assert best[1].seconds <= usual.seconds <= 1.03 * best[1].seconds
+
+
+def test_a_group_is_scheduled_once_for_each_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    build = nest._build
+
+    def counted(values: Values, *asked: object) -> nest.Nest:
+        made.append(asked)
+        return build(values, *asked)
+
+    monkeypatch.setattr(nest, "_build", counted)
+    graph = parse(RELU.format(rows=64, summed=48, columns=80))
+    assert has_nest(GroupContent("", graph)) is None
+    assert isinstance(space_of(graph, BUILTIN["h100"]), Space)
+    assert len(made) == len(set(made)) >= 3
+
+
+def test_usual_configs_are_enumerated_once_where_none_is_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[Layout] = []
+    of_layout = Space._of_layout
+
+    def counted(space: Space, layout: Layout, few: bool = False) -> Iterator[Config]:
+        looked_at.append(layout)
+        return of_layout(space, layout, few)
+
+    monkeypatch.setattr(Space, "_of_layout", counted)
+    space = space_of(parse(RELU.format(rows=64, summed=48, columns=80)), BUILTIN["h100"])
+    assert isinstance(space, Space)
+    assert len(looked_at) == len(set(looked_at)) == len(space.schedules)
