@@ -48,7 +48,7 @@ class Shape:
     length: int = 2048
 
 
-TINY = Shape(64, 4, 2, 128, 2, 16)
+TINY = Shape(64, 4, 1, 128, 2, 16)
 
 
 class Block(nn.Module):

@@ -104,14 +104,10 @@ def faults_of_ours(monkeypatch):
 
 @pytest.fixture
 def few_looks(monkeypatch):
-    """Covers and configs after few looks at the cost model: for tests of what plans compute, not of
-    how they are found, which would take most of their time."""
-    from fusionplan.planner.covers import cover
-    from fusionplan.planner.covers.cheapest import CoverEffort
-    from fusionplan.planner.space import space
+    """See `few_looks.look_little`."""
+    from few_looks import look_little
 
-    monkeypatch.setattr(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
-    monkeypatch.setattr(space, "_LOOKED_AT", 60)
+    look_little(monkeypatch.setattr)
 
 
 @pytest.fixture

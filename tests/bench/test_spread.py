@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fusionplan.bench import spread
+
+SCRIPT = Path(__file__).with_name("rehearse_spread.py")
 
 
 def test_time_that_several_cover_counts_once() -> None:
@@ -30,10 +33,11 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_two_processes_measure_a_step() -> None:
     module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    given = ["fsdp", "--device", "cpu", "--tiny", "--ways", "eager", "ours by the model"]
-    command = [sys.executable, "-P", *module, "-m", "fusionplan.bench.spread", *given]
+    given = ["fsdp", "--device", "cpu", "--tiny", "--limit", "0"]  # one round
+    given += ["--ways", "eager", "ours by the model"]
+    command = [sys.executable, "-P", *module, str(SCRIPT), *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    table = [line for line in done.stdout.splitlines() if " rounds)" in line]
+    table = [line for line in done.stdout.splitlines() if " (1 rounds)" in line]
     assert len(table) == 2
     assert "2 plans" in table[1]

@@ -28,6 +28,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from few_looks import look_little
+
 WIDTH, HEADS, WORDS = 16, 4, 11
 
 
@@ -121,5 +124,6 @@ def main(rank: int, ranks: int, port: str, folder: str, *runs: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    look_little(setattr)
     main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     os._exit(0)  # Gloo's threads may wait for each other for minutes while processes end.

@@ -1,0 +1,19 @@
+"""Plans after few looks at the cost model: for tests of what plans compute, not of how they are
+found, which would take most of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def look_little(change: Callable[[object, str, object], None]) -> None:
+    """Bounds what is looked at for a cover, a group's price and its config. change: `setattr`, or
+    one that is undone."""
+    from fusionplan.planner.covers import cover
+    from fusionplan.planner.covers.cheapest import CoverEffort
+    from fusionplan.planner.space import space
+
+    change(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
+    change(space, "_LOOKED_AT", 60)
+    change(space, "_QUICK", 2)
