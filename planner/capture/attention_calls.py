@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -106,55 +106,78 @@ def _takes(call: fx.Node, seen: Band) -> bool:
 def _seen(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> dict[fx.Node, Band]:
     """By call, which keys its mask keeps, where that is known."""
     masks = {call: _arguments(call).get("attn_mask") for call in calls}
-    bands: dict[fx.Node, Band | None] = {}
-    for mask in dict.fromkeys(m for m in masks.values() if isinstance(m, fx.Node)):
-        try:
-            bands[mask] = _band(gm, mask)
-        except Exception:  # as above: with its mask the graph still has its calls
-            log.debug("the mask %s is not derived", mask, exc_info=True)
+    bands = _bands(gm, list(dict.fromkeys(m for m in masks.values() if isinstance(m, fx.Node))))
     each = ((call, bands.get(mask)) for call, mask in masks.items() if isinstance(mask, fx.Node))
     return {call: found for call, found in each if found is not None}
 
 
-def _band(gm: fx.GraphModule, mask: fx.Node) -> Band | None:
-    """The keys that a mask keeps, where that follows from positions and numbers."""
-    needed = _needed(gm.graph, mask)
-    if len(needed) > MOST_NODES:
-        return None
+def _bands(gm: fx.GraphModule, masks: Sequence[fx.Node]) -> dict[fx.Node, Band | None]:
+    """The keys that masks keep, where that follows from positions and numbers. All are traced at
+    once, for those of a model's layers share most of what they are computed from; where that
+    cannot be, each alone."""
+    written = {source(each) for node in gm.graph.nodes for each in written_by(node)}
+    behind: dict[fx.Node, set[fx.Node]] = {}
+    for mask in masks:
+        needed = _needed(mask)
+        if needed & written:  # Which value a reader finds is for AOTAutograd to say.
+            log.debug("what %s is computed from is written to", mask)
+        elif len(needed) <= MOST_NODES:
+            behind[mask] = needed
+    try:
+        return _traced(gm, behind) if behind else {}
+    except Exception:  # as above: with its mask the graph still has its calls
+        log.debug("masks are derived one by one", exc_info=True)
+    found: dict[fx.Node, Band | None] = {}
+    for mask, needed in behind.items() if len(behind) > 1 else ():
+        try:
+            found |= _traced(gm, {mask: needed})
+        except Exception:
+            log.debug("the mask %s is not derived", mask, exc_info=True)
+    return found
+
+
+def _traced(
+    gm: fx.GraphModule, behind: Mapping[fx.Node, set[fx.Node]]
+) -> dict[fx.Node, Band | None]:
+    """behind: by mask, all nodes that it is computed from."""
+    every = set[fx.Node]().union(*behind.values())
+    needed = [node for node in gm.graph.nodes if node in every]
     with _disable_current_modes(), torch.no_grad():
         with FakeTensorMode(allow_non_fake_inputs=True):
             fakes = [_on_cpu(_value(n)) for n in needed if n.op == "placeholder"]
-            run = fx.Interpreter(_behind(gm, mask, needed)).run
+            run = fx.Interpreter(_behind(gm, list(behind), needed)).run
             traced = make_fx(run, decomposition_table=decompositions())(*fakes)
-        (end,) = traced.graph.output_node().all_input_nodes
-        value = known(traced.graph).get(end)
-        return None if value is None else band(value, end.meta["val"].dtype)
+        values, (ends,) = known(traced.graph), traced.graph.output_node().args
+        assert isinstance(ends, (tuple, list))
+        found: dict[fx.Node, Band | None] = {}
+        for mask, end in zip(behind, ends, strict=True):
+            value = values.get(end)
+            found[mask] = None if value is None else band(value, end.meta["val"].dtype)
+        return found
 
 
-def _behind(gm: fx.GraphModule, mask: fx.Node, needed: Sequence[fx.Node]) -> fx.GraphModule:
-    """What computes a mask, on a CPU: what is derived is the same on any device."""
+def _behind(
+    gm: fx.GraphModule, masks: Sequence[fx.Node], needed: Sequence[fx.Node]
+) -> fx.GraphModule:
+    """What computes masks, on a CPU: what is derived is the same on any device."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in needed:
         copies[node] = copy = graph.node_copy(node, copies.__getitem__)
         copy.args = map_aggregate(copy.args, _without_device)
         copy.kwargs = map_aggregate(copy.kwargs, _without_device)
-    graph.output(copies[mask])
+    graph.output(tuple(copies[mask] for mask in masks))
     return fx.GraphModule(gm, graph)
 
 
-def _needed(graph: fx.Graph, mask: fx.Node) -> Sequence[fx.Node]:
-    """A mask and all that it is computed from, in order. Raises ValueError where an operation
-    writes into one of these: which value a reader finds is for AOTAutograd to say."""
+def _needed(mask: fx.Node) -> set[fx.Node]:
+    """A mask and all that it is computed from."""
     needed, pending = set[fx.Node](), [mask]
     while pending:
         node = pending.pop()
         if node not in needed:
             needed.add(node)
             pending += node.all_input_nodes
-    for node in graph.nodes:
-        if any(source(written) in needed for written in written_by(node)):
-            raise ValueError(f"{node} writes into what a mask is computed from")
-    return [node for node in graph.nodes if node in needed]
+    return needed
 
 
 def _without_device(argument: Any) -> Any:

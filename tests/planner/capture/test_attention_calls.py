@@ -134,6 +134,45 @@ def test_one_call_of_two_loses_its_mask() -> None:
 # --- models of transformers ---
 
 
+def test_masks_that_share_what_they_are_computed_from_are_traced_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model has one in each layer; to trace all that is behind it takes half a second."""
+    traces: list[int] = []
+    make = attention_calls.make_fx
+    monkeypatch.setattr(attention_calls, "make_fx", lambda *of, **more: counted(make(*of, **more)))
+
+    def counted(trace: Callable[..., Any]) -> Callable[..., Any]:
+        traces.append(1)
+        return trace
+
+    def layers(q: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        keeps = positions(q)[:, None] >= positions(q)
+        for number in range(3):
+            q = attended(q, torch.where(keeps, 0.0, -torch.inf) + number * 0.0)
+            q = attended(q, torch.where(keeps, bias, -torch.inf))
+        return q
+
+    assert masks_of(layers, Q, torch.randn(L, L)) == [(False, True), (True, False)] * 3
+    assert len(traces) == 1
+
+
+def test_a_mask_that_cannot_be_traced_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = attention_calls._value
+
+    def refuse(node: Any) -> torch.Tensor:
+        if isinstance(node, fx.Node) and tuple(node.meta["example_value"].shape) == (L, L):
+            raise ValueError("it has sizes that vary")
+        return value(node)
+
+    monkeypatch.setattr(attention_calls, "_value", refuse)
+
+    def two(q: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return attended(all_true(q), bias)
+
+    assert masks_of(two, Q, torch.randn(L, L)) == [(False, False), (True, False)]
+
+
 def _bert(transformers: Any) -> Any:
     config = transformers.BertConfig(num_hidden_layers=1, hidden_size=64, num_attention_heads=4)
     return transformers.BertModel(config)
