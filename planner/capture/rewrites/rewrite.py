@@ -21,6 +21,7 @@ from .move_weight_scales import move_weight_scales
 from .nest_reductions import nest_reductions
 from .reassociate import reassociate
 from .selected_element_sums import drop_picked_sums
+from .shared_heads import shared_heads
 from .split_packed_sums import split_packed_sums
 from .stack_products import stack_products
 from .turn_broadcasts import turn_broadcasts
@@ -40,6 +41,7 @@ REWRITES: tuple[Rewrite, ...] = (
 graph (see `saving.partition`), as what one saves must lie as the other expects it."""
 
 INFERENCE_REWRITES: tuple[Rewrite, ...] = (
+    shared_heads,
     move_weight_scales,
     stack_products,
     split_packed_sums,
