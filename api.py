@@ -16,6 +16,7 @@ from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
 from .db.records import PlanRecord
 from .planner.capture.capture import Captured
+from .planner.collector import paused
 from .planner.costs.device import profile_of
 from .planner.cures import warn
 from .planner.errors import BundleError, DeviceError, FusionplanError, PlanError
@@ -139,12 +140,18 @@ def load(
         "bundle": bundle,
     }
     _checked(options)
-
-    # Dynamo is imported here, as below: who only reads plans does not wait for it.
+    _import_dynamo()
     from .planner.runtime.dispatch.loaded import loaded
 
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
     return loaded(compiled, model)
+
+
+def _import_dynamo() -> None:
+    """Imports what the first call needs, most of it Dynamo, while the collector waits; not before
+    a model is loaded, for who only reads plans does not need it."""
+    with paused():
+        from .planner.runtime.dispatch import dispatch, loaded  # noqa: F401
 
 
 def step(
@@ -178,6 +185,7 @@ def step(
         "bundle": bundle,
     }
     _checked(options)
+    _import_dynamo()
     return Step(
         torch.compile(model, backend=compile_graph, options=options, dynamic=False, fullgraph=True)
     )
