@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..planner.costs import depthwise
 from ..planner.costs.device import DeviceProfile
-from ..planner.costs.matrix import vendor_s
+from ..planner.costs.vendor_products import vendor_s
 from ..planner.graph.graph import Graph, Node
 from ..planner.graph.ops import Contraction, Depthwise, Lookup, is_compute, is_free, is_input, row
 from ..planner.groups.needs import inputs_read_whole

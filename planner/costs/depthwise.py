@@ -10,7 +10,7 @@ from ..graph.graph import Graph, Ref, TensorType
 from ..graph.ops import Depthwise, View, bound, is_input, row
 from ..trace.trace import trace
 from .device import DeviceProfile
-from .matrix import vendor_rate
+from .vendor_products import vendor_rate
 
 # Of eight in bfloat16 with channels side by side, of 3 x 3 to 7 x 7 taps and 7 to 56 pixels a row,
 # timed on an H200: all within 7% but for the last factor, which makes ours be surely faster.

@@ -10,7 +10,7 @@ from ..groups.needs import inputs_read_whole
 from ..trace.precision import product_dtypes
 from .depthwise import convolution_work
 from .device import DeviceProfile
-from .matrix import vendor_rate, vendor_s, vendor_work
+from .vendor_products import vendor_rate, vendor_s, vendor_work
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..costs.depthwise import is_predicted
 from ..costs.device import DeviceProfile
-from ..costs.matrix import is_skinny
+from ..costs.vendor_products import is_skinny
 from ..errors import Refusal
 from ..graph.ops import is_compute
 from ..groups.group import GroupContent

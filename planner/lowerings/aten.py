@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from ..capture.capture import Captured
-from ..costs import depthwise, matrix
+from ..costs import depthwise, vendor_products
 from ..costs.device import DeviceProfile
 from ..graph.graph import Graph
 from ..graph.ops import Contraction, Depthwise, is_compute, row
@@ -24,7 +24,7 @@ def aten_s(group: Graph, device: DeviceProfile) -> float:
     total = 0.0
     for node in group.nodes:
         if isinstance(row(node), Contraction):
-            total += matrix.vendor_s(group, node.id, device)
+            total += vendor_products.vendor_s(group, node.id, device)
         elif isinstance(row(node), Depthwise):
             total += depthwise.vendor_s(group, node.id, device)
         elif target_of(group, node) is not None:

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import TypeAlias
 
 from ..codegen.source import Program
-from ..costs import matrix
+from ..costs import vendor_products
 from ..costs.device import DeviceProfile
 from ..costs.vendor_tiles import tiles_s
 from ..errors import Refusal, Refused
@@ -111,14 +111,14 @@ def best_aligned(part: GroupContent, device: DeviceProfile) -> Modelled | None:
     faster: of the other calls the model knows only that they are measured."""
     group = part.group
     products = [n.id for n in group.nodes if isinstance(row(n), Contraction)]
-    if not any(matrix.unaligned(group, node) > 1 for node in products):
+    if not any(vendor_products.unaligned(group, node) > 1 for node in products):
         return None
     made = _equals(group, {name: _CALLS[name] for name in _TIMES})
     found = [(_TIMES[each.name](group, each.graph, device), each.name) for each in made]
     if not found:
         return None
     times, name = min(found, key=lambda each: (sum(each[0]), each[1]))
-    if _SURE * sum(times) > sum(matrix.vendor_s(group, node, device) for node in products):
+    if _SURE * sum(times) > sum(vendor_products.vendor_s(group, node, device) for node in products):
         return None
     return Modelled("vendor", sum(times), options=name, kernels=len(times))
 
@@ -130,7 +130,7 @@ def _padded_times(group: Graph, made: Graph, device: DeviceProfile) -> list[floa
     found = []
     for node in made.nodes:
         if isinstance(row(node), Contraction):
-            found.append(matrix.vendor_s(made, node.id, device))
+            found.append(vendor_products.vendor_s(made, node.id, device))
         elif not is_input(node) and not isinstance(row(node), View):
             ends = (*(made.nodes[i].type for i in node.inputs), node.type)
             found.append(device.stream_s(sum(t.nbytes for t in ends if t)))
@@ -151,7 +151,7 @@ def _strided_times(group: Graph, made: Graph, device: DeviceProfile) -> list[flo
     turns = turns_of(result.shape[0], result.shape[1], result.dtype)
     assert turns is not None
     (rows, summed), size = left.shape, itemsize(left.dtype)
-    rate = matrix.vendor_work(group, product, device)[1]
+    rate = vendor_products.vendor_work(group, product, device)[1]
     one = tiles_s(1, rows // turns.calls, turns.body, summed, size, rate, device)
     ends = 2 * turns.ends * size
     moved = 2 * ends * summed, left.nbytes + ends * rows, 2 * ends * rows

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.matrix import vendor_s
+from fusionplan.planner.costs.vendor_products import vendor_s
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import INPUT, Graph, Node, Ref, TensorType
 from fusionplan.report.collect import Subject, collect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.matrix import alignment, vendor_s
+from fusionplan.planner.costs.vendor_products import alignment, vendor_s
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.space.space import Space, space_of
 from graphs import dense, product

@@ -11,7 +11,7 @@ import torch
 from corpus import corpus_graph, graph_of, tensor
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
-from fusionplan.planner.costs import matrix
+from fusionplan.planner.costs import vendor_products
 from fusionplan.planner.costs.cost import Cost, estimate, floor_s, total
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.costs.work import work_of
@@ -479,6 +479,6 @@ def test_a_few_rows_times_a_matrix_are_a_kernel_of_ours_even_alone(rows, ours) -
     graph = graph_of(lambda x, w: x @ w.t(), given)
     assert [g.lowering for g in modelled_plan(graph, H200).groups] == ours
     product = next(n.id for n in graph.nodes if n.op == "aten.mm.default")
-    expected = matrix.vendor_s(graph, product, H200)
+    expected = vendor_products.vendor_s(graph, product, H200)
     copied = H200.stream_s(sum(t.nbytes for t in given) + rows * 8192 * 2)
     assert expected == pytest.approx(copied * (1.33 if rows == 1 else 1.0), rel=0.01)

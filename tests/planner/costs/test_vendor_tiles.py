@@ -6,7 +6,7 @@ import math
 
 import pytest
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.matrix import vendor_s
+from fusionplan.planner.costs.vendor_products import vendor_s
 from graphs import product
 
 HALF = "bfloat16"

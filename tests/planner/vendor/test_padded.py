@@ -9,7 +9,7 @@ import torch
 from corpus import graph_of
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.costs.matrix import alignment, vendor_s
+from fusionplan.planner.costs.vendor_products import alignment, vendor_s
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, Ref, TensorType, key
