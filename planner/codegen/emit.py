@@ -10,8 +10,9 @@ from ..nests.nest import Nest
 from ..tiles.instructions import Prefetch, TileStore, loads_of
 from ..tiles.tile import ALONE, Around, tile
 from ..values import values
+from .bit_fields import fields
 from .interpreter import InterpreterPrinter
-from .intrinsics import GPU, STAND_INS, fields
+from .intrinsics import GPU, STAND_INS
 from .row_copies import copied_rows, row_copies
 from .scope import Scope
 from .source import Buffer, KernelSource

@@ -174,12 +174,14 @@ change(
 
 # --- generated code ---
 
-of("planner/codegen/triton.py", "planner/trace/test_indexed_loads.py")
+of("planner/codegen/accesses.py", "planner/trace/test_indexed_loads.py")
 change(
     "NaN for an index outside",
     "'float(\"nan\")' if lost and not multiplied else zero(load.dtype)",
     "zero(load.dtype)",
 )
+
+of("planner/codegen/triton.py", "planner/trace/test_indexed_loads.py")
 change(
     "a grid axis of one block in 64 bits",
     "(whole or tile.role is Role.HELD)",
@@ -230,7 +232,7 @@ change(
     "False",
 )
 change("how long a short row is", "is_short and far.scale == row", "far.scale == row")
-of("planner/codegen/intrinsics.py", "planner/codegen/test_bit_fields.py")
+of("planner/codegen/bit_fields.py", "planner/codegen/test_bit_fields.py")
 change("bits beyond the mantissa", "place, word, down = place - 16,", "place, word, down = place,")
 change(
     "the zero point of unpacked numbers",

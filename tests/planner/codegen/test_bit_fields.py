@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from fusionplan.planner.codegen.intrinsics import fields
+from fusionplan.planner.codegen.bit_fields import fields
 
 STEP = re.compile(r"lop3.b32 \$(\d), ([$\w]+), (\w+), (\w+), 0xEA; add.f32 \$\d, \$\d, 0f(\w+);")
 

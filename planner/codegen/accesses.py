@@ -1,0 +1,173 @@
+"""Loads and stores as Triton text: addresses, masks, hints, descriptors and prefetches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..graph.dtypes import is_float
+from ..nests.linear_forms import Term
+from ..tiles.blocks import TileDims
+from ..tiles.instructions import Prefetch, SelectedLoad, TileLoad, TilePlace, TileStore
+from ..tiles.program import TileProgram
+from ..values import values
+from .aligned_rows import AlignedText
+from .body import convert
+from .joined_rows import JoinedRow
+from .scope import Scope, zero
+
+
+class AccessPrinter(Scope):
+    """Writes the lines that move data between memory and a program's tiles."""
+
+    def __init__(self, program: TileProgram) -> None:
+        super().__init__(program)
+        self.rows: AlignedText | None = None
+        self.joined: set[tuple[int, int]] = set()
+        """Axes that make a row together whose index the text has."""
+        self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
+        """In a repeat, where an input's loads begin, by the terms of their offset."""
+
+    def load(self, each: TileLoad) -> None:
+        value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
+        load = value.kind
+        assert isinstance(load, values.Load)
+        name = f"v{value.id}"
+        if each.rows == "aligned":
+            assert self.rows is not None, "the pass says what rows are aligned"
+            text = self.rows.load(each, name, value.origin)
+            self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
+            return
+        text = self._loaded(each, load, dims)
+        match each.place:
+            case TilePlace.SHARED:
+                self.raw[value.id] = name
+                if each.via is not None:
+                    block = self.described("in", each.input, each.access, each.via)
+                    text = block.format("load", "")
+                    text = f"tl.trans({text})" if each.via.is_turned else text
+                self.bind(value.id, text, dims)
+                return
+            case TilePlace.BOTH:
+                name = f"{name}_raw"
+                self.assign(value.id, name, text, dims)
+                self.raw[value.id] = name
+                # With a cache modifier, though it says what is so anyway, the two loads stay two.
+                again = self._loaded(each, load, dims, ', cache_modifier=".ca"')
+                text = again if each.twice else name
+        if each.in_pairs:
+            self.bind(value.id, f"from_pairs({text})", dims)
+            return
+        self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
+
+    def selected_load(self, each: SelectedLoad) -> None:
+        """What the index of the choice says of addresses it also says of masks: only the ends of
+        axes are left to look at."""
+        value, index = self.nest.values[each.value], self.nest.forms[each.value]
+        assert isinstance(value.kind, values.Choice)
+        axes = index.axes.union(*(piece.access.axes for piece in each.pieces))
+        dims = self.blocks.dims(axes)
+        row = self._row(each.joined)
+        pointers = [row.pointer(f"in{p.input}", p.access, dims) for p in each.pieces]
+        whole, dims = dims, row.dims(dims)
+        ends = [self.numbers.text(high) for _, _, high in value.kind.pieces]
+        address = chosen(self.text.affine(index, dims), pointers, ends)
+        masks = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
+        dtype = each.pieces[0].access.type.dtype
+        options = f", mask={all_of(masks)}, other={zero(dtype)}" if masks else ""
+        hints = {piece.hint for piece in each.pieces}
+        if hints in ({"first"}, {"last"}):
+            options += f', eviction_policy="evict_{hints.pop()}"'
+        text = row.apart(f"tl.load({address}{options})", whole)
+        self.bind(value.id, self.loaded(text, dtype, value.dtype), whole)
+
+    def _row(self, joined: tuple[int, int] | None) -> JoinedRow:
+        """What two axes of a load are; its index is written before it is first read."""
+        row = JoinedRow(self.text, joined)
+        if joined is not None and joined not in self.joined:
+            self.joined.add(joined)
+            self.line(f"{row.name} = {row.index}", "both as one")
+        return row
+
+    def prefetch(self, each: Prefetch) -> None:
+        """One address of every line; the index along the loop has a name of its own."""
+        name, dims = self.nest.axes[each.axis].name, self.blocks.dims(each.access.axes)
+        self.line(f"{name}_lines = tl.arange(0, {each.count}) * {each.line}", "one in each line")
+        pointer = self.text.pointer(f"in{each.input}", each.access, dims)
+        pointer = re.sub(rf"\b{name}\b", f"{name}_lines", pointer)
+        self.line(f"prefetch({pointer})", "into L2")
+
+    def _loaded(self, each: TileLoad, load: values.Load, dims: TileDims, again: str = "") -> str:
+        """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
+        again: how it is loaded for the second time."""
+        multiplied, options = each.place is not TilePlace.REGISTERS, again
+        masks = self.text.masks(each.access, dims, each.moved)
+        terms, inside = self.places(each.access, dims)
+        lost = bool(inside) and is_float(load.dtype)
+        if masks or inside:
+            other = 'float("nan")' if lost and not multiplied else zero(load.dtype)
+            options += f", mask={all_of([*masks, *inside])}, other={other}"
+        if each.hint and not again:
+            options += f', eviction_policy="evict_{each.hint}"'
+        row = self._row(each.joined)
+        buffer = f"row{each.input}" if each.rows == "laid" else f"in{each.input}"
+        pointer = row.pointer(buffer, each.access, dims, terms)
+        if each.moved is not None:
+            start = self.laps[each.input, each.access.offset.terms]
+            pointer = f"{start} + {each.access.offset.base}"
+        text = row.apart(f"tl.load({pointer}{options})", dims)
+        if each.rows == "copied" and self.rows is not None:
+            return self.rows.copied(each)
+        if each.rows == "apart" and self.rows is not None:
+            pointer = pointer if each.access.at else self.rows.apart(each)
+            # As a tile of another shape it gets lanes of its own, whatever others are read by.
+            masks = [*masks, *inside]
+            mask = f", mask=({all_of(masks)})[None, :], other={zero(load.dtype)}" if masks else ""
+            text = f"tl.reshape(tl.load(({pointer})[None, :]{mask}), {self.text.shape(dims)})"
+        if lost and multiplied:
+            outside = all_of([*masks, f"(({all_of(inside)}) == 0)"])
+            return f"tl.where({outside}, {self.nan(load.dtype)}, {text})"
+        return text
+
+    def nan(self, dtype: str) -> str:
+        """NaN beside a tile of this type."""
+        return 'float("nan")'
+
+    def store(self, each: TileStore) -> None:
+        out, access = self.nest.outputs[each.output], each.access
+        dims = self.blocks.dims([*access.axes, *self.dims[out.value]])
+        text = self.stored(self.at(out.value, dims), self.dtypes[out.value], out.type.dtype)
+        terms, inside = self.places(access, dims)
+        pointer = self.text.pointer(f"out{out.result}", access, dims, terms)
+        if each.via is not None:
+            block = self.described("out", out.result, access, each.via)
+            text = f"tl.trans({text})" if each.via.is_turned else text
+            self.line(block.format("store", f", {text}"))
+            return
+        masks = self.text.masks(access, dims)
+        # Blocks along an axis that the output lacks all hold the same; one writes it.
+        masks += [f"({self.nest.axes[a].name}_block == 0)" for a in self.blocks.repeated(access)]
+        options = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        if inside:
+            outside = [f"(({all_of(masks)}) == 0)"] if masks else []
+            self.line(f"trap_unless({' | '.join([*outside, f'({all_of(inside)})'])})")
+        if each.rows == "aligned":
+            assert self.rows is not None, "the pass says what rows are aligned"
+            self.rows.store(each, f"out{out.result}", text, masks, options)
+            return
+        options = (f", mask={all_of(masks)}" if masks else "") + options
+        self.line(f"tl.store({pointer}, {text}{options})")
+
+
+def chosen(place: str, texts: Sequence[str], ends: Sequence[str]) -> str:
+    """The first of the texts that ends behind the place: by halves, for Python and Triton refuse
+    what is nested some hundred times."""
+    if len(texts) == 1:
+        return texts[0]
+    half = len(texts) // 2
+    low, high = (chosen(place, texts[at], ends[at]) for at in (slice(half), slice(half, None)))
+    return f"tl.where({place} < {ends[half - 1]}, {low}, {high})"
+
+
+def all_of(masks: list[str]) -> str:
+    return " & ".join(masks)
