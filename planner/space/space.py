@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from ..config import NATURAL, NESTED, Config, Layout
+from ..config import NATURAL, Config, Layout
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
 from ..costs.tile_cache import once, placed
@@ -18,7 +18,7 @@ from ..graph.dtypes import itemsize
 from ..graph.graph import Graph
 from ..memo import by_identity
 from ..nests.group_nests import Schedule
-from ..nests.linear_forms import Role, TileAxis
+from ..nests.linear_forms import TileAxis
 from ..nests.nest import Nest
 from ..tiles.blocks import power_of_two
 from ..tiles.passes.assign_programs import tiles_in_all
@@ -26,10 +26,21 @@ from ..tiles.passes.choose_access import has_described_access
 from ..tiles.passes.split_epilogue import refuse_without_mma
 from ..tiles.program import TileProgram
 from ..values.values import Fold
+from .dimensions import (
+    DOT_STAGES,
+    EVICTIONS,
+    GROUPS,
+    RESIDENT,
+    STAGES,
+    STREAM_STAGES,
+    WIDENED,
+    Dimension,
+    ParameterValue,
+    dimensions_of,
+)
 from .layouts import LARGEST_TILE, schedules_of
 from .points import (
     WARPS,
-    block_sizes,
     dot_sides,
     loose,
     points,
@@ -37,17 +48,8 @@ from .points import (
     walking_points,
 )
 
-ParameterValue = str | int | bool
 _Judged = tuple[Config, Cost]
 
-_STAGES = (1, 3)
-_DOT_STAGES = (3, 4, 2, 1)
-_STREAM_STAGES = (4, 3, 6, 2)
-_DESCRIPTORS = 90  # Compute capability from which a GPU copies blocks by descriptors.
-_GROUPS = (8, 4, 1)
-_SUBTILES = (1, 2, 4)
-_WIDENED = (1, 2, 4)
-_EVICTIONS: tuple[Literal["none", "first", "last", "both"], ...] = ("none", "first", "last", "both")
 _MOST_PER_THREAD = 128
 MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
@@ -57,7 +59,6 @@ _STARTS = 3  # Layouts whose best config is a start.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
 _FEW = 8 * _QUICK  # Configs of a layout among which these are found.
 _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
-_RESIDENT = (1, 2)  # Programs of an SM that walk over several tiles.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
 _VARIED = 3  # the best of them that are tried with the first kernel's
 _FIRST = 40  # first points.
@@ -66,15 +67,6 @@ _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
 _AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """One number to choose; `layouts` are those in which it has a meaning."""
-
-    name: str
-    values: tuple[ParameterValue, ...]
-    layouts: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +116,7 @@ class Space:
         """Of a loop; what is held has none unless its programs walk over several tiles."""
         if not layout.holds:
             return int(choice["num_stages"])
-        return _STAGES[-1] if choice.get("programs", 0) and self._has_tiles_ahead else 1
+        return STAGES[-1] if choice.get("programs", 0) and self._has_tiles_ahead else 1
 
     @property
     def _has_tiles_ahead(self) -> bool:
@@ -296,11 +288,11 @@ class Space:
 
     def _hinted(self, config: Config) -> Iterator[_Judged]:
         """The same with other hints to the cache, and a loop with its loads begun ahead."""
-        changed = [replace(config, eviction=e) for e in _EVICTIONS if e != config.eviction]
+        changed = [replace(config, eviction=e) for e in EVICTIONS if e != config.eviction]
         if not config.layout.holds:
-            changed.append(replace(config, num_stages=_STAGES[-1]))
+            changed.append(replace(config, num_stages=STAGES[-1]))
         if config.layout.loops_once:
-            changed += [replace(config, widen=n) for n in _WIDENED if n != config.widen]
+            changed += [replace(config, widen=n) for n in WIDENED if n != config.widen]
         for one in changed:
             cost = self.judge(one)
             if isinstance(cost, Cost):
@@ -363,7 +355,7 @@ class Space:
         ]
         if max(sizes, default=0) >= _AHEAD:
             count = tiles_in_all(program)
-            for programs in (each * self.device.sm_count for each in _RESIDENT):
+            for programs in (each * self.device.sm_count for each in RESIDENT):
                 if count > 2 * programs:
                     yield self.config(one | {"programs": programs})
 
@@ -394,7 +386,7 @@ class Space:
     def _streams(self, few: bool) -> Iterator[dict[str, ParameterValue]]:
         """How a kernel with products of a few rows is run. Copies to shared memory by pointers read
         rows of any length; what a program has under way is a matter of stages."""
-        for stages in _STREAM_STAGES[: 2 if few else None]:
+        for stages in STREAM_STAGES[: 2 if few else None]:
             yield {"num_stages": stages, "group": 8, "access": "pointer"}
 
     def _variants(self, layout: Layout, few: bool) -> Iterator[dict[str, ParameterValue]]:
@@ -403,11 +395,11 @@ class Space:
         held, nested = layout.holds, layout.is_nested
         kinds = ("descriptor", "pointer") if self.has_descriptors else ("pointer",)
         for access, stages in itertools.product(
-            kinds, (1,) if held else _DOT_STAGES[: 1 if few else None]
+            kinds, (1,) if held else DOT_STAGES[: 1 if few else None]
         ):
             one: dict[str, ParameterValue] = {"num_stages": stages, "group": 8, "access": access}
             yield one | {"flatten": nested}
-            if few or held or nested or stages != _DOT_STAGES[0]:
+            if few or held or nested or stages != DOT_STAGES[0]:
                 continue
             yield one | {"subtiles": 2}
             yield from (one | way for way in self._walks(access))
@@ -418,7 +410,7 @@ class Space:
             yield {"programs": self.device.sm_count}
             return
         # The store of a part needs little room beside the loads of the next tile.
-        for resident, group in zip(_RESIDENT, _GROUPS, strict=False):
+        for resident, group in zip(RESIDENT, GROUPS, strict=False):
             yield {"programs": resident * self.device.sm_count, "subtiles": 2, "group": group}
 
 
@@ -442,7 +434,7 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     schedules, refusals = schedules_of(group, device)
     if not schedules:
         return refusals[NATURAL]
-    space = Space(device, schedules, refusals, _dimensions(schedules, device), group)
+    space = Space(device, schedules, refusals, dimensions_of(schedules, device), group)
     known: dict[Config, Cost | Refusal] = {}
     usual = space._quick(schedules, known)
     if not usual:
@@ -455,53 +447,6 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
     near |= limited._quick([layout for layout in near if layout in over], known)
     walked = itertools.chain.from_iterable(limited._walked(config) for config, _ in near.values())
     return replace(limited, usual=min([*near.values(), *walked], key=_by_seconds))
-
-
-def _dimensions(
-    schedules: Mapping[Layout, Schedule], device: DeviceProfile
-) -> tuple[Dimension, ...]:
-    layouts = frozenset(layout.name for layout in schedules)
-    found = [Dimension("layout", tuple(layout.name for layout in schedules), layouts)]
-    sizes: dict[str, set[int]] = {}
-    used: dict[str, set[str]] = {}
-    by_dots: set[str] = set()
-    for layout, schedule in schedules.items():
-        for kernel in schedule.kernels:
-            sides = dot_sides(kernel.nest)
-            by_dots |= {layout.name} if sides else set()
-            for number, axis in enumerate(kernel.nest.axes):
-                if axis.role is not Role.HELD:
-                    own = block_sizes(axis, sides.get(number, "")) if sides else _powers(axis)
-                    sizes.setdefault(axis.name, set()).update(own)
-                    used.setdefault(axis.name, set()).add(layout.name)
-    for name in sorted(sizes):
-        found.append(Dimension(name, tuple(sorted(sizes[name])), frozenset(used[name])))
-    found.append(Dimension("num_warps", WARPS, layouts))
-    looping = frozenset(layout.name for layout in schedules if not layout.holds)
-    if looping:
-        stages = (*_STAGES, *_DOT_STAGES, *_STREAM_STAGES, 5) if looping & by_dots else _STAGES
-        found.append(Dimension("num_stages", tuple(sorted(set(stages))), looping))
-    found.append(Dimension("eviction", _EVICTIONS, layouts))
-    walked = frozenset(layout.name for layout in schedules if layout.loops_once)
-    if walked - by_dots:
-        found.append(Dimension("widen", _WIDENED, walked - by_dots))
-    held = frozenset(layout.name for layout in schedules if layout.holds)
-    counts = (0, *(each * device.sm_count for each in _RESIDENT))
-    if not by_dots and held:
-        found.append(Dimension("programs", counts, held))
-    if by_dots:
-        found.append(Dimension("group", _GROUPS, frozenset(by_dots)))
-        found.append(Dimension("programs", counts, frozenset(by_dots)))
-        found.append(Dimension("flatten", (False, True), frozenset(by_dots & {NESTED.name})))
-        found.append(Dimension("subtiles", _SUBTILES, frozenset(by_dots)))
-        if device.capability >= _DESCRIPTORS:
-            found.append(Dimension("access", ("pointer", "descriptor"), frozenset(by_dots)))
-    return tuple(found)
-
-
-def _powers(axis: TileAxis) -> tuple[int, ...]:
-    most = min(power_of_two(axis.extent), 1 << 14)
-    return tuple(1 << p for p in range(most.bit_length()))
 
 
 def _tiled(schedule: Schedule) -> list[TileAxis]:

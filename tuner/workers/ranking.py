@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ...planner.config import Config
 from ...planner.costs.cost import Cost
 from ...planner.errors import Refusal
-from ...planner.space.space import Dimension
+from ...planner.space.dimensions import Dimension
 
 BEST, SEEDS = 512, 256
 """Configs of each order that are kept; whoever asks for more has them judged again."""
