@@ -106,9 +106,9 @@ class Expected:
 
 
 class Reference:
-    """What one output of a graph must come close to, for given inputs. The whole rule takes
-    evaluations with errors, which cost far more than the value: they are made (`expected`) when
-    something does not pass by eager's own error alone (`quick`), which is stricter."""
+    """The values that one output of a graph must come close to, for given inputs. The whole rule
+    takes evaluations with errors, which cost far more than the value: they are made (`expected`)
+    when something does not pass by eager's own error alone (`quick`), which is stricter."""
 
     def __init__(self, evaluations: _Evaluations, place: int) -> None:
         self._evaluations, self._place = evaluations, place
