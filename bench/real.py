@@ -220,7 +220,7 @@ def tuned(
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedCase:
     """A case with all its ways compiled. fast: the model by its stored plans."""
 
     real: Real
@@ -233,7 +233,7 @@ class Prepared:
 
 def prepared(
     real: Real, model: torch.nn.Module, inputs: dict[str, Any], options: argparse.Namespace
-) -> Prepared:
+) -> PreparedCase:
     static = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
     turns = RotatingInputs.of(CallArguments((), inputs), static)
     device = next(iter(inputs.values())).device
@@ -245,10 +245,10 @@ def prepared(
     baselines.warm()
     calls = {**ours.ready, **baselines.ready}
     real.errors = _errors(calls)
-    return Prepared(real, fast, turns, calls, notes.kept, device)
+    return PreparedCase(real, fast, turns, calls, notes.kept, device)
 
 
-def compared(case: Prepared, budget_s: float) -> None:
+def compared(case: PreparedCase, budget_s: float) -> None:
     """The times of all ways, and what the plan is, noted in `case.real`."""
     real, device = case.real, case.device
     ring = Ring(stopwatch_for(device), case.turns, Rules(budget_s=budget_s))
