@@ -18,8 +18,12 @@ from ..records.findings import Findings
 from .tuned_groups import Task, Tasks
 
 SLOW = 1.5
-"""Times the seconds of its parts that a group takes to be split: most parts are not measured, and
-the model is right within this for nearly all kernels."""
+"""Times the model's seconds that a group takes whose parts are looked at."""
+
+FASTER = 1.3
+"""Times as fast that the parts are to be: most are not measured. Of a product with what follows it
+the model's seconds are 13% off on average; of two products in one kernel they were half of what two
+groups of ResNet-101 took."""
 
 
 def with_slow_groups_split(groups: Groups, tasks: Tasks, findings: Findings) -> Groups:
@@ -48,7 +52,7 @@ def _parts(
     is_copy = copied(tasks.graph)
     whole = ([order[n] for n in own if not is_copy[order[n]]] for own in parts)
     made = tuple(with_free_nodes(tasks.graph, own) for own in whole)
-    return made if SLOW * _seconds(made, tasks, findings) <= best_s else ()
+    return made if FASTER * _seconds(made, tasks, findings) <= best_s else ()
 
 
 def _products_passed(graph: Graph) -> list[int]:
