@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from .planner.errors import BundleError, DeviceError, FusionplanError, ModelError, PlanError
     from .planner.explanation import Explanation
     from .planner.plan import Plan
+    from .tuned import Tuned
     from .tuner.progress.progress import Progress
-    from .tuning import Tuned, tune
+    from .tuning import tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +56,7 @@ _HOME = {
     "PlanError": ".planner.errors",
     "Progress": ".tuner.progress.progress",
     "StoreError": ".db.errors",
-    "Tuned": ".tuning",
+    "Tuned": ".tuned",
     "executors": ".api",
     "explain": ".explaining",
     "load": ".api",

@@ -40,8 +40,8 @@ from .render import ShownPlan
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
+    from ..tuned import Tuned
     from ..tuner.progress.progress import Progress
-    from ..tuning import Tuned
 
 
 @dataclass(frozen=True, slots=True)

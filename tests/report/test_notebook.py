@@ -9,9 +9,9 @@ from fusionplan.planner.capture.capture import Captured
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.explain_plan import explain_plan
+from fusionplan.tuned import Tuned
 from fusionplan.tuner.capture.capture_model import CapturedModel, ModelGraph
 from fusionplan.tuner.session.place import Place
-from fusionplan.tuning import Tuned
 from report_store import block, measured, record
 
 HOSTILE = "</style><script>alert(1)</script>"

@@ -327,7 +327,8 @@ def test_by_its_registered_name_where_the_package_is_installed(tmp_path):
 
 
 def test_names_of_the_package():
-    from fusionplan.tuning import Tuned, tune
+    from fusionplan.tuned import Tuned
+    from fusionplan.tuning import tune
 
     assert {"load", "plans", "tune", "Plan", "Tuned"} <= set(dir(fusionplan))
     assert fusionplan.Plan is Plan
