@@ -148,6 +148,15 @@ change("windows with gaps", 'given["size"] != given["step"]', "False")
 
 # --- groups ---
 
+of("planner/capture/element_indices.py", "planner/capture/test_element_indices.py")
+change("a view that is returned stays one", 'if other.op == "output" and any(', "if False and any(")
+change("a view whose source is written to", "return _is_changed_in_place(node)", "return True")
+change("what is written is of the type", "if _value(written).dtype != into.dtype:", "if False:")
+of("planner/capture/data_dependent.py", "planner/capture/test_data_dependent.py")
+change("modes are not cut", '"__name__", "_").startswith("_")', '"__name__", "_").startswith("?")')
+change("parts are compiled", "module.compile(backend=backend)", "pass")
+of("tuner/measure/turns.py", "tuner/measure/test_turns.py")
+change("one has the turn", "fcntl.flock(file, fcntl.LOCK_EX)", "pass")
 of("planner/groups/legality.py", "planner/groups/test_refusals.py", "planner/covers/test_plans.py")
 change("a path that comes back", "if comes_back(dependences, home, merged, within):", "if False:")
 change("the size of a group", "if merged.bit_count() > LARGEST_GROUP:", "if False:")
