@@ -147,6 +147,19 @@ tables(
     dynamo=True,
     ours=False,
 )
+
+
+def segment_deviation(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """By squares: 0 of one element, before eps."""
+
+    def mean(of: torch.Tensor) -> torch.Tensor:
+        places = s[:, None].expand_as(of)
+        return torch.zeros_like(of).scatter_reduce(0, places, of, "mean", include_self=False)
+
+    return (mean(x * x) - mean(x).square()).clamp(min=0).add(1e-5).sqrt()
+
+
+tables("segment_deviation", "f32[9,4] i64[9]!<9", segment_deviation)
 tables(
     "segment_softmax",
     "f32[12] i64[12]!<4",

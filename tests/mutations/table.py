@@ -151,7 +151,6 @@ change("windows with gaps", 'given["size"] != given["step"]', "False")
 of("planner/capture/element_indices.py", "planner/capture/test_element_indices.py")
 change("a view that is returned stays one", 'if other.op == "output" and any(', "if False and any(")
 change("a view whose source is written to", "return _is_changed_in_place(node)", "return True")
-change("what is written is of the type", "if _value(written).dtype != into.dtype:", "if False:")
 of("planner/capture/data_dependent.py", "planner/capture/test_data_dependent.py")
 change("modes are not cut", '"__name__", "_").startswith("_")', '"__name__", "_").startswith("?")')
 change("parts are compiled", "module.compile(backend=backend)", "pass")
@@ -290,6 +289,12 @@ of(
     "planner/numerics/test_numerics.py",
 )
 change("a product that cancels is rounded", "(op is Op.SUB and made) or ", "")
+change(
+    "a square that cancels is rounded",
+    "if _is_product(v) and _is_square(v)",
+    "if False",
+    "planner/codegen/test_source.py",
+)
 of("planner/codegen/mma_and_reductions.py", "planner/stream/test_online.py")
 change(
     "a sum of products that Triton would take for one of matrices",

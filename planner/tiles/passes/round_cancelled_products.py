@@ -4,7 +4,8 @@ These are products in float32 of which a difference is taken, one side of it mad
 sum, both sides of it made of folds, as in the gradients of norms and softmax. They vanish where a
 row has one element, or equal ones: joined to one instruction, product and difference would leave
 the product's rounding error. So does the difference of a product and itself (x * c - x * c), which
-is 0.
+is 0, and of a mean of squares and the square of the mean, which another kernel may have computed: a
+variance, 0 of one element.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _cancelled(nest: Nest) -> frozenset[int]:
             sides = [_behind(nest, v) for v in value.reads]
             if all(map(_is_product, sides)) and len({v.kind for v in sides}) == 1:
                 found.update(v.id for v in sides)
+            elif len(sides) == 2:
+                found.update(v.id for v in sides if _is_product(v) and _is_square(v))
     return frozenset(found)
 
 
@@ -69,6 +72,12 @@ def _behind(nest: Nest, number: int) -> values.Value:
 def _is_product(value: values.Value) -> bool:
     kind = value.kind
     return isinstance(kind, values.Compute) and (kind.op, kind.working) == (Op.MUL, "float32")
+
+
+def _is_square(value: values.Value) -> bool:
+    assert isinstance(value.kind, values.Compute)
+    left, right = (operand for _, operand in value.kind.operands)
+    return isinstance(left, Ref) and left == right
 
 
 def _reads_only(value: values.Value) -> bool:

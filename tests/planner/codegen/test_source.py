@@ -202,7 +202,8 @@ def test_attention_is_one_loop_that_ends_at_the_diagonal() -> None:
 
 def test_a_product_is_rounded_before_a_fold_of_such_is_taken_from_it() -> None:
     """In one instruction with the difference, a gradient that vanishes would keep its rest; it may
-    be written as a sum. So would the difference of a product and itself, which is 0."""
+    be written as a sum. So would the difference of a product and itself, which is 0, and of a mean
+    of squares and the square of the mean."""
 
     def softmax_backward(dy, y):
         return dy * y - y * (dy * y).sum(-1, keepdim=True)
@@ -217,9 +218,13 @@ def test_a_product_is_rounded_before_a_fold_of_such_is_taken_from_it() -> None:
     def differences(x, y):
         return (x * 1e4 - y * 1e4).sum(-1)
 
+    def variance(squares, mean):
+        return (squares - mean * mean).clamp(min=0).sqrt().sum(-1)
+
     inputs = [tensor(64, 100), tensor(64, 100)]
     held = Config(blocks(x0=1), num_warps=4, num_stages=1)
     cases = (softmax_backward, 2), (norm_backward, 1), (with_itself, 1), (differences, 0)
+    cases += ((variance, 1),)
     for function, each in cases:
         part = whole_group(graph_of(function, inputs)).graph
         for interpreted, rounded in ((False, each), (True, 0)):
