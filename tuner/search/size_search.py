@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
@@ -62,7 +62,10 @@ warps, and how many of these it keeps."""
 _NEAR = 1.7
 """Times the seconds of the best layout's best usual config, up to which a layout is looked at."""
 
-_MEASURED = 8
+_OTHER_WAYS = 3
+"""Configs that are measured though the model prefers to walk rows in another way."""
+
+_MEASURED = 10
 """Configs that are measured at the anchors."""
 
 _CLOSE = 1.3
@@ -199,7 +202,7 @@ def _deciding(graph: Graph, device: DeviceProfile, count: int) -> int | None:
     middle = [next(iter(sorted(each)[len(each) // 2 :])) for each in _each(count)]
     seconds: dict[int, float] = {}
     for axis in (-1, *range(count)):
-        sizes = [_beside(n) if a == axis else n for a, n in enumerate(middle)]
+        sizes = [_beside(n)[0] if a == axis else n for a, n in enumerate(middle)]
         anchor = _anchor(graph, sizes, device)
         usual = None if anchor is None else anchor.space.quick()
         if usual is not None:
@@ -209,11 +212,12 @@ def _deciding(graph: Graph, device: DeviceProfile, count: int) -> int | None:
     return None if slowest is None or seconds[slowest] < _UNLIKE * plain else slowest
 
 
-def _beside(size: int) -> int:
-    """A size near a power of two that 16 does not divide: so much less that a tile which holds the
-    power of two has room for what lies before the row. Of the largest one less: all sizes up to it
-    are to run by the same kernel."""
-    return max(size - (1 if size == SIZES[-1] else ALIGNED - 1), ALIGNED // 2 + 1)
+def _beside(size: int) -> tuple[int, ...]:
+    """Sizes near a power of two that 16 does not divide: so much less that a tile which holds the
+    power of two has room for what lies before the row. Of the largest one less, too: all sizes up
+    to it are to run by some kernel."""
+    less = max(size - (ALIGNED - 1), ALIGNED // 2 + 1)
+    return (less, size - 1) if size == SIZES[-1] else (less,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,9 @@ class _Learned:
         kept = _few(table, list(candidates), KERNELS)
         kept = [c for c in kept if _is_for_odd_sizes(c, axis, anchors, table, device)]
         if self.measure is not None:
-            more = _with_other_warps(kept, anchors)
+            more = _with_other_ways(kept, candidates, table)
+            more = [c for c in more if _is_for_odd_sizes(c, axis, anchors, table, device)]
+            more = _with_other_warps(more, anchors)
             table = [_modelled(anchor, more) for anchor in anchors]
             pairs = zip(anchors, table, strict=True)
             timed = [_measured(anchor, times, self.measure) for anchor, times in pairs]
@@ -254,10 +260,32 @@ class _Learned:
     def _anchors(self, axis: int | None, odd: bool) -> list[Anchor]:
         found = []
         for sizes in _anchored(len(sizes_of(self.graph))):
-            moved = [_beside(n) if odd and a == axis else n for a, n in enumerate(sizes)]
-            anchor = _anchor(self.graph, moved, self.device, odd)
-            found += [] if anchor is None else [anchor]
+            beside = _beside(sizes[axis]) if odd and axis is not None else (None,)
+            for size in beside:
+                moved = [n if size is None or a != axis else size for a, n in enumerate(sizes)]
+                anchor = _anchor(self.graph, moved, self.device, odd)
+                found += [] if anchor is None else [anchor]
         return found
+
+
+def _with_other_ways(
+    configs: Sequence[Config],
+    candidates: Iterable[Config],
+    table: Sequence[Mapping[Config, float]],
+) -> list[Config]:
+    """The configs, and for each anchor the best candidate that walks its rows in another way (holds
+    them, or loops) than the best of these, if the model thinks it close: of lanes beyond the end
+    of a row it knows less surely what they cost."""
+    others: dict[Config, float] = {}
+    for times in table:
+        best = min(configs, key=times.__getitem__, default=None)
+        if best is not None:
+            unlike = (c for c in candidates if c.layout.holds != best.layout.holds)
+            other = min(unlike, key=times.__getitem__, default=best)
+            if times[other] <= _CLOSE * times[best]:
+                others[other] = min(times[other], others.get(other, math.inf))
+    nearest = sorted((c for c in others if c not in configs), key=others.__getitem__)
+    return [*configs, *nearest[:_OTHER_WAYS]]
 
 
 def _with_other_warps(configs: Sequence[Config], anchors: Sequence[Anchor]) -> list[Config]:

@@ -177,6 +177,28 @@ def test_what_is_measured_decides_and_what_fails_is_left_out(
 
 
 @pytest.mark.dynamo
+def test_rows_that_begin_anywhere_are_held_where_that_is_measured_to_be_faster(
+    planned: tuple[Graph, Plan],
+) -> None:
+    """By the model loops read them as fast; a tile of 8192 has no room for 8190 that begin
+    anywhere."""
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+
+    def measure(anchor: Anchor, configs: list[Config]) -> dict[Config, float]:
+        return {c: anchor.modelled(c) * (0.7 if c.layout.holds else 1.0) for c in configs}
+
+    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200, measure)  # type: ignore[arg-type]
+    assert tree is not None
+    for size in (5001, 8175):
+        held = leaf(tree, [size])
+        assert held.layout.holds
+        assert dict(held.blocks)["r0"] == 8192
+    assert not leaf(tree, [8190]).layout.holds
+
+
+@pytest.mark.dynamo
 def test_of_products_every_tile_is_looked_at() -> None:
     """Few rows are multiplied by small tiles and many by large ones; the first of the configs are
     all of one large tile."""
