@@ -14,6 +14,7 @@ from ...planner.errors import PlanError
 from ...planner.graph.graph import INPUT, Arg, Graph, Node, Ref, Symbol, refs
 from ...planner.graph.ops import IndexedWrite, Lookup, bound, overload, row
 from .float64_attention import wide_attention
+from .float64_convolution import wide_convolution
 
 _ITEM = "operator.getitem"
 """One of several results of an operation."""
@@ -97,7 +98,7 @@ class Evaluator:
         op = _SAME_VALUE.get(op, op)
         function = _overload(op if self._in_place else _COPYING.get(op, op))
         if self.wide:
-            function = wide_attention(op) or function
+            function = wide_attention(op) or wide_convolution(op) or function
         if self.wide and op == _BITCAST:
             return partial(_wide_bitcast, self.wide), [args[0], _dtype(args[1])], {}
         return (
