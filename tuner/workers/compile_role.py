@@ -15,6 +15,7 @@ from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
 from ...planner.lower import lower
 from ...planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel, resources
+from ...planner.runtime.machine_code.launch import plain
 from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
 from ..trial.wire import config_from_json
@@ -24,9 +25,9 @@ from .ranking import Ranking
 
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
-    """{"group", "config", "capability"} to {"registers", ...}, or to a failure; {"rank", "profile"}
-    to a ranking; {"cover", "profile", "count"} to covers; {"kernel", "aligned", "capability"}, a
-    kernel's text, to {}."""
+    """{"group", "config", "capability"} to {"registers", ...}, or to a failure; with "aligned":
+    false for buffers at any address. {"rank", "profile"} to a ranking; {"cover", "profile", "count"} to
+    covers; {"kernel", "aligned", "capability"}, a kernel's text, to {}."""
     if "kernel" in request:
         return _compiled(request)
     if "rank" in request:
@@ -40,7 +41,11 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     target = Target(capability=request["capability"])
     start = time.perf_counter()
     try:
-        compiled = [compile_kernel(kernel, target) for kernel in program.kernels]
+        if request.get("aligned", True):
+            compiled = [compile_kernel(kernel, target) for kernel in program.kernels]
+        else:
+            others = [plain(kernel)[0] for kernel in program.kernels]
+            compiled = [compile_kernel(kernel, target, False) for kernel in others]
         taken = time.perf_counter() - start
         used = [resources(one) for one in compiled]
     except CompileFailed as error:

@@ -64,6 +64,8 @@ BUDGET_S = 0.03
 RELEASE_S = 5.0
 """Most seconds of waiting for the measuring worker to let go of what it keeps."""
 DUEL_BUDGET_S = 0.4
+FINAL = 1.1
+"""Times the seconds of the best, of a candidate that may be compared with it at the end."""
 WHOLE = 300
 """Operations up to which a graph's covers are looked for as a whole, too; of a larger one its
 sections have better covers in less time."""
@@ -314,7 +316,22 @@ class WorkerLab:
         outcome = _outcome(_awaited(future, self._is_over))
         if is_transient(outcome):
             self._suspects.add(about)
+        if isinstance(outcome, Timed) and candidate.config is not None:
+            known_s = outcome.seconds if incumbent_s is None else incumbent_s
+            if outcome.seconds <= FINAL * known_s:
+                self._compile_for_any_address(group, candidate.config)
         return outcome
+
+    def _compile_for_any_address(self, group: Group, config: Config) -> None:
+        """Have the variant compiled that a comparison of finalists needs: while it is made, the
+        measuring worker would compile one after the other."""
+        request = {
+            "group": group.data,
+            "config": config_to_json(config),
+            "capability": self._capability,
+            "aligned": False,
+        }
+        self.pool.submit("compile", request)
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
         request = {

@@ -1,6 +1,8 @@
 """The kernels of a plan, compiled by workers before the plan is built here."""
 
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.machine_code.launch import plain
-from fusionplan.tuner.trial.outcome import from_json
-from fusionplan.tuner.workers import kernels_ahead
+from fusionplan.planner.space.space import space_of
+from fusionplan.tuner.trial.outcome import Candidate, ProgramResources, Timed, from_json, to_json
+from fusionplan.tuner.workers import compile_role, kernels_ahead
 from fusionplan.tuner.workers.kernels_ahead import SOURCE, kernels_of, lowered_once
-from fusionplan.tuner.workers.lab import WorkerLab
+from fusionplan.tuner.workers.lab import Group, WorkerLab
 from tuner_fakes import captured
 
 H200 = builtin("h200")
@@ -121,3 +124,40 @@ def test_all_are_asked_of_the_compilers_before_what_can_wait(given):
     WorkerLab.compile_ahead(Asked, kernels, lambda: ran.append(len(asked)))
     assert ran == [len(kernels)]  # while they are compiled
     assert asked == [("compile", aligned, 80, True) for _, aligned in kernels]
+
+
+def test_what_may_be_a_finalist_is_compiled_for_any_address(monkeypatch):
+    """By the workers: in a comparison the measuring worker would compile one after the other."""
+    asked: list[dict] = []
+
+    class Lab(WorkerLab):
+        def __init__(self) -> None:
+            self._is_over, self._suspects, self._capability = bool, set(), 90
+            self.pool = SimpleNamespace(submit=self._submit)
+
+        def _submit(self, role: str, message: dict, *limit: object, **options: bool) -> Future:
+            future: Future = Future()
+            future.set_result(to_json(Timed(1e-5, 1e-7, 10)))
+            if role == "compile":
+                asked.append(message)
+            return future
+
+    given = captured(lambda x: torch.relu(x) * 2, torch.randn(64, 64)).graph
+    group = Group.of(given, "relu")
+    config = space_of(given, H200).top()[0]
+    lab = Lab()
+    lab.measure(group, Candidate("triton", config), 0.5e-5)  # far behind
+    lab.measure(group, Candidate("aten"))
+    assert not asked
+    lab.measure(group, Candidate("triton", config), 0.95e-5)
+    lab.measure(group, Candidate("triton", config))
+    assert [message["aligned"] for message in asked] == [False, False]
+
+    made: list[tuple] = []
+    monkeypatch.setattr(compile_role, "compile_kernel", lambda *of: made.append(of))
+    monkeypatch.setattr(compile_role, "resources", lambda kernel: ProgramResources(1, 0, 0, 0.0))
+    compile_role.handle(asked[0])
+    compile_role.handle({**asked[0], "aligned": True})
+    (kernel,) = lower(given, config).kernels
+    target = compile_role.Target(capability=90)
+    assert made == [(plain(kernel)[0], target, False), (kernel, target)]
