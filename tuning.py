@@ -162,7 +162,7 @@ def tune(
             stack.callback(forks.close)
         own = stack.enter_context(ExitStack())
         labs = SharedLab(own, partial(WorkerLab, forks=forks))
-        elsewhere = ModeProcesses(modes, forks, model) if compares else None
+        elsewhere = ModeProcesses(modes, forks) if compares else None
         if elsewhere is not None:
             stack.callback(elsewhere.close)
         lab: Lab | None = None

@@ -1,16 +1,19 @@
 """The processes that Inductor compiles kernels in, forked where they would be started anew.
 
 Inductor starts a process that imports torch, which takes ten seconds of a slow core, and forks the
-others from that. A process that is forked itself, and has not used CUDA yet, can fork the first of
-them as well: then kernels are compiled side by side from the beginning.
+others from that. A forked process of ours forks one more at its very beginning, before it imports
+Inductor, starts a thread or uses CUDA. That one imports what Inductor's process does at the same
+time, and becomes that process when Inductor asks for one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,32 +23,19 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-import torch
-
+from ..workers.fork_server import receive_with_files, send
 from ..workers.pipes import die_with_parent
 
 log = logging.getLogger(__name__)
 
+PROGRAM = "torch._inductor.compile_worker.__main__"
+
+MOST_FILES = 8
+_HIGH = 200
+"""The least number of a file while files are put in their places."""
+
 LOOK_S = 0.02
 """Seconds between looks at whether a process has ended."""
-
-
-def forked_workers() -> None:
-    """Start them, as many as Inductor is set to use, where kernels are compiled for CUDA. To be
-    called before there is another thread, and before CUDA is used."""
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.compile_worker import subproc_pool
-
-    if not torch.version.cuda:
-        return
-    pool: Any = subproc_pool
-    inductor: Any = AsyncCompile
-    given = pool.subprocess
-    pool.subprocess = SimpleNamespace(Popen=ForkedInterpreter)
-    try:
-        inductor.use_process_pool()
-    finally:
-        pool.subprocess = given
 
 
 @contextmanager
@@ -73,22 +63,49 @@ def leave_failed_workers(within_s: float = 20.0) -> None:
         made._ready_future = None
 
 
-class ForkedInterpreter:
-    """A stand-in for `subprocess.Popen` as Inductor uses it for its own command: a fork of this
-    process runs that module's `main` with the command's arguments."""
+class SpareProcess:
+    """A fork of this process that waits for Inductor's command. `begin` has Inductor start its
+    workers by it; then it is what Inductor has of a `subprocess.Popen`."""
 
-    def __init__(
+    def __init__(self) -> None:
+        """To be made before there is another thread, and before CUDA is used."""
+        self._own, its = socket.socketpair()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._own.close()
+            _wait_and_run(its)
+        its.close()
+
+    def begin(self) -> None:
+        """Start as many workers as Inductor is set to use."""
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.compile_worker import subproc_pool
+
+        pool: Any = subproc_pool
+        inductor: Any = AsyncCompile
+        given = pool.subprocess
+        pool.subprocess = SimpleNamespace(Popen=self._started)
+        try:
+            inductor.use_process_pool()
+        finally:
+            pool.subprocess = given
+
+    def _started(
         self,
         command: Sequence[str],
         env: Mapping[str, str],
         pass_fds: Sequence[int],
         stdout: Any = None,
         stderr: Any = None,
-    ) -> None:
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run(command, env, pass_fds, stdout, stderr)
+    ) -> SpareProcess:
+        streams = {1: stdout, 2: stderr}
+        places = {number: number for number in pass_fds}
+        places |= {place: s.fileno() for place, s in streams.items() if s is not None}
+        message = {"command": list(command), "environment": dict(env), "places": list(places)}
+        send(self._own, message, list(places.values()))
+        self._own.close()
+        return self
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -115,27 +132,25 @@ class ForkedInterpreter:
     terminate = kill
 
 
-def _run(
-    command: Sequence[str],
-    env: Mapping[str, str],
-    pass_fds: Sequence[int],
-    stdout: Any,
-    stderr: Any,
-) -> NoReturn:
+def _wait_and_run(parent: socket.socket) -> NoReturn:
     try:
         die_with_parent()
-        os.dup2(2 if stdout is None else stdout.fileno(), 1)  # ours has the answers of this process
-        if stderr is not None:
-            os.dup2(stderr.fileno(), 2)
-        os.closerange(3, min(pass_fds))
-        for low, high in zip(sorted(pass_fds), [*sorted(pass_fds)[1:], 1 << 12], strict=True):
-            os.closerange(low + 1, high)
-        os.environ.clear()
-        os.environ.update(env)
-        sys.argv = list(command[1:])
-        program: Any = importlib.import_module("torch._inductor.compile_worker.__main__")
-        program.torch_key = SimpleNamespace(set=lambda key: None)  # is known since before the fork
-        program.main()
+        os.dup2(2, 1)  # What was its stdout has the answers of the process before it.
+        os.environ["TORCH_WARM_POOL"] = "0"
+        before = dict(os.environ)
+        program: Any = importlib.import_module(PROGRAM)
+        chosen = {n: value for n, value in os.environ.items() if n not in before}
+        message, files = receive_with_files(parent, MOST_FILES)
+        if message is not None:
+            high = [fcntl.fcntl(file, fcntl.F_DUPFD, _HIGH) for file in files]
+            for place, file in zip(message["places"], high, strict=True):
+                os.dup2(file, place)
+            for file in (*high, *(set(files) - set(message["places"]))):
+                os.close(file)
+            os.environ.clear()
+            os.environ.update(chosen | message["environment"])
+            sys.argv = message["command"][1:]
+            program.main()
     except BaseException:  # noqa: BLE001 - as an interpreter ends
         traceback.print_exc()
     finally:

@@ -1,5 +1,5 @@
 """A process that compiles a model in modes of torch.compile, as its user would, so that what it
-leaves in Inductor's caches need not be made again: `python -m ...decision.mode_process TURN`.
+leaves in Inductor's caches need not be made again: `python -m ...decision.mode_start TURN`.
 
 The tune's own process then compiles the same mode in the same way, and finds the code, and what
 the autotuning chose. Here a mode can be given up at any time: the process is killed.
@@ -24,16 +24,16 @@ import torch
 
 from ...planner.settings import adopt
 from ..capture.traced_model import TracedGraph, TracedModel, traced
-from ..workers import fork_server
 from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
 from .device_turns import SharedTurn, timed_in_turn
-from .inductor_workers import forked_workers, leave_failed_workers
+from .inductor_workers import SpareProcess, leave_failed_workers
 from .quiet import quiet_autotuning
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fusionplan.tuner.decision.mode_process")
+def main(arguments: Sequence[str] | None, spare: SpareProcess | None = None) -> int:
+    """spare: a process for Inductor's workers; None: Inductor starts one."""
+    parser = argparse.ArgumentParser(prog="fusionplan.tuner.decision.mode_start")
     parser.add_argument("turn", type=Path, help="the file by which turns on the device are taken")
     parser.add_argument("--settings", default="{}", help="of torch, as in the tune's own process")
     options = parser.parse_args(arguments)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare()
         return Compiling(SharedTurn(options.turn)).handle, ()
 
-    _begin_workers()
+    _begin_workers(spare)
     return serve(role)
 
 
@@ -60,14 +60,14 @@ def prepare() -> None:
         triton_key()
 
 
-def _begin_workers() -> None:
+def _begin_workers(spare: SpareProcess | None) -> None:
     """Those of Inductor, as many as the environment says."""
     from torch._inductor import config
 
-    # In a forked process it was imported under another environment.
+    # In a forked process it may have been imported under another environment.
     config.compile_threads = config.decide_compile_threads()
-    if fork_server.is_forked:
-        forked_workers()
+    if spare is not None:
+        spare.begin()
 
 
 @dataclass(slots=True)
@@ -101,7 +101,3 @@ class Compiling:
         # As the tune does it: Inductor's cache knows the graph by more than what it computes.
         run = self._traced.by(partial(TracedGraph.by_mode, mode=mode))
         return run, self._given
-
-
-if __name__ == "__main__":
-    sys.exit(main())

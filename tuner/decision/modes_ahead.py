@@ -39,9 +39,10 @@ MOST_BYTES = 4 << 30
 """The most bytes of weights and inputs that are written for the processes to read. They may also
 take at most a tenth of the device's free memory: each process computes with a copy."""
 
-MODULE = f"{__package__}.mode_process"
-FOR_MODES = (MODULE, f"{MODULE}:prepare")
-"""What the server imports that forks the processes."""
+MODULE = f"{__package__}.mode_start"
+FOR_MODES = ("torch._dynamo",)
+"""What the server imports that forks the processes. They import Inductor and the model's modules by
+themselves: those may start threads, and a process that has some cannot be forked."""
 
 POLITENESS = 5
 """By how much those that tune products stand back for all others."""
@@ -81,19 +82,16 @@ class ModesAhead:
 class ModeProcesses:
     """The processes, from the beginning of a tune on: what they import takes seconds. One compiles
     the modes that tune their products, one after the other, as the second finds the choices of the
-    first; one the other modes. forks: starts them; model: that is to be compiled."""
+    first; one the other modes. forks: starts them."""
 
-    def __init__(
-        self, modes: Sequence[str], forks: Forks | None = None, model: Model | None = None
-    ) -> None:
+    def __init__(self, modes: Sequence[str], forks: Forks | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fusionplan-modes-"))
         self.modes, self.turn = tuple(modes), SharedTurn(self._folder / "turn")
         roles: dict[str, WorkerRole] = {}
         for tuned in sorted({_tunes(mode) for mode in modes}):
             arguments = [str(self._folder / "turn"), "--settings", json.dumps(settings())]
-            imports = (*FOR_MODES, *modules_of(model))
             polite = POLITENESS if tuned else 0
-            program = WorkerProgram(MODULE, arguments, imports, _path(), 2, polite)
+            program = WorkerProgram(MODULE, arguments, FOR_MODES, 2, polite)
             env = {_THREADS: os.environ.get(_THREADS, str(_threads(tuned)))}
             fork = forking(forks, program)
             roles[str(tuned)] = WorkerRole(program.command, 1, LIMIT_S, env, polite, fork)
@@ -108,7 +106,7 @@ class ModeProcesses:
             log.debug("modes are compiled in this process: %s", error)
             self.close()
             return None
-        about = {"model": str(file), "path": _path()}
+        about = {"model": str(file), "path": [each for each in sys.path if each]}
         begun = {m: self._pool.submit(str(_tunes(m)), {"mode": m, **about}) for m in self.modes}
         return ModesAhead(begun, self.turn, self.close)
 
@@ -123,19 +121,6 @@ def _tunes(mode: str) -> bool:
 
 def _threads(tuned: bool) -> int:
     return max(1, len(os.sched_getaffinity(0)) // SHARES[tuned])
-
-
-def _path() -> list[str]:
-    return [each for each in sys.path if each]
-
-
-def modules_of(model: Model | None) -> tuple[str, ...]:
-    """The modules that have the classes of a model, which whoever reads it has to import. Not the
-    one that runs, which has another name there."""
-    if not isinstance(model, torch.nn.Module):
-        return ()
-    names = dict.fromkeys(type(each).__module__ for each in model.modules())
-    return tuple(name for name in names if name != "__main__")
 
 
 def write_model(model: Model, call: CallArguments, file: Path) -> None:

@@ -26,8 +26,8 @@ from .ranking import Ranking
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"group", "config", "capability"} to {"registers", ...}, or to a failure; with "aligned":
-    false for buffers at any address. {"rank", "profile"} to a ranking; {"cover", "profile", "count"} to
-    covers; {"kernel", "aligned", "capability"}, a kernel's text, to {}."""
+    false for buffers at any address. {"rank", "profile"} to a ranking; {"cover", "profile",
+    "count"} to covers; {"kernel", "aligned", "capability"}, a kernel's text, to {}."""
     if "kernel" in request:
         return _compiled(request)
     if "rank" in request:

@@ -52,13 +52,12 @@ _CUDA_FILE = "/dev/nvidia-uvm"
 @dataclass(frozen=True, slots=True)
 class Request:
     """A process to start: `main` of a module with arguments. imports: modules that it is to find
-    imported; path: where they are. rank: those of a lower one are started before others."""
+    imported. rank: those of a lower one are started before others."""
 
     number: int
     module: str
     arguments: Sequence[str]
     imports: Sequence[str]
-    path: Sequence[str]
     rank: int
     politeness: int
     environment: Mapping[str, str]
@@ -76,7 +75,6 @@ class _Server:
     def __init__(self, parent: socket.socket) -> None:
         self._parent = parent
         self._waiting: list[Request] = []
-        self._imported: set[str] = set()
         self._ended, told = os.pipe()
         os.set_blocking(self._ended, False)
         os.set_blocking(told, False)
@@ -104,7 +102,7 @@ class _Server:
     def _start(self, request: Request) -> None:
         try:
             for name in request.imports:
-                _import(name, request.path, self._imported)
+                _import(name)
             self._send({"request": request.number, **self._forked(request)})
         finally:
             for file in request.streams:
@@ -201,19 +199,11 @@ def unfit() -> str | None:
     return None
 
 
-def _import(name: str, path: Sequence[str], known: set[str]) -> None:
-    """Once a module, or "module:function", which is called. What fails here fails where it is
-    needed."""
-    if name in known:
-        return
-    known.add(name)
-    sys.path += [each for each in path if each not in sys.path]
-    module, _, function = name.partition(":")
+def _import(name: str) -> None:
+    """What fails here fails where it is needed."""
     try:
-        found = importlib.import_module(module)
-        if function:
-            getattr(found, function)()
-    except BaseException:  # noqa: BLE001 - of any module, the user's too
+        importlib.import_module(name)
+    except BaseException:  # noqa: BLE001 - the server goes on
         traceback.print_exc()
 
 
@@ -231,13 +221,18 @@ def receive_message(of: socket.socket) -> Any:
     return None if head is None else _message(of, head)
 
 
+def receive_with_files(of: socket.socket, most: int) -> tuple[Any, list[int]]:
+    """A message and the files that came with it; None at the end."""
+    try:
+        head, files, _, _ = socket.recv_fds(of, HEAD.size, most)
+    except ConnectionError:
+        return None, []
+    return _message(of, head) if len(head) == HEAD.size else None, files
+
+
 def receive(of: socket.socket) -> Request | None:
     """A request; None when the parent has closed its end."""
-    try:
-        head, files, _, _ = socket.recv_fds(of, HEAD.size, STREAMS)
-    except ConnectionError:
-        return None
-    message = _message(of, head) if len(head) == HEAD.size else None
+    message, files = receive_with_files(of, STREAMS)
     return None if message is None else Request(**message, streams=tuple(files))
 
 

@@ -30,8 +30,7 @@ LOOK_S = 0.1
 """Seconds between looks at whether a process that is to start is still wanted."""
 
 WAITS_S = 40.0
-"""Seconds after which a worker is not waited for, but started by itself: the server may hang in a
-module of the user's."""
+"""Seconds after which a worker is not waited for, but started by itself: the server may hang."""
 
 TELLS_S = 0.5
 """Seconds in which the server says how a process has ended; while it imports it says nothing."""
@@ -43,13 +42,11 @@ LEAST_PROCESSES = 4
 @dataclass(frozen=True, slots=True)
 class WorkerProgram:
     """`main` of a module of ours with arguments, as `python -m` runs it. imports: what the server
-    imports first, once; rank: those of a lower one are started before others. path: where further
-    modules are found."""
+    imports first, once; rank: those of a lower one are started before others."""
 
     module: str
     arguments: Sequence[str] = ()
     imports: Sequence[str] = ()
-    path: Sequence[str] = ()
     rank: int = 0
     politeness: int = 0
     """By how much it stands back for others, with all that it starts."""
@@ -164,7 +161,6 @@ class Forks:
             "module": program.module,
             "arguments": list(program.arguments),
             "imports": list(program.imports),
-            "path": list(program.path),
             "rank": program.rank,
             "politeness": program.politeness,
             "environment": dict(environment),

@@ -21,7 +21,6 @@ from fusionplan.tuner.decision.device_turns import SharedTurn, timed_in_turn
 from fusionplan.tuner.decision.modes_ahead import (
     ModeProcesses,
     ModesAhead,
-    modules_of,
     pays,
     write_model,
 )
@@ -54,7 +53,7 @@ from torch._dynamo.utils import counters
 if __name__ == "__main__":
     model, x = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)), torch.randn(4, 16)
     forks = Forks()
-    ahead = ModeProcesses(["default"], forks, model).begin(model, CallArguments((x,)))
+    ahead = ModeProcesses(["default"], forks).begin(model, CallArguments((x,)))
     answer = ahead.begun["default"].result(300.0)
     assert list(forks._running), "its process is not forked"
     ahead.close()
@@ -90,16 +89,17 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
 
 
 _WORKERS = """
-import os, torch
+import os
 from concurrent.futures import Future
-from fusionplan.tuner.decision.inductor_workers import forked_workers, leave_failed_workers
-from torch._inductor import config
-from torch._inductor.async_compile import AsyncCompile
+from fusionplan.tuner.decision.inductor_workers import SpareProcess, leave_failed_workers
 
 if __name__ == "__main__":
-    torch.version.cuda, config.compile_threads = "13.0", 2
-    forked_workers()
-    leave_failed_workers()
+    spare = SpareProcess()
+    from torch._inductor import config
+    from torch._inductor.async_compile import AsyncCompile
+    config.compile_threads = 2
+    spare.begin()
+    leave_failed_workers(60.0)
     pool = AsyncCompile.process_pool()
     assert AsyncCompile.use_process_pool()
     print(pool.process.pid, pool.submit(os.getppid).result(60.0))
@@ -170,18 +170,6 @@ def test_a_process_traces_the_model_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for mode in ("default", "reduce-overhead"):
         assert compiling.handle({"mode": mode, "model": str(file), "path": []}) == {}
     assert runs == ["traced", "default", "reduce-overhead"]
-
-
-def test_the_modules_of_a_model():
-    model = nn.Sequential(nn.Linear(2, 2), layers(1))
-    names = modules_of(model)
-    assert "torch.nn.modules.linear" in names
-    assert len(names) == len(set(names))
-
-    class Own(nn.Module): ...
-
-    Own.__module__ = "__main__"
-    assert modules_of(Own()) == modules_of(lambda x: x) == modules_of(None) == ()
 
 
 def test_a_model_that_cannot_be_handed_over_is_compiled_here():

@@ -23,9 +23,7 @@ WORKER = """
 import os, sys, time
 from fusionplan.tuner.workers.pipes import Pipe
 
-def begin():
-    global pid
-    pid = os.getpid()
+pid = os.getpid()
 
 def main(arguments):
     from fusionplan.tuner.workers.worker import serve
@@ -51,29 +49,32 @@ ENV = {"OWN": "set", "GONE": None, "TRITON_INTERPRET": None}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("forks")
     (made / "forked_worker.py").write_text(WORKER)
     thread = "threading.Thread(target=time.sleep, args=(60,), daemon=True)"
     (made / "threaded.py").write_text(f"import threading, time\n{thread}.start()\n")
     (made / "ends.py").write_text("import sys\nsys.exit(2)\n")
-    return made
+    (made / "slow.py").write_text("import time\ntime.sleep(3)\n")
+    with pytest.MonkeyPatch.context() as patch:
+        before = os.environ.get("PYTHONPATH", "")
+        patch.setenv("PYTHONPATH", os.pathsep.join([before, str(made)]))
+        yield made
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
+def forks(folder: Path) -> Iterator[Forks]:
     made = Forks()
     yield made
     made.close()
 
 
-def program(folder: Path, *imports: str) -> WorkerProgram:
-    own = ("forked_worker", "forked_worker:begin", *imports)
-    return WorkerProgram("forked_worker", ["one", "two"], own, [str(folder)], politeness=2)
+def program(*imports: str) -> WorkerProgram:
+    return WorkerProgram("forked_worker", ["one", "two"], ("forked_worker", *imports), politeness=2)
 
 
 def role(forks: Forks, folder: Path, limit_s: float = 5.0, count: int = 1) -> WorkerRole:
-    return WorkerRole(["false"], count, limit_s, ENV, 2, forking(forks, program(folder)))
+    return WorkerRole(["false"], count, limit_s, ENV, 2, forking(forks, program()))
 
 
 def is_alive(pid: int) -> bool:
@@ -160,24 +161,24 @@ def spawned_without(
 def test_what_cannot_be_forked_is_started_anew(
     forks: Forks, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert spawned_without(None, program(folder))
-    assert spawned_without(forks, program(folder), "1")
-    assert not spawned_without(forks, program(folder, "ends", "nowhere"))
+    assert spawned_without(None, program())
+    assert spawned_without(forks, program(), "1")
+    assert not spawned_without(forks, program("ends", "nowhere"))
     with monkeypatch.context() as patch:
         patch.setattr(forks_module, "WAITS_S", 0.0)
         patch.setattr(forks_module, "LOOK_S", 0.0)
-        assert spawned_without(forks, program(folder))  # nor is a server waited for that hangs
+        assert spawned_without(forks, program())  # nor is a server waited for that hangs
     other = Forks()
     try:
         # A process with threads cannot be forked, whoever has started them.
-        assert spawned_without(other, program(folder, "threaded"))
+        assert spawned_without(other, program("threaded"))
         os.kill(other._server.pid, signal.SIGKILL)
         other._reader.join(20.0)
-        assert spawned_without(other, program(folder))
+        assert spawned_without(other, program())
     finally:
         other.close()
         other.close()
-    assert spawned_without(other, program(folder))
+    assert spawned_without(other, program())
 
 
 def test_workers_end_with_their_server(folder: Path):
@@ -192,9 +193,8 @@ def test_workers_end_with_their_server(folder: Path):
 
 def test_nobody_waits_for_imports_that_are_not_wanted_any_more(folder: Path):
     """As when capturing fails at once."""
-    (folder / "slow.py").write_text("import time\ntime.sleep(3)\n")
     other, began = Forks(), time.monotonic()
-    slow = WorkerRole(["false"], 3, 5.0, ENV, fork=forking(other, program(folder, "slow")))
+    slow = WorkerRole(["false"], 3, 5.0, ENV, fork=forking(other, program("slow")))
     Pool({"w": slow}).close()
     other.close()
     assert time.monotonic() - began < 2.5
@@ -206,7 +206,7 @@ os.environ.pop("TRITON_INTERPRET", None)
 from fusionplan.tuner.workers.forks import Forks, WorkerProgram, forking
 from fusionplan.tuner.workers.pool import Pool, WorkerRole
 forks = Forks()
-program = WorkerProgram("forked_worker", [], ["forked_worker", "forked_worker:begin"], [%r])
+program = WorkerProgram("forked_worker", [], ["forked_worker"])
 pool = Pool({"w": WorkerRole(["false"], 1, 60, fork=forking(forks, program))})
 print(forks._server.pid, pool.submit("w", {"do": ""}).result(60)["pid"], flush=True)
 pool.submit("w", {"do": "hang"})
@@ -215,7 +215,7 @@ time.sleep(60)
 
 
 def test_no_orphans_of_a_parent_that_is_killed(folder: Path):
-    text = textwrap.dedent(PARENT) % str(folder)
+    text = textwrap.dedent(PARENT)
     parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(each) for each in parent.stdout.readline().split()]
