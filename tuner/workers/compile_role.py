@@ -15,7 +15,7 @@ from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
 from ...planner.lower import lower
 from ...planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel, resources
-from ...planner.runtime.machine_code.launch import plain
+from ...planner.runtime.machine_code.launch import build_launcher, plain
 from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
 from ..trial.wire import config_from_json
@@ -47,6 +47,8 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
             others = [plain(kernel)[0] for kernel in program.kernels]
             compiled = [compile_kernel(kernel, target, False) for kernel in others]
         taken = time.perf_counter() - start
+        for kernel in compiled:
+            build_launcher(kernel)
         used = [resources(one) for one in compiled]
     except CompileFailed as error:
         return to_json(Miscompiled(str(error), error.transient))
@@ -62,7 +64,8 @@ def handle(request: Mapping[str, Any]) -> dict[str, Any]:
 def _compiled(request: Mapping[str, Any]) -> dict[str, Any]:
     source = SOURCE.validate_python(request["kernel"])
     try:
-        compile_kernel(source, Target(capability=request["capability"]), request["aligned"])
+        target = Target(capability=request["capability"])
+        build_launcher(compile_kernel(source, target, request["aligned"]))
     except CompileFailed as error:
         return to_json(Miscompiled(str(error), error.transient))
     return {}

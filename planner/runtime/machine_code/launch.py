@@ -11,6 +11,7 @@ to read the arguments, and the pointers as one tuple. An unknown layout goes the
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,8 @@ from ...codegen.source import Buffer, KernelSource, Scalar
 from ...errors import DeviceError
 from ..phases import phase
 from .compile import Compiled, CompileFailed, compile_kernel, interpreted, jit_function
+
+log = logging.getLogger(__name__)
 
 Launch = Callable[..., None]
 """`launch(stream, *pointers)`."""
@@ -283,6 +286,18 @@ def _bound(compiled: Compiled) -> Launch:
             )
     except OutOfResources as error:
         raise CompileFailed(f"kernel {source.name}: {error}") from error
+
+
+def build_launcher(compiled: Compiled) -> None:
+    """Put the launcher in C of a kernel into Triton's cache, in a process without a device. Triton
+    3.6 builds one for each list of types of arguments, by the system's C compiler; 3.7 has one for
+    all. Where it cannot be built here, it is built where the kernel is loaded."""
+    if not hasattr(nvidia, "make_launcher"):
+        return
+    try:
+        nvidia.CudaLauncher(compiled.kernel.src, compiled.kernel.metadata)
+    except Exception:  # of a compiler, a linker, or another Triton's launcher
+        log.debug("the launcher of %s is not built ahead", compiled.source.name, exc_info=True)
 
 
 def plain(source: KernelSource) -> tuple[KernelSource, tuple[int, ...] | None]:

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fusionplan.planner.codegen.source import KernelSource
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.machine_code import launch
 from fusionplan.planner.runtime.machine_code.launch import plain
 from fusionplan.planner.space.space import space_of
 from fusionplan.tuner.trial.outcome import Candidate, ProgramResources, Timed, from_json, to_json
@@ -154,10 +156,33 @@ def test_what_may_be_a_finalist_is_compiled_for_any_address(monkeypatch):
     assert [message["aligned"] for message in asked] == [False, False]
 
     made: list[tuple] = []
-    monkeypatch.setattr(compile_role, "compile_kernel", lambda *of: made.append(of))
+    monkeypatch.setattr(compile_role, "compile_kernel", lambda *of: made.append(of) or of[0])
+    launchers: list[KernelSource] = []
+    monkeypatch.setattr(compile_role, "build_launcher", launchers.append)
     monkeypatch.setattr(compile_role, "resources", lambda kernel: ProgramResources(1, 0, 0, 0.0))
     compile_role.handle(asked[0])
     compile_role.handle({**asked[0], "aligned": True})
     (kernel,) = lower(given, config).kernels
     target = compile_role.Target(capability=90)
     assert made == [(plain(kernel)[0], target, False), (kernel, target)]
+    assert launchers == [of[0] for of in made]
+    compile_role.handle({"kernel": SOURCE.dump_python(kernel), "aligned": True, "capability": 90})
+    assert len(launchers) == 3
+
+
+def test_a_launcher_is_built_where_triton_has_one_for_each_kernel(monkeypatch):
+    built: list[tuple] = []
+
+    def refuse(*of: object) -> None:
+        built.append(of)
+        raise OSError("no compiler")
+
+    kernel = SimpleNamespace(src="text", metadata="meta")
+    compiled = SimpleNamespace(kernel=kernel, source=SimpleNamespace(name="k"))
+    for one in (SimpleNamespace(CudaLauncher=refuse), SimpleNamespace(make_launcher=0)):
+        monkeypatch.setattr(launch, "nvidia", one)
+        launch.build_launcher(compiled)
+    assert not built  # of another Triton
+    monkeypatch.setattr(launch, "nvidia", SimpleNamespace(CudaLauncher=refuse, make_launcher=0))
+    launch.build_launcher(compiled)  # that it cannot be is no failure of the kernel
+    assert built == [("text", "meta")]
