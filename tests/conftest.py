@@ -111,6 +111,14 @@ def few_looks(monkeypatch):
 
 
 @pytest.fixture
+def few_ranked(monkeypatch):
+    """See `few_looks.rank_few`."""
+    from few_looks import rank_few
+
+    rank_few(monkeypatch.setattr)
+
+
+@pytest.fixture
 def large_groups(monkeypatch):
     """Plans of the largest groups that may be kernels, each by the best of its usual configs: for
     tests of what kernels compute. The cost model is asked for nothing else."""

@@ -1,10 +1,12 @@
-"""Plans after few looks at the cost model: for tests of what plans compute, not of how they are
-found, which would take most of their time.
+"""Plans and configs after few looks at the cost model: for tests of what they compute, not of how
+they are found, which would take most of their time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+_RANKED = 400
 
 
 def look_little(change: Callable[[object, str, object], None]) -> None:
@@ -17,3 +19,15 @@ def look_little(change: Callable[[object, str, object], None]) -> None:
     change(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
     change(space, "_LOOKED_AT", 60)
     change(space, "_QUICK", 2)
+
+
+def rank_few(change: Callable[[object, str, object], None]) -> None:
+    """Ranks some hundred configs of a space in place of thousands, as many of each layout: for tests
+    of what kernels compute, one config of each kind."""
+    from fusionplan.planner.memo import by_identity
+    from fusionplan.planner.space import space
+
+    def ranked(of: space.Space) -> object:
+        return space._sorted(of, of.enumerate(_RANKED))
+
+    change(space, "_ranked", by_identity(16)(ranked))

@@ -26,7 +26,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("few_ranked")]
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INF, NAN = math.inf, math.nan

@@ -18,7 +18,7 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, captured, check, data, interpreted, space, whole_group
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("few_ranked")]
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 

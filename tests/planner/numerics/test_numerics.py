@@ -17,7 +17,7 @@ from fusionplan.planner.space.points import loose
 from fusionplan.planner.space.space import Space, space_of
 from oracle import DEVICE, captured, check, whole_group
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("few_ranked")]
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(1, 1), (1, 127), (5, 37), (16, 64), (3, 4, 33)]
