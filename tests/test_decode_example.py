@@ -8,7 +8,11 @@ import torch
 from fusionplan import api
 from fusionplan.planner.runtime.machine_code.compile import interpreted
 
-pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
+pytestmark = [
+    pytest.mark.dynamo,
+    pytest.mark.interpreter,
+    pytest.mark.usefixtures("few_looks"),
+]
 
 FILE = Path(__file__).resolve().parents[1] / "examples" / "decode.py"
 

@@ -12,7 +12,7 @@ from fusionplan import executors, load, plans
 from fusionplan.backend import planner
 from torch import nn
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("few_looks")]
 
 OPTIONS = {"on_miss": "model", "evidence": "any"}
 X = torch.randn(4, 6)

@@ -9,7 +9,11 @@ from fusionplan import api
 from fusionplan.planner.runtime.machine_code.compile import interpreted
 
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
+pytestmark = [
+    pytest.mark.dynamo,
+    pytest.mark.interpreter,
+    pytest.mark.usefixtures("few_looks"),
+]
 
 SIZES = {
     "vocab_size": 97,
