@@ -22,8 +22,8 @@ def look_little(change: Callable[[object, str, object], None]) -> None:
 
 
 def rank_few(change: Callable[[object, str, object], None]) -> None:
-    """Ranks some hundred configs of a space in place of thousands, as many of each layout: for tests
-    of what kernels compute, one config of each kind."""
+    """Ranks some hundred configs of a space in place of thousands, as many of each layout: for
+    tests of what kernels compute, one config of each kind."""
     from fusionplan.planner.memo import by_identity
     from fusionplan.planner.space import space
 
