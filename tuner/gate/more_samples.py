@@ -7,6 +7,11 @@ chance, and of 100,000 slices chance fails some of a right kernel. So those that
 once more: an element may err twice as far as other evaluations with errors move this very element,
 and the root mean square of a slice may be twice that of any of them. That hides no fault: where a
 function is well-conditioned, no rounding moves an element so far.
+
+A limit is meant to be twice the largest of `slices.LEAST` errors. Where a relu leaves few elements
+of a slice, or all of them are equal, there are not so many. So some evaluations err twice as far at
+every operation, in some of which they round as a kernel does that holds the rest in float32; and
+the root mean square of few errors is no limit.
 """
 
 from __future__ import annotations
@@ -22,13 +27,16 @@ from .slices import CONDITION, FACTOR, UP_OR_DOWN, errors, rms
 _SAMPLES, _PATIENCE = 96, 16
 """Evaluations at most, and how many of them in a row may explain nothing more."""
 
-_ELEMENTS, _LEAST = 2e10, 4
+_ELEMENTS, _LEAST = 5e10, 4
 """Elements that all evaluations together compute at most, some seconds of a GPU, and how many
 evaluations there are of a graph however large."""
 
 _FEW = 1 / 8
 """The share of the slices of an output that may fail by chance. What fails in more of them is
 wrong, and no evaluation is spent on it."""
+
+_DIFFERENT = 32
+"""Values of a slice of which the root mean square of the errors is left to chance too much."""
 
 _SEED = 1000
 """Of the first evaluation's errors, which no limit has seen."""
@@ -76,6 +84,7 @@ def unexplained(
     first = failed.errors(low)
     beyond = first > failed.allowed
     mean = rms(torch.where(failed.lost | beyond, 0.0, first))
+    mean = torch.where(_different(failed.value) < _DIFFERENT, 0.0, mean)
     error, far, left, since = first, beyond, first.numel() + 1, 0
     for number in range(_affordable(doubt)):
         typical = (mean > most) & (first >= most) & ~beyond
@@ -95,6 +104,12 @@ def unexplained(
     return far, typical, torch.where(beyond, error, first)
 
 
+def _different(value: torch.Tensor) -> torch.Tensor:
+    """How many different values each row has."""
+    ordered = value.sort(1).values
+    return 1 + (ordered.diff(dim=1) != 0).sum(1, keepdim=True)
+
+
 def _affordable(doubt: Doubt) -> int:
     """How many evaluations there may be."""
     elements = sum(node.type.numel for node in doubt.graph.nodes if node.type is not None)
@@ -102,8 +117,13 @@ def _affordable(doubt: Doubt) -> int:
 
 
 def _noise(number: int) -> tuple[Noise, float]:
-    """The errors of an evaluation, and how many times as far as it a kernel may go: those of the
-    types of the graph, and those of float32, by turns."""
-    if number % 2:
-        return Noise(narrow=False, seed=_SEED + number, times=CONDITION), 1.0
-    return Noise(narrow=True, seed=_SEED + number), FACTOR / UP_OR_DOWN
+    """The errors of an evaluation, and how many times as far as it a kernel may go: errors of the
+    types of the graph, twice as large and at some of its operations; those of float32; and those of
+    the types as they are."""
+    seed = _SEED + number
+    match number % 4:
+        case 1:
+            return Noise(narrow=False, seed=seed, times=CONDITION), 1.0
+        case 2:
+            return Noise(narrow=True, seed=seed), FACTOR / UP_OR_DOWN
+    return Noise(narrow=True, seed=seed, times=FACTOR, extreme=True, mixed=True), 1.0

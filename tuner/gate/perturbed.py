@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -40,15 +41,17 @@ _EXPONENT = 0x7FF << 52
 @dataclass(frozen=True, slots=True)
 class Noise:
     """The errors that are put on the results of operations. narrow: each result is rounded to its
-    own type, else to float32 where it has 16 bits: kernels may hold it so. times: more than
-    rounding does. extreme: each error is as large as it may be, one way or the other. sign: -1 for
-    the same errors the other way round. Equal seeds give equal errors."""
+    own type, else to float32 where it has 16 bits: kernels may hold it so. mixed: one or the other,
+    of each operation by chance: a kernel rounds what a product reads, and holds the rest. times:
+    more than rounding does. extreme: each error is as large as it may be, one way or the other.
+    sign: -1 for the same errors the other way round. Equal seeds give equal errors."""
 
     narrow: bool
     seed: int = 1
     times: float = 1.0
     extreme: bool = False
     sign: int = 1
+    mixed: bool = False
 
 
 class Disturbed(Evaluator):
@@ -64,6 +67,8 @@ class Disturbed(Evaluator):
         super().__init__(graph, device, wide=torch.float64, within=True)
         self.noise = noise
         self._generator = torch.Generator(device=device)
+        self._narrow = noise.narrow
+        """Of the operation at hand."""
         self._rows: dict[int, Row | None] = {n.id: row(n) for n in graph.nodes}
         self._types = {n.id: _float(n.type.dtype) for n in graph.nodes if n.type is not None}
         self._parts = _parts(graph)
@@ -77,6 +82,8 @@ class Disturbed(Evaluator):
         self, node: int, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """The operation's result, with errors."""
+        if self.noise.mixed:
+            self._narrow = self.noise.narrow and Random(f"{self.noise.seed} {node}").random() < 0.5
         kind, dtype = self._rows[node], self._types.get(node)
         if node in self._parts:
             return self._opaque(self._parts[node], function, args, named)
@@ -137,7 +144,7 @@ class Disturbed(Evaluator):
         return (kept == value) | (value != value)
 
     def _precision(self, dtype: torch.dtype) -> torch.dtype:
-        if dtype is torch.float64 or self.noise.narrow:
+        if dtype is torch.float64 or self._narrow:
             return dtype
         return torch.float32
 
