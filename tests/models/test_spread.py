@@ -52,7 +52,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def test_a_training_step_equals_eagers(way: str, found: Found) -> None:
     for rank in found[f"{way}:model {way}:model"]:
         assert rank["warnings"] == []
-        assert rank["kernels"] >= 10
+        assert rank["kernels"] >= 4  # one at least in each forward and backward pass of two steps
         assert (rank["collectives"] > 0) == (way == "tp")
         assert rank["error"] < 1e-5
         assert rank["losses"][0] == pytest.approx(rank["losses"][1], rel=1e-5)
