@@ -477,7 +477,7 @@ def test_a_slice_that_errs_too_much_everywhere_is_found():
 
 
 def clipped_product(rows: int) -> Graph:
-    """relu(x.bfloat16() @ w + c): the operand of the product is rounded, the product need not be."""
+    """relu(x.bfloat16() @ w + c): the product's operand is rounded, and itself it need not be."""
 
     def of(*shape: int, dtype: str = "bfloat16") -> TensorType:
         return dense(*shape, dtype=dtype)
