@@ -52,7 +52,7 @@ def leave_failed_workers(within_s: float = 20.0) -> None:
     from torch._inductor.async_compile import AsyncCompile
 
     made: Any = AsyncCompile
-    ready = made._ready_future
+    ready = getattr(made, "_ready_future", None)
     if ready is None:
         return
     try:
@@ -88,6 +88,8 @@ class SpareProcess:
         pool.subprocess = SimpleNamespace(Popen=self._started)
         try:
             inductor.use_process_pool()
+        except (TypeError, AttributeError, OSError) as error:  # another torch's, or it has died
+            log.debug("Inductor starts its workers itself: %s", error)
         finally:
             pool.subprocess = given
 
