@@ -111,6 +111,14 @@ def few_looks(monkeypatch):
 
 
 @pytest.fixture
+def quick_prices(monkeypatch):
+    """See `few_looks.price_quickly`."""
+    from few_looks import price_quickly
+
+    price_quickly(monkeypatch.setattr)
+
+
+@pytest.fixture
 def few_ranked(monkeypatch):
     """See `few_looks.rank_few`."""
     from few_looks import rank_few

@@ -14,9 +14,15 @@ def look_little(change: Callable[[object, str, object], None]) -> None:
     one that is undone."""
     from fusionplan.planner.covers import cover
     from fusionplan.planner.covers.cheapest import CoverEffort
-    from fusionplan.planner.space import space
 
     change(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
+    price_quickly(change)
+
+
+def price_quickly(change: Callable[[object, str, object], None]) -> None:
+    """Bounds what is looked at for a group's price and its config, but not for a cover."""
+    from fusionplan.planner.space import space
+
     change(space, "_LOOKED_AT", 60)
     change(space, "_QUICK", 2)
 

@@ -22,6 +22,8 @@ from tuner_graphs import attention, chain, dense
 
 H200 = builtin("h200")
 
+pytestmark = pytest.mark.usefixtures("quick_prices")
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:

@@ -29,7 +29,7 @@ from fusionplan.tuner.workers.covering import Covering, WorkerPlanning
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("quick_prices")]
 
 H200 = builtin("h200")
 X, B = torch.randn(4, 32), torch.randn(32)
