@@ -100,7 +100,7 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
             summed="{self} / {other}",
         ),
         # Of the inverse, and rounded before anything is added to it.
-        Accuracy.BY_INVERSE: OpText("libdevice.mul_rn({self}, {other})", wide="{self} * {other}"),
+        Accuracy.BY_INVERSE: OpText("libdevice.mul_rn({self}, {other})"),
     },
     Op.FLOOR_DIVIDE: _only("floor_divide({self}, {other})", cost="div"),
     Op.TRUNC_DIVIDE: {

@@ -136,6 +136,8 @@ def test_a_division_by_a_power_of_two_is_a_product() -> None:
     assert "div_rn" not in kernel(halves, flat, tensor(640))
     # As eager on CUDA: by the inverse of 3, and rounded before anything is added.
     assert "mul_rn(v0, 0.3333333432674408)" in kernel(thirds, flat, tensor(640))
+    wide = kernel(thirds, flat, torch.empty(640, dtype=torch.float64))
+    assert "mul_rn(v0, tl.full([], 0.3333333333333333, tl.float64))" in wide
     assert check(halves, [data(640)], [flat]) == 1
 
 
