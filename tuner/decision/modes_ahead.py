@@ -54,6 +54,9 @@ _THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 SHARES = {False: 4, True: 2}
 """Of all cores, one in so many compiles for the modes that tune products (True), and for others."""
 
+MOST_THREADS = {False: 4, True: 8}
+"""Of each: a host with more cores may have other tunes on them."""
+
 
 @dataclass(slots=True)
 class ModesAhead:
@@ -120,7 +123,8 @@ def _tunes(mode: str) -> bool:
 
 
 def _threads(tuned: bool) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // SHARES[tuned])
+    own = len(os.sched_getaffinity(0)) // SHARES[tuned]
+    return max(1, min(own, MOST_THREADS[tuned]))
 
 
 def write_model(model: Model, call: CallArguments, file: Path) -> None:
