@@ -58,7 +58,7 @@ def kernels(graph: Graph, plan: Plan) -> Iterator[KernelSource]:
             continue
         part = subgraph(each.graph, group.nodes, group.copies)
         is_early = plan.overlaps and each.graph is graph
-        early = places(graph, part.inputs) if is_early else frozenset[int]()
+        early = places(graph, part.inputs, group.nodes) if is_early else frozenset[int]()
         program = lower(part.graph, group.config, unwritten=early)
         if isinstance(program, Refusal):
             raise PlanError(f"group {each.number} has no kernel ({program}); tune the model again")

@@ -12,7 +12,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "27"
+CODEGEN = "28"
 """Counts up whenever the same plan would give other kernels."""
 
 

@@ -25,6 +25,10 @@ class AccessPrinter(Scope):
         self.rows: AlignedText | None = None
         self.joined: set[tuple[int, int]] = set()
         """Axes that make a row together whose index the text has."""
+        self.left: list[tuple[int, str]] = []
+        """Axes, and names of the lanes along them that masks leave: no others are loaded here."""
+        self.first_left: list[tuple[int, str]] = []
+        """Those of a first block."""
         self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
         """In a repeat, where an input's loads begin, by the terms of their offset."""
 
@@ -102,6 +106,9 @@ class AccessPrinter(Scope):
         again: how it is loaded for the second time."""
         multiplied, options = each.place is not TilePlace.REGISTERS, again
         masks = self.text.masks(each.access, dims, each.moved)
+        for axis, left in self.left:
+            if axis in each.access.axes:
+                masks.append(self.text.broadcast(left, self.blocks.dims((axis,)), dims))
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)
         if masks or inside:

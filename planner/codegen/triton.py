@@ -13,12 +13,14 @@ from ..graph.graph import Ref
 from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
 from ..nests.linear_forms import Affine, Role, Term
+from ..nests.mask_bounds import Limit
 from ..tiles.alignment import is_dense
 from ..tiles.blocks import TileDims
 from ..tiles.index_width import INT32_LIMIT
 from ..tiles.instructions import (
     Body,
     EpilogueSubtiles,
+    FirstBlock,
     Grid,
     Head,
     LaunchNext,
@@ -60,7 +62,7 @@ class TritonPrinter(AccessPrinter):
         """The lines of the kernel's body."""
         grid, head = self.grid, self.program.head
         in_parts = any(isinstance(each, EpilogueSubtiles) for each in self.program.body)
-        early = (TileLoad, SelectedLoad, Prefetch)
+        early = (TileLoad, SelectedLoad, Prefetch, FirstBlock)
         first = next((i for i, each in enumerate(head) if isinstance(each, early)), len(head))
         self._head(head[:first])
         if not in_parts:
@@ -91,6 +93,8 @@ class TritonPrinter(AccessPrinter):
                     self.selected_load(each)
                 case Prefetch():
                     self.prefetch(each)
+                case FirstBlock():
+                    self._first_block(each)
                 case LaunchNext():
                     self.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
                 case Wait():
@@ -343,7 +347,14 @@ class TritonPrinter(AccessPrinter):
             if isinstance(each, TileScan) and each.carried:
                 scans.begin(self, each)
         self.loops += 1
+        if loop.begun:
+            self._begun(loop, carried)
+            if self.blocks.count(loop.axis) == 1:
+                carried.end()
+                return
         first, last = self._range(loop.axis)
+        if loop.begun:
+            first = "1"
         if loop.inner is None:
             self._turns(loop, counter, (first, last), carried)
         else:
@@ -358,6 +369,27 @@ class TritonPrinter(AccessPrinter):
                     self._turns(loop, counter, (str(turns[0]), str(turns[1])), carried, last)
                 carried.again()
         carried.end()
+
+    def _first_block(self, each: FirstBlock) -> None:
+        """Lanes that masks leave out are not read: beyond the position of a long cache there are
+        many."""
+        name = self.nest.axes[each.axis].name
+        self._index(each.axis, "")
+        for limit in self.nest.limits[each.axis]:
+            own = f"{name}_left{len(self.left)}" if self.left else f"{name}_left"
+            self.line(f"{own} = {name} + ({self._rest(limit)}) <= 0", "masks empty the others")
+            self.left.append((each.axis, own))
+        for load in each.loads:
+            self.load(load)
+        self.first_left, self.left = self.left, []
+
+    def _begun(self, loop: TileLoop, carried: mma_and_reductions.Carried) -> None:
+        """The first block, whose loads are under way since before the wait."""
+        rest = (i for i in loop.body if not isinstance(i, TileLoad) or i.value not in loop.begun)
+        self.left = self.first_left
+        self._body(tuple(rest), carried)
+        self.left = []
+        carried.again()
 
     def _turns(
         self,
@@ -384,10 +416,7 @@ class TritonPrinter(AccessPrinter):
         first, last = "0", self.numbers.text(self.blocks.count(axis))
         name, block = self.nest.axes[axis].name, self.blocks.sizes[axis]
         for limit in self.nest.limits.get(axis, ()):
-            parts = [self._least(term) for term in limit.rest.terms]
-            parts += [self._least_given(value, scale) for value, scale in limit.values]
-            base = limit.rest.base
-            rest = " + ".join([*parts, self.numbers.text(base)] if base else parts or ["0"])
+            rest = self._rest(limit)
             if limit.scale > 0 and limit.values:
                 # A part of the axis may lie beyond the position altogether: no turn is left.
                 text = f"tl.minimum({last}, tl.maximum({block} - ({rest}), 0) // {block})"
@@ -404,6 +433,13 @@ class TritonPrinter(AccessPrinter):
                 first = f"{name}_first"
                 self.line(f"{first} = {text}", "masks empty the blocks before")
         return first, last
+
+    def _rest(self, limit: Limit) -> str:
+        """The least value in this tile of what a limit adds to the index."""
+        parts = [self._least(term) for term in limit.rest.terms]
+        parts += [self._least_given(value, scale) for value, scale in limit.values]
+        base = limit.rest.base
+        return " + ".join([*parts, self.numbers.text(base)] if base else parts or ["0"])
 
     def _least_given(self, value: int, scale: int) -> str:
         """The least multiple of a value in this tile."""

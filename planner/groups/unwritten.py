@@ -9,7 +9,7 @@ of the graph writes may be read early, whoever has written it before the graph b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -23,24 +23,35 @@ def unwritten(graph: Graph) -> frozenset[int]:
     return frozenset(graph.inputs) - written(graph)
 
 
-@by_identity(64)
 def written(graph: Graph) -> frozenset[int]:
     """The values of a graph that one of its operations writes in place, or whose memory it may
     share with such."""
-    left = [target for node in graph.nodes for target in _targets(node)]
-    found: set[int] = set()
+    return frozenset(writers(graph))
+
+
+@by_identity(64)
+def writers(graph: Graph) -> Mapping[int, frozenset[int]]:
+    """By written value the operations that write it."""
+    left = [(target, node.id) for node in graph.nodes for target in _targets(node)]
+    found: dict[int, set[int]] = {}
     while left:
-        target = left.pop()
-        if target not in found:
-            found.add(target)
-            left += _shared(graph.nodes[target])
-    return frozenset(found)
+        target, writer = left.pop()
+        if writer not in found.setdefault(target, set()):
+            found[target].add(writer)
+            left += ((shared, writer) for shared in _shared(graph.nodes[target]))
+    return {target: frozenset(by) for target, by in found.items()}
 
 
-def places(graph: Graph, inputs: Sequence[int]) -> frozenset[int]:
-    """The places of those among these nodes that are such inputs."""
-    found = unwritten(graph)
-    return frozenset(place for place, node in enumerate(inputs) if node in found)
+def places(graph: Graph, inputs: Sequence[int], nodes: Collection[int] = ()) -> frozenset[int]:
+    """The places of those among these inputs of a group that no operation writes but perhaps some
+    of the group, `nodes`: a cache that attention writes a row of is read early, as no other kernel
+    is under way that writes it."""
+    own, by = frozenset(graph.inputs), writers(graph)
+    return frozenset(
+        place
+        for place, node in enumerate(inputs)
+        if node in own and by.get(node, frozenset()).issubset(nodes)
+    )
 
 
 def _targets(node: Node) -> Iterator[int]:

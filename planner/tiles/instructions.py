@@ -122,7 +122,16 @@ class Prefetch:
     """Elements of a line."""
 
 
-Head = tuple[LaunchNext | TileLoad | SelectedLoad | Prefetch | Wait, ...]
+@dataclass(frozen=True, slots=True)
+class FirstBlock:
+    """Read the tiles of a loop's first turn, but for what its limits leave out."""
+
+    axis: int
+    """That of the loop."""
+    loads: tuple[TileLoad, ...]
+
+
+Head = tuple[LaunchNext | TileLoad | SelectedLoad | Prefetch | FirstBlock | Wait, ...]
 """What stands before all else: the wait, and what is loaded or prefetched before it."""
 
 
@@ -292,6 +301,9 @@ class TileLoop:
     inner: tuple[int, int] | None = None
     """The first block whose lanes all lie in an aligned row, and the end of such blocks: they go
     without masks, by a text of their own."""
+    begun: tuple[int, ...] = ()
+    """The values of the first block that the head loads; that block is then straight-line work
+    before the loop. Empty: the loop has all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +352,12 @@ Change = Callable[[Instruction, Loops, Blocks], Instruction]
 """From an instruction, the loops around it and the blocks there to what takes its place."""
 
 
-def loads_of(each: Instruction | LaunchNext | Prefetch | Wait) -> tuple[TileLoad, ...]:
+def loads_of(each: Instruction | LaunchNext | Prefetch | FirstBlock | Wait) -> tuple[TileLoad, ...]:
     """The loads that an instruction is: itself, one for each tensor that it may read, or none."""
     if isinstance(each, SelectedLoad):
         return each.pieces
+    if isinstance(each, FirstBlock):
+        return each.loads
     return (each,) if isinstance(each, TileLoad) else ()
 
 

@@ -13,6 +13,7 @@ from .instructions import (
     BitField,
     Body,
     EpilogueSubtiles,
+    FirstBlock,
     Grid,
     Head,
     Instruction,
@@ -48,6 +49,9 @@ def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | Non
         elif isinstance(each, Prefetch):
             name = nest.axes[each.axis].name
             lines.append(f"prefetch in{each.input}, {each.count} lines along {name}")
+        elif isinstance(each, FirstBlock):
+            lines.append(f"first block of {nest.axes[each.axis].name}, as far as masks leave it:")
+            lines += told.lines(each.loads, "  ")
         else:
             lines.append("launch next" if isinstance(each, LaunchNext) else "wait")
     return "\n".join([*lines, *told.lines(body, "")])
@@ -94,6 +98,7 @@ class _Listing:
             words.append(f"blocks of {loop.blocks.sizes[loop.axis]}")
         if loop.inner is not None:
             words.append(f"unmasked from {loop.inner[0]} to {loop.inner[1]}")
+        words += ["first block before it"] * bool(loop.begun)
         words += [f"carrying {_names(loop.carries)}"] * bool(loop.carries)
         lanes = "by lane" if loop.shared == 1 else f"by {loop.shared} lanes"
         return ", ".join([*words, *[lanes] * (loop.by_lane and bool(loop.carries))])

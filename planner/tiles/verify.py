@@ -14,6 +14,7 @@ from .instructions import (
     Body,
     EpilogueSubtiles,
     Evaluation,
+    FirstBlock,
     Mma,
     OnesMma,
     Reduce,
@@ -40,6 +41,7 @@ def _problems(program: TileProgram) -> Iterator[str]:
     early = tuple(each for each in program.head if isinstance(each, (TileLoad, SelectedLoad)))
     done = set[int]()
     yield from checker.body(early, done, set())
+    yield from _begun(program)
     yield from checker.body(program.body, done, set())
     wanted = {out.index for out in program.nest.outputs}
     stored = set(checker.stored)
@@ -51,6 +53,15 @@ def _problems(program: TileProgram) -> Iterator[str]:
     for output, times in checker.stored.items():
         if times not in (1, most):
             yield f"output {output} is stored {times} times"
+
+
+def _begun(program: TileProgram) -> Iterator[str]:
+    """A first block is loaded for a loop that has it as straight-line work, and the other way."""
+    loops = [each for each in program.body if isinstance(each, TileLoop) and each.begun]
+    blocks = [each for each in program.head if isinstance(each, FirstBlock)]
+    wanted = [(each.axis, each.begun) for each in loops]
+    if [(each.axis, tuple(i.value for i in each.loads)) for each in blocks] != wanted:
+        yield f"the head loads {blocks} for loops that begin with {wanted}"
 
 
 class _Checker:

@@ -220,7 +220,7 @@ class Executor:
         if self._load is not Launcher:
             return []
         programs = [
-            self._lowered(self._unwritten(part), part.graph, group.config)
+            self._lowered(self._unwritten(group, part), part.graph, group.config)
             for group, part in groups
             if group.config is not None and lowering_of(group) is TRITON
         ]
@@ -285,7 +285,7 @@ class Executor:
         return found
 
     def _built(self, group: GroupPlan, part: Subgraph) -> Built:
-        early = self._unwritten(part)
+        early = self._unwritten(group, part)
 
         def lowered(graph: Graph, config: Config) -> Program | Refusal:
             # Another graph reads what the calls before it have given.
@@ -306,9 +306,10 @@ class Executor:
             raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {built}")
         return built
 
-    def _unwritten(self, part: Subgraph) -> frozenset[int]:
-        """The inputs of a group, by place, that its kernels may read before they wait."""
-        return places(self.captured.graph, part.inputs) if self._early else frozenset()
+    def _unwritten(self, group: GroupPlan, part: Subgraph) -> frozenset[int]:
+        """The inputs of a group, by place, that its first kernel may read before it waits."""
+        own = (self.captured.graph, part.inputs, group.nodes)
+        return places(*own) if self._early else frozenset()
 
     def _lowered(self, early: frozenset[int], part: Graph, config: Config) -> Program | Refusal:
         """The kernels of a group. The layers of a model are equal, and are lowered once."""

@@ -8,7 +8,21 @@ from dataclasses import replace
 from ...graph.dtypes import itemsize
 from ...graph.sizes import varies
 from ...nests.linear_forms import Access, Role, Term
-from ..instructions import Head, Prefetch, SelectedLoad, TileLoad, TileLoop, Wait, loads_of
+from ..instructions import (
+    Body,
+    FirstBlock,
+    Head,
+    Mma,
+    OnesMma,
+    Prefetch,
+    Reduce,
+    SelectedLoad,
+    TileCompute,
+    TileLoad,
+    TileLoop,
+    Wait,
+    loads_of,
+)
 from ..program import TileProgram
 
 _MOST = 256
@@ -25,36 +39,100 @@ H200 together then fetch 8 MB, of the 60 that its L2 cache holds."""
 def load_before_wait(
     program: TileProgram, *, unwritten: frozenset[int], num_warps: int
 ) -> TileProgram:
-    """Loads of a program's straight-line work stand before its wait, as far as registers hold them;
-    what its first loop loads is prefetched there: while the kernel before ends, they are under way.
-    unwritten: the inputs that no kernel writes that may still run (see `groups.unwritten`)."""
+    """Loads of a program's straight-line work stand before its wait, as far as registers hold them,
+    and so does the first block of a loop of which masks leave few; what another first loop loads is
+    prefetched there: while the kernel before ends, they are under way. unwritten: the inputs that
+    no kernel writes that may still run (see `groups.unwritten`)."""
     persistent = program.grid is not None and program.grid.persistent
-    if persistent or not unwritten or not any(isinstance(each, Wait) for each in program.head):
+    if persistent or not unwritten:
         return program
-    loads = tuple(_chosen(program, unwritten, _MOST * 32 * num_warps))
-    early: Head = (*loads, *_fetched(program, unwritten))
-    if not early:
-        return program
+    room = _MOST * 32 * num_warps
+    loads = tuple(_chosen(program, program.body, unwritten, room))
+    room -= sum(_bytes(program, each) for each in loads)
     body = tuple(each for each in program.body if each not in loads)
+    first = _first_block(program, body, loads, unwritten, room)
+    if first is not None:
+        begun = tuple(each.value for each in first.loads)
+        body = tuple(
+            replace(each, begun=begun)
+            if isinstance(each, TileLoop) and each.axis == first.axis
+            else each
+            for each in body
+        )
+    waits = any(isinstance(each, Wait) for each in program.head)
+    early: Head = (*loads, *([first] if first else _fetched(program, unwritten)))
+    if not early or not (waits or first):
+        return program
     head: Head = ()
     for each in program.head:
         head += (*early, each) if isinstance(each, Wait) else (each,)
-    return replace(program, head=head, body=body)
+    return replace(program, head=head if waits else (*program.head, *early), body=body)
+
+
+def _bytes(program: TileProgram, each: TileLoad | SelectedLoad) -> int:
+    """Those of its tile; a scalar is no tile, and takes a register of every thread."""
+    elements = program.elements(each.value)
+    return elements * itemsize(loads_of(each)[0].access.type.dtype) if elements > 1 else 0
 
 
 def _chosen(
-    program: TileProgram, unwritten: frozenset[int], room: int
+    program: TileProgram, body: Body, unwritten: frozenset[int], room: int
 ) -> Iterator[TileLoad | SelectedLoad]:
     """The loads in their order whose addresses are known at once, while there is room."""
-    for each in program.body:
+    for each in body:
         if not isinstance(each, (TileLoad, SelectedLoad)):
             continue
         loads = loads_of(each)
         known = (own.input in unwritten and own.rows not in ("copied", "laid") for own in loads)
-        if all(known) and not any(own.access.at for own in loads):
-            room -= program.elements(each.value) * itemsize(loads[0].access.type.dtype)
+        if all(known) and not any(own.access.at or own.via for own in loads):
+            room -= _bytes(program, each)
             if room >= 0:
                 yield each
+
+
+def _first_block(
+    program: TileProgram,
+    body: Body,
+    early: tuple[TileLoad | SelectedLoad, ...],
+    unwritten: frozenset[int],
+    room: int,
+) -> FirstBlock | None:
+    """The first block of a loop up to a position that lies in a tensor: most often there is no
+    other, as of the keys that one part of attention reads. Loads of a pipelined loop are begun
+    ahead as it is: Qwen3-0.6B with two blocks in each part took 742 us a step so on an H100, 710 us
+    without. early: what stands before it."""
+    loops = [each for each in body if isinstance(each, TileLoop)]
+    if len(loops) != 1 or program.blocks.wide or not _may_begin(program, loops[0]):
+        return None
+    (loop,) = loops
+    if loop.stages > 1 and program.blocks.count(loop.axis) > 1:
+        return None
+    limits = program.nest.limits.get(loop.axis, ())
+    given = {value for limit in limits for value, _ in limit.values}
+    if not given or not given <= {each.value for each in early}:
+        return None
+    if any(limit.scale < 0 for limit in limits):
+        return None
+    loads = tuple(
+        each
+        for each in _chosen(program, loop.body, unwritten, room)
+        if isinstance(each, TileLoad) and not each.twice
+    )
+    return FirstBlock(loop.axis, loads) if loads else None
+
+
+def _may_begin(program: TileProgram, loop: TileLoop) -> bool:
+    """Whether a block of the loop may be written apart from the others, as its first is number
+    0."""
+    rows = program.blocks.aligned
+    plain = (TileLoad, SelectedLoad, TileCompute, Reduce, Mma, OnesMma)
+    return (
+        all(isinstance(each, plain) for each in loop.body)
+        and not (loop.reverse or loop.by_lane or loop.flatten)
+        and loop.blocks is None
+        and loop.inner is None
+        and (rows is None or rows.axis != loop.axis)
+    )
 
 
 def _fetched(program: TileProgram, unwritten: frozenset[int]) -> Iterator[Prefetch]:

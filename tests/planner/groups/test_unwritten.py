@@ -69,3 +69,10 @@ def test_what_is_computed_from_an_input_is_another_place() -> None:
 def test_places_are_those_among_the_inputs_of_a_group() -> None:
     """Node 3 is computed, node 1 written: neither may be read early."""
     assert places(step(in_place), (3, 1, 2)) == {2}
+
+
+def test_what_a_group_alone_writes_it_may_read_early() -> None:
+    """Node 5 writes node 1: to other kernels of its group that is no kernel under way."""
+    graph = step(in_place)
+    assert places(graph, (3, 1, 2), (4, 5)) == {1, 2}
+    assert places(graph, (3, 1, 2), (4,)) == {2}

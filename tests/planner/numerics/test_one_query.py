@@ -2,24 +2,32 @@
 the parts empty."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.attention_calls import attention
-from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.capture.capture import Captured, capture, decompositions
 from fusionplan.planner.config import Layout
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.graph.graph import key
+from fusionplan.planner.errors import Refusal
+from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.ops import is_compute
-from fusionplan.planner.groups.group import GroupContent, with_free_nodes
+from fusionplan.planner.groups.group import GroupContent, subgraph, with_free_nodes
+from fusionplan.planner.groups.unwritten import places
 from fusionplan.planner.lowerings.triton import space_for
+from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.space.space import Space
+from fusionplan.planner.tiles.instructions import FirstBlock, Wait
+from fusionplan.planner.tiles.passes import load_before_wait
+from fusionplan.planner.tiles.tile import Around, tile
+from fusionplan.planner.tiles.verify import verify
 from torch.fx.experimental.proxy_tensor import make_fx
 
 BATCH, HEADS, SHARED, LENGTH, SIZE = 1, 8, 2, 2048, 64
@@ -225,3 +233,87 @@ def test_attention_writes_its_keys_and_values(monkeypatch: pytest.MonkeyPatch) -
         assert (found.double() - exact).abs().max() <= 2**-7 * exact.abs().max()
         for mine, other in zip(ours[1:], eager[1:], strict=True):
             assert mine.equal(other)
+
+
+def _step() -> tuple[Captured, list[torch.Tensor]]:
+    """The graph of a step that writes its key and its value, and its inputs."""
+
+    def functional(*own: torch.Tensor) -> list[torch.Tensor]:
+        made = torch.func.functionalize(_written, remove="mutations_and_views")
+        return cast("list[torch.Tensor]", made(*own))
+
+    q, keys, values = given()
+    inputs = [q, keys, values, keys[:, :, :1] * 2, values[:, :, :1] * 2, torch.tensor([5])]
+    return capture(_traced(functional, *inputs)), inputs
+
+
+def _group(graph: Graph, keys: int) -> GroupPlan:
+    """All of the step by a loop over so many keys at a time."""
+    nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
+    part = GroupContent.of(graph, nodes)
+    space = space_for(part, H200)
+    assert isinstance(space, Space)
+    layout = Layout("natural", "loop")
+    config = next(c for c in space.enumerate() if c.layout == layout)
+    blocks = tuple((name, keys if name == "r0" else size) for name, size in config.blocks)
+    config = replace(config, blocks=blocks, num_warps=4, num_stages=1, access="pointer")
+    return GroupPlan(nodes, "triton", part.key, config)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("keys", [128, LENGTH])
+def test_the_first_keys_are_read_before_the_wait(
+    keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both caches the kernel writes one row itself, and no other kernel any: their first blocks
+    are straight-line work, and what is left is a loop."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(load_before_wait, "_MOST", 1 << 16)
+    captured, inputs = _step()
+    group = _group(captured.graph, keys)
+    part = subgraph(captured.graph, group.nodes)
+    assert _begun(group, captured.graph, places(captured.graph, part.inputs, group.nodes))
+    plan = Plan(key(captured.graph), H200.key, (), "modelled", (group,), overlaps=True)
+    run = Executor(captured, plan, captured.device, updates=True)
+    for position in (0, 200, LENGTH - 1):
+        inputs[-1] = torch.tensor([position])
+        ours, theirs = ([x.clone() for x in inputs] for _ in range(2))
+        (found,), (eager,) = run(*ours), _written(*theirs)
+        wanted = _written(*(x.double() for x in inputs[:-1]), inputs[-1])[0]
+        own = (eager.double() - wanted).abs().max()
+        assert (found.double() - wanted).abs().max() <= 2 * own + 2**-9 * wanted.abs().max()
+        assert all(torch.equal(a, b) for a, b in zip(ours[1:3], theirs[1:3], strict=True))
+
+
+def _begun(group: GroupPlan, graph: Graph, unwritten: Collection[int]) -> list[tuple[int, ...]]:
+    """The inputs of each first block that stands before the wait of the step's first kernel."""
+    assert group.config is not None
+    part = subgraph(graph, group.nodes)
+    found = schedule_group(part.graph, group.config.layout)
+    assert not isinstance(found, Refusal)
+    kernel = found.kernels[0]
+    early = {number for number, source in kernel.inputs if source.index in unwritten}
+    program = tile(kernel.nest, group.config, Around(unwritten=frozenset(early)))
+    verify(program)
+    places = {number: source.index for number, source in kernel.inputs}
+    head = program.head[: program.head.index(Wait())]
+    blocks = [each for each in head if isinstance(each, FirstBlock)]
+    if blocks:
+        assert "first block of r0, as far as masks leave it:" in str(program).splitlines()
+    return [tuple(part.inputs[places[i.input]] for i in each.loads) for each in blocks]
+
+
+def test_what_is_read_early_is_written_by_no_other_kernel() -> None:
+    captured, _ = _step()
+    graph, group = captured.graph, _group(captured.graph, 64)
+    part = subgraph(graph, group.nodes)
+    caches = {graph.inputs[1], graph.inputs[2]}
+    own = places(graph, part.inputs, group.nodes)
+    assert _begun(group, graph, own) == [tuple(sorted(caches))]
+    others = places(graph, part.inputs)
+    assert _begun(group, graph, others) == []
+    position = part.inputs.index(graph.inputs[5])
+    assert _begun(group, graph, own - {position}) == []
+    assert group.config is not None
+    ahead = replace(group, config=replace(group.config, num_stages=3))
+    assert _begun(ahead, graph, own) == []  # Its loads are begun ahead as it is.
