@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +61,10 @@ def seal(document: Mapping[str, Any], blobs: Iterable[bytes], private: Private) 
 def read(path: Path, trusted: Collection[bytes]) -> Sealed:
     """The bundle in a file, signed by one of the trusted public keys. Raises BundleError."""
     try:
-        with path.open("rb") as file:
+        # A pipe that nobody writes to would be waited for, for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BundleError(f"{path} is not a regular file: give another path")
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from error

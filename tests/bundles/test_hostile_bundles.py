@@ -92,6 +92,17 @@ def test_nothing_may_be_cut_off_or_added(bundle, whole):
         unseal(data + b"\0", trusted())
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, kind):
+    path = tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(BundleError, match="pipe is not a regular file"):
+        open_bundle(path, trusted())
+
+
 def test_an_unknown_signer_is_refused_and_named(bundle, monkeypatch, tmp_path):
     path = bundle()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
