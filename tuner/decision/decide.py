@@ -95,8 +95,8 @@ class Decision:
         if not calls:
             return [entrant.identity.plan((), "searched") for entrant in self.entrants]
         self.progress.phase("contest", "timing the model by its plans, eager and torch.compile")
-        told = self._told(self._ring.contest(calls))
-        ours = [name for name in own if name in calls]
+        told = self._told(self._ring.contest(calls, self._fell))
+        ours = [c.name for c in told.contestants if c.name in own]
         winner = _preferred(told, own, ours if self.ours_only else ())
         if winner in own:
             kept, told = own[winner], replace(told, winner=winner)
@@ -139,6 +139,17 @@ class Decision:
         self.left_out |= ours.left_out
         return ours.ready
 
+    def _fell(self, name: str, error: Exception) -> None:
+        """A contestant that ran raises an error, as a CUDA graph may for other inputs. Raises it
+        where it is the user's own model."""
+        if name == EAGER:
+            raise error
+        first = (str(error).strip().splitlines() or [""])[0]
+        self.left_out[name] = f"{type(error).__name__}: {first}"
+        self.progress.note(
+            f"{name} is not compared: it fails in the contest: {self.left_out[name]}"
+        )
+
     def _told(self, contest: Contest) -> Contest:
         left_out = {**self.baselines.left_out, **self.left_out}
         return replace(
@@ -162,7 +173,7 @@ class Decision:
         if best in own:
             calls[best] = runs[best]
         calls[winner] = self.baselines.ready[winner]
-        again = self._told(self._ring.contest(calls))
+        again = self._told(self._ring.contest(calls, self._fell))
         chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
         if chosen in own:
             self.progress.note(

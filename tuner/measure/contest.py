@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -68,6 +69,11 @@ class Laps:
     def of(names: Sequence[str]) -> Laps:
         return Laps({n: [] for n in names}, {n: [] for n in names})
 
+    def without(self, names: Collection[str]) -> Laps:
+        """Of the others."""
+        kept = [name for name in self.cold if name not in names]
+        return Laps({n: self.cold[n] for n in kept}, {n: self.busy[n] for n in kept})
+
     def behind(self, name: str) -> Behind:
         """In whichever of the two ways it does worse."""
         both = [_behind(name, laps) for laps in (self.cold, self.busy)]
@@ -80,6 +86,25 @@ def _behind(name: str, laps: Mapping[str, Sequence[float]]) -> Behind:
         return Behind(1.0, 1.0, 1.0)
     found = ratio([a / b for a, b in zip(laps[name], laps[best], strict=False)], SURE)
     return Behind(max(1.0, found.median), found.low, found.high)
+
+
+@dataclass(slots=True)
+class _Failing:
+    """The calls of a contest, without those that raised an error. fails: see `Ring.contest`."""
+
+    calls: dict[str, TurnCall]
+    fails: Callable[[str, Exception], None] | None
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """What this contestant does; its error is raised where nobody else is left."""
+        try:
+            yield
+        except Exception as error:
+            if self.fails is None or len(self.calls) == 1:
+                raise
+            self.fails(name, error)
+            del self.calls[name]
 
 
 @dataclass(slots=True)
@@ -96,35 +121,47 @@ class Ring:
         budget_s = min(self.rules.budget_s, seconds)
         return replace(self, rules=replace(self.rules, budget_s=budget_s))
 
-    def contest(self, calls: Mapping[str, TurnCall]) -> Contest:
-        """All of them in turn, in the order of preference among equals. At least one."""
-        names = list(calls)
-        laps = Laps.of(names)
-        self._warm_up(calls)
-        count = self._count(calls)
-        running, spent, rounds = names, 0.0, 0
+    def contest(
+        self,
+        calls: Mapping[str, TurnCall],
+        fails: Callable[[str, Exception], None] | None = None,
+    ) -> Contest:
+        """All of them in turn, in the order of preference among equals. At least one. fails: told
+        of those that raise an error, which are left out then; None: it is raised."""
+        failing = _Failing(dict(calls), fails)
+        self._warm_up(failing)
+        count = self._count(failing)
+        laps = Laps.of(list(failing.calls))
+        running, spent, rounds = list(failing.calls), 0.0, 0
         while not self._is_over(laps, running, rounds, spent):
-            for i in range(len(running)):
-                name = running[(i + rounds) % len(running)]
-                spent += self._lap(name, calls[name], laps, rounds, count)
+            for name in (running[(i + rounds) % len(running)] for i in range(len(running))):
+                with failing.of(name):
+                    spent += self._lap(name, failing.calls[name], laps, rounds, count)
+            laps = laps.without(laps.cold.keys() - failing.calls.keys())
+            running = [name for name in running if name in failing.calls]
             rounds += 1
             running = _running(laps, running, rounds, self.rules.least)
-        return self._result(laps, names, running)
+        return self._result(laps, list(failing.calls), running)
 
-    def _warm_up(self, calls: Mapping[str, TurnCall]) -> None:
+    def _warm_up(self, failing: _Failing) -> None:
         """Every contestant on every turn: a graph may be captured for addresses that come again."""
-        for call in calls.values():
-            self.turns.watch(partial(call, 0))
+        for name, call in list(failing.calls.items()):
+            with failing.of(name):
+                self.turns.watch(partial(call, 0))
         most = self.rules.warm_up
-        for call in calls.values():
-            for turn in range(len(self.turns) + 3 if most is None else most):
-                self.turns.restore(turn)
-                self.stopwatch.laps([partial(call, turn)])
+        for name, call in list(failing.calls.items()):
+            with failing.of(name):
+                for turn in range(len(self.turns) + 3 if most is None else most):
+                    self.turns.restore(turn)
+                    self.stopwatch.laps([partial(call, turn)])
 
-    def _count(self, calls: Mapping[str, TurnCall]) -> int:
+    def _count(self, failing: _Failing) -> int:
         """Calls of a busy lap."""
-        once = min(self.stopwatch.laps([partial(call, 0)])[0] for call in calls.values())
-        return max(2, min(MOST_BUSY, math.ceil(BUSY_S / max(once, 1e-9))))
+        once: list[float] = []
+        for name, call in list(failing.calls.items()):
+            with failing.of(name):
+                once += self.stopwatch.laps([partial(call, 0)])
+        return max(2, min(MOST_BUSY, math.ceil(BUSY_S / max(min(once), 1e-9))))
 
     def _lap(self, name: str, call: TurnCall, laps: Laps, number: int, count: int) -> float:
         """Both laps of a round; the seconds that they took."""

@@ -67,6 +67,25 @@ def test_a_plan_two_percent_slower_does_not_win_by_noise(seed):
     assert told.decided
 
 
+def test_who_fails_when_warmed_up_drops_out_unless_nobody_else_is_left():
+    def broken(turn):
+        if turn > 0:
+            raise ValueError("other inputs")
+        return "a"
+
+    told, watch = [], Watch({"a": 1.0, "b": 2.0})
+    ring = Ring(watch, NO_INPUTS, Rules())
+    found = ring.contest(
+        {"a": broken, "b": lambda turn: "b"}, lambda name, error: told.append((name, str(error)))
+    )
+    assert [c.name for c in found.contestants] == ["b"]
+    assert told == [("a", "other inputs")]
+    with pytest.raises(ValueError, match="other inputs"):
+        ring.contest({"a": broken, "b": lambda turn: "b"})
+    with pytest.raises(ValueError, match="other inputs"):
+        ring.contest({"a": broken}, lambda name, error: None)
+
+
 def test_near_contestants_get_more_rounds_and_those_far_behind_drop_out():
     watch = Watch({"far": 2.0e-3, "a": 1.0e-3, "b": 1.001e-3}, noise=0.01)
     rounds = {c.name: c.rounds for c in contest(watch).contestants}

@@ -182,6 +182,27 @@ def test_a_peer_that_fails_is_left_out(store: Store, graph: Captured):
     assert any("no such backend" in note for note in tuning.progress.of("note"))
 
 
+def test_a_baseline_that_fails_in_the_contest_is_left_out_and_told(store: Store, graph: Captured):
+    """As a CUDA graph of another compiler may, which ran on the first inputs."""
+    calls = [0]
+
+    def breaks() -> float:
+        calls[0] += 1
+        if calls[0] > 4:
+            raise AssertionError("two tensors are not tracked\nand more")
+        return 0.1
+
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, baselines(eager=3.0, default=breaks))
+    assert calls[0] > 4
+    assert plan.evidence == "measured"
+    assert plan.contest is not None
+    assert plan.contest.winner == "plan"
+    assert dict(plan.contest.left_out)["default"] == "AssertionError: two tensors are not tracked"
+    assert any("default is not compared" in note for note in tuning.progress.of("note"))
+    assert store.plan(plan.graph_key, H200.key, versions()) is not None
+
+
 @pytest.mark.parametrize("each_s", [0.0, 50.0])
 def test_a_search_for_which_the_peers_left_no_time_tries_something(
     store: Store, graph: Captured, each_s: float
