@@ -179,7 +179,7 @@ def _check(
     runner = RunnablePlan(plan, executor, executor.kernels_per_call, verdict)
     found[str(number)] = runner
     if _saves_launches(plan, arena):
-        found |= _graphs(str(number), runner, executor, given[0], arena)
+        _add_graphs(found, str(number), runner, executor, given[0], arena)
 
 
 def _saves_launches(plan: Plan, arena: Arena) -> bool:
@@ -189,31 +189,37 @@ def _saves_launches(plan: Plan, arena: Arena) -> bool:
     return not any(lowering_of(g).owns_cuda_graphs(g.options) for g in plan.groups)
 
 
-def _graphs(
-    name: str, runner: RunnablePlan, executor: Executor, given: GateCase, arena: Arena
-) -> dict[str, RunnablePlan]:
-    """The plan as CUDA graphs: with launches that overlap, and without where that cannot be, or
-    where this is the plan that the search likes best."""
-    found: dict[str, RunnablePlan] = {}
-    plan, device = runner.plan, arena.captured.device
+def _add_graphs(
+    found: dict[str, RunnablePlan],
+    name: str,
+    runner: RunnablePlan,
+    executor: Executor,
+    given: GateCase,
+    arena: Arena,
+) -> None:
+    """Adds the plan as CUDA graphs: of the plan that the search likes best without launches that
+    overlap, then with them; of another without where overlapping cannot be."""
+    device = arena.captured.device
     # What compiles for minutes is not compiled twice.
-    slow = any(lowering_of(g).slow for g in plan.groups)
-    ours = executor.kernels_per_call and not slow
-    if ours and _may_overlap(arena):
-        overlapping = replace(runner, plan=replace(plan, overlaps=True))
+    slow = any(lowering_of(g).slow for g in runner.plan.groups)
+    graphed = _graphed(name, runner, executor, given, arena) if name == "0" else None
+    if graphed is not None:
+        found[f"{name} as a graph"] = graphed
+    other = None
+    if executor.kernels_per_call and not slow and _may_overlap(arena):
+        overlapping = replace(runner, plan=replace(runner.plan, overlaps=True))
         try:
-            other = Executor(arena.captured, overlapping.plan, device, lower=arena.lower)
-            graphed = _graphed(name, overlapping, other, given, arena)
+            _compile_ahead(overlapping.plan, arena, lambda: None)
+            made = Executor(arena.captured, overlapping.plan, device, lower=arena.lower)
+            other = _graphed(name, overlapping, made, given, arena)
         except FusionplanError as error:
             arena.progress.note(f"plan {name} is not tried with launches that overlap: {error}")
-            graphed = None
-        if graphed is not None:
-            found[f"{name} as a graph, overlapping"] = graphed
-    if not found or name == "0":
+    if other is not None:
+        found[f"{name} as a graph, overlapping"] = other
+    elif name != "0":
         graphed = _graphed(name, runner, executor, given, arena)
         if graphed is not None:
             found[f"{name} as a graph"] = graphed
-    return found
 
 
 def _may_overlap(arena: Arena) -> bool:
@@ -223,12 +229,11 @@ def _may_overlap(arena: Arena) -> bool:
 
 
 def _compile_ahead(plan: Plan, arena: Arena, meanwhile: Callable[[], None]) -> None:
-    """Have all kernels of a plan compiled, in each way in which it will run."""
+    """Have all kernels of a plan compiled. With launches that overlap they are others: those of a
+    plan that was found right by itself are compiled after that, where there is time."""
     if arena.compilers is None:
         return
-    ways = [plan, *([replace(plan, overlaps=True)] if _may_overlap(arena) else [])]
-    device = arena.captured.device
-    kernels = kernels_of(arena.captured, ways, device, arena.lower)
+    kernels = kernels_of(arena.captured, [plan], arena.captured.device, arena.lower)
     arena.compilers.compile_ahead(kernels, meanwhile)
 
 

@@ -13,10 +13,11 @@ BASELINES_SHARE = 0.6
 """Of what is left before the end, the most that compiling the baselines may take where a search
 comes after it."""
 
-CHECK_SHARE = 0.15
-"""Of a graph's time, kept at least to check its best plans and to time them by themselves."""
+CHECK_SHARE = 0.25
+"""Of a graph's time, kept at least to check its best plans and to time them by themselves. A plan
+that is not checked is not compared, which costs more than what a few more trials would find."""
 
-MOST_CHECK_SHARE = 0.3
+MOST_CHECK_SHARE = 0.4
 """Of a graph's time, the most that is kept for a check which is only expected to take so long."""
 
 PLAN_SHARE = 0.5

@@ -17,6 +17,7 @@ from fusionplan.planner.runtime.cuda_graphs.graph_memory import RecordedCall
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.decision import finalists
 from fusionplan.tuner.gate.gate import Passed, case
+from fusionplan.tuner.measure.time_limit import OutOfTime
 from fusionplan.tuner.progress.progress import RecordedProgress
 from tuner_fakes import captured
 
@@ -76,7 +77,8 @@ def graphed(given, made, where):
     if not finalists._saves_launches(made, where):
         return None
     runner = finalists.RunnablePlan(made, executor, executor.kernels_per_call, Passed(("given",)))
-    found = finalists._graphs("0", runner, executor, case(given, where.inputs), where)
+    found: dict[str, finalists.RunnablePlan] = {}
+    finalists._add_graphs(found, "0", runner, executor, case(given, where.inputs), where)
     return found.get("0 as a graph")
 
 
@@ -131,7 +133,7 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     graphs(replayed)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
-    made = modelled_plan(given.graph, builtin("h200"))
+    made, asked = modelled_plan(given.graph, builtin("h200")), []
     where = SimpleNamespace(
         captured=given,
         inputs=(X,),
@@ -139,16 +141,20 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
         progress=RecordedProgress(),
         is_over=lambda: over,
         left_s=lambda is_needed: float("inf"),
+        compilers=SimpleNamespace(compile_ahead=lambda kernels, meanwhile: asked.append(kernels)),
         lower=lower,
     )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
     runner = finalists.RunnablePlan(made, executor, executor.kernels_per_call, Passed(("given",)))
-    found = finalists._graphs(name, runner, executor, case(given, (X,)), where)
+    found: dict[str, finalists.RunnablePlan] = {}
+    finalists._add_graphs(found, name, runner, executor, case(given, (X,)), where)
     plain, overlapping = f"{name} as a graph", f"{name} as a graph, overlapping"
     overlaps = capability >= (9, 0) and not over
-    wanted = [overlapping] * overlaps + [plain] * (name == "0" or not overlaps)
+    wanted = [plain] * (name == "0" or not overlaps) + [overlapping] * overlaps
     assert list(found) == wanted
+    # Compiled side by side, once the plan is right by itself.
+    assert [any(source.dependent for source, _ in each) for each in asked] == [True] * overlaps
     assert {n: (r.plan.overlaps, r.plan.cudagraph) for n, r in found.items()} == {
         n: (n == overlapping, True) for n in wanted
     }
@@ -226,7 +232,7 @@ def test_a_check_that_takes_all_time_is_cut_off(monkeypatch, slow: int | None, k
 
 
 @pytest.mark.interpreter
-def test_the_kernels_of_a_plan_are_compiled_before_it_is_built_in_all_its_ways(monkeypatch):
+def test_the_kernels_of_a_plan_are_compiled_before_it_is_built(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     given = captured(lambda x: torch.relu(x) * 2, X)
     made, asked = modelled_plan(given.graph, builtin("h200")), []
@@ -250,11 +256,7 @@ def test_the_kernels_of_a_plan_are_compiled_before_it_is_built_in_all_its_ways(m
     )
     assert list(finalists._runners([made], where)) == ["0"]
     (kernels,) = asked
-    assert {source.dependent for source, _ in kernels} == {False, True}
-    where.is_over = lambda: True
-    made_up.clear()
-    finalists._runners([made], where)
-    assert {source.dependent for source, _ in asked[1]} == {False}
+    assert {source.dependent for source, _ in kernels} == {False}
 
 
 @pytest.mark.interpreter
@@ -283,3 +285,30 @@ def test_plans_are_timed_by_whoever_has_the_turn():
     where.ring = ring
     assert finalists.finalists([made], where).best.plan.measured == 1.0
     assert held == ["begun", "timed", "over"]
+
+
+@pytest.mark.interpreter
+def test_a_graph_that_was_found_right_is_kept_when_the_time_ends(graphs, monkeypatch):
+    """The time may end while kernels are compiled whose launches overlap."""
+    graphs(replayed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(finalists, "_saves_launches", lambda plan, arena: True)
+    given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
+    made = modelled_plan(given.graph, builtin("h200"))
+
+    def compile_ahead(kernels, meanwhile):
+        meanwhile()
+        if any(source.dependent for source, _ in kernels):
+            raise OutOfTime
+
+    where = SimpleNamespace(
+        captured=given,
+        inputs=(X,),
+        stage="inference",
+        progress=RecordedProgress(),
+        is_over=lambda: False,
+        left_s=lambda is_needed: float("inf"),
+        compilers=SimpleNamespace(compile_ahead=compile_ahead),
+        lower=lower,
+    )
+    assert list(finalists._runners([made], where)) == ["0", "0 as a graph"]

@@ -28,9 +28,9 @@ def test_what_one_takes_is_missing_and_what_it_leaves_goes_on():
     assert wall.before_end_s == pytest.approx(85.0)
     assert wall.baselines_until() == pytest.approx(100.0 + 51.0)
     now[0] += 25.0
-    assert wall.search_until(0.5) == pytest.approx(now[0] + 0.85 * 30.0)
+    assert wall.search_until(0.5) == pytest.approx(now[0] + 0.75 * 30.0)
     now[0] += 10.0  # of the 30
-    assert wall.search_until(1.0) == pytest.approx(now[0] + 0.85 * 50.0)
+    assert wall.search_until(1.0) == pytest.approx(now[0] + 0.75 * 50.0)
     wall.check_s = 20.0  # the plans of the first graph took so long
     assert wall.search_until(1.0) == pytest.approx(now[0] + 30.0)
     now[0] += 500.0
@@ -47,13 +47,13 @@ def test_a_model_that_takes_long_to_capture_has_more_kept_for_the_end():
 
 def test_graphs_share_what_their_checks_are_expected_to_take():
     wall = Wall(100.0, lambda: 0.0)
-    wall.expected_check_s = 20.0
-    assert wall.search_until(1.0) == pytest.approx(85.0 - 20.0)
-    assert wall.search_until(0.5) == pytest.approx(42.5 - 10.0)
-    wall.expected_check_s = 50.0  # most of it may not be for a check
-    assert wall.search_until(1.0) == pytest.approx(0.7 * 85.0)
-    wall.check_s = 30.0
+    wall.expected_check_s = 30.0
     assert wall.search_until(1.0) == pytest.approx(85.0 - 30.0)
+    assert wall.search_until(0.5) == pytest.approx(42.5 - 15.0)
+    wall.expected_check_s = 50.0  # most of it may not be for a check
+    assert wall.search_until(1.0) == pytest.approx(0.6 * 85.0)
+    wall.check_s = 40.0
+    assert wall.search_until(1.0) == pytest.approx(85.0 - 40.0)
 
 
 def test_graphs_have_shares_by_their_time():
