@@ -1,4 +1,4 @@
-"""Groups with products that ran far slower than the model expects of their parts, split.
+"""Groups with products that ran far slower than the model expects, cut before each product.
 
 Of a group with many operations one kernel may be all that there was time to try. Where that was
 wrong, did not compile or spilled, the group would run one operation after the other, which may take
@@ -18,10 +18,10 @@ from ..records.findings import Findings
 from .tuned_groups import Task, Tasks
 
 SLOW = 1.5
-"""Times the model's seconds that a group takes whose parts are looked at."""
+"""A group that takes so many times the model's seconds is looked at in parts."""
 
 FASTER = 1.3
-"""Times as fast that the parts are to be: most are not measured. Of a product with what follows it
+"""So many times as fast as the group its parts have to be: most are not measured. Of a product with what follows it
 the model's seconds are 13% off on average; of two products in one kernel they were half of what two
 groups of ResNet-101 took."""
 
