@@ -20,7 +20,7 @@ from hostile.table import CASES
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("few_looks")]
 
-SAMPLE = 120
+SAMPLE = 126
 """Cases that take about a minute of one core: three of each family, and more of the large ones."""
 
 FAMILIES = sorted({case.family for case in CASES.values()})
