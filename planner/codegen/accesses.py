@@ -29,6 +29,8 @@ class AccessPrinter(Scope):
         """Axes, and names of the lanes along them that masks leave: no others are loaded here."""
         self.first_left: list[tuple[int, str]] = []
         """Those of a first block."""
+        self.done: set[int] = set()
+        """Values of a first block that the head has loaded."""
         self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
         """In a repeat, where an input's loads begin, by the terms of their offset."""
 

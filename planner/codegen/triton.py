@@ -140,7 +140,8 @@ class TritonPrinter(AccessPrinter):
                 case EpilogueSubtiles():
                     self._in_parts(each)
                 case TileLoad():
-                    self.load(each)
+                    if each.value not in self.done:
+                        self.load(each)
                 case SelectedLoad():
                     self.selected_load(each)
                 case TileRepeat():
@@ -379,16 +380,19 @@ class TritonPrinter(AccessPrinter):
             own = f"{name}_left{len(self.left)}" if self.left else f"{name}_left"
             self.line(f"{own} = {name} + ({self._rest(limit)}) <= 0", "masks empty the others")
             self.left.append((each.axis, own))
+        inner = {a for load in each.loads for a in load.access.axes} - {each.axis}
+        for axis in self.nest.with_role(Role.LOOP):
+            if axis in inner:
+                self._index(axis, "")
         for load in each.loads:
             self.load(load)
         self.first_left, self.left = self.left, []
 
     def _begun(self, loop: TileLoop, carried: mma_and_reductions.Carried) -> None:
         """The first block, whose loads are under way since before the wait."""
-        rest = (i for i in loop.body if not isinstance(i, TileLoad) or i.value not in loop.begun)
-        self.left = self.first_left
-        self._body(tuple(rest), carried)
-        self.left = []
+        self.left, self.done = self.first_left, {*loop.begun}
+        self._body(loop.body, carried)
+        self.left, self.done = [], set()
         carried.again()
 
     def _turns(

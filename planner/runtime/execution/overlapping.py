@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...config import NATURAL, Config
+from ...config import NATURAL, Config, Layout
 from ...costs.cost import Cost
 from ...costs.device import DeviceProfile
 from ...errors import Refusal
@@ -18,7 +18,8 @@ from ...lowerings.triton import space_for
 from ...nests.linear_forms import Role
 from ...nests.nest import Nest
 from ...plan import GroupPlan, Plan
-from ...tiles.blocks import power_of_two
+from ...space.space import Space
+from ...tiles.blocks import Blocks, power_of_two
 from ...values.values import Choice
 
 OVERLAPPING = (9, 0)
@@ -47,6 +48,15 @@ EARLY_ELEMENTS = 256
 """Elements of the matrix for each thread at most: of 4 bits, 128 bytes have so many."""
 
 
+BLOCKS = (64, 128, 32)
+"""Keys of a part of attention that is one block, the best first. Then all that a program loads of
+them is under way before its wait, and the turns of no loop lie in shared memory: for heads of 128
+columns 20 KB, where two turns of 64 keys with four stages take 120."""
+
+MOST_PROGRAMS = 4
+"""Programs for each SM at most that there are then: as many as lie on it at once."""
+
+
 def overlapping(
     plan: Plan, graph: Graph, device: DeviceProfile, capability: tuple[int, int]
 ) -> Plan:
@@ -69,12 +79,53 @@ def _early(group: GroupPlan, graph: Graph, device: DeviceProfile) -> GroupPlan:
     if config is None or (config.layout == NATURAL and config.num_warps <= EARLY_WARPS):
         return group
     space = space_for(GroupContent.of(graph, group.nodes, group.copies), device)
-    if isinstance(space, Refusal) or NATURAL not in space.schedules:
+    if isinstance(space, Refusal):
         return group
-    for smaller in _smaller(space.schedules[NATURAL].kernels[0].nest, config):
+    if config.split > 1:
+        found = _in_blocks(space, config, device)
+    elif NATURAL in space.schedules:
+        found = _smaller(space.schedules[NATURAL].kernels[0].nest, config)
+    else:
+        return group
+    for smaller in found:
         if isinstance(space.judge(smaller), Cost):
             return replace(group, config=smaller)
     return group
+
+
+def _in_blocks(space: Space, config: Config, device: DeviceProfile) -> Iterator[Config]:
+    """The configs by which each part of a loop up to a position, as attention's over the keys of a
+    cache, is one block; none where there is no position, or a device would not begin all parts at
+    once."""
+    parts: dict[int, tuple[Layout, Nest]] = {}
+    for layout, nest, size in _parts(space, config):
+        parts.setdefault(size, (layout, nest))
+    for layout, nest in (parts[size] for size in BLOCKS if size in parts):
+        kernels = [kernel.nest for kernel in space.schedules[layout].kernels]
+        whole = {nest.axes[a].name: nest.axes[a].extent for a in nest.with_role(Role.LOOP)}
+        named = {**dict(config.blocks), **{n: power_of_two(size) for n, size in whole.items()}}
+        own = {a.name for each in kernels for a in each.axes if a.role is not Role.HELD}
+        if not own <= named.keys():
+            continue
+        sizes = tuple(sorted((name, named[name]) for name in own))
+        blocks = Blocks.of(nest, sizes)
+        programs = math.prod(blocks.count(axis) for axis in nest.with_role(Role.GRID))
+        if programs <= MOST_PROGRAMS * device.sm_count:
+            base = replace(config, blocks=sizes, reduction=layout.reduction, split=layout.split)
+            yield replace(
+                base, num_warps=EARLY_WARPS, num_stages=1, access="pointer", flatten=False
+            )
+
+
+def _parts(space: Space, config: Config) -> Iterator[tuple[Layout, Nest, int]]:
+    """The layouts that divide a loop up to a position, with the nest and the length of a part;
+    those without a loop inside it first."""
+    for layout in sorted(space.schedules, key=lambda each: each.reduction):
+        nest = space.schedules[layout].kernels[0].nest
+        loops = nest.with_role(Role.LOOP)
+        ends = [a for a in loops if any(limit.values for limit in nest.limits.get(a, ()))]
+        if layout.split > 1 and layout.tiling == config.tiling and len(ends) == 1:
+            yield layout, nest, nest.axes[ends[0]].extent
 
 
 def _smaller(nest: Nest, config: Config) -> Iterator[Config]:

@@ -12,6 +12,7 @@ from ..instructions import (
     Body,
     FirstBlock,
     Head,
+    Instruction,
     Mma,
     OnesMma,
     Prefetch,
@@ -101,7 +102,9 @@ def _first_block(
     other, as of the keys that one part of attention reads. Loads of a pipelined loop are begun
     ahead as it is: Qwen3-0.6B with two blocks in each part took 742 us a step so on an H100, 710 us
     without. early: what stands before it."""
-    loops = [each for each in body if isinstance(each, TileLoop)]
+    loops = [
+        each for each in body if isinstance(each, TileLoop) and program.nest.limits.get(each.axis)
+    ]
     if len(loops) != 1 or program.blocks.wide or not _may_begin(program, loops[0]):
         return None
     (loop,) = loops
@@ -115,10 +118,19 @@ def _first_block(
         return None
     loads = tuple(
         each
-        for each in _chosen(program, loop.body, unwritten, room)
+        for each in _chosen(program, tuple(_straight(program, loop.body)), unwritten, room)
         if isinstance(each, TileLoad) and not each.twice
     )
     return FirstBlock(loop.axis, loads) if loads else None
+
+
+def _straight(program: TileProgram, body: Body) -> Iterator[Instruction]:
+    """The instructions of a body, and those of loops in it that have one block."""
+    for each in body:
+        if isinstance(each, TileLoop) and program.blocks.count(each.axis) == 1:
+            yield from _straight(program, each.body)
+        else:
+            yield each
 
 
 def _may_begin(program: TileProgram, loop: TileLoop) -> bool:
@@ -127,7 +139,7 @@ def _may_begin(program: TileProgram, loop: TileLoop) -> bool:
     rows = program.blocks.aligned
     plain = (TileLoad, SelectedLoad, TileCompute, Reduce, Mma, OnesMma)
     return (
-        all(isinstance(each, plain) for each in loop.body)
+        all(isinstance(each, plain) for each in _straight(program, loop.body))
         and not (loop.reverse or loop.by_lane or loop.flatten)
         and loop.blocks is None
         and loop.inner is None

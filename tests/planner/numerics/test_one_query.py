@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.attention_calls import attention
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
-from fusionplan.planner.config import Layout
+from fusionplan.planner.config import Layout, ReductionLayout
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import Refusal
@@ -23,6 +23,7 @@ from fusionplan.planner.lowerings.triton import space_for
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.runtime.execution.overlapping import overlapping
 from fusionplan.planner.space.space import Space
 from fusionplan.planner.tiles.instructions import FirstBlock, Wait
 from fusionplan.planner.tiles.passes import load_before_wait
@@ -247,30 +248,35 @@ def _step() -> tuple[Captured, list[torch.Tensor]]:
     return capture(_traced(functional, *inputs)), inputs
 
 
-def _group(graph: Graph, keys: int) -> GroupPlan:
-    """All of the step by a loop over so many keys at a time."""
+def _group(graph: Graph, keys: int, reduction: ReductionLayout = "loop") -> GroupPlan:
+    """All of the step by a loop over so many keys at a time; "nested": with a loop of one block
+    inside it."""
     nodes = with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)])
     part = GroupContent.of(graph, nodes)
     space = space_for(part, H200)
     assert isinstance(space, Space)
-    layout = Layout("natural", "loop")
+    layout = Layout("natural", reduction)
     config = next(c for c in space.enumerate() if c.layout == layout)
-    blocks = tuple((name, keys if name == "r0" else size) for name, size in config.blocks)
-    config = replace(config, blocks=blocks, num_warps=4, num_stages=1, access="pointer")
+    own = {"r0": keys, "r1": SIZE}
+    blocks = tuple((name, own.get(name, size)) for name, size in config.blocks)
+    config = replace(config, blocks=blocks, num_warps=4, num_stages=1, flatten=False)
+    config = replace(config, access="pointer")
     return GroupPlan(nodes, "triton", part.key, config)
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("keys", [128, LENGTH])
+@pytest.mark.parametrize(
+    "keys, reduction", [(128, "loop"), (LENGTH, "loop"), (128, "nested"), (LENGTH, "nested")]
+)
 def test_the_first_keys_are_read_before_the_wait(
-    keys: int, monkeypatch: pytest.MonkeyPatch
+    keys: int, reduction: ReductionLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of both caches the kernel writes one row itself, and no other kernel any: their first blocks
     are straight-line work, and what is left is a loop."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(load_before_wait, "_MOST", 1 << 16)
     captured, inputs = _step()
-    group = _group(captured.graph, keys)
+    group = _group(captured.graph, keys, reduction)
     part = subgraph(captured.graph, group.nodes)
     assert _begun(group, captured.graph, places(captured.graph, part.inputs, group.nodes))
     plan = Plan(key(captured.graph), H200.key, (), "modelled", (group,), overlaps=True)
@@ -317,3 +323,18 @@ def test_what_is_read_early_is_written_by_no_other_kernel() -> None:
     assert group.config is not None
     ahead = replace(group, config=replace(group.config, num_stages=3))
     assert _begun(ahead, graph, own) == []  # Its loads are begun ahead as it is.
+
+
+def test_parts_are_one_block_where_launches_overlap() -> None:
+    """As long as a device begins all of them at once."""
+    captured, _ = _step()
+    graph = captured.graph
+    plan = modelled_plan(graph, H200)
+    (before,) = plan.groups
+    (group,) = overlapping(plan, graph, H200, (9, 0)).groups
+    assert group.config is not None
+    config, own = group.config, subgraph(graph, group.nodes)
+    assert (config.block("r0"), config.num_stages) == (LENGTH // config.split, 1)
+    assert len(_begun(group, graph, places(graph, own.inputs, group.nodes))[0]) >= 2
+    (few,) = overlapping(plan, graph, replace(H200, sm_count=4), (9, 0)).groups
+    assert few.config == before.config
