@@ -21,9 +21,9 @@ SLOW = 1.5
 """A group that takes so many times the model's seconds is looked at in parts."""
 
 FASTER = 1.3
-"""So many times as fast as the group its parts have to be: most are not measured. Of a product with what follows it
-the model's seconds are 13% off on average; of two products in one kernel they were half of what two
-groups of ResNet-101 took."""
+"""So many times as fast as the group its parts have to be: most are not measured. Of a product with
+what follows it the model's seconds are 13% off on average; of two products in one kernel they were
+half of what two groups of ResNet-101 took."""
 
 
 def with_slow_groups_split(groups: Groups, tasks: Tasks, findings: Findings) -> Groups:
