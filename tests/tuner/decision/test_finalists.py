@@ -44,6 +44,11 @@ def arena(given, inputs=(X,), stage="inference", device="cuda"):
     )
 
 
+def on_cpu(given, **more):
+    """The same for a graph that runs, on the CPU."""
+    return SimpleNamespace(**{**vars(arena(given)), "captured": given, **more})
+
+
 def replayed(call, inputs, moving, pool):
     """Stands for a capture: the replay computes again, into the same outputs."""
     outputs = list(call(list(inputs)))
@@ -134,15 +139,10 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
     made, asked = modelled_plan(given.graph, builtin("h200")), []
-    where = SimpleNamespace(
-        captured=given,
-        inputs=(X,),
-        stage="inference",
-        progress=RecordedProgress(),
+    where = on_cpu(
+        given,
         is_over=lambda: over,
-        left_s=lambda is_needed: float("inf"),
         compilers=SimpleNamespace(compile_ahead=lambda kernels, meanwhile: asked.append(kernels)),
-        lower=lower,
     )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
@@ -192,16 +192,7 @@ def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
     given = captured(lambda x: torch.relu(x) * 2, X)
     made = modelled_plan(given.graph, builtin("h200"))
     told = RecordedProgress()
-    where = SimpleNamespace(
-        captured=given,
-        inputs=(X,),
-        stage="inference",
-        progress=told,
-        is_over=lambda: over,
-        left_s=lambda is_needed: float("inf"),
-        compilers=None,
-        lower=lower,
-    )
+    where = on_cpu(given, progress=told, is_over=lambda: over, compilers=None)
     assert list(finalists._runners([made] * 4, where)) == wanted
     text = "2 of 4 plans are not compared: the time for checking them is over"
     assert told.of("note") == [text] * over
@@ -244,16 +235,7 @@ def test_the_kernels_of_a_plan_are_compiled_before_it_is_built(monkeypatch):
 
     made_up, cases = [], finalists.cases
     monkeypatch.setattr(finalists, "cases", lambda *of: made_up.append("cases") or cases(*of))
-    where = SimpleNamespace(
-        captured=given,
-        inputs=(X,),
-        stage="inference",
-        progress=RecordedProgress(),
-        is_over=lambda: False,
-        left_s=lambda is_needed: float("inf"),
-        compilers=SimpleNamespace(compile_ahead=compile_ahead),
-        lower=lower,
-    )
+    where = on_cpu(given, compilers=SimpleNamespace(compile_ahead=compile_ahead))
     assert list(finalists._runners([made], where)) == ["0"]
     (kernels,) = asked
     assert {source.dependent for source, _ in kernels} == {False}
@@ -301,14 +283,5 @@ def test_a_graph_that_was_found_right_is_kept_when_the_time_ends(graphs, monkeyp
         if any(source.dependent for source, _ in kernels):
             raise OutOfTime
 
-    where = SimpleNamespace(
-        captured=given,
-        inputs=(X,),
-        stage="inference",
-        progress=RecordedProgress(),
-        is_over=lambda: False,
-        left_s=lambda is_needed: float("inf"),
-        compilers=SimpleNamespace(compile_ahead=compile_ahead),
-        lower=lower,
-    )
+    where = on_cpu(given, compilers=SimpleNamespace(compile_ahead=compile_ahead))
     assert list(finalists._runners([made], where)) == ["0", "0 as a graph"]

@@ -16,6 +16,7 @@ from fusionplan.tuner.trial.outcome import Crashed, TimedOut
 from fusionplan.tuner.workers import forks as forks_module
 from fusionplan.tuner.workers.forks import Forks, WorkerProgram, forking
 from fusionplan.tuner.workers.pool import Pool, WorkerRole
+from process_ends import gone, is_alive
 
 pytestmark = pytest.mark.process
 
@@ -75,20 +76,6 @@ def program(*imports: str) -> WorkerProgram:
 
 def role(forks: Forks, folder: Path, limit_s: float = 5.0, count: int = 1) -> WorkerRole:
     return WorkerRole(["false"], count, limit_s, ENV, 2, forking(forks, program()))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pid: int, within_s: float = 30.0) -> bool:
-    end = time.monotonic() + within_s
-    while is_alive(pid) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not is_alive(pid)
 
 
 def test_each_is_a_process_of_its_own(forks: Forks, folder: Path, monkeypatch: pytest.MonkeyPatch):

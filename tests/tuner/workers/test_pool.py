@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fusionplan.tuner.trial.outcome import Crashed, TimedOut, TunerError
 from fusionplan.tuner.workers.pool import Pool, WorkerRole
+from process_ends import gone, is_alive
 
 pytestmark = pytest.mark.process
 
@@ -47,21 +48,6 @@ for line in sys.stdin:
 
 def role(count: int = 1, limit_s: float = 5.0, script: str = SCRIPT) -> WorkerRole:
     return WorkerRole([sys.executable, "-S", "-c", script], count, limit_s)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pid: int, within_s: float = 30.0) -> bool:
-    end = time.monotonic() + within_s
-    while is_alive(pid) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not is_alive(pid)
 
 
 def test_a_hang_is_killed_and_what_was_queued_behind_it_is_answered():
