@@ -20,7 +20,7 @@ from ..planner.lowerings.registry import ATEN
 from ..planner.plan import Plan
 from ..planner.runtime.dispatch.leaving import NoPlan
 from ..planner.runtime.dispatch.plan_runners import OnMiss
-from ..tuner.capture.capture_model import CallArguments
+from ..tuner.capture.capture_model import CallArguments, describe
 from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import Baselines, model_baselines, through
 from ..tuner.measure.contest import TurnCall
@@ -126,7 +126,7 @@ def ready_baselines(
         try:
             problem = accuracy_of(model, arguments, ready[REWRITTEN]).problem
         except torch.OutOfMemoryError as error:
-            problem = f"not checked: {first_line(error)}"
+            problem = f"not checked: {describe(error)}"
         if problem:
             notes.note(f"{REWRITTEN}: {problem}")
     return ready
@@ -168,7 +168,7 @@ def interleaved(
             passes = [timer.interleaved(guarded, budget_s=budget_s) for _ in range(PASSES)]
             break
         except _PeerFailed as failed:
-            notes.note(f"{failed.name} fails beside the others: {first_line(failed.error)}")
+            notes.note(f"{failed.name} fails beside the others: {describe(failed.error)}")
             calls = {n: c for n, c in calls.items() if n != failed.name}
     whole = Interleaved({n: [lap for p in passes for lap in p.laps[n]] for n in calls})
     times: dict[str, Timing] = {}
@@ -197,11 +197,6 @@ def _guarded(name: str, call: TimedCall) -> TimedCall:
             raise _PeerFailed(name, error) from error
 
     return run
-
-
-def first_line(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"
 
 
 def _give_back(device: torch.device) -> None:

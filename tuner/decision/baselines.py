@@ -24,7 +24,7 @@ from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
 from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from ...planner.runtime.execution.executor import Executor
-from ..capture.capture_model import Model, run_step
+from ..capture.capture_model import Model, describe, run_step
 from ..capture.rotating_inputs import RotatingInputs
 from ..capture.traced_model import TracedGraph, TracedModel
 from ..measure.contest import TurnCall
@@ -188,8 +188,7 @@ class Baselines:
         except OutOfTime:
             self._leave_out(name, CUT_OFF)
         except Exception as error:  # noqa: BLE001 - the user's model under another compiler
-            first = (str(error).strip().splitlines() or [""])[0]
-            self.left_out[name] = f"{type(error).__name__}: {first}"
+            self.left_out[name] = describe(error)
             self.progress.note(f"{name} does not run: {self.left_out[name]}")
         else:
             self.ready[name] = call
