@@ -23,7 +23,7 @@ from ...planner.plan import Contest, Plan
 from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from ...planner.runtime.dispatch.whole_way import whole_way
 from ...planner.runtime.execution.executor import Executor
-from ..capture.capture_model import Model, ModelGraph
+from ..capture.capture_model import Model, ModelGraph, describe
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
 from ..measure.timing import TIE
@@ -144,8 +144,7 @@ class Decision:
         where it is the user's own model."""
         if name == EAGER:
             raise error
-        first = (str(error).strip().splitlines() or [""])[0]
-        self.left_out[name] = f"{type(error).__name__}: {first}"
+        self.left_out[name] = describe(error)
         self.progress.note(
             f"{name} is not compared: it fails in the contest: {self.left_out[name]}"
         )
@@ -180,6 +179,9 @@ class Decision:
                 f"{winner} is the fastest, but by a plan it is no faster than ours, which is kept"
             )
             return own[chosen], replace(told, winner=chosen)
+        if chosen not in kept and any(c.name == EAGER for c in told.contestants):
+            self.progress.note(f"{winner} is the fastest, but runs by no plan; eager is kept")
+            return self._baseline(EAGER), replace(told, winner=EAGER)
         self.progress.note(f"{winner} is the fastest; it is kept as the plan")
         return kept.get(chosen, kept[AS_KEPT]), _joined(told, again, chosen)
 

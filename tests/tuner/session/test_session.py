@@ -157,6 +157,33 @@ def test_a_baseline_that_is_slow_as_a_plan_is_not_kept(
     assert plan.speedup == 0.8
 
 
+@pytest.mark.parametrize("good", [0, 4])
+def test_a_baseline_whose_plan_fails_is_not_kept(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch, good: int
+):
+    """Before it is compared, or after a few calls; no kernel of ours is right."""
+    calls = [0]
+
+    def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
+        def run(*inputs: torch.Tensor) -> float:
+            calls[0] += 1
+            if calls[0] > good:
+                raise RuntimeError("no such backend")
+            return 0.5
+
+        return run
+
+    monkeypatch.setattr(session_module, "by_executor", by_executor)
+    tuning = session(store, graph, FakeLab(lambda group, candidate: Wrong("output 0")))
+    plan = tuning.measured(H200, baselines(eager=2.0, default=0.5))
+    assert calls[0] == good + 1
+    assert plan.groups == ()
+    assert plan.contest is not None
+    assert plan.contest.winner == "eager"
+    assert plan.measured == 2.0
+    assert any("runs by no plan; eager is kept" in note for note in tuning.progress.of("note"))
+
+
 @pytest.mark.parametrize("eager_s, kept", [(0.998, "eager"), (1.002, "eager"), (1.01, "ours")])
 def test_of_equals_the_simpler_is_kept(store: Store, graph: Captured, eager_s: float, kept: str):
     plan = session(store, graph, FakeLab(wide)).measured(H200, baselines(eager=eager_s))
