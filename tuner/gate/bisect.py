@@ -23,7 +23,8 @@ from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import GroupPlan, Plan
 from ...planner.runtime.execution.executor import Executor
 from ...planner.runtime.execution.modules import captured_of
-from .check import compare, expected, greatest
+from .check import compare, greatest
+from .reference import expected
 
 
 @dataclass(frozen=True, slots=True)

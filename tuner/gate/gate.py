@@ -26,7 +26,8 @@ from ...planner.runtime.dispatch.whole_way import whole_way
 from ...planner.runtime.execution.executor import Executor
 from ..trial.evaluate import Outside, seeded
 from ..trial.inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
-from .check import Expected, Reference, by_eager, compare, references
+from .check import compare
+from .reference import Expected, Reference, by_eager, references
 
 CheckedRun = Callable[..., Sequence[Any]]
 

@@ -32,6 +32,11 @@ _VANISHING = 0.05
 """Of the size of eager's result: truth below it is nothing to eager but rounding. Such is the
 gradient of a bias of keys, which no softmax sees."""
 
+MOST_FLOAT32 = torch.finfo(torch.float32).max
+
+_MARGIN = 64
+"""Times an element that what it is the sum of may be."""
+
 FINITE, ABOVE, BELOW, NAN = 1, 2, 4, 8
 """Kinds of numbers: finite ones, the two infinities, NaN."""
 
@@ -87,6 +92,12 @@ def overflow(dtype: torch.dtype) -> float:
     is still rounded down."""
     kind = torch.finfo(dtype)
     return float(kind.max * (1 + kind.eps / 4))
+
+
+def is_near_overflow(value: torch.Tensor) -> torch.Tensor:
+    """Of each element, whether sums that make it may overflow float32 in one order and not in
+    another."""
+    return value.abs() > MOST_FLOAT32 / _MARGIN
 
 
 def classes(value: torch.Tensor) -> torch.Tensor:

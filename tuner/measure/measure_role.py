@@ -19,8 +19,9 @@ from ...planner.graph.graph import Graph
 from ...planner.lowerings.registry import lowering_of
 from ...planner.runtime.machine_code.compile import CompileFailed
 from ..gate.bucket_edges import edges
-from ..gate.check import Reference, check, references
+from ..gate.check import check
 from ..gate.partial_check import at_both_ends, fill_unwritten, shrunk
+from ..gate.reference import Reference, references
 from ..trial.evaluate import Outside
 from ..trial.inputs import DATA_SETS, POISON, empty, make, poison, shifted, unwritten
 from ..trial.outcome import (

@@ -18,7 +18,8 @@ from fusionplan.planner.lowerings.registry import calls
 from fusionplan.planner.lowerings.vendor import equals
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.execution.modules import captured_of
-from fusionplan.tuner.gate.check import check, expected
+from fusionplan.tuner.gate.check import check
+from fusionplan.tuner.gate.reference import expected
 from fusionplan.tuner.trial.evaluate import evaluate
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.trial.running import load

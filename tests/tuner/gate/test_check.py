@@ -6,15 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from fusionplan.planner.graph.graph import Graph, Node, Ref, Symbol, TensorType
-from fusionplan.tuner.gate.check import (
-    Expected,
-    check,
-    compare,
-    deepest,
-    expected,
-    references,
-)
+from fusionplan.tuner.gate.check import check, compare
 from fusionplan.tuner.gate.perturbed import Noise, disturbed
+from fusionplan.tuner.gate.reference import Expected, deepest, expected, references
 from fusionplan.tuner.gate.slices import SliceLimits
 from fusionplan.tuner.trial.evaluate import evaluate
 from fusionplan.tuner.trial.inputs import DATA_SETS, empty, is_poison, make, poison
@@ -55,7 +49,7 @@ def test_what_passes_by_eagers_error_alone_takes_no_more_evaluations(
         made.append(noise)
         return disturbed(graph, inputs, device, noise)
 
-    monkeypatch.setattr("fusionplan.tuner.gate.check.disturbed", counted)
+    monkeypatch.setattr("fusionplan.tuner.gate.reference.disturbed", counted)
     inputs = make(group, "random", CPU, seed=3)
     wanted = references(group, inputs, CPU)
     (right,) = evaluate(group, inputs, CPU)
@@ -363,8 +357,8 @@ def test_what_overflows_in_float32_may_overflow(monkeypatch: pytest.MonkeyPatch)
         by = {None: exact.bfloat16(), torch.float64: exact, torch.float32: late}
         return [by[wide]]
 
-    monkeypatch.setattr("fusionplan.tuner.gate.check.evaluate", evaluated)
-    monkeypatch.setattr("fusionplan.tuner.gate.check.disturbed", lambda *_: [exact])
+    monkeypatch.setattr("fusionplan.tuner.gate.reference.evaluate", evaluated)
+    monkeypatch.setattr("fusionplan.tuner.gate.reference.disturbed", lambda *_: [exact])
     group = pointwise()
     (wanted,) = expected(group, make(group, "random", CPU, seed=0), CPU)
     assert wanted.differing == 3

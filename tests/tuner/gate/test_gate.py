@@ -13,9 +13,10 @@ from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.execution.executor import Executor
-from fusionplan.tuner.gate import check, gate
-from fusionplan.tuner.gate.check import Expected, compare
+from fusionplan.tuner.gate import gate, reference
+from fusionplan.tuner.gate.check import compare
 from fusionplan.tuner.gate.gate import Failed, GateCase, Passed, case, cases, judge
+from fusionplan.tuner.gate.reference import Expected
 from fusionplan.tuner.gate.slices import loose
 from tuner_fakes import captured
 
@@ -301,7 +302,7 @@ def test_without_memory_for_evaluations_with_errors_eagers_result_decides(monkey
     def no_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(check, "disturbed", no_memory)
+    monkeypatch.setattr(reference, "disturbed", no_memory)
     x = torch.randn(64, 512)
     given = case(captured(torch.exp, x), (x,))
     assert judge(lambda x: [torch.exp(x)], [given]) == Passed(("given",))
