@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from ..errors import Refused
@@ -11,9 +10,6 @@ from ..graph.graph import Arg, Graph, Node, Ref, TensorType
 from ..graph.numbers import converted, stored
 from ..graph.op import Accuracy, Op
 from ..graph.ops import (
-    ALL,
-    ANY,
-    SUM,
     Cast,
     Concat,
     Constant,
@@ -56,7 +52,6 @@ from ..values.values import (
     mapped,
     written,
 )
-from .combine import combined
 from .concats import concat
 from .convolutions import depthwise, runs
 from .exactness import Forms
@@ -65,9 +60,9 @@ from .indexed_writes import after_write, indexed_write, refuse_readers
 from .integer_ranges import narrowed
 from .matmuls import matmul
 from .precision import compared_dtype, dtype_of, number_of, rounds, working_dtype
+from .reductions import reduced
 from .scans import scan
 from .views import Request, TracedValue, TraceSteps, load_dims, view
-from .windows import dims_of
 
 MOST_VALUES = 384
 """Values that a group may have in any case, and"""
@@ -214,7 +209,7 @@ class Tracer:
             case Cast():
                 return (yield from self._cast(node, windows))
             case Reduction() as reduction:
-                return (yield from self._fold(node, reduction, windows))
+                return (yield from reduced(self, node, reduction, windows))
             case Cumulative() as scanned:
                 return (yield from scan(self, node, scanned, windows))
             case Contraction() as contraction:
@@ -228,7 +223,7 @@ class Tracer:
             case IndexedWrite() as write:
                 return (yield from after_write(self, node, write, windows))
             case Lookup() as named:
-                return (yield from self._lookup(node, named, windows))
+                return (yield from lookup(self, node, named, windows))
             case Concat():
                 return (yield from concat(self, node, windows))
             case Constant() as constant:
@@ -358,54 +353,6 @@ class Tracer:
                 stored = self.values[value].dtype
         small = stored in ("uint8", "int8", *FLOAT8)
         return stored in (dtype, "bool") or (small and dtype not in FLOAT8)
-
-    def _fold(self, node: Node, reduction: Reduction, windows: Windows) -> TraceSteps:
-        if any(windows):
-            raise Refused("window", f"{node.name} is a reduction read through a slice")
-        named = bound(node)
-        source = named["self"]
-        assert isinstance(source, Ref)
-        shape = _type(self.group.nodes[source.node]).shape
-        value, dims = yield source.node, (None,) * len(shape)
-        over = dims_of(named.get("dim"), len(shape))
-        if 0 in shape:  # A view may have cut away the axis of no length before it was a factor.
-            raise Refused("empty", f"{node.name} reduces an empty tensor")
-        logical = reduction.monoid in (ANY, ALL)
-        if logical and self.values[value].dtype != "bool":
-            # What is not 0 is true: an int32, in which bools are folded, would lose a fraction.
-            value, _ = self.add(conversion(self.values[value], "bool"), dims, "bool", node)
-        kept = tuple(d for i, d in enumerate(dims) if i not in over)
-        if named.get("keepdim"):
-            kept = tuple(() if i in over else d for i, d in enumerate(dims))
-        reduced = tuple(f for i in sorted(over) for f in dims[i])
-        if reduction.monoid == SUM and not reduction.mean:
-            return self._sum(node, value, reduced, kept)
-        fold = Fold(reduction.monoid, value, reduced, reduction.mean)
-        if not logical:
-            return self.add(fold, kept, _type(node).dtype, node)
-        found, _ = self.add(fold, kept, "bool", node)
-        if _type(node).dtype == "bool":
-            return found, kept
-        kind = conversion(self.values[found], _type(node).dtype)  # of uint8 a uint8
-        return self.add(kind, kept, _type(node).dtype, node)
-
-    def _sum(self, node: Node, value: int, reduced: Factors, kept: Dims) -> TracedValue:
-        """A sum; along dimensions that only repeat the value it is a product with their size."""
-        dtype = register_dtype(_type(node).dtype)
-        reduced, resolve = self.space.resolve(reduced), self.space.resolve
-        own = {f for dim in self.values[value].dims for f in resolve(dim)}
-        again = tuple(f for f in reduced if f not in own)
-        rest = tuple(f for f in reduced if f in own)
-        if not again:
-            return self.add(Fold(SUM, value, reduced), kept, dtype, node)
-        count = math.prod(self.space.extent(f) for f in again)
-        found = (value, kept)
-        if rest:
-            found = self.add(Fold(SUM, value, rest), kept, dtype, node)
-        return combined(self, Op.MUL, found, count, (), node)
-
-    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
-        return lookup(self, node, row, windows)
 
     def _constant(self, node: Node, constant: Constant, windows: Windows) -> TracedValue:
         number = bound(node)[constant.argument] if constant.argument else constant.value
