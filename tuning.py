@@ -15,7 +15,6 @@ from .api import dispatcher_by, load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
-from .planner.capture.capture import Captured
 from .planner.capture.source_lines import source_texts
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
@@ -26,13 +25,12 @@ from .planner.plan import Plan
 from .planner.runtime.dispatch.loaded import loaded
 from .planner.versions import versions
 from .tuned import Tuned
-from .tuner.capture.capture_model import CallArguments, CapturedModel, capture_model
+from .tuner.capture.capture_model import CallArguments, CapturedModel
 from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.capture.traced_model import TracedGraph, TracedModel
 from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
 from .tuner.decision.decide import Decision, Entrant
-from .tuner.decision.modes_ahead import ModeProcesses, ModesAhead, pays
 from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
@@ -47,16 +45,15 @@ from .tuner.progress.progress import Progress
 from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
 from .tuner.records.stored_plans import plans_of_graph
-from .tuner.search.tuned_groups import begin_plan
-from .tuner.session.effort import Allowance, allowance, check_limits
+from .tuner.session.capture_for_tune import CaptureOptions
+from .tuner.session.effort import Allowance, TuneLimits, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
-from .tuner.session.session import LabOptions, Searched, Session, TuneLimits, TuneSite
+from .tuner.session.session import Searched, Session
 from .tuner.session.shares import shares
+from .tuner.session.tune_site import TuneSite
+from .tuner.session.tune_workers import TuneWorkers, start_workers
 from .tuner.session.undisturbed import undisturbed
-from .tuner.workers.forks import Forks
-from .tuner.workers.lab import Lab, WorkerLab, usual_compilers
-from .tuner.workers.shared_lab import SharedLab
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
 _NOT_SHARED = (
@@ -66,18 +63,6 @@ _NOT_SHARED = (
 OFFERED = 4.0
 """Times the seconds of a tune that its jobs are open at most: its own search waits while the
 baselines are compiled. They are closed as soon as it ends."""
-
-DOORS = 2.5
-"""Times the seconds of the capture that the end of a tune takes: the model is captured again for
-the best plans, and for what is kept where that is a baseline."""
-
-DOORS_TRACED = 0.7
-"""The same where all run behind the trace of the capture: only for the user's own code, where that
-is kept, the model is traced again (DistilBERT, H100: 2.9 s, its capture 4.5)."""
-
-CHECKS = 1.0
-"""Times the seconds of the capture that checking the best plans takes: 0.5 to 1.6 of large models
-on an H100."""
 
 _ESTIMATED = (
     "{name} has no built-in profile: its rates are estimated from its clocks and sizes; "
@@ -142,6 +127,7 @@ def tune(
     place = place_of(device_among(chosen, device), target)
     if not place.measured and (chosen is not None or ray is not None):
         raise DeviceError(_NOT_SHARED)
+    how = CaptureOptions(training, dynamic, numerics)
     call = CallArguments.of(example_inputs)
     # The store first: nobody should wait for a search whose result cannot be kept.
     with (
@@ -154,34 +140,15 @@ def tune(
         place = _as_calibrated(place, opened, told)
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
-        how = _Capturing(training, dynamic, numerics)
-        helpers, modes = Helpers(chosen, cluster, jobs), how.modes(place)
-        compares = not training and pays(model, call, modes)
-        forks = _forks(place, helpers.compilers, len(modes) * compares)
-        if forks is not None:
-            stack.callback(forks.close)
-        own = stack.enter_context(ExitStack())
-        labs = SharedLab(own, partial(WorkerLab, forks=forks))
-        elsewhere = ModeProcesses(modes, forks) if compares else None
-        if elsewhere is not None:
-            stack.callback(elsewhere.close)
-        lab: Lab | None = None
-        if place.measured:
-            # Its processes import what they need while the model is captured.
-            options = LabOptions(place.device, place.profile, wall, helpers.compilers)
-            lab = options.opened(labs.begin)
-        # The modes take longest: their processes start first, and begin before the capture.
-        ahead = elsewhere.begin(model, call) if elsewhere is not None else None
+        helpers = Helpers(chosen, cluster, jobs)
+        workers = start_workers(stack, place, how, helpers.compilers, model, call, wall)
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
-        captured = how.captured(model, turns, wall, place, lab)
-        for note in captured.notes:
-            told.note(note)
-        title = name or _name_of(model)
         job = _ModelTune(
-            *(opened, place, title, told, allowed, wall, str(call), model, turns, how),
-            *(helpers, labs, ahead, captured.traced),
+            *(opened, place, name or _name_of(model), told, allowed, wall),
+            *(model, call, turns, how, helpers, workers),
         )
+        captured = job.captured()
         found, interrupted = job.run(captured)
         unloadable = _unloadable(captured) if place.is_elsewhere else None
         if wall.left_s and not interrupted:
@@ -192,13 +159,6 @@ def tune(
         run = load(model, store=store, dynamic=dynamic or None, numerics=numerics)
     plans = tuple(Plan.from_json(record.payload) for record in found)
     return Tuned(plans, tuple(found), captured, place, interrupted, run, unloadable)
-
-
-def _forks(place: Place, compilers: int | None, modes: int) -> Forks | None:
-    """What forks the workers of a tune, where they are many enough."""
-    measuring = 1
-    processes = (compilers or usual_compilers()) + measuring + modes
-    return Forks.opened(processes) if place.measured else None
 
 
 def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:
@@ -244,53 +204,6 @@ def _refitted(store: Store, place: Place, told: Progress) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Capturing:
-    """How a model is captured; see `tune`."""
-
-    training: bool
-    dynamic: bool
-    numerics: Numerics
-
-    def modes(self, place: Place) -> tuple[str, ...]:
-        """The modes of torch.compile that a model is compared with: they do not keep eager's
-        roundings."""
-        keeps = self.numerics == "fast" and place.measured and place.device.type == "cuda"
-        return MODES if keeps else ()
-
-    def captured(
-        self,
-        model: Callable[..., Any],
-        turns: RotatingInputs,
-        wall: Wall,
-        place: Place,
-        lab: Lab | None,
-    ) -> CapturedModel:
-        """What capturing takes, the end of the tune will take again. lab: begins to plan each graph
-        as soon as it is known."""
-
-        def seen(captured: Captured) -> None:
-            if lab is not None:
-                begin_plan(captured.graph, place.profile, lab)
-
-        left_s = wall.left_s
-        captured = turns.watch(
-            lambda: capture_model(
-                model,
-                turns.calls[0],
-                training=self.training,
-                dynamic=self.dynamic,
-                numerics=self.numerics,
-                seen=seen,
-            )
-        )
-        turns.restore(0)
-        took_s = left_s - wall.left_s
-        wall.keep_for_the_end((DOORS if captured.traced is None else DOORS_TRACED) * took_s)
-        wall.expected_check_s = CHECKS * took_s
-        return captured
-
-
-@dataclass(frozen=True, slots=True)
 class _ModelTune:
     """One tune of a captured model: a search for each graph, then one contest for all of it."""
 
@@ -300,27 +213,31 @@ class _ModelTune:
     progress: Progress
     allowed: Allowance
     wall: Wall
-    inputs: str
-    """Types and shapes of the call, for people."""
     model: Callable[..., Any]
+    call: CallArguments
     turns: RotatingInputs
-    how: _Capturing
+    how: CaptureOptions
     helpers: Helpers
-    labs: SharedLab
-    ahead: ModesAhead | None
-    traced: TracedModel | None
+    workers: TuneWorkers
+
+    def captured(self) -> CapturedModel:
+        """The graphs of the model; what is to be known about them is told."""
+        found = self.how.captured(self.model, self.turns, self.wall, self.place, self.workers.lab)
+        for note in found.notes:
+            self.progress.note(note)
+        return found
 
     def run(self, captured: CapturedModel) -> tuple[list[PlanRecord], bool]:
         """The stored plans, and whether Ctrl-C ended the search. Raises KeyboardInterrupt when
         it did so before there was any plan."""
         if not self.place.measured:
             return self._modelled(captured)
-        baselines = self._baselines()
+        baselines = self._baselines(captured.traced)
         found: list[tuple[Session, Searched]] = []
         own = shares(captured.parts, self.place.profile)
         with interruption() as interrupted:
             with self._shared(captured) as jobs:
-                site = TuneSite(self.labs)
+                site = TuneSite(self.workers.labs)
                 for number, part in enumerate(captured.parts):
                     session = self._session(captured, number, own[number], jobs[number], site)
                     try:
@@ -333,7 +250,7 @@ class _ModelTune:
                     found.append((session, searched))
                     if interrupted.is_set():
                         break
-            self.labs.close()  # In the contest no other process is on the device.
+            self.workers.labs.close()  # In the contest no other process is on the device.
             stopped = interrupted.is_set()
             plans = self._decided(captured, found, baselines, stopped)
         return self._kept(captured, found, plans), stopped or interrupted.is_set()
@@ -357,12 +274,13 @@ class _ModelTune:
                 finally:
                     offers.close()  # by which the workers end
 
-    def _baselines(self) -> Baselines:
+    def _baselines(self, traced: TracedModel | None) -> Baselines:
         modes = self.how.modes(self.place)
-        given = model_baselines(self.model, self.turns, modes, self.how.training, self.traced)
-        made = Baselines(given, self.progress, wall=self.wall, ahead=self.ahead)
-        if self.ahead is not None:
-            made.turn = self.ahead.turn
+        given = model_baselines(self.model, self.turns, modes, self.how.training, traced)
+        ahead = self.workers.ahead
+        made = Baselines(given, self.progress, wall=self.wall, ahead=ahead)
+        if ahead is not None:
+            made.turn = ahead.turn
         if self.place.device.type == "cuda":
             made.left_out |= {mode: ROUNDS for mode in MODES if mode not in given}
         return made
@@ -379,7 +297,7 @@ class _ModelTune:
         limits = TuneLimits(self.allowed.trials, self.allowed.seconds, each=self.allowed.each)
         title = self._title(captured, number)
         static = _addresses(self.model)
-        origin = Origin(part.stage, self.inputs, source_texts(part.captured.fx_nodes))
+        origin = Origin(part.stage, str(self.call), source_texts(part.captured.fx_nodes))
         return Session(
             *(part.captured, part.inputs, self.store, limits, self.progress, title),
             compilers=self.helpers.compilers,
@@ -414,7 +332,7 @@ class _ModelTune:
         decision = Decision(
             entrants,
             baselines,
-            self._door,
+            partial(self._run_by, captured.traced),
             Ring(first.stopwatch(self.place.profile), self.turns, first.rules),
             self.progress,
             self.how.training,
@@ -429,11 +347,12 @@ class _ModelTune:
         except OutOfTime:
             return [_cut_off(session, searched) for session, searched in found]
 
-    def _door(self, plans: Mapping[str, Plan]) -> Callable[..., Any]:
+    def _run_by(self, traced: TracedModel | None, plans: Mapping[str, Plan]) -> Callable[..., Any]:
+        """The model as these plans run it; behind the trace of the capture where that can be."""
         leaves = any(plan.frame and not plan.groups for plan in plans.values())
-        if self.traced is not None and not leaves:
+        if traced is not None and not leaves:
             dispatcher = dispatcher_by(plans, self.how.numerics)
-            again = self.traced.by(partial(TracedGraph.by_plan, dispatcher=dispatcher))
+            again = traced.by(partial(TracedGraph.by_plan, dispatcher=dispatcher))
             short: Callable[..., Any] = loaded(again, self.model)
             return short
         run: Callable[..., Any] = pinned(

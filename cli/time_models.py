@@ -96,7 +96,7 @@ def _measured(named: Any, place: Place, ours: Any, seconds: float) -> Beside:
     from ..tuner.measure.contest import Ring, Rules
     from ..tuner.measure.timing import stopwatch_for
     from ..tuner.progress.live_panel import reporting
-    from ..tuner.session.session import RULES_ON_CPU
+    from ..tuner.session.tune_site import RULES_ON_CPU
 
     on_gpu = place.device.type == "cuda"
     # In the interpreter speed means nothing.

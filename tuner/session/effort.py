@@ -1,4 +1,4 @@
-"""The budgets of a tune: three efforts with names."""
+"""The budgets of a tune: three efforts with names, and the limits of one graph's search."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ EFFORTS: dict[Effort, Allowance] = {
     "default": Allowance(64, 180.0, 10),
     "thorough": Allowance(256, 900.0, 24),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TuneLimits:
+    """trials: generated kernels tried in all. seconds: of the whole tune, the baselines included
+    (see `Wall`). seed: of everything random. each: see `Allowance`."""
+
+    trials: int = EFFORTS["default"].trials
+    seconds: float = EFFORTS["default"].seconds
+    seed: int = 0
+    each: int = 0
+
+    def trials_of(self, groups: int) -> int:
+        """Of a graph of so many different groups."""
+        return max(self.trials, self.each * groups)
 
 
 def allowance(effort: str, trials: int | None = None, seconds: float | None = None) -> Allowance:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ from ..decision.device_turns import Stop, Turn, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.time_limit import end_now
-from ..measure.timing import Stopwatch, conditions, stopwatch_for
+from ..measure.timing import Stopwatch, conditions
 from ..measure.wall import Wall
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress, Silent
@@ -44,7 +44,6 @@ from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
 from ..search.split_groups import with_slow_groups_split
 from ..search.tuned_groups import (
-    CoverFunctions,
     Identity,
     Partition,
     Tasks,
@@ -53,35 +52,14 @@ from ..search.tuned_groups import (
     runners_up,
 )
 from ..workers.kernels_ahead import KernelCompilers
-from ..workers.lab import Lab, WorkerLab
-from .effort import EFFORTS
+from ..workers.lab import Lab
+from .effort import EFFORTS, TuneLimits
 from .gated_lab import GatedLab
 from .offline import plan_offline
 from .other_sizes import SIZES_SHARE, OtherSizes
+from .tune_site import RULES_ON_CPU, LabOptions, TuneSite
 
 RUNNERS_UP, WITHIN = 3, 1.04
-
-Opened = TypeVar("Opened")
-
-_LEAST_ON_CPU = 2
-"""Runs of a candidate in the interpreter, where speed means nothing."""
-
-RULES_ON_CPU = Rules(least=1, most=1, budget_s=0.0, warm_up=1)
-
-
-@dataclass(frozen=True, slots=True)
-class TuneLimits:
-    """trials: generated kernels tried in all. seconds: of the whole tune, the baselines included
-    (see `Wall`). seed: of everything random. each: see `Allowance`."""
-
-    trials: int = EFFORTS["default"].trials
-    seconds: float = EFFORTS["default"].seconds
-    seed: int = 0
-    each: int = 0
-
-    def trials_of(self, groups: int) -> int:
-        """Of a graph of so many different groups."""
-        return max(self.trials, self.each * groups)
 
 
 def tune_captured(
@@ -117,41 +95,6 @@ def tune_captured(
             found = profile or calibrated(opened, profile_of(captured.device))
             return session.measured(found, baselines, stage)
         return session.modelled(profile or builtin("h200"))
-
-
-@dataclass(frozen=True, slots=True)
-class LabOptions:
-    """The lab of a tune: its device, the end of its work, and how many processes compile."""
-
-    device: torch.device
-    profile: DeviceProfile
-    wall: Wall
-    compilers: int | None = None
-
-    def opened(self, make: Callable[..., Opened], seed: int = 0) -> Opened:
-        """What `make` gives for these."""
-        on_cpu = self.device.type != "cuda"
-        return make(
-            "cpu" if on_cpu else f"cuda:{self.device.index or 0}",
-            self.profile.capability,
-            compilers=self.compilers,
-            interpret=on_cpu,
-            seed=seed,
-            least=_LEAST_ON_CPU,
-            is_over=lambda: self.wall.is_late,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TuneSite:
-    """The devices and clocks of a tune; a test brings its own. lab: opens the place for candidates
-    by the name of its device; stopwatch: times what runs in this process; beside: whether
-    candidates of a device are measured while the baselines are compiled."""
-
-    lab: Callable[..., AbstractContextManager[Lab]] = WorkerLab
-    stopwatch: Callable[[torch.device, int], Stopwatch] = stopwatch_for
-    cover: CoverFunctions = field(default_factory=CoverFunctions)
-    beside: Callable[[torch.device], bool] = lambda device: device.type == "cuda"
 
 
 @dataclass(frozen=True, slots=True)

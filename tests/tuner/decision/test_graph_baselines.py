@@ -21,7 +21,9 @@ from fusionplan.tuner.decision.baselines import (
     modes_left_out,
 )
 from fusionplan.tuner.progress.progress import Silent
-from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
+from fusionplan.tuner.session.effort import TuneLimits
+from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.session.tune_site import TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, captured
 from tuner_fakes import baselines as given_baselines
 

@@ -19,7 +19,9 @@ from fusionplan.tuner.fleet.worker import FleetWorker, ProgressLines
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.jobs import Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
-from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
+from fusionplan.tuner.session.effort import TuneLimits
+from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.session.tune_site import TuneSite
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 
 pytestmark = pytest.mark.interpreter

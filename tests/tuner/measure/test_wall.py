@@ -206,12 +206,12 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
     place = SimpleNamespace(profile=None)
     how = SimpleNamespace(training=False)
     tune = tuning._ModelTune(
-        *(None, place, "", None, None, wall, "", None, None, how, None, None, None, None)
+        *(None, place, "", None, None, wall, None, None, None, how, None, None)
     )
     identity = SimpleNamespace(plan=lambda groups, evidence: f"eager, {evidence}")
     best = SimpleNamespace(finalists=SimpleNamespace(best=1), plans=(), identity=identity)
     none = SimpleNamespace(finalists=SimpleNamespace(best=None), plans=(), identity=identity)
-    captured = SimpleNamespace(parts=[None, None])
+    captured = SimpleNamespace(parts=[None, None], traced=None)
     found = [(session, best), (session, none)]
     began = time.monotonic()
     assert tune._decided(captured, found, None, False) == ["the best", "eager, searched"]

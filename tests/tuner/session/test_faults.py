@@ -21,8 +21,9 @@ from fusionplan.tuner.measure.busy import busy
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.search.tuned_groups import Partition, Tasks
-from fusionplan.tuner.session.effort import EFFORTS, allowance
-from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
+from fusionplan.tuner.session.effort import EFFORTS, TuneLimits, allowance
+from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.session.tune_site import TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Rejected, Timed
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured

@@ -23,7 +23,9 @@ from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.search import tuned_groups
 from fusionplan.tuner.search.tuned_groups import COVERS
 from fusionplan.tuner.session import session as session_module
-from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
+from fusionplan.tuner.session.effort import TuneLimits
+from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.session.tune_site import TuneSite
 from fusionplan.tuner.trial.outcome import Candidate, Failure, Wrong
 from fusionplan.tuner.workers.covering import Covering, WorkerPlanning
 from fusionplan.tuner.workers.lab import Group

@@ -11,7 +11,9 @@ from fusionplan.planner.graph.graph import to_json
 from fusionplan.tuner.measure.measure_role import MeasureRole
 from fusionplan.tuner.measure.timing import Timer
 from fusionplan.tuner.progress.progress import Silent
-from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
+from fusionplan.tuner.session.effort import TuneLimits
+from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.session.tune_site import TuneSite
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group, WorkerLab
 from fusionplan.tuner.workers.shared_lab import SharedLab
