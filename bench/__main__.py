@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..planner.errors import FusionplanError
+from ..planner.errors import FusionplanError, line_of
 from . import run as running
 from .result import CHILD, HOST, PREDICTED, REPORT, Missing, WorkloadReport
 from .table import markdown, write
@@ -133,7 +133,7 @@ def _read(path: Path) -> WorkloadReport:
     try:
         return REPORT.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise FusionplanError(f"{path} is no report: {str(error).splitlines()[0]}") from error
+        raise FusionplanError(f"{path} is no report: {line_of(error)}") from error
 
 
 def _child(options: argparse.Namespace) -> int:

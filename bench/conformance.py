@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
+from ..planner.errors import summary_of
 from ..planner.versions import CODEGEN
-from .conformance_jobs import ConformanceRecord, Failure, OperationJob, records, short
+from .conformance_jobs import ConformanceRecord, Failure, OperationJob, records
 from .figures import Figures
 from .samples import SampledCall, SampleOutcome, is_fatal, judge, operations, samples
 
@@ -48,7 +49,7 @@ def run(job: OperationJob) -> ConformanceRecord:
             own = isinstance(sample, SampleOutcome)
             outcome = sample if own else judge(SampledCall.of(info, sample, job.inside))
         except Exception as error:  # noqa: BLE001 - the other operations are to be judged too
-            outcome, broken = SampleOutcome("failed", message=short(error)), is_fatal(error)
+            outcome, broken = SampleOutcome("failed", message=summary_of(error)), is_fatal(error)
         counts[outcome.status] += 1
         opaque.update(outcome.opaque)
         kernels += outcome.kernels

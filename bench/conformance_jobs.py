@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from ..planner.errors import summary_of
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -79,7 +81,7 @@ def records(
         try:
             record = worker.submit(work, job).result()
         except Exception as error:  # noqa: BLE001 - the job's own, or that its process is no more
-            failure = Failure(job.dtype, 0, short(error))
+            failure = Failure(job.dtype, 0, summary_of(error))
             record = ConformanceRecord(
                 job.name, job.dtype, {"failed": 1}, 0, (failure,), 0.0, {}, unseen=True, broken=True
             )
@@ -102,8 +104,3 @@ def _worker() -> ProcessPoolExecutor:
     """One process; it starts with its first job."""
     # A forked child of a process with CUDA cannot use it.
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-
-def short(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]

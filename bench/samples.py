@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..api import Options, dispatcher_for
 from ..planner.capture.capture import decompositions
+from ..planner.errors import summary_of
 from ..planner.graph.ops import is_input, overload, row
 from ..planner.runtime.dispatch.dispatch import Dispatcher
-from .conformance_jobs import short
 
 SampleStatus = Literal["ours", "not ours", "random", "left out", "failed"]
 """ours: a generated kernel ran, and all results are right. not ours: no generated kernel, which
@@ -143,7 +143,7 @@ def judge(call: SampledCall) -> SampleOutcome:
         if is_fatal(error):
             raise
         # Samples may be for what eager refuses.
-        return SampleOutcome("left out", message=f"eager: {short(error)}")
+        return SampleOutcome("left out", message=f"eager: {summary_of(error)}")
     if any(t.layout is not torch.strided or t.is_complex() for t in eager.outputs):
         return SampleOutcome("left out", message="a result that is complex or not strided")
     if call.info.name in _UNDEFINED or not _alike(eager, again):
@@ -160,7 +160,7 @@ def judge(call: SampledCall) -> SampleOutcome:
             return SampleOutcome(
                 "left out", message="its shapes or its control flow depend on its data"
             )
-        return SampleOutcome("failed", message=short(error))
+        return SampleOutcome("failed", message=summary_of(error))
     kernels = launches(dispatcher)
     warned = [str(w.message) for w in told if "fusionplan" in str(w.message)]
     if warned:

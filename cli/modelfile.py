@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..planner.errors import ModelError
+from ..planner.errors import ModelError, line_of, summary_of
 from ..tuner.capture.capture_model import CallArguments
 from .shapes import are_shapes, made_inputs
 
@@ -180,7 +180,7 @@ def _placed(model: Any, device: torch.device) -> Any:
     try:
         return model.to(device)
     except RuntimeError as error:
-        raise ModelError(f"the model cannot be moved to {device}: {_first_line(error)}") from error
+        raise ModelError(f"the model cannot be moved to {device}: {line_of(error)}") from error
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -220,12 +220,7 @@ def _blamed(error: BaseException, file: Path, what: str) -> ModelError:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == str(file.resolve())]
     place = f"{file.name}, line {lines[-1]}" if lines else file.name
-    return ModelError(f"{place}: {what}: {type(error).__name__}: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else "no message"
+    return ModelError(f"{place}: {what}: {summary_of(error)}")
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

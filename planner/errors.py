@@ -57,3 +57,20 @@ class BundleError(FusionplanError):
     """The file is no bundle, or no key that the user trusts signed it, or a key cannot be used."""
 
     exit_code = 8
+
+
+_SHOWN = 1000
+"""Characters of a line: some libraries print their data in one."""
+
+
+def line_of(error: BaseException, which: int = 0) -> str:
+    """The first line of an error's message that is not empty, or the last (-1); the name of its
+    type where it has no message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[which][:_SHOWN] if lines else type(error).__name__
+
+
+def summary_of(error: BaseException, which: int = 0) -> str:
+    """The type of an error with that line of its message."""
+    name, line = type(error).__name__, line_of(error, which)
+    return name if line == name else f"{name}: {line}"

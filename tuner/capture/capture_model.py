@@ -31,7 +31,7 @@ from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes
 from ...planner.collector import paused
-from ...planner.errors import ModelError, PlanError
+from ...planner.errors import ModelError, PlanError, summary_of
 from ...planner.graph.graph import Numerics, key
 from ...planner.graph.ops import is_compute
 from .traced_model import TracedGraph, TracedModel
@@ -160,15 +160,14 @@ def capture_model(
 
 
 def describe(error: BaseException) -> str:
-    """The type and the first line of the message, of what was raised first."""
+    """As `summary_of`, of what was raised first: Dynamo wraps what a back end raises."""
     while isinstance(error, torch._dynamo.exc.TorchDynamoException):
         # Dynamo keeps what a back end raised in a field of its own.
         inner = error.__cause__ or getattr(error, "inner_exception", None)
         if inner is None:
             break
         error = inner
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return summary_of(error)
 
 
 def _run(model: Model, call: CallArguments, training: bool) -> None:

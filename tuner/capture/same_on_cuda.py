@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from ...planner.capture.capture import hint
+from ...planner.errors import line_of
 
 aten = torch.ops.aten
 
@@ -28,8 +29,7 @@ def difference_on_cuda(gm: fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     try:
         here, there = (list(_operations(gm, inputs, device)) for device in ("cpu", "cuda"))
     except Exception as error:  # noqa: BLE001 - an operation without a fake CUDA form, of any kind
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return f"it cannot be traced for CUDA here: {lines[0]}"
+        return f"it cannot be traced for CUDA here: {line_of(error)}"
     for ours, theirs in zip(here, there, strict=False):
         if ours != theirs:
             return f"{ours[0]} on the CPU is {theirs[0]} on CUDA"

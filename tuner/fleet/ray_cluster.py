@@ -16,7 +16,7 @@ from typing import Any
 
 from ...db.errors import StoreError
 from ...db.store import Store
-from ...planner.errors import DeviceError, FusionplanError
+from ...planner.errors import DeviceError, FusionplanError, line_of
 from .worker import FleetWorker, ProgressLines
 from .worker_process import OpenSite, open_cuda
 
@@ -61,7 +61,7 @@ class Cluster:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise _no_answer(address, _first_line(error)) from error
+                raise _no_answer(address, line_of(error, -1)) from error
         try:
             yield Cluster(ray, address, open_site or open_cuda)
         finally:
@@ -122,7 +122,7 @@ class Cluster:
         try:
             said: str | None = self.ray.get(probe)
         except self.ray.exceptions.RayError as error:
-            return _first_line(error)
+            return line_of(error, -1)
         return said
 
     def _on(self, node: str) -> Any:
@@ -141,7 +141,7 @@ class Cluster:
             try:
                 self.ray.get(each)
             except self.ray.exceptions.RayError as error:
-                failed.append(_first_line(error))
+                failed.append(line_of(error, -1))
         for reason in dict.fromkeys(failed):
             tell(f"{failed.count(reason)} of {len(tasks)} workers of the cluster failed: {reason}")
 
@@ -188,8 +188,3 @@ def _no_answer(address: str, why: str) -> DeviceError:
         f"--ray {address}: no Ray cluster answers there ({why}); start one with "
         "`ray start --head`, or give the address that it printed"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from triton.runtime.errors import OutOfResources, TritonError
 
-from ...planner.errors import Refusal
+from ...planner.errors import Refusal, line_of
 from ...planner.graph import graph as graphs
 from ...planner.graph.dtypes import itemsize
 from ...planner.graph.graph import Graph
@@ -88,9 +88,9 @@ class MeasureRole:
                     return {}
         except torch.OutOfMemoryError as error:
             self._release()
-            return to_json(Rejected(f"out of device memory: {_first_line(error)}", transient=True))
+            return to_json(Rejected(f"out of device memory: {line_of(error)}", transient=True))
         except Outside as error:
-            return to_json(Rejected(f"no inputs could be made up: {_first_line(error)}"))
+            return to_json(Rejected(f"no inputs could be made up: {line_of(error)}"))
         raise TunerError(f"the measuring worker cannot do {request['do']!r}")
 
     def _release(self) -> None:
@@ -206,9 +206,9 @@ class MeasureRole:
             with _device_errors():
                 loaded = load(group, candidate, self.device)
         except CompileFailed as error:
-            return Miscompiled(_first_line(error), error.transient)
+            return Miscompiled(line_of(error), error.transient)
         except OutOfResources as error:
-            return Miscompiled(_first_line(error))
+            return Miscompiled(line_of(error))
         return Rejected(str(loaded)) if isinstance(loaded, Refusal) else loaded
 
     def _otherwise(
@@ -227,7 +227,7 @@ class MeasureRole:
         try:
             found = self._checked(candidate, loaded, places, (odd,))
         except CompileFailed as error:
-            return Miscompiled(f"for buffers at odd addresses: {_first_line(error)}")
+            return Miscompiled(f"for buffers at odd addresses: {line_of(error)}")
         for name, group in edges(prepared.group).items():
             if found is not None or not self._fits(group, 1):
                 break
@@ -291,12 +291,7 @@ class _device_errors:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         ours = isinstance(error, (torch.OutOfMemoryError, OutOfResources))
         if isinstance(error, (RuntimeError, TritonError)) and not ours:
-            raise Broken(to_json(Crashed(_first_line(error)))) from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+            raise Broken(to_json(Crashed(line_of(error)))) from error
 
 
 def open_bench(device: str, *, seed: int, least: int) -> MeasureRole:

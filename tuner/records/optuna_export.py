@@ -22,6 +22,7 @@ from ...db.errors import StoreError
 from ...db.records import TrialRecord
 from ...db.store import Store
 from ...planner.config import Config
+from ...planner.errors import line_of
 from .ledger import Ledger
 
 _HINTS = get_type_hints(Config)  # The choices of what has names, such as how a reduction is walked.
@@ -53,7 +54,7 @@ def mirror(store: Store, ledger: Ledger, is_over: Callable[[], bool] = lambda: F
         RuntimeError,
         ValueError,
     ) as error:
-        return f"the trials are not in Optuna's tables: {str(error).splitlines()[0]}"
+        return f"the trials are not in Optuna's tables: {line_of(error)}"
     return None
 
 

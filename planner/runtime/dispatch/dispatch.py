@@ -29,6 +29,7 @@ from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
 from ...collector import paused
+from ...errors import summary_of
 from ...graph.graph import key
 from ...graph.ops import is_compute
 from ...graph.varying import bucket_key
@@ -45,7 +46,6 @@ from .plan_runners import (
     Live,
     PlanRunners,
     Unreadable,
-    short,
 )
 from .varying_sizes import VaryingSizes
 from .whole_way import AS_EAGER, WholeWay, whole_way
@@ -163,7 +163,7 @@ class Dispatcher(PlanRunners):
             live = self.found(captured, given)
         except Exception as error:
             log.debug("cannot look up the plan of graph %s", graph_key, exc_info=True)
-            live = f"looking up its plan failed: {short(error)}"
+            live = f"looking up its plan failed: {summary_of(error)}"
         groups = process_groups(captured.fx_nodes)
         if groups:
             live = _agreed(live, groups)
@@ -187,7 +187,7 @@ class Dispatcher(PlanRunners):
         try:
             return way.lowering.entire(gm, inputs, way.options)
         except Exception as error:  # noqa: BLE001 - the model must run, whatever Inductor does
-            text = f"{way.lowering.said} failed, runs by ATen: {short(error)}"
+            text = f"{way.lowering.said} failed, runs by ATen: {summary_of(error)}"
             self.warn("inductor", str(id(gm)), text)
             return ATEN.entire(gm, inputs, "")
 
@@ -209,7 +209,7 @@ class Dispatcher(PlanRunners):
         """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
         when on_miss is "error"."""
         log.debug("a graph cannot be planned", exc_info=error)
-        why = f"a graph cannot be planned: {short(error)}"
+        why = f"a graph cannot be planned: {summary_of(error)}"
         if self.policy.on_miss == "error":
             raise NoPlan(why) from error
         way = self._baseline(device)

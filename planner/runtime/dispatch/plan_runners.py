@@ -16,6 +16,7 @@ from ...capture.capture import Captured
 from ...capture.collectives import process_groups
 from ...costs.device import profile_of
 from ...cures import warn
+from ...errors import summary_of
 from ...graph.graph import Numerics, key
 from ...graph.varying import bucket_key
 from ...plan import Plan
@@ -140,7 +141,7 @@ class PlanRunners:
             return why
         except Exception as error:  # as in _build
             log.debug("no plan by %s", self.policy.on_miss, exc_info=True)
-            return f"{why}; and {self.policy.on_miss} failed: {short(error)}"
+            return f"{why}; and {self.policy.on_miss} failed: {summary_of(error)}"
 
     def _build(self, captured: Captured, plan: Plan, given: Given) -> Runner | str:
         inference = given.stage == "inference"
@@ -176,14 +177,9 @@ class PlanRunners:
         except Exception as error:
             # A fault of ours must not stop the user's model: it is told, and the baseline runs.
             log.debug("cannot build the plan of graph %s", plan.graph_key, exc_info=True)
-            return f"its plan cannot be built: {short(error)}"
+            return f"its plan cannot be built: {summary_of(error)}"
 
     def warn(self, name: str, about: str, text: str) -> None:
         if about not in self.warned:
             self.warned.add(about)
             warn(name, text)
-
-
-def short(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

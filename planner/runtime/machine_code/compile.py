@@ -31,7 +31,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from ...codegen.source import AWAIT_LAST, BEGIN_NEXT, TF32, Buffer, KernelSource
 from ...costs.registers import most
-from ...errors import FusionplanError
+from ...errors import FusionplanError, summary_of
 from ...graph.dtypes import SIGNATURE
 from ..phases import phase
 from . import compiled_before, ready
@@ -327,9 +327,9 @@ def _built(
         raise CompileFailed(f"kernel {source.name}: out of memory", transient=True) from error
     except PTXASError as error:
         wanting = any(sign in str(error) for sign in _WANTING)
-        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}", wanting) from error
+        raise CompileFailed(f"kernel {source.name}: {summary_of(error, -1)}", wanting) from error
     except (CompilationError, OutOfResources) as error:
-        raise CompileFailed(f"kernel {source.name}: {_first_line(error)}") from error
+        raise CompileFailed(f"kernel {source.name}: {summary_of(error, -1)}") from error
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
@@ -407,13 +407,6 @@ def _independent(source: KernelSource) -> KernelSource:
     lines = source.text.splitlines(keepends=True)
     kept = [line for line in lines if not any(f".{c}()" in line for c in (BEGIN_NEXT, AWAIT_LAST))]
     return replace(source, text="".join(kept))
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    lines = [line for line in text.splitlines() if line.strip()]
-    # Triton shows the source first and the cause last.
-    return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
 
 
 def resources(compiled: Compiled) -> KernelResources:
