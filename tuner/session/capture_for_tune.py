@@ -31,7 +31,7 @@ on an H100."""
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """How a model is captured; see `fusionplan.tune`."""
+    """The options of `fusionplan.tune` by which a model is captured."""
 
     training: bool
     dynamic: bool
