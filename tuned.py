@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .db.records import PlanRecord
-from .markup.panel import panels_html
+from .markup.plan_card import cards_html
 from .planner.errors import PlanError
 from .planner.graph.graph import short_names
 from .planner.plan import Plan
@@ -51,14 +51,14 @@ class Tuned:
 
     def _repr_html_(self) -> str:
         parts = self.captured.parts
-        panels = []
+        cards = []
         for plan, record, part in zip(self.plans, self.records, parts, strict=False):
             graph = part.captured.graph
             names = [" ".join(short_names(graph, group.nodes)) for group in plan.groups]
-            panels.append(plan.panel(record.name, names))
+            cards.append(plan.card(record.name, names))
         notes = list(self.captured.notes)
         notes += ["Interrupted: the plans are the best until then."] if self.interrupted else []
-        return panels_html(panels, notes)
+        return cards_html(cards, notes)
 
     @property
     def plan(self) -> Plan:

@@ -58,7 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         help="run `planner tune` where the store has no plan (default: --tune)",
     )
     add("--seconds", type=_positive, help="limit given to `planner tune`, for each workload")
-    add("--budget", type=_positive, default=1.0, help="seconds of each of two passes (default: 1)")
+    add(
+        "--budget",
+        type=_positive,
+        default=1.0,
+        help="seconds of each of two halves (default: 1)",
+    )
     add(
         "--host",
         action=argparse.BooleanOptionalAction,

@@ -40,7 +40,7 @@ from .result import (
 from .workloads import Workload, make, make_rewritten
 
 ROUNDS = 100
-PASSES = 2
+HALVES = 2
 
 REWRITTEN_MODE = "max-autotune-no-cudagraphs"
 """Of torch.compile, for what is rewritten by hand: its best."""
@@ -67,7 +67,7 @@ def measure(
     **scale: int,
 ) -> MeasuredWorkload | Missing:
     """The workload by its stored plan, beside eager and the modes of torch.compile. budget_s:
-    seconds of each of the two passes."""
+    seconds of each half of the measurement."""
     model, arguments = make(workload, str(device), **scale)
     fast = load(model, store=store, on_miss=on_miss)
     turns = RotatingInputs.of(arguments)
@@ -138,7 +138,7 @@ def rewritten(workload: Workload, turns: RotatingInputs, device: torch.device) -
     return through(torch.compile(model, mode=REWRITTEN_MODE, dynamic=False), turns)
 
 
-class _PeerFailed(Exception):
+class _BaselineFailed(Exception):
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name)
         self.name, self.error = name, error
@@ -147,7 +147,7 @@ class _PeerFailed(Exception):
 def compare(
     calls: Mapping[str, TimedCall], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Against]:
-    """Interleaved times of all, in two passes, and ours against the best of the others but for
+    """Interleaved times of all, in two halves, and ours against the best of the others but for
     what was rewritten by hand. A baseline that fails is left out, with a note. Raises
     FusionplanError when none is left."""
     times, whole = interleaved(calls, timer, budget_s, notes)
@@ -160,21 +160,21 @@ def compare(
 def interleaved(
     calls: Mapping[str, TimedCall], timer: Timer, budget_s: float, notes: Notes
 ) -> tuple[dict[str, Timing], Interleaved]:
-    """Times of all, in two passes of so many seconds each. What fails is left out, with a note, but
+    """Times of all, in two halves of so many seconds each. What fails is left out, with a note, but
     for ours: its exception is raised."""
     while True:
         guarded = {n: c if n == OURS else _guarded(n, c) for n, c in calls.items()}
         try:
-            passes = [timer.interleaved(guarded, budget_s=budget_s) for _ in range(PASSES)]
+            halves = [timer.interleaved(guarded, budget_s=budget_s) for _ in range(HALVES)]
             break
-        except _PeerFailed as failed:
+        except _BaselineFailed as failed:
             notes.note(f"{failed.name} fails beside the others: {describe(failed.error)}")
             calls = {n: c for n, c in calls.items() if n != failed.name}
-    whole = Interleaved({n: [lap for p in passes for lap in p.laps[n]] for n in calls})
+    whole = Interleaved({n: [lap for h in halves for lap in h.laps[n]] for n in calls})
     times: dict[str, Timing] = {}
     for name in calls:
         total = whole.timing(name)
-        each = tuple(p.timing(name).seconds for p in passes)
+        each = tuple(h.timing(name).seconds for h in halves)
         times[name] = Timing(total.seconds, each, total.spread_s, total.laps)
     return times, whole
 
@@ -194,7 +194,7 @@ def _guarded(name: str, call: TimedCall) -> TimedCall:
         try:
             return call()
         except Exception as error:
-            raise _PeerFailed(name, error) from error
+            raise _BaselineFailed(name, error) from error
 
     return run
 

@@ -28,18 +28,18 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """seconds: the median of all runs. passes_s: the median of each pass. quartiles_s: between
+    """seconds: the median of all runs. halves_s: the median of each half. quartiles_s: between
     the first and the third quartile."""
 
     seconds: PositiveSeconds
-    passes_s: tuple[PositiveSeconds, ...]
+    halves_s: tuple[PositiveSeconds, ...]
     quartiles_s: float
     runs: int
 
     @property
     def spread(self) -> float:
-        """How far the passes are apart, as a part of the median."""
-        return (max(self.passes_s) - min(self.passes_s)) / self.seconds
+        """How far the halves are apart, as a part of the median."""
+        return (max(self.halves_s) - min(self.halves_s)) / self.seconds
 
 
 @dataclass(frozen=True, slots=True)

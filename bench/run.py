@@ -51,7 +51,7 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """store: None is the default one. device: as torch names it. budget_s: seconds of a pass of
+    """store: None is the default one. device: as torch names it. budget_s: seconds of a half of
     measuring. tune_s: the limit given to `planner tune`; None is its own."""
 
     store: str | None

@@ -94,7 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=_seconds, default=120.0, help="of each tune; 0: no search (default: 120)")
     add("--limit", type=_seconds, default=math.inf, help="seconds after which no model is begun")
     add("--patience", type=_seconds, default=PATIENCE_S, help="most seconds of one model's process")
-    add("--budget", type=_seconds, default=2.0, help="seconds of each of two passes (default: 2)")
+    add(
+        "--budget",
+        type=_seconds,
+        default=2.0,
+        help="seconds of each of two halves (default: 2)",
+    )
     add("--store", default=None, help="path or database URL")
     add("--device", default="cuda", help="cuda, cuda:N or cpu")
     add(

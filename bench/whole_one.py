@@ -39,7 +39,7 @@ _ROUNDS = 10
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """seconds: of the search; 0: none, and graphs without a stored plan run by the model's.
-    budget_s: of each of two passes of measuring."""
+    budget_s: of each half of the measurement."""
 
     name: str
     kind: ModelKind

@@ -212,8 +212,8 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     for kernel in group.kernels:
         _print_kernel(console, kernel)
     proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
-    _section(console, "derived, so that reductions share one pass", proofs)
-    _section(console, "a pass of its own", [str(d) for d in group.denied])
+    _section(console, "derived, so that reductions share one sweep", proofs)
+    _section(console, "a sweep of its own", [str(d) for d in group.denied])
     if len(group.sizes) > 1:
         here = ", ".join(f"size {place} is {size}" for place, size in enumerate(group.varying))
         by = [f"{at}: {config}" for at, config in group.sizes]

@@ -67,14 +67,14 @@ class Config:
 
     tiling, reduction, split: of the layout, as stored data has it.
     eviction  hints to the cache: "first": what is touched once is evicted first; "last": what is
-              read again, in a later pass or kernel, at another offset or by other blocks, is
+              read again, in a later sweep or kernel, at another offset or by other blocks, is
               evicted last; "both".
     group     blocks of the last grid axis but one that go together before the last axis moves on,
               so that blocks which run at the same time share their operands (1: none).
     programs  of a persistent grid: each walks every programs-th block (0: one for each block).
     flatten   the outer of two loops is run as one with the inner, so that the loads of its next
               turn begin before this turn's end.
-    widen     blocks that a pass which folds nothing takes at once: it has no state to keep, and a
+    widen     blocks that a sweep which folds nothing takes at once: it has no state to keep, and a
               load that comes after a store in the text waits for it.
     subtiles  parts of a tile's columns in which what follows a matrix product is done (1: at once).
     access    how operands of matrix products are read: by "pointer" or by "descriptor".

@@ -88,7 +88,7 @@ RULES: Mapping[str, Advice] = {
         "Nothing: another way to reduce is taken.",
     ),
     "online": Advice(
-        "Two reductions of a row cannot be made in one pass: no rule says how to correct the "
+        "Two reductions of a row cannot be made in one sweep: no rule says how to correct the "
         "running result of one when that of the other changes.",
         "Write the formula in one of the usual forms (softmax, mean and variance, log-sum-exp); "
         "`planner explain` names the step that failed. Else the row is read once more.",

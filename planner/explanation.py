@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..markup.panel import MOST_GROUPS, GroupRow, Panel, panels_html
+from ..markup.plan_card import MOST_GROUPS, GroupRow, PlanCard, cards_html
 from ..terminal import duration
 from .config import Config
 from .costs.cost import Cost
@@ -127,7 +127,7 @@ class GroupExplanation:
     """One group of the plan, `number` as `planner show` counts them.
 
     kernels: none where the group is not generated, then `otherwise` says why. derived, denied:
-    what was derived for the folds over looped axes, and those that keep a pass of their own.
+    what was derived for the folds over looped axes, and those that keep a sweep of their own.
     never_stored: the largest values that are neither input nor output: the largest of all, and
     the largest matrix product where that is another one. temporaries: what the kernels of a split
     hand on. layouts: those the group does not have. predicted: of all its kernels by the present
@@ -234,7 +234,7 @@ class Explanation:
         times = f"predicted {duration(self.predicted_s)}, measured {duration(self.measured_s)}"
         about = f"graph {self.graph_key[:12]} on {self.device}, evidence: {self.evidence}"
         more = len(self.groups) - len(rows)
-        return panels_html([Panel("explanation", about, times, (), rows, more)])
+        return cards_html([PlanCard("explanation", about, times, (), rows, more)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` turns it back into an equal explanation."""

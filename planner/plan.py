@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..markup.panel import MOST_GROUPS, GroupRow, Panel, bars, panels_html
+from ..markup.plan_card import MOST_GROUPS, GroupRow, PlanCard, bars, cards_html
 from ..terminal import duration
 from .config import Config, SizeTree
 
@@ -168,9 +168,9 @@ class Plan:
         return f"<Plan of graph {self.graph_key[:12]}: {'; '.join(about)}>"
 
     def _repr_html_(self) -> str:
-        return panels_html([self.panel()])
+        return cards_html([self.card()])
 
-    def panel(self, title: str = "", operations: Sequence[str] = ()) -> Panel:
+    def card(self, title: str = "", operations: Sequence[str] = ()) -> PlanCard:
         """What a notebook shows. operations: of each group, for people."""
         ways = [(name, "baseline", seconds) for name, seconds in self.baselines]
         if self.measured is not None:
@@ -189,7 +189,7 @@ class Plan:
         )
         about = f"graph {self.graph_key[:12]}, evidence: {self.evidence}"
         more = len(self.groups) - len(rows)
-        return Panel(title or "plan", about, verdict(self), bars(ways), rows, more)
+        return PlanCard(title or "plan", about, verdict(self), bars(ways), rows, more)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` turns it back into an equal plan."""

@@ -99,8 +99,8 @@ class Same:
         proofs = [f"{d.fold}, {d.rule}: {d.formula}" for d in group.derived]
         sections = [
             ("Between its kernels", largest),
-            ("Derived, so that reductions share one pass", proofs),
-            ("A pass of its own", [str(d) for d in group.denied]),
+            ("Derived, so that reductions share one sweep", proofs),
+            ("A sweep of its own", [str(d) for d in group.denied]),
             ("Layouts that it does not have", [str(d) for d in group.layouts]),
             ("Runs instead of the region", [_body(*body) for body in group.bodies]),
         ]

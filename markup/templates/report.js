@@ -86,7 +86,7 @@ function completed(layout, width) {
     paper_bgcolor: "rgba(0, 0, 0, 0)", plot_bgcolor: "rgba(0, 0, 0, 0)",
     font: { family: FONT, size: 11, color: "--dim" },
     hoverlabel: {
-      bgcolor: "--panel", bordercolor: "--rule", align: "left", font: { family: FONT, color: "--ink" },
+      bgcolor: "--shade", bordercolor: "--rule", align: "left", font: { family: FONT, color: "--ink" },
     },
     ...layout, xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
   };

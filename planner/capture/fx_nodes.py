@@ -28,8 +28,8 @@ def value_of(node: Any) -> Any:
 
 
 _OF_A_PASS = ("partitioner_tag", "autograd_backward")
-"""What says in a joint graph to which pass a node belongs. torch cuts behind the last node that is
-marked as of the forward pass."""
+"""Metadata of a joint graph's nodes that say whether a node is of the forward or the backward pass.
+torch cuts behind the last node that is marked as of the forward pass."""
 
 
 def called(beside: fx.Node, target: Any, args: tuple[Any, ...], **named: Any) -> fx.Node:

@@ -185,7 +185,7 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
 
 def _chain_s(work: Work, device: DeviceProfile) -> float:
     """Seconds of one program alone: its loads wait for memory once in straight-line work (unless
-    they were begun ahead) and in every pass, and all its warps meet at every fold."""
+    they were begun ahead) and in every sweep, and all its warps meet at every fold."""
     waits = 0.0 if work.ahead else device.latency_s * max(1, work.passes)
     of = device.waits
     return waits + work.folds * (of.fold_s + of.fold_warp_s * work.num_warps)

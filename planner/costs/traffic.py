@@ -136,7 +136,7 @@ def _moved(access: Access, blocks: Blocks) -> tuple[int, bool]:
 def traffic_of(program: TileProgram, group: int, at_once: int, device: DeviceProfile) -> Traffic:
     """Each access moves its tile in every program and turn. group: see `Config`; at_once: programs
     that run at the same time, a wave of them. Those that share data read it together, so that it
-    leaves memory once in a wave; what an earlier wave, pass or turn has read is found in L2 as far
+    leaves memory once in a wave; what an earlier wave, sweep or turn has read is found in L2 as far
     as what is in use between fits it."""
     nest, blocks = program.nest, program.blocks
     programs = tiles_in_all(program)

@@ -27,7 +27,7 @@ from .tile_cache import once, placed, scheduled
 from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
-# in nothing else. They keep what a later pass reads again: in L2, or in L1 where L2 holds it all.
+# in nothing else. They keep what a later sweep reads again: in L2, or in L1 where L2 holds it all.
 _EVICTION = {"none": 1.0, "first": 1.015, "last": 1.0, "both": 1.01}
 # Medians of 5 pairs of kernels on an H100 that write almost nothing. What was written before and
 # still lies in the cache is not driven out, and so not written back, while they read.

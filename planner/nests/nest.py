@@ -46,7 +46,7 @@ from .tiling import tile_axes
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The proofs for the looped axes, and by origin the folds that need a pass of their own, with
+    """The proofs for the looped axes, and by origin the folds that need a sweep of their own, with
     the step that failed."""
 
     proofs: tuple[Proof, ...] = ()

@@ -3,7 +3,7 @@ needs.
 
 Work on a value stands in the outermost body in which all its looped axes are open. A fold over a
 looped axis is carried by a loop over it, in the body where the fold itself lives; what needs the
-result comes in a later pass over the axis, unless a correction lets it join (`online.py`).
+result comes in a later sweep over the axis, unless a correction lets it join (`online.py`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Placer:
         return axis is not None and axis not in open_ and self._context(value) <= open_
 
     def _passes(self, here: Sequence[int], done: set[int]) -> dict[int, int]:
-        """In which pass over its axis each fold of a body is carried, counted from 1."""
+        """In which sweep over its axis each fold of a body is carried, counted from 1."""
         found: dict[int, int] = {}
         for fold in here:
             depends = self._depends(self.values.values[fold].reads, here, done)

@@ -1,9 +1,9 @@
 """Online reductions, derived: folds that wait for other folds over the same looped axis are made
-to join their pass.
+to join their sweep.
 
 A fold over a looped axis is *carried*: complete only after the loop. A value that varies along
-the axis is *streamed*. A fold whose source reads a carried fold would need another pass; it joins
-the same pass where one of these rules holds, else it is refused with the step that failed:
+the axis is *streamed*. A fold whose source reads a carried fold would need another sweep; it joins
+the same sweep where one of these rules holds, else it is refused with the step that failed:
 
 - multiplier: sum(u * x) = sum(u) * x for an x made of carried folds that is not streamed;
 - exponent: the source is u * exp(E), E linear in running extrema x, so that what was summed with
@@ -69,7 +69,7 @@ class Proof:
 @dataclass(frozen=True, slots=True)
 class Derived:
     """`values` computes the same outputs; `corrections` by fold id in it; `refusals` by the
-    origin of the folds that keep a later pass."""
+    origin of the folds that keep a later sweep."""
 
     values: Values
     corrections: Mapping[int, Correction]
@@ -80,7 +80,7 @@ class Derived:
 def followed(
     values: Sequence[Value], corrections: Mapping[int, Correction], fold: int
 ) -> frozenset[int]:
-    """The folds of the same pass that a fold follows while they are under way."""
+    """The folds of the same sweep that a fold follows while they are under way."""
     correction, kind = corrections.get(fold), values[fold].kind
     found = correction.follows if correction else frozenset[int]()
     beside = (kind.about, kind.weight) if isinstance(kind, Fold) else ()
@@ -88,7 +88,7 @@ def followed(
 
 
 def derive(values: Values, over: frozenset[int]) -> Derived:
-    """The values rewritten so that as many folds as possible share one pass over the looped
+    """The values rewritten so that as many folds as possible share one sweep over the looped
     factors `over`. What no rule reaches is left as it is, with a refusal."""
     work = Rewriting(values, over)
     corrections: dict[int, Correction] = {}
@@ -127,7 +127,7 @@ def derive(values: Values, over: frozenset[int]) -> Derived:
 def _join(
     work: Rewriting, fold: int, kind: Fold, corrections: dict[int, Correction]
 ) -> list[Proof]:
-    """Make one carried fold join the pass of those it reads. Raises Refused."""
+    """Make one carried fold join the sweep of those it reads. Raises Refused."""
     if kind.monoid in (MAX, MIN):
         return _proved(work, fold, "rising", lift(work, fold, kind))
     if kind.about is not None or not any(work.waits(v) for v in work.values[fold].reads):

@@ -120,7 +120,7 @@ class Rewriting:
         return isinstance(argument, Ref) and not self.along.isdisjoint(self.varies(argument.node))
 
     def waits(self, value: int) -> frozenset[int]:
-        """The carried folds in a value that are under way in the pass of the fold in hand."""
+        """The carried folds in a value that are under way in the sweep of the fold in hand."""
         return frozenset(f for f in self.carried(value) if self.passes[f] == self.now)
 
     def is_extremum(self, value: int) -> bool:

@@ -58,13 +58,13 @@ def _is_logarithm(work: Rewriting, value: int) -> bool:
 
 
 def weights_of(work: Rewriting, fold: int, kind: Fold, shift: Shift) -> int:
-    """The fold that sums the weights beside a fold. Raises Refused where it is of another pass."""
+    """The fold that sums the weights beside a fold. Raises Refused where it is of another sweep."""
     value = work.values[fold]
     weight = work.number(1.0, value.dtype) if shift.weight is None else shift.weight
     summed = replace(kind, source=weight, weight=None)
     total = work.add(summed, value.dims, value.dtype, value.origin)
     if work.passes.setdefault(total, work.now) != work.now:
-        raise Refused("online", f"the weights of {value.origin} are summed in an earlier pass")
+        raise Refused("online", f"the weights of {value.origin} are summed in an earlier sweep")
     return total
 
 

@@ -1,13 +1,13 @@
 """A reduction cut over the grid: its values as those of several kernels.
 
-The longest reduced axis is divided into `parts`. One kernel for each pass over it writes what its
+The longest reduced axis is divided into `parts`. One kernel for each sweep over it writes what its
 folds come to in every part; the kernels after it combine those, each for itself because they are
 few: extrema by their own fold, sums that follow an extremum or a mean by the same H by which a loop
 corrects them (`online.py`). The order is fixed, so results repeat exactly.
 
 Outputs that need none of these folds can be written by the first kernel, which reads what they are
 made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
-in one pass over memory.
+in one sweep over memory.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class _SplitBuilder:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
 
     def _passes(self) -> dict[int, int]:
-        """In which pass over the axis each of its folds is under way."""
+        """In which sweep over the axis each of its folds is under way."""
         ancestors = self.values.ancestors()
         found: dict[int, int] = {}
         for value in self.values.values:
@@ -345,7 +345,7 @@ class _Copy:
         return self._compute(Op.WHERE, dims, old, **own)
 
     def _combined(self, old: Value) -> int:
-        """A fold of an earlier pass, from its parts."""
+        """A fold of an earlier sweep, from its parts."""
         builder, fold = self.builder, old.kind
         assert isinstance(fold, Fold)
         if self.divide and builder.wholes:

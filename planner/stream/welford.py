@@ -1,4 +1,4 @@
-"""A sum of squared distances from a mean, joined to the pass of the sum that gives the mean.
+"""A sum of squared distances from a mean, joined to the sweep of the sum that gives the mean.
 
     sum((u - mean(u))**2) over a set of n elements, t below, s = sum(u), m = s / n:
     t of a and b together = (t_a + n_a * (m_a - m)**2) + (t_b + n_b * (m_b - m)**2),

@@ -62,7 +62,7 @@ def simplify_masks(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Simplified:
-    """One pass over a graph, in order."""
+    """One walk over a graph, in order."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph

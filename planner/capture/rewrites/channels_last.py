@@ -86,7 +86,7 @@ def _is_depthwise(node: fx.Node) -> bool:
 
 
 class _LayoutPass:
-    """One pass over a graph, in order: operands are copied, and what follows gets the metadata
+    """One walk over a graph, in order: operands are copied, and what follows gets the metadata
     that it then has."""
 
     def __init__(self, graph: fx.Graph) -> None:

@@ -1,6 +1,6 @@
 """Common subexpression elimination: of equal operations on equal operands only the first stays.
 
-torch has such a pass (`fx_graph_cse`), but calling it imports much of Inductor, which a process
+torch has such a rewrite (`fx_graph_cse`), but calling it imports much of Inductor, which a process
 that only runs stored plans never needs.
 """
 

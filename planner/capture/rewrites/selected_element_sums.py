@@ -2,7 +2,7 @@
 
 `sum(where(arange == i, g, 0), dim)` is g where i lies on the axis and 0 elsewhere. The gradient of
 a loss over classes is such a selection, and the backward pass of log_softmax sums it: read from the
-graph, the sum needs no pass over the classes.
+graph, the sum needs no sweep over the classes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class _Reads:
         self.passes = len(list(nest.loops()))
 
     def hint(self, load: TileLoad) -> Hint:
-        """ "first" for what nothing reads again. "last" for what other blocks, a later pass or a
+        """ "first" for what nothing reads again. "last" for what other blocks, a later sweep or a
         later kernel read, and for reads of the same input again at another offset. "" for the
         first of those reads."""
         number, access = load.input, load.access

@@ -167,7 +167,7 @@ def streamed(
 
 
 def _ready(derived: Derived, folds: list[int], done: Mapping[int, Array]) -> list[int]:
-    """The folds of the next pass: they wait for nothing, or follow extrema of the same pass."""
+    """The folds of the next sweep: they wait for nothing, or follow extrema of the same sweep."""
     reads: list[frozenset[int]] = []
     here: list[int] = []
     for value in derived.values.values:
@@ -280,7 +280,7 @@ def buffers(values: Values, seed: int = 0) -> dict[int, Array]:
 def checked(
     function: Callable[..., object], inputs: Sequence[torch.Tensor], origin: str
 ) -> Derived:
-    """The derivation for a function, streamed over the axis of its fold `origin`; one pass."""
+    """The derivation for a function, streamed over the axis of its fold `origin`; one sweep."""
     values = traced(function, *inputs)
     over = looped(values, origin)
     derived = derive(values, over)
@@ -317,7 +317,7 @@ def t(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def refusal(
     function: Callable[..., object], inputs: Sequence[torch.Tensor], fold: str, axis: str = ""
 ) -> str:
-    """Why a fold keeps a later pass, streamed over the axis of the fold `axis`, or its own."""
+    """Why a fold keeps a later sweep, streamed over the axis of the fold `axis`, or its own."""
     values = traced(function, *inputs)
     over = looped(values, axis or fold)
     derived = derive(values, over)

@@ -1,4 +1,4 @@
-"""Sums of w * (v + x) that follow x: divergences, entropies, losses of soft labels in one pass."""
+"""Sums of w * (v + x) that follow x: divergences, entropies, losses of soft labels in one sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variances in one pass: sums of squared distances that follow the mean while it is under way."""
+"""Variances in one sweep: sums of squared distances that follow the mean while it is under way."""
 
 from __future__ import annotations
 

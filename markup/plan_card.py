@@ -34,7 +34,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class PlanCard:
     """One plan. more: groups that are not in `groups`."""
 
     title: str
@@ -52,5 +52,5 @@ def bars(ways: Sequence[tuple[str, str, float]]) -> tuple[Bar, ...]:
     return tuple(Bar(name, kind, seconds, seconds / slowest) for name, kind, seconds in ordered)
 
 
-def panels_html(panels: Sequence[Panel], notes: Sequence[str] = ()) -> str:
-    return render("plan.html", plans=panels, notes=notes)
+def cards_html(cards: Sequence[PlanCard], notes: Sequence[str] = ()) -> str:
+    return render("plan.html", plans=cards, notes=notes)
