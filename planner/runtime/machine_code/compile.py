@@ -7,6 +7,7 @@ through `inspect`, so each text is registered in `linecache` under a name made f
 from __future__ import annotations
 
 import hashlib
+import json
 import linecache
 import logging
 import re
@@ -35,7 +36,7 @@ from ...errors import FusionplanError, summary_of
 from ...graph.dtypes import SIGNATURE
 from ..phases import phase
 from . import compiled_before, ready
-from .kernel_cache import keep_elsewhere, unwritable
+from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .pipeline_races import overwritten
 from .wgmma_waits import awaited
 
@@ -317,10 +318,10 @@ def _built(
         options["maxnreg"] = registers
     try:
         try:
-            return triton.compile(parts, target=gpu, options=options)
+            return _whole(parts, gpu, options)
         except OSError as error:
             keep_elsewhere(error)
-            return triton.compile(parts, target=gpu, options=options)
+            return _whole(parts, gpu, options)
     except OSError as error:
         raise CompileFailed(f"kernel {source.name}: {unwritable(error)}", transient=True) from error
     except MemoryError as error:
@@ -333,6 +334,19 @@ def _built(
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+
+
+def _whole(parts: Any, gpu: GPUTarget, options: dict[str, Any]) -> Any:
+    """Triton's kernel; anew where what its cache has of it was cut short."""
+    try:
+        kernel = triton.compile(parts, target=gpu, options=options)
+        if is_whole(kernel.asm.get("cubin")):
+            return kernel
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        pass
+    with _MENDING, knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        return triton.compile(parts, target=gpu, options=options)
 
 
 def _parsed(source: KernelSource, wanted: Target, aligned: bool) -> tuple[Any, GPUTarget]:
@@ -354,7 +368,7 @@ def _parsed(source: KernelSource, wanted: Target, aligned: bool) -> tuple[Any, G
 _WANTING = ("error code -9", "No space left on device", "Memory allocation failure")
 """What ptxas is said to end with where memory or disk is short: killed, or by its own words."""
 
-_MENDING = threading.Lock()
+_MENDING = threading.RLock()
 
 
 @contextmanager

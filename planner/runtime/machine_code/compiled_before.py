@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import triton
 from triton import knobs
 from triton.compiler import CompiledKernel
 
+from .kernel_cache import is_whole
 from .ready import maker
 
 _FOLDER = "fusionplan"
@@ -37,7 +39,8 @@ def find(key: str, parsed: Callable[[], Any]) -> Any:
         files = {name: str(root / own / name) for own, name in known["files"]}
         if not all(map(os.path.isfile, files.values())):
             return None
-        return CompiledKernel(parsed(), files, known["hash"])
+        kernel = CompiledKernel(parsed(), files, known["hash"])
+        return kernel if is_whole(kernel.asm.get("cubin")) else None
     except (
         OSError,
         ValueError,
@@ -90,7 +93,9 @@ def _write(key: str, what: Mapping[str, Any]) -> None:
         part.write_text(json.dumps(what))
         part.replace(place)
     except OSError:
-        return  # The next process asks Triton.
+        # The next process asks Triton. On a full disk what there is of it takes room, too.
+        with suppress(OSError):
+            part.unlink()
 
 
 def _is_plain() -> bool:
