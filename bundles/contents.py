@@ -23,6 +23,7 @@ from ..planner.plan import Plan
 from ..planner.runtime.machine_code.host_code import HostModule
 from ..planner.runtime.machine_code.ready import MachineCode
 from .container import Sealed, read, seal
+from .files import write_whole
 from .signing import Private
 
 FORMAT = 1
@@ -94,10 +95,8 @@ def write(path: Path, contents: Contents, private: Private) -> int:
     code = None if contents.code is None else _code(contents.code)
     document = _DOCUMENT.dump_python(_Document(FORMAT, about, records, code), mode="json")
     data = seal(document, _blobs(contents.code), private)
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise BundleError(f"{path} cannot be written: {error.strerror or error}") from error
     return len(data)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from ..planner.errors import BundleError
+from .files import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -122,9 +123,9 @@ def _make(path: Path) -> None:
     )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Nobody else may read it at any moment, and another process's key is not overwritten.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text)
+        # Nobody else may read it at any moment, and another process's key is not overwritten. A
+        # part of a key, as a full disk leaves it, would be in the way for ever.
+        write_whole(path, text, 0o600, first=True)
     except FileExistsError:
         return
     except OSError as error:
@@ -169,12 +170,10 @@ def distrust(public: bytes) -> bool:
 
 def _write_trusted(keys: dict[bytes, str]) -> None:
     path = trusted_file()
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    lines = "".join(f"{shown(key)} {name}\n" for key, name in keys.items())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.writelines(f"{shown(key)} {name}\n" for key, name in keys.items())
-        part.replace(path)
+        write_whole(path, lines.encode(), 0o600)
     except OSError as error:
         raise BundleError(f"the trusted keys in {path} cannot be written: {error}") from error
 

@@ -60,6 +60,18 @@ def test_a_kernel_as_a_tune_keeps_it_is_what_its_key_says(records_of, varies):
     check(replace(records, kernels=(*records.kernels, kernel)))
 
 
+def test_a_link_that_waits_beside_a_bundle_is_not_followed(bundle, tmp_path):
+    """In a folder of many users another one could have it written over the user's own file."""
+    own = tmp_path / "own"
+    own.write_text("mine")
+    for name in ("plans.bundle.part", "plans.bundle"):
+        (tmp_path / name).symlink_to(own)
+    written = bundle()
+    assert own.read_text() == "mine"
+    assert not written.is_symlink()
+    assert open_bundle(written, trusted()).records.plans
+
+
 def test_the_same_contents_are_the_same_bytes(whole, private):
     document = {"b": [1, {"y": 2, "x": 1}], "a": None}
     blobs = [b"two", b"one", b"two"]
