@@ -100,6 +100,16 @@ class ModeProcesses:
             roles[str(tuned)] = WorkerRole(program.command, 1, LIMIT_S, env, polite, fork)
         self._pool = Pool(roles)
 
+    @staticmethod
+    def opened(modes: Sequence[str], forks: Forks | None = None) -> ModeProcesses | None:
+        """None where there is no folder for temporary files, as on a full disk: the modes are then
+        compiled one after the other in this process."""
+        try:
+            return ModeProcesses(modes, forks)
+        except OSError as error:
+            log.debug("modes are compiled in this process: %s", error)
+            return None
+
     def begin(self, model: Model, call: CallArguments) -> ModesAhead | None:
         """Compile the model in all modes; None where it cannot be handed over."""
         file = self._folder / "model.pt"

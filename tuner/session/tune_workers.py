@@ -46,7 +46,7 @@ def start_workers(
     if forks is not None:
         stack.callback(forks.close)
     labs = SharedLab(stack.enter_context(ExitStack()), partial(WorkerLab, forks=forks))
-    elsewhere = ModeProcesses(modes, forks) if compares else None
+    elsewhere = ModeProcesses.opened(modes, forks) if compares else None
     if elsewhere is not None:
         stack.callback(elsewhere.close)
     lab = None

@@ -175,6 +175,11 @@ def test_a_process_traces_the_model_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert runs == ["traced", "default", "reduce-overhead"]
 
 
+def test_without_a_folder_for_temporary_files_modes_are_compiled_here(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(modes_ahead.tempfile, "tempdir", str(tmp_path / "gone"))
+    assert ModeProcesses.opened(MODES) is None
+
+
 def test_a_model_that_cannot_be_handed_over_is_compiled_here():
     processes = ModeProcesses([])
     folder = processes.turn
