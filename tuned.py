@@ -31,8 +31,8 @@ class Tuned:
     place: Place
     """The device that the model runs on, and the one that it is planned for."""
     interrupted: bool
-    """Whether Ctrl-C ended the search. The plans are then the best so far, and a graph that was not
-    begun has none."""
+    """Whether Ctrl-C, or the loss of the GPU, ended the search. The plans are then the best so far,
+    and a graph that was not begun has none."""
     _run: Callable[..., Any] = field(repr=False)
     unloadable: str | None = None
     """Why plans for a GPU that is not here cannot be loaded there; None if they can."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -46,14 +47,16 @@ from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
 from .tuner.records.stored_plans import plans_of_graph
 from .tuner.session.capture_for_tune import CaptureOptions
+from .tuner.session.early_end import Searched
 from .tuner.session.effort import Allowance, TuneLimits, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
-from .tuner.session.session import Searched, Session
+from .tuner.session.session import Session
 from .tuner.session.shares import shares
 from .tuner.session.tune_site import TuneSite
 from .tuner.session.tune_workers import TuneWorkers, start_workers
 from .tuner.session.undisturbed import undisturbed
+from .tuner.trial.outcome import DeviceLost
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
 _NOT_SHARED = (
@@ -243,17 +246,19 @@ class _ModelTune:
                     try:
                         with torch.set_grad_enabled(False):
                             searched = session.searched(self.place.profile, baselines, part.stage)
-                    except KeyboardInterrupt:
+                    except (KeyboardInterrupt, DeviceLost) as error:
                         if not found:
                             raise
+                        found[0][0].lost = error if isinstance(error, DeviceLost) else None
                         break
                     found.append((session, searched))
-                    if interrupted.is_set():
+                    if interrupted.is_set() or session.lost is not None:
                         break
             self.workers.labs.close()  # In the contest no other process is on the device.
-            stopped = interrupted.is_set()
+            stopped = _stopped(interrupted, found)
             plans = self._decided(captured, found, baselines, stopped)
-        return self._kept(captured, found, plans), stopped or interrupted.is_set()
+            stopped = _stopped(interrupted, found)
+        return self._kept(captured, found, plans), stopped
 
     @contextmanager
     def _shared(self, captured: CapturedModel) -> Iterator[list[OfferedJob]]:
@@ -321,9 +326,11 @@ class _ModelTune:
         baselines: Baselines,
         stopped: bool,
     ) -> list[Plan]:
-        """The plans after the contest; as the search left them where Ctrl-C ended that."""
-        if not found or (stopped and len(found) < len(captured.parts)):
-            return [session.uncompared(searched) for session, searched in found]
+        """The plans after the contest; as the search left them where something ended that."""
+        if not found:
+            return []
+        if stopped and len(found) < len(captured.parts):
+            return found[0][0].decided(None, found)
         entrants = [
             Entrant(part, searched.finalists, searched.identity)
             for part, (_, searched) in zip(captured.parts, found, strict=True)
@@ -341,9 +348,7 @@ class _ModelTune:
         )
         try:
             with stopped_after(self.wall.last_s):
-                return decision.plans()
-        except KeyboardInterrupt:
-            return [session.uncompared(searched) for session, searched in found]
+                return first.decided(decision.plans, found)
         except OutOfTime:
             return [_cut_off(session, searched) for session, searched in found]
 
@@ -401,6 +406,11 @@ class _ModelTune:
         if self.place.is_elsewhere and found[0].evidence != "measured":
             return found[-1]
         return found[0]
+
+
+def _stopped(pressed: Event, found: Sequence[tuple[Session, Searched]]) -> bool:
+    """Whether Ctrl-C, or the loss of the device, has ended the tune."""
+    return pressed.is_set() or any(session.lost for session, _ in found)
 
 
 def _cut_off(session: Session, searched: Searched) -> Plan:

@@ -11,6 +11,7 @@ import base64
 import binascii
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -121,17 +122,20 @@ def _make(path: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    public = made.public_key().public_bytes_raw()
+    # A key that is there and not trusted would sign bundles that its own user cannot read.
+    if VARIABLE not in os.environ:
+        trust(public, _OWN)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Nobody else may read it at any moment, and another process's key is not overwritten. A
         # part of a key, as a full disk leaves it, would be in the way for ever.
         write_whole(path, text, 0o600, first=True)
-    except FileExistsError:
-        return
     except OSError as error:
-        raise BundleError(f"the key {path} cannot be written: {error.strerror}") from error
-    if VARIABLE not in os.environ:
-        trust(made.public_key().public_bytes_raw(), _OWN)
+        with suppress(BundleError):
+            distrust(public)
+        if not isinstance(error, FileExistsError):
+            raise BundleError(f"the key {path} cannot be written: {error.strerror}") from error
 
 
 def trusted() -> dict[bytes, str]:

@@ -22,7 +22,8 @@ from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
 from fusionplan.tuner.gate.gate import Passed
 from fusionplan.tuner.measure import timing
-from fusionplan.tuner.session.session import Searched, Session
+from fusionplan.tuner.session.early_end import Searched
+from fusionplan.tuner.session.session import Session
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("few_looks")

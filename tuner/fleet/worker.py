@@ -25,6 +25,7 @@ from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
 from ..search.tuned_groups import Identity, Tasks
+from ..trial.outcome import DeviceLost
 from ..workers.lab import Lab
 from .gpu_claim import held
 from .site import WorkerSite
@@ -69,7 +70,7 @@ class FleetWorker:
     def run(self, idle_s: float | None = None, tune: str | None = None) -> int:
         """Share jobs until there was none for so many seconds (None: for ever); with a tune its
         jobs alone, until none is open. Gives the number of trials that were made. Raises
-        StoreError."""
+        StoreError, and DeviceLost where our GPU does nothing any more."""
         idle_since = time.monotonic()
         with ExitStack() as opened:
             lab: Lab | None = None
@@ -131,7 +132,7 @@ class FleetWorker:
         self.progress.phase("search", found.job.name)
         try:
             made = self._searched(Job.of(found.job), found.left_s, lab)
-        except StoreError:
+        except (StoreError, DeviceLost):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's
             self.progress.note(f"{found.job.name} is left alone: {type(error).__name__}: {error}")

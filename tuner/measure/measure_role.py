@@ -35,6 +35,7 @@ from ..trial.outcome import (
     to_json,
 )
 from ..trial.running import KernelRun, Loaded, load, output_types
+from .lost_device import why_lost
 from .timing import Timer, conditions, stopwatch_for
 
 _KEPT_GROUPS = 2
@@ -63,7 +64,7 @@ class Broken(Exception):
 
 
 class MeasureRole:
-    """Answers requests of the kinds "measure", "duel", "check" and "release"."""
+    """Answers requests of the kinds "measure", "duel", "check", "release" and "probe"."""
 
     def __init__(
         self, device: torch.device, timer: Timer, memory_bytes: int, seed: int = 0
@@ -86,6 +87,8 @@ class MeasureRole:
                 case "release":
                     self._release()
                     return {}
+                case "probe":
+                    return {"lost": why_lost(self.device)}
         except torch.OutOfMemoryError as error:
             self._release()
             return to_json(Rejected(f"out of device memory: {line_of(error)}", transient=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.device_turns import Stop, Turn, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
+from ..measure.lost_device import why_lost
 from ..measure.time_limit import end_now
 from ..measure.timing import Stopwatch, conditions
 from ..measure.wall import Wall
@@ -51,8 +52,10 @@ from ..search.tuned_groups import (
     plan_of,
     runners_up,
 )
+from ..trial.outcome import DeviceLost
 from ..workers.kernels_ahead import KernelCompilers
 from ..workers.lab import Lab
+from .early_end import INTERRUPTED, LOST, Searched
 from .effort import EFFORTS, TuneLimits
 from .gated_lab import GatedLab
 from .offline import plan_offline
@@ -97,15 +100,6 @@ def tune_captured(
         return session.modelled(profile or builtin("h200"))
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """The results of the search: the plans that go into the contest, and all that it liked."""
-
-    identity: Identity
-    finalists: Finalists
-    plans: tuple[Plan, ...]
-
-
 @dataclass(slots=True)
 class Session:
     """One tune of one graph. static: addresses of inputs that stay in place from call to call,
@@ -126,6 +120,8 @@ class Session:
     """The search as others share it."""
     wall: Wall | None = None
     share: float = 1.0
+    lost: DeviceLost | None = None
+    """Set where the device does nothing any more: nothing is timed on it from then on."""
     _other_sizes: OtherSizes = field(default_factory=OtherSizes)
     _ledger: Ledger | None = None
     """Of the search."""
@@ -158,13 +154,30 @@ class Session:
             ours_only=stage != "inference",
             wall=wall,
         )
-        try:
-            (plan,) = decision.plans()
-        except KeyboardInterrupt:
-            plan = self.uncompared(found)
+        (plan,) = self.decided(decision.plans, [(self, found)])
         self.save(plan, profile)
         self.mirror_trials()
         return plan
+
+    def decided(
+        self,
+        contest: Callable[[], Sequence[Plan]] | None,
+        found: Sequence[tuple[Session, Searched]],
+    ) -> list[Plan]:
+        """The plans that the contest of all graphs keeps; as the searches left them where Ctrl-C
+        ends it, or the device is lost. None: no contest can be."""
+        sessions = [session for session, _ in found]
+        if contest is not None and not any(session.lost for session in sessions):
+            try:
+                return list(contest())
+            except KeyboardInterrupt:
+                pass
+            except RuntimeError as error:
+                self._note_if_lost(error)
+        lost = next((session.lost for session in sessions if session.lost), None)
+        for session in sessions:
+            session.lost = lost
+        return [session.uncompared(searched) for session, searched in found]
 
     def searched(
         self, profile: DeviceProfile, baselines: Baselines, stage: Stage = "inference"
@@ -213,7 +226,9 @@ class Session:
             plans = self._plans(search, tasks, findings, identity)
             left_s = wall.left_s
             lab.release()
-            best = self._finalists(plans, profile, identity, stage, lab, baselines.turn)
+            best = Finalists()
+            if self.lost is None:
+                best = self._finalists(plans, profile, identity, stage, lab, baselines.turn)
             wall.check_s = max(wall.check_s, left_s - wall.left_s)
             if best.best is not None:
                 ledger.add_plan(best.best.plan, self.name)
@@ -274,16 +289,29 @@ class Session:
                 raise
             self.progress.note("interrupted: the best plan of the search was not compared")
             return Finalists()
+        except RuntimeError as error:
+            self._note_if_lost(error)
+            return Finalists()
 
-    def uncompared(self, found: Searched, why: str = "interrupted") -> Plan:
-        """What is kept when Ctrl-C, or the end of all time, has ended the contest. Raises
-        KeyboardInterrupt where there is nothing."""
-        if found.finalists.best is None and not found.plans:
-            raise KeyboardInterrupt
+    def _note_if_lost(self, error: DeviceLost | RuntimeError) -> None:
+        """Raises the error again where it is not the loss of the device that has raised it."""
+        why = None if isinstance(error, DeviceLost) else why_lost(self.captured.device)
+        if why is not None:
+            self.lost = DeviceLost(self.captured.device, why)
+        elif isinstance(error, DeviceLost):
+            self.lost = error
+        else:
+            raise error
+        self.progress.note(str(self.lost))
+
+    def uncompared(self, found: Searched, why: str = INTERRUPTED) -> Plan:
+        """What is kept when Ctrl-C, the end of all time or the loss of the device has ended the
+        contest. Raises KeyboardInterrupt, or DeviceLost, where there is nothing."""
+        if found.is_empty:
+            raise self.lost or KeyboardInterrupt
+        why = why if self.lost is None else LOST
         self.progress.note(f"{why}: the plan was not compared with eager and torch.compile")
-        if found.finalists.best is not None:
-            return replace(found.finalists.best.plan, evidence="searched")
-        return unverified(found.plans[0])
+        return found.uncompared()
 
     def _known(self, profile: DeviceProfile) -> Plan | None:
         """The plan of the store, which a new one has to beat."""
@@ -381,6 +409,10 @@ class Session:
             if not any(g.found for g in findings.groups.values()):
                 raise
             self.progress.note("interrupted: the best so far is verified and kept")
+        except (DeviceLost, RuntimeError) as error:
+            self._note_if_lost(error)
+            if not any(g.found for g in findings.groups.values()):
+                raise self.lost or error from None
         return made[0] if made else None
 
     def _beside(self, work: Callable[[], None], lab: GatedLab, stop: Stop) -> None:
@@ -431,14 +463,6 @@ class Session:
         reason = mirror(self.store, ledger, lambda: not wall.left_s) if ledger else None
         if reason is not None:
             self.progress.note(reason)
-
-
-def unverified(plan: Plan) -> Plan:
-    """A plan as the search left it: its seconds are the sum of its groups'."""
-    known = [group.measured for group in plan.groups if group.measured is not None]
-    complete = len(known) == len(plan.groups)
-    total = sum(known) if complete and known else None
-    return replace(plan, evidence="searched", measured=total)
 
 
 @contextmanager

@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ...planner.config import Config
-from ...planner.errors import FusionplanError
+from ...planner.errors import DeviceError, FusionplanError
 from ...planner.lowerings import registry
 from ...planner.lowerings.registry import LOWERINGS, REGIONAL, TRITON
 from ...planner.plan import LoweringName
 from .wire import config_from_json, config_to_json
 
 OutcomeName = Literal["timed", "miscompiled", "wrong", "timed_out", "crashed", "rejected"]
+
+
+class DeviceLost(DeviceError):
+    """The GPU does nothing any more, whatever it is given: what fails on it says nothing of any
+    candidate."""
+
+    def __init__(self, device: object, why: str) -> None:
+        super().__init__(
+            f"{device} does nothing any more ({why}): see `nvidia-smi` and `dmesg`, reset it, and "
+            "tune again; what was measured is in the store"
+        )
 
 
 class TunerError(FusionplanError):

@@ -22,6 +22,7 @@ from ..trial import outcome as outcomes
 from ..trial.outcome import (
     Candidate,
     Crashed,
+    DeviceLost,
     Failure,
     Miscompiled,
     Outcome,
@@ -61,6 +62,8 @@ and compile kernels with."""
 
 BUDGET_S = 0.03
 """Seconds of runs for one trial."""
+PROBES = 2
+"""Times that a device is asked for a known sum before it is taken for lost."""
 RELEASE_S = 5.0
 """Most seconds of waiting for the measuring worker to let go of what it keeps."""
 DUEL_BUDGET_S = 0.4
@@ -132,7 +135,8 @@ class Lab(Protocol):
         incumbent_s: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> Outcome:
-        """Check and time a candidate; `meanwhile` runs here while the device is busy."""
+        """Check and time a candidate; `meanwhile` runs here while the device is busy. Raises
+        DeviceLost, as `duel`, where the device does nothing any more."""
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
 
@@ -214,7 +218,7 @@ class WorkerLab:
         forks: Forks | None = None,
     ) -> None:
         """is_over: whether nobody waits for what is not done yet. forks: starts the processes."""
-        self._capability, self._is_over = capability, is_over
+        self._device, self._capability, self._is_over = device, capability, is_over
         self._interpret = interpret
         self._compilers = compilers or usual_compilers()
         # What is measured runs as the user's model does.
@@ -314,6 +318,7 @@ class WorkerLab:
         if meanwhile is not None:
             meanwhile()
         outcome = _outcome(_awaited(future, self._is_over))
+        self._require_device(outcome)
         if is_transient(outcome):
             self._suspects.add(about)
         if isinstance(outcome, Timed) and candidate.config is not None:
@@ -342,9 +347,27 @@ class WorkerLab:
         }
         answer = _awaited(self._send(request, *candidates), self._is_over)
         try:
-            return _duel(answer, len(candidates))
+            duel = _duel(answer, len(candidates))
         except (TunerError, KeyError, TypeError, ValueError) as error:
-            return Duel.undecided(Crashed(_unreadable(error)), len(candidates))
+            duel = Duel.undecided(Crashed(_unreadable(error)), len(candidates))
+        for outcome in duel.outcomes:
+            self._require_device(outcome)
+        return duel
+
+    def _require_device(self, outcome: Outcome) -> None:
+        """Raises DeviceLost where a crash is the device's, which a new process cannot use either:
+        it would be taken for that of each candidate to come."""
+        if not isinstance(outcome, Crashed) or self._is_over():
+            return
+        for _ in range(PROBES):
+            future = self.pool.submit("measure", {"do": "probe"}, alone=True, urgent=True)
+            answer = _awaited(future, self._is_over)
+            if isinstance(answer, TimedOut) and self._is_over():
+                return
+            why = answer.reason if isinstance(answer, Outcome) else answer.get("lost")
+            if why is None:
+                return
+        raise DeviceLost(self._device, str(why))
 
     def check(self, group: Group, candidate: Candidate) -> Failure | str:
         """Run a candidate over all data sets without timing it: why it fails, or what was

@@ -198,7 +198,11 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
         return "the best"
 
     session = SimpleNamespace(
-        uncompared=uncompared, stopwatch=lambda profile: None, rules=None, conditions=None
+        uncompared=uncompared,
+        decided=lambda contest, found: contest(),
+        stopwatch=lambda profile: None,
+        rules=None,
+        conditions=None,
     )
     now = [0.0]
     wall = Wall(100.0, lambda: now[0])

@@ -25,12 +25,14 @@ SCRIPT = """
 import json, sys
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
-    print(json.dumps({"id": json.loads(line)["id"], **%r}), flush=True)
+    asked = json.loads(line)
+    answer = {"lost": None} if asked.get("do") == "probe" else %r
+    print(json.dumps({"id": asked["id"], **answer}), flush=True)
 """
 
 
 def lab(answer: dict[str, Any]) -> WorkerLab:
-    """A lab whose workers give one answer, whatever they are asked."""
+    """A lab whose workers give one answer, whatever they are asked; their device works."""
     opened = WorkerLab.__new__(WorkerLab)
     role = WorkerRole([sys.executable, "-S", "-c", SCRIPT % answer], 1, 10.0)
     opened._capability, opened._suspects = 90, set()
