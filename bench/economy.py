@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from ..tuner.trial.outcome import ATEN, Candidate, ProgramResources, Timed
 from ..tuner.workers.lab import Group, Lab, WorkerLab
 from .economy_report import write
 from .measure import machine
-from .replay import MeasuredConfig, curve, random_curve, searched
+from .replay import Economy, MeasuredConfig, curve, random_curve, searched
 from .run import commit
 from .workloads import ROOT, WORKLOADS, make
 
@@ -83,20 +83,6 @@ class SpaceRecording:
 
 
 _RECORDING: TypeAdapter[SpaceRecording] = TypeAdapter(SpaceRecording)
-
-
-@dataclass(frozen=True, slots=True)
-class Economy:
-    """Of one space, by the number of trials: the best seconds so far of the search and of the
-    median random search, and the seconds that the search had taken by then."""
-
-    name: str
-    configs: int
-    best_s: float
-    ours: tuple[float, ...]
-    random: tuple[float, ...]
-    ours_clock: tuple[float, ...] = field(default=())
-    random_clock: tuple[float, ...] = field(default=())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

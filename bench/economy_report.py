@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..planner.errors import FusionplanError
 
 if TYPE_CHECKING:
-    from .economy import Economy
+    from .replay import Economy
 
 AFTER = (5, 10, 30)
 CLOSE = 1.03

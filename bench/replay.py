@@ -176,6 +176,20 @@ class _Nowhere:
         pass
 
 
+@dataclass(frozen=True, slots=True)
+class Economy:
+    """Of one space, by the number of trials: the best seconds so far of the search and of the
+    median random search, and the seconds that the search had taken by then."""
+
+    name: str
+    configs: int
+    best_s: float
+    ours: tuple[float, ...]
+    random: tuple[float, ...]
+    ours_clock: tuple[float, ...] = field(default=())
+    random_clock: tuple[float, ...] = field(default=())
+
+
 def searched(
     group: Group, profile: DeviceProfile, trials: Sequence[MeasuredConfig], aten_s: float, most: int
 ) -> list[MeasuredConfig]:

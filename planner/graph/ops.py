@@ -118,6 +118,18 @@ ASSOCIATIVE = Monoid("associative", {}, "", "")
 ANY = Monoid("any", {"bool": "0"}, "{a} | {b}", "tl.max({x}, {axis})")
 ALL = Monoid("all", {"bool": "1"}, "{a} & {b}", "tl.min({x}, {axis})")
 
+EXTREMUM_PLACES = frozenset({"aten.argmax.default", "aten.argmin.default"})
+"""Operations without a row that give the place of an extremum."""
+
+PLACES = EXTREMUM_PLACES | {
+    "aten.max.dim",
+    "aten.min.dim",
+    "aten.sort.default",
+    "aten.sort.stable",
+    "aten.topk.default",
+}
+"""Operations that give places: one place is not the nearer to the right one for its number."""
+
 
 _VIEWS: dict[str, View] = {
     "view.default": View("reshape"),

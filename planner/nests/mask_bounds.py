@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..graph.dtypes import BOUNDS
 from ..graph.graph import Arg, Ref
 from ..graph.op import ANDS, NEGATED, NOTS, ORS, Op
+from ..graph.ops import MAX, SUM
 from ..values.values import Compute, Fold, Index, Literal, Value, Values
 from .linear_forms import Affine, TileAxis, affine
 from .placement import Carry, Evaluate, NestBody, NestLoop
@@ -22,6 +23,8 @@ from .placement import Carry, Evaluate, NestBody, NestLoop
 Linear = tuple[dict[int, int], int]
 """Coefficients by factor, and a constant. The number -1 - v stands for value v, which nothing is
 known of: a position that lies in a tensor."""
+
+_NEUTRAL = {SUM: "0", MAX: "-inf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def _is_empty(
     for carry in carries:
         kind = values.values[carry].kind
         assert isinstance(kind, Fold)
-        neutral = {"sum": "0", "max": "-inf"}.get(kind.monoid.name)
+        neutral = _NEUTRAL.get(kind.monoid)
         if (
             neutral is None
             or kind.about is not None
@@ -131,7 +134,7 @@ def _followed(value: Value, known: Mapping[int, str], values: Values) -> str:
     kind = value.kind
     if isinstance(kind, Fold):
         zero = any(known.get(r) == "0" for r in value.reads)
-        return "0" if zero and kind.monoid.name == "sum" else ""
+        return "0" if zero and kind.monoid == SUM else ""
     if not isinstance(kind, Compute):
         return ""
     named = {n: _constant(a, known, values) for n, a in kind.operands}

@@ -20,7 +20,7 @@ from ..graph.op import (
     RISING_FROM_0,
     Op,
 )
-from ..graph.ops import MAX, MIN
+from ..graph.ops import MAX, MIN, SUM
 from ..values.values import Compute, Fold, Index, Literal, Value, ValueKind, mapped
 from .rewriting import Rewriting, unless_zero
 
@@ -236,7 +236,7 @@ def _is_nonnegative(work: Rewriting, value: int) -> bool:
         case Literal(number=number):
             return number >= 0
         case Fold(monoid=monoid, source=source, times=times):
-            return monoid.name in ("sum", "max", "min") and times is None and holds(Ref(source))
+            return monoid in (SUM, MAX, MIN) and times is None and holds(Ref(source))
         case Compute(op=op, operands=operands):
             arguments = [a for n, a in operands if n != "condition"]
             if op in NEVER_NEGATIVE:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import Refusal, Refused
 from ..graph.op import Op
-from ..graph.ops import MAX, MIN
+from ..graph.ops import MAX, MIN, SUM
 from ..values.values import Fold, Value, Values
 from .move_behind_reduce import lift, pick
 from .products import ExponentBase, Factor, Product, combined, product
@@ -132,7 +132,7 @@ def _join(
         return _proved(work, fold, "rising", lift(work, fold, kind))
     if kind.about is not None or not any(work.waits(v) for v in work.values[fold].reads):
         return []
-    if kind.monoid.name != "sum":
+    if kind.monoid != SUM:
         raise Refused("online", f"no rule corrects a {kind.monoid.name} under way")
     near = _proved(work, fold, "welford", follow_mean(work, fold, kind))
     picked = near or _proved(work, fold, "pick", pick(work, fold, kind))

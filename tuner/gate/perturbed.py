@@ -18,6 +18,8 @@ import torch
 from ...planner.costs.depthwise import taps_of
 from ...planner.graph.graph import Graph, Node, refs
 from ...planner.graph.ops import (
+    PROD,
+    SUM,
     Cast,
     Contraction,
     Cumulative,
@@ -31,7 +33,7 @@ from ...planner.graph.ops import (
 from ..trial.evaluate import Evaluator, seeded
 from .slices import CONDITION
 
-_SUMMING = ("sum", "prod")
+_SUMMING = (SUM, PROD)
 """Reductions that round; the others choose one of their operands."""
 
 _EXPONENT = 0x7FF << 52
@@ -91,7 +93,7 @@ class Disturbed(Evaluator):
             return function(*args, **named)
         if isinstance(kind, (Pointwise, Cast)):
             return self._pointwise(dtype, function, args, named)
-        summing = isinstance(kind, Reduction) and kind.monoid.name in _SUMMING
+        summing = isinstance(kind, Reduction) and kind.monoid in _SUMMING
         if isinstance(kind, (Contraction, Depthwise)) or summing:
             result = function(*self._noisy(args, dtype), **self._noisy(named, dtype))
             return self._rounded(self._noisy(result, dtype, self._walk[node]), dtype)

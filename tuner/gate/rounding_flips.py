@@ -18,7 +18,7 @@ import torch
 from ...planner.errors import PlanError
 from ...planner.graph.graph import Graph, Node
 from ...planner.graph.op import Op
-from ...planner.graph.ops import Reduction, bound, op_of, row
+from ...planner.graph.ops import EXTREMUM_PLACES, MAX, MIN, PLACES, Reduction, bound, op_of, row
 from .perturbed import Noise, disturbed
 from .slices import CONDITION, FACTOR, SliceLimits, place, slices
 
@@ -29,10 +29,7 @@ second has the errors of the one before it the other way round."""
 _KEPT = 1 << 26
 """Bytes of their results that are kept for the next candidate."""
 
-_CHOOSING = ("argmax", "argmin", "sort", "topk", "max.dim", "min.dim")
-"""Operations that give places: one place is not the nearer to the right one for its number."""
-
-_EXTREMES = ("max", "min")
+_EXTREMES = (MAX, MIN)
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class Doubt:
     def _is_place(self) -> bool:
         """Whether a choice among elements made the output."""
         return any(
-            op_of(node) is Op.BITCAST or any(f".{name}" in node.op for name in _CHOOSING)
+            op_of(node) is Op.BITCAST or node.op in PLACES
             for node in _whole(self.graph, self.output)
         )
 
@@ -138,8 +135,8 @@ def _chooser(graph: Graph, output: int) -> tuple[int, tuple[int, ...]] | None:
     which it is looked for; None where it is something else. Capture makes such a place of the bits
     of the floats, the index beside them (see `capture.losses`)."""
     behind = _whole(graph, output)
-    folds = [n for n in behind if isinstance(k := row(n), Reduction) and k.monoid.name in _EXTREMES]
-    opaque = [n for n in behind if n.op.startswith(("aten.argmax.", "aten.argmin."))]
+    folds = [n for n in behind if isinstance(k := row(n), Reduction) and k.monoid in _EXTREMES]
+    opaque = [n for n in behind if n.op in EXTREMUM_PLACES]
     bits = [n for n in behind if op_of(n) is Op.BITCAST]
     if len(bits) == 1 and len(folds) == 1:
         source, named = graph.nodes[bits[0].inputs[0]], bound(folds[0])
