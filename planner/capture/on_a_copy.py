@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from torch import fx
 
 log = logging.getLogger(__name__)
+
+Match = TypeVar("Match")
 
 
 def rewritten_copy(
@@ -30,3 +33,23 @@ def rewritten_copy(
     found = fx.GraphModule(gm, graph)
     found.meta = dict(gm.meta)
     return found
+
+
+def rewritten_matches(
+    gm: fx.GraphModule,
+    find: Callable[[fx.Graph], Iterator[Match]],
+    build: Callable[[Match], object],
+    otherwise: str,
+) -> fx.GraphModule:
+    """As `rewritten_copy`: `build` replaces each match that `find` gives of a graph. `gm` itself
+    where there is none."""
+    if not any(True for _ in find(gm.graph)):
+        return gm
+
+    def change(graph: fx.Graph) -> bool:
+        for match in list(find(graph)):
+            build(match)
+        graph.eliminate_dead_code()
+        return True
+
+    return rewritten_copy(gm, change, otherwise)

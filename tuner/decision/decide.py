@@ -2,7 +2,7 @@
 
 Everything that takes part is a call of the whole model, made as its user makes it: the
 model itself, `torch.compile(model, mode=...)`, and the model as `load` runs it by given plans. When
-a baseline wins, its plan is run through that door too before it is kept, for that is what will run.
+a baseline wins, its plan is timed as `load` runs it, too, before it is kept: that is what will run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AS_KEPT = "as kept"
 Plans = Mapping[str, Plan]
 """By graph key."""
 
-Door = Callable[[Plans], Model]
+RunByPlans = Callable[[Plans], Model]
 """The model as `load` runs it by these plans."""
 
 
@@ -72,7 +72,7 @@ class Decision:
 
     entrants: Sequence[Entrant]
     baselines: Baselines
-    door: Door
+    run_by: RunByPlans
     ring: Ring
     progress: Progress
     training: bool = False
@@ -80,7 +80,7 @@ class Decision:
     conditions: Callable[[], Mapping[str, int]] = dict
     wall: Wall | None = None
     left_out: dict[str, str] = field(default_factory=dict)
-    _door_s: float = 0.0
+    _ready_s: float = 0.0
     """Seconds that it took until the model ran by a plan of ours."""
 
     def plans(self) -> list[Plan]:
@@ -90,7 +90,7 @@ class Decision:
         calls = {EAGER: self.baselines.ready[EAGER]} if EAGER in self.baselines.ready else {}
         before_s = self.wall.left_s if self.wall else 0.0
         calls |= self._runs(own)
-        self._door_s = (before_s - self.wall.left_s) / max(1, len(own)) if self.wall else 0.0
+        self._ready_s = (before_s - self.wall.left_s) / max(1, len(own)) if self.wall else 0.0
         calls |= {n: c for n, c in self.baselines.ready.items() if n != EAGER}
         if not calls:
             return [entrant.identity.plan((), "searched") for entrant in self.entrants]
@@ -132,8 +132,10 @@ class Decision:
         return found
 
     def _runs(self, plans: Mapping[str, Plans]) -> dict[str, TurnCall]:
-        """Ours through the door, ready to be timed; what does not run is left out."""
-        given = {n: through(self.door(p), self.ring.turns, self.training) for n, p in plans.items()}
+        """Ours as `load` runs them, ready to be timed; what does not run is left out."""
+        given = {
+            n: through(self.run_by(p), self.ring.turns, self.training) for n, p in plans.items()
+        }
         ours = Baselines(given, self.progress, _quiet, "plans")
         ours.warm()
         self.left_out |= ours.left_out
@@ -166,7 +168,7 @@ class Decision:
         best = _preferred(told, own, [n for n in own if n not in self.left_out])
         kept: dict[str, Plans] = {AS_KEPT: self._baseline(winner)}
         anew = self._captured_anew(winner)
-        if anew is not None and (self.wall is None or self.wall.left_s > 3 * self._door_s):
+        if anew is not None and (self.wall is None or self.wall.left_s > 3 * self._ready_s):
             kept = {f"{AS_KEPT}, captured anew": anew} | kept
         calls = dict(self._runs(kept))
         if best in own:
@@ -271,7 +273,7 @@ def _quiet() -> Iterator[None]:
 
 
 def by_executor(captured: Captured, plans: Plans) -> Model:
-    """A graph by itself, run by its plan: a door for a caller that has no model at hand."""
+    """A graph by itself, run by its plan, for a caller that has no model."""
     plan = plans[key(captured.graph)]
     way = whole_way(plan, captured.graph)
     if way is not None:

@@ -1,6 +1,6 @@
 """The plans of one graph that go into the contest: right ones, the fastest of their kind.
 
-They are compared among themselves as bare executors, which all enter through the same door. Whether
+They are compared among themselves as bare executors, which are all called in the same way. Whether
 one of them is kept is decided beside eager and torch.compile, by the whole call (see `decide`).
 """
 

@@ -18,7 +18,7 @@ from torch import fx
 
 from ..capture import is_dynamic
 from ..fx_nodes import CAST, CASTS, called, turned_matrix, value_of
-from ..on_a_copy import rewritten_copy
+from ..on_a_copy import rewritten_matches
 from .packed_weights import SAFE, is_packed
 
 __all__ = ["move_weight_scales"]
@@ -41,16 +41,11 @@ class _Scaled(NamedTuple):
 def move_weight_scales(gm: fx.GraphModule) -> fx.GraphModule:
     """The functional FX graph with such scales moved, or `gm` itself where there are none. `gm` is
     left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
-    if is_dynamic(gm) or not any(True for _ in _moves(gm.graph)):
+    if is_dynamic(gm):
         return gm
-
-    def change(graph: fx.Graph) -> bool:
-        for product, scaled in list(_moves(graph)):
-            _move(product, scaled)
-        graph.eliminate_dead_code()
-        return True
-
-    return rewritten_copy(gm, change, "scales stay before their products")
+    return rewritten_matches(
+        gm, _moves, lambda found: _move(*found), "scales stay before their products"
+    )
 
 
 def _moves(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Scaled]]:

@@ -21,7 +21,7 @@ from torch import fx
 
 from ..capture import is_dynamic
 from ..fx_nodes import CAST, CASTS, called, turned_matrix, value_of
-from ..on_a_copy import rewritten_copy
+from ..on_a_copy import rewritten_matches
 from .packed_weights import SAFE, is_packed
 
 __all__ = ["split_packed_sums"]
@@ -49,16 +49,11 @@ class _Packed(NamedTuple):
 def split_packed_sums(gm: fx.GraphModule) -> fx.GraphModule:
     """The functional FX graph with such sums apart, or `gm` itself where there are none. `gm` is
     left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
-    if is_dynamic(gm) or not any(True for _ in _sums(gm.graph)):
+    if is_dynamic(gm):
         return gm
-
-    def change(graph: fx.Graph) -> bool:
-        for product, packed in list(_sums(graph)):
-            _split(product, packed)
-        graph.eliminate_dead_code()
-        return True
-
-    return rewritten_copy(gm, change, "sums of unpacked weights stay whole")
+    return rewritten_matches(
+        gm, _sums, lambda found: _split(*found), "sums of unpacked weights stay whole"
+    )
 
 
 def _sums(graph: fx.Graph) -> Iterator[tuple[fx.Node, _Packed]]:

@@ -22,7 +22,7 @@ from torch import fx
 
 from ..capture import is_dynamic
 from ..fx_nodes import CASTS, SWAPS, called, is_pointwise, turned_matrix, value_of
-from ..on_a_copy import rewritten_copy
+from ..on_a_copy import rewritten_matches
 
 __all__ = ["stack_products"]
 
@@ -35,16 +35,9 @@ _RESHAPES = (aten.view.default, aten._unsafe_view.default)
 def stack_products(gm: fx.GraphModule) -> fx.GraphModule:
     """The functional FX graph with such products stacked, or `gm` itself where there are none. `gm`
     is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
-    if is_dynamic(gm) or not any(True for _ in _stacks(gm.graph)):
+    if is_dynamic(gm):
         return gm
-
-    def change(graph: fx.Graph) -> bool:
-        for products in list(_stacks(graph)):
-            _stack(graph, products)
-        graph.eliminate_dead_code()
-        return True
-
-    return rewritten_copy(gm, change, "products stay apart")
+    return rewritten_matches(gm, _stacks, _stack, "products stay apart")
 
 
 def _stacks(graph: fx.Graph) -> Iterator[list[fx.Node]]:
@@ -169,8 +162,9 @@ def _together(beside: fx.Node, nodes: Sequence[fx.Node], done: dict[fx.Node, fx.
     return done[first]
 
 
-def _stack(graph: fx.Graph, products: Sequence[fx.Node]) -> None:
+def _stack(products: Sequence[fx.Node]) -> None:
     first = products[0]
+    graph = first.graph
     with graph.inserting_before(first):
         weights = _stacked(first, products)
         whole = called(first, aten.mm.default, (first.args[0], weights))
