@@ -10,7 +10,7 @@ else has run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ def written_in_place(graph: fx.Graph) -> tuple[Update, ...]:
     for copy in copies:
         target, value = copy.args[:2]
         graph.erase_node(copy)
-        value = _copied(graph, value)
+        value = _copied(graph, value, found)
         found.pop(target, None)  # Only the last one counts.
         writes = _writes(graph, target, value)
         if writes:
@@ -70,13 +70,17 @@ def written_in_place(graph: fx.Graph) -> tuple[Update, ...]:
     return tuple(_apart(graph, found))
 
 
-def _copied(graph: fx.Graph, value: Any) -> fx.Node:
-    """What a value is that is copied into an input: of a copy that nobody else reads its source."""
+def _copied(graph: fx.Graph, value: Any, found: dict[fx.Node, Update]) -> fx.Node:
+    """What a value is that is copied into an input: of a copy that nobody else reads its source.
+    found: the updates so far, which may have the same copy."""
     assert isinstance(value, fx.Node)
     while value.target is aten.clone.default and not value.users:
         copy, value = value, value.args[0]
-        graph.erase_node(copy)
         assert isinstance(value, fx.Node)
+        for target, update in found.items():
+            if update.value is copy:
+                found[target] = replace(update, value=value)
+        graph.erase_node(copy)
     return value
 
 

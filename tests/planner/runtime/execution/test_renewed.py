@@ -119,6 +119,7 @@ def exchanged(p: torch.Tensor, q: torch.Tensor) -> None:
     q.copy_(right)
 
 
+@pytest.mark.filterwarnings("error:fusionplan. a graph cannot be planned")
 @pytest.mark.parametrize(
     "function", [returned, turned, summed, shifted, read_later, old_view, two_from_one, exchanged]
 )
