@@ -71,7 +71,7 @@ def test_a_locked_store_is_waited_for_once_and_briefly(filled, plan, monkeypatch
             with pytest.raises(StoreError) as caught:
                 found(filled, plan)
             failed(filled, caught.value)
-        assert time.monotonic() - begin < 3.0
+        assert time.monotonic() - begin < 10.0  # 20 where each waits
 
 
 def test_few_stores_are_kept(tmp_path, fill):

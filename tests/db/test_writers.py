@@ -99,9 +99,9 @@ def test_a_claim_is_one_holders_until_it_ends(store, trial):
 
 
 def test_a_lease_ends_unless_it_is_renewed(store, trial):
-    assert store.claim(trial(), "a", 0.3)
-    store.renew("a", 60)
-    time.sleep(0.4)
+    assert store.claim(trial(), "a", 10)
+    store.renew("a", 600)
+    change(store, "UPDATE claim SET expires_at = expires_at - 60")  # as if a minute had passed
     assert not store.claim(trial(), "b", 60)
     store.renew("a", 0.0)
     assert store.claim(trial(), "b", 60)
@@ -175,7 +175,7 @@ def test_a_reader_does_not_wait_for_a_server(postgresql):
         begin = time.monotonic()
         with pytest.raises(StoreUnavailable, match="does not answer"):
             store.trials()
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 40  # a writer waits for a minute
     postgresql()
 
 

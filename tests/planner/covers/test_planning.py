@@ -151,7 +151,7 @@ def test_the_work_of_planning_is_bounded_for_each_operation(name: str, counted: 
     assert 0 < counted.largest <= MOST_VALUES
     # The start and the search have a budget each; groups that are refused come to it.
     assert counted.values <= 3 * (budget.LEAST + budget.EACH * count)
-    assert seconds <= 5.0 + 0.1 * count  # imports among it
+    assert seconds <= 30.0 + 0.1 * count  # imports among it; on an idle core it takes one to three
 
 
 @pytest.mark.slow

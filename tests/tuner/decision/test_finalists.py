@@ -204,7 +204,7 @@ def test_a_check_that_takes_all_time_is_cut_off(monkeypatch, slow: int | None, k
 
     def check(number, plan, found, given, arena) -> None:
         if number == slow:
-            time.sleep(20.0)
+            time.sleep(120.0)
         found[str(number)] = plan
 
     def left_s(is_needed: bool) -> float:
@@ -219,7 +219,7 @@ def test_a_check_that_takes_all_time_is_cut_off(monkeypatch, slow: int | None, k
     assert list(finalists._runners([plan] * 3, arena)) == kept
     assert needed == [True, False, False][: len(kept) + (slow is not None)]
     assert bool(told.of("note")) == (slow is not None)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.interpreter

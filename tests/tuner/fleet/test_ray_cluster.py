@@ -125,15 +125,15 @@ def test_a_cluster_shares_a_search(cluster: Any, url: str, tmp_path: Path):
     assert best.measured_s == pytest.approx(alone.measured_s, rel=0.1)
 
 
-def test_nobody_answers():
-    pytest.importorskip("ray", reason="Ray is not installed")
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch):
+    """Which is seen before Ray is asked: it would try for half a minute."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setattr(ray, "init", None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-        begin = time.monotonic()
         with pytest.raises(DeviceError, match=f"--ray {address}: no Ray cluster answers"):
             Cluster.connected(address).__enter__()
-        assert time.monotonic() - begin < 10
 
 
 @pytest.mark.process

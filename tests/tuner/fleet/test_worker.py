@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from fleet_sites import H200, measured, seconds_of
+from fleet_sites import H200, seconds_of
 from fusionplan.db import Store
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.versions import versions
+from fusionplan.tuner.fleet import worker as fleet_worker
 from fusionplan.tuner.fleet.gpu_claim import held
 from fusionplan.tuner.fleet.local_gpus import _indices, _visible, local_gpus, local_workers
 from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site
@@ -96,15 +96,20 @@ def test_a_job_that_is_none_costs_the_others_nothing(store: Store, offer: Offer)
     assert any("bad is left alone" in line and "not the one" in line for line in told)
 
 
-def test_a_worker_leaves_a_job_that_is_ended(store: Store, offers: Offers, offer: Offer):
+def test_a_worker_leaves_a_job_that_is_ended(
+    store: Store, offers: Offers, offer: Offer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fleet_worker, "LOOK_S", 0.0)
     job = offer(GRAPH, trials=500)
-    lab = FakeLab(partial(measured, takes_s=0.02))
-    timer = threading.Timer(1.0, job.end)
-    timer.start()
-    begin = time.monotonic()
+
+    def ends_the_job(group: Group, candidate: Candidate) -> float:
+        if len(lab.measured) == 10:
+            job.end()
+        return seconds_of(group, candidate)
+
+    lab = FakeLab(ends_the_job)
     worker(store, lab).run(tune=offers.tune)
-    assert time.monotonic() - begin < 20
-    assert 1 <= len(lab.measured) < 500
+    assert 10 <= len(lab.measured) < 100
     assert store.counts()["claim"] == 0
 
 

@@ -110,7 +110,7 @@ def test_a_mode_that_takes_longer_than_there_is_time_is_cut_off():
     began = time.monotonic()
     calls = {"eager": lambda: None, "default": swallows, "reduce-overhead": lambda: None}
     found = warmed(1.0, calls, time.monotonic)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 60.0
     assert [*found.ready] == ["eager"]
     assert found.left_out == {"default": CUT_OFF, "reduce-overhead": NO_TIME}
 
@@ -132,7 +132,7 @@ def test_a_block_is_ended_even_in_code_that_swallows_exceptions(monkeypatch: pyt
     def swallows() -> None:
         while True:
             try:
-                time.sleep(5.0)
+                time.sleep(120.0)
             except BaseException:
                 if swallowed:
                     raise
@@ -140,7 +140,7 @@ def test_a_block_is_ended_even_in_code_that_swallows_exceptions(monkeypatch: pyt
 
     with pytest.raises(OutOfTime), stopped_after(0.05):
         swallows()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 60.0
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
@@ -151,17 +151,17 @@ def test_a_block_inside_another_ends_by_the_time_of_either():
     def run() -> None:
         try:
             with stopped_after(0.05):
-                time.sleep(5.0)
+                time.sleep(120.0)
         except OutOfTime:
             ended.append("inner")
         try:
-            with stopped_after(float("inf")), stopped_after(20.0):
-                time.sleep(5.0)
+            with stopped_after(float("inf")), stopped_after(60.0):
+                time.sleep(120.0)
         except OutOfTime:  # as whoever compiles a mode takes it: the outer one ends all the same
             ended.append("outer")
-        time.sleep(5.0)
+        time.sleep(120.0)
 
-    with pytest.raises(OutOfTime), stopped_after(0.2):
+    with pytest.raises(OutOfTime), stopped_after(1.0):
         run()
     assert ended == ["inner", "outer"]
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -186,7 +186,7 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
     said: list[str] = []
 
     def plans() -> list[str]:
-        time.sleep(20.0)
+        time.sleep(120.0)
         return ["decided"]
 
     monkeypatch.setattr(tuning, "Decision", lambda *of, **more: SimpleNamespace(plans=plans))
@@ -219,7 +219,7 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
     found = [(session, best), (session, none)]
     began = time.monotonic()
     assert tune._decided(captured, found, None, False) == ["the best", "eager, searched"]
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 60.0
     assert said == ["the time of the tune was over"]
 
 

@@ -98,8 +98,8 @@ def claimed(store: Store, *candidates: Candidate) -> Ledger:
 def test_what_a_dead_tuner_had_claimed_is_taken_over(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ledgers, "LEASE_S", 1.0)
     with Store.open(place) as store:
-        claimed(store, ATEN)
         begin = time.monotonic()
+        claimed(store, ATEN)
         found = tune(store, FakeLab(slow), 4)
         assert time.monotonic() - begin > 0.5
         assert ATEN in found.outcomes
@@ -119,11 +119,24 @@ def test_what_was_made_is_nobodys_to_make_again(place: Path):
 
 
 def test_a_tuner_that_waits_long_is_still_alive(place: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ledgers, "LEASE_S", 0.4)
+    beaten = threading.Semaphore(0)
+
+    class Quick(ledgers.Heartbeat):
+        def __init__(self, beat, every_s: float) -> None:
+            def counted() -> None:
+                beat()
+                beaten.release()
+
+            assert every_s <= ledgers.LEASE_S / 2
+            super().__init__(counted, 0.01)
+
+    monkeypatch.setattr(ledgers, "Heartbeat", Quick)
     with Store.open(place) as store:
         first, second = (Ledger(store, H200.key, VERSIONS, key(GRAPH)) for _ in range(2))
         assert first.claim(GROUP, ATEN)
-        time.sleep(1.0)
+        store.renew(first.holder, 0.0)  # as if it were over
+        for _ in range(2):  # one may have been under way
+            assert beaten.acquire(timeout=60)
         assert not second.claim(GROUP, ATEN)
         first.let_go()
         assert second.claim(GROUP, ATEN)
@@ -165,14 +178,17 @@ def test_ctrl_c_lets_go(place: Path):
         assert store.counts()["claim"] == 0
 
 
-def test_a_candidate_that_others_are_at_is_passed_over(place: Path):
+def test_a_candidate_that_others_are_at_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
     """And nobody waits for it once there have been trials enough."""
     ranked: list[Config] = [config for config, _ in space_of(GRAPH, H200).ranked(6)]
     with Store.open(place) as store:
+        monkeypatch.setattr(ledgers, "LEASE_S", 600.0)
         busy = claimed(store, *(Candidate("triton", c) for c in ranked))
         begin = time.monotonic()
-        found = tune(store, FakeLab(slow), 8)
-        assert time.monotonic() - begin < 15
+        found = tune(store, FakeLab(slow), 8, until=120.0)
+        assert time.monotonic() - begin < 60
         assert not any(Candidate("triton", config) in found.outcomes for config in ranked)
         assert found.trials == 8
         busy.let_go()

@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     thread = "threading.Thread(target=time.sleep, args=(60,), daemon=True)"
     (made / "threaded.py").write_text(f"import threading, time\n{thread}.start()\n")
     (made / "ends.py").write_text("import sys\nsys.exit(2)\n")
-    (made / "slow.py").write_text("import time\ntime.sleep(3)\n")
+    (made / "slow.py").write_text("import time\ntime.sleep(120)\n")
     with pytest.MonkeyPatch.context() as patch:
         before = os.environ.get("PYTHONPATH", "")
         patch.setenv("PYTHONPATH", os.pathsep.join([before, str(made)]))
@@ -117,7 +117,7 @@ def test_a_crash_costs_one_request(forks: Forks, folder: Path, what: str, said: 
 
 
 def test_a_hang_is_killed(forks: Forks, folder: Path):
-    with Pool({"w": role(forks, folder, limit_s=0.5)}) as pool:
+    with Pool({"w": role(forks, folder, limit_s=1.0)}) as pool:
         first = pool.submit("w", {"do": ""}).result(timeout=20)
         assert isinstance(pool.submit("w", {"do": "hang"}).result(timeout=20), TimedOut)
         assert gone(first["pid"])
@@ -184,7 +184,7 @@ def test_nobody_waits_for_imports_that_are_not_wanted_any_more(folder: Path):
     slow = WorkerRole(["false"], 3, 5.0, ENV, fork=forking(other, program("slow")))
     Pool({"w": slow}).close()
     other.close()
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 60.0
 
 
 PARENT = """

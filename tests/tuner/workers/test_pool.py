@@ -51,7 +51,7 @@ def role(count: int = 1, limit_s: float = 5.0, script: str = SCRIPT) -> WorkerRo
 
 
 def test_a_hang_is_killed_and_what_was_queued_behind_it_is_answered():
-    with Pool({"w": role(limit_s=0.5)}) as pool:
+    with Pool({"w": role(limit_s=1.0)}) as pool:
         futures = [pool.submit("w", {"do": d, "n": i}) for i, d in enumerate(["", "hang", "", ""])]
         answers = [f.result(timeout=20) for f in futures]
     assert isinstance(answers[1], TimedOut)
@@ -124,7 +124,7 @@ def test_a_crash_in_a_used_process_is_tried_once_more_in_a_new_one():
 
 
 def test_who_ended_a_process_decides_whether_it_is_tried_later():
-    with Pool({"w": role(limit_s=0.5)}) as pool:
+    with Pool({"w": role(limit_s=1.0)}) as pool:
         asked = [pool.submit("w", {"do": what}) for what in ("die", "kill", "hang")]
         exited, killed, hung = [future.result(timeout=20) for future in asked]
     assert [exited.transient, killed.transient, hung.transient] == [False, True, True]

@@ -1,6 +1,7 @@
 """Plans that run: by hand-written kernels in Triton's interpreter, by ATen, by Inductor."""
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -295,8 +296,7 @@ def test_parameters_need_no_gradient_here(captured):
 
 def test_host_overhead_is_small(captured, kernel):
     """Our own Python around one launch, with a launcher that does nothing. The goal is under
-    4 us; the limit leaves room for a busy machine."""
-    import time
+    4 us; its calls are counted, which are as many on a busy machine."""
 
     class Nothing:
         takes_tensors = False
@@ -313,10 +313,19 @@ def test_host_overhead_is_small(captured, kernel):
         lower=lowering(Program((kernel("x * y", 1000, "xy"),))),
         load=Nothing,
     )
-    best = float("inf")
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(1000):
-            executor.boxed([x, y])
-        best = min(best, (time.perf_counter() - start) / 1000)
-    assert best < 20e-6
+    executor.boxed([x, y])
+    calls: list[str] = []
+
+    def count(frame, event, called):
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+        elif event == "c_call":
+            calls.append(called.__qualname__)
+
+    given = [x, y]
+    sys.setprofile(count)
+    executor.boxed(given)
+    sys.setprofile(None)
+    calls.remove("setprofile")
+    # Itself, the profiler's question, the list's end, a new tensor, three pointers, the launcher.
+    assert len(calls) <= 10, calls
