@@ -28,6 +28,7 @@ def quicken() -> None:
     _rewrite_once()
     _patch_once_a_launch()
     _sum_in_steps()
+    _overflow_in_silence()
 
 
 def _leave_out_unread_checks() -> None:
@@ -195,3 +196,16 @@ def _sum_in_steps() -> None:
         return [self.to_tensor(np.moveaxis(found, -1, self.axis), dtype=given.dtype)]
 
     scans.cumsum = cumsum
+
+
+def _overflow_in_silence() -> None:
+    """A GPU says nothing of an infinity or a NaN, which kernels make in masked lanes, and of
+    infinite inputs everywhere; NumPy warns of each."""
+    launch = interpreter.GridExecutor.__call__
+
+    @functools.wraps(launch)
+    def launched(self: Any, *given: Any, **named: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return launch(self, *given, **named)
+
+    interpreter.GridExecutor.__call__ = launched

@@ -215,6 +215,7 @@ def test_inductor_as_the_baseline():
     torch.testing.assert_close(got, hand_back(block, x))
 
 
+@pytest.mark.filterwarnings("ignore:fusionplan")
 def test_an_inductor_that_fails_is_left(monkeypatch):
     def fail(gm, inputs, mode):
         raise RuntimeError("no C++ compiler")
