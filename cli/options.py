@@ -74,7 +74,8 @@ JobsOption = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Most processes that compile on this host; by default what its cores allow.",
+        help="The maximum number of processes that compile on this host. Default: what its cores "
+        "allow.",
         show_default=False,
     ),
 ]

@@ -41,10 +41,10 @@ working folder, else `[tool.planner]` in its `pyproject.toml`.
 |---|---|---|---|
 {rows}
 
-`PLANNER_DEBUG=1` adds the traceback to an error. `PLANNER_PROFILE=launches` has plans launch their
-kernels one by one while torch's profiler runs, so that each has a range with the user's lines.
-`PLANNER_TURNS=FOLDER`, the same for several tunes on one GPU, has them time one at a time, by locks
-on files in that folder."""
+`PLANNER_DEBUG=1` adds the traceback to an error. With `PLANNER_PROFILE=launches`, plans launch
+their kernels one by one while torch's profiler runs, so that each has a range with the user's
+lines. Several tunes may share one GPU if all are given the same `PLANNER_TURNS=FOLDER`: by locks on
+files in that folder only one of them measures at a time."""
 
 _LOGS = """\
 ## Logs

@@ -89,7 +89,8 @@ def tune(
         typer.Option(
             "--gpus",
             metavar="all|N|0,2",
-            help="GPUs of this host that share the search: all, so many, or these.",
+            help="The GPUs of this host that share the search: all, a number of them, or their "
+            "indices.",
         ),
     ] = None,
     ray: Annotated[
@@ -97,8 +98,8 @@ def tune(
         typer.Option(
             "--ray",
             metavar="ADDRESS",
-            help="A Ray cluster whose GPUs share the search; needs fusionplan[fleet] and a store "
-            "that all of it reaches.",
+            help="The address of a Ray cluster whose GPUs share the search. It needs "
+            "fusionplan[fleet], and a store that every node can reach.",
         ),
     ] = None,
     jobs: JobsOption = None,

@@ -21,7 +21,7 @@ def worker(
         typer.Option(
             "--exit-when-idle",
             metavar="SECONDS",
-            help="End after so many seconds without a search to share; by default it waits on.",
+            help="End after so many seconds without a search to share. Default: wait for ever.",
             show_default=False,
         ),
     ] = None,
