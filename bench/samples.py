@@ -9,12 +9,14 @@ import types
 import unittest
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ..api import Options, dispatcher_for
 from ..planner.capture.capture import decompositions
@@ -192,8 +194,9 @@ _NO_STORE = "/nonexistent/fusionplan/none.db"
 
 
 def _is_rounding(call: SampledCall, mine: CallResults, exact: CallResults, depth: int) -> bool:
-    """Whether float64 is as far off when its inputs are by a last place. There eager is the
-    reference, and shows no error of its own: a gradient that should vanish is anything near 0."""
+    """Whether float64 is as far off when its inputs and all results on the way are by a last
+    place. There eager is the reference, and shows no error of its own: a gradient that should
+    vanish, or is what is left of large ones, is anything near it."""
     if all(t.dtype != torch.float64 for t in call.tensors):
         return False
     moved = (_run(call, call.tensors, moved=seed) for seed in range(1, _MOVES + 1))
@@ -201,6 +204,28 @@ def _is_rounding(call: SampledCall, mine: CallResults, exact: CallResults, depth
 
 
 _MOVES = 4
+
+
+class _LastPlaces(TorchDispatchMode):
+    """Moves each new result in float64 by up to its last place, up or down at random."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if any(r.alias_info is not None for r in func._schema.returns):
+            return found  # a view, or written in place: no new number
+        return tree_map_only(torch.Tensor, lambda x: _moved(x, self._generator), found)
+
+
+def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of float64 by up to their last place; others as they are."""
+    if tensor.dtype != torch.float64:
+        return tensor
+    by = torch.rand(tensor.shape, dtype=torch.float64, generator=generator) * 2 - 1
+    return tensor * (1 + torch.finfo(torch.float64).eps * by.to(tensor.device))
 
 
 class _Compiled:
@@ -271,16 +296,18 @@ def _run(
     moved: int = 0,
 ) -> CallResults:
     """One run on copies of the tensors; gradients of the outputs weighted by fixed numbers. moved:
-    the seed by which numbers of float64 are moved in their last place; 0 leaves them."""
+    the seed by which numbers of float64, the inputs' and all on the way, are moved in their last
+    place; 0 leaves them."""
     inputs = _copies(tensors, wide, moved)
     torch.manual_seed(seed)
-    outputs = function(*inputs)
-    wanted = [x for x in inputs if x.requires_grad]
-    reached = [o for o in outputs if o.requires_grad]
     found: Sequence[torch.Tensor | None] = ()
-    if wanted and reached:
-        weights = [_weights(o, i) for i, o in enumerate(reached)]
-        found = torch.autograd.grad(reached, wanted, weights, allow_unused=True)
+    with _LastPlaces(moved) if moved else nullcontext():
+        outputs = function(*inputs)
+        wanted = [x for x in inputs if x.requires_grad]
+        reached = [o for o in outputs if o.requires_grad]
+        if wanted and reached:
+            weights = [_weights(o, i) for i, o in enumerate(reached)]
+            found = torch.autograd.grad(reached, wanted, weights, allow_unused=True)
     after = tuple(x.detach() for x in inputs)
     return CallResults(tuple(o.detach() for o in outputs), tuple(found), after)
 
@@ -293,9 +320,8 @@ def _copies(tensors: Tensors, wide: bool, moved: int = 0) -> list[torch.Tensor]:
         memory = tensor.detach().as_strided((elements,), (1,), 0)
         widened = wide and tensor.is_floating_point()
         memory = memory.to(torch.float64 if widened else memory.dtype, copy=True)
-        if moved and tensor.dtype == torch.float64:
-            by = torch.rand(memory.shape, dtype=torch.float64, generator=generator) * 2 - 1
-            memory *= 1 + torch.finfo(torch.float64).eps * by.to(memory.device)
+        if moved:
+            memory = _moved(memory, generator)
         copy = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         found.append(copy.detach().requires_grad_(tensor.requires_grad))
     return found

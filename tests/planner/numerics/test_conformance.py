@@ -130,7 +130,12 @@ def is_traced(tensor: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name, number", [("nn.functional.normalize", 2), ("nn.functional.layer_norm", 2)]
+    "name, number",
+    [
+        ("nn.functional.normalize", 2),
+        ("nn.functional.layer_norm", 2),
+        ("nn.functional.scaled_dot_product_attention", 1),  # rows with one weight of nearly 1
+    ],
 )
 def test_what_should_vanish_in_float64_is_as_near_0_as_rounding_makes_it(
     name: str, number: int
