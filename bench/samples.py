@@ -206,11 +206,11 @@ def _is_rounding(call: SampledCall, mine: CallResults, exact: CallResults, depth
 _MOVES = 4
 
 
-class _LastPlaces(TorchDispatchMode):
+class _LastPlaces(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Moves each new result in float64 by up to its last place, up or down at random."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
