@@ -223,7 +223,7 @@ class Tracer:
             case IndexedWrite() as write:
                 return (yield from after_write(self, node, write, windows))
             case Lookup() as named:
-                return (yield from lookup(self, node, named, windows))
+                return (yield from self._lookup(node, named, windows))
             case Concat():
                 return (yield from concat(self, node, windows))
             case Constant() as constant:
@@ -353,6 +353,10 @@ class Tracer:
                 stored = self.values[value].dtype
         small = stored in ("uint8", "int8", *FLOAT8)
         return stored in (dtype, "bool") or (small and dtype not in FLOAT8)
+
+    def _lookup(self, node: Node, row: Lookup, windows: Windows) -> TraceSteps:
+        """A read by index. Who only surveys a graph reads it in another way (`survey`)."""
+        return lookup(self, node, row, windows)
 
     def _constant(self, node: Node, constant: Constant, windows: Windows) -> TracedValue:
         number = bound(node)[constant.argument] if constant.argument else constant.value
