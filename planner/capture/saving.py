@@ -1,10 +1,11 @@
 """The choice of the values that the forward graph saves for the backward graph.
 
 torch's default is every value that the backward pass reads: softmax probabilities [.., S, S],
-logits [N, V]. A kernel that never stores such a value would have to, for that reason alone. So a
-value that is *grown* (much larger than the stored values it comes from, or cheap to compute from
-them) and *streamed* (the forward pass folds it into something small) is computed again in the
-backward pass, from what is stored: the inputs of its contraction and the statistics of its folds.
+logits [N, V]. A kernel that never stores such a value would have to, for that reason alone. So two
+kinds of values are computed again in the backward pass if they are both. *Grown*: much larger than
+the stored values that they come from, or cheap to compute from them. *Streamed*: the forward pass
+folds them into something small. They come from what is stored: the inputs of their contraction and
+the statistics of their folds.
 A random mask is never drawn again: it is saved. For all other values torch's own minimum cut
 decides, which computes cheap pointwise chains again where that saves traffic.
 """

@@ -388,7 +388,7 @@ def _refuse_apart(
 
 
 def _refuse_repeated_contractions(nest: Nest) -> None:
-    """A product that several passes need would be computed in each of them."""
+    """A product that several sweeps need would be computed in each of them."""
     seen: set[int] = set()
     for item, _ in nest.walk():
         if isinstance(item, (Evaluate, Carry)) and item.value in nest.contractions:
@@ -396,7 +396,7 @@ def _refuse_repeated_contractions(nest: Nest) -> None:
                 name = nest.values[item.value].origin
                 reasons = "; ".join(r.reason for r in nest.derived.refusals.values())
                 why = f" ({reasons})" if reasons else ""
-                raise Refused("recompute", f"two passes would compute {name}{why}")
+                raise Refused("recompute", f"two sweeps would compute {name}{why}")
             seen.add(item.value)
 
 

@@ -91,17 +91,17 @@ class _Placer:
         wanted = {o: self._output(o).value for o in outputs}
         needed = self._closure([*targets, *wanted.values()], done)
         here = [f for f in sorted(needed - done) if self._is_carried(f, open_)]
-        passes = self._passes(here, done)
+        sweeps = self._sweeps(here, done)
         # An output may repeat a value along a looped axis that the value itself lacks.
         streamed = {
             o: (self._context(v) | self.stored[o] & self.loops) - open_ for o, v in wanted.items()
         }
         turn = {
-            o: 1 + self._latest(self._depends([v], here, done), passes) for o, v in wanted.items()
+            o: 1 + self._latest(self._depends([v], here, done), sweeps) for o, v in wanted.items()
         }
-        for number in range(1, 1 + max([0, *passes.values(), *turn.values()])):
+        for number in range(1, 1 + max([0, *sweeps.values(), *turn.values()])):
             for axis in sorted(self.loops - open_):
-                folds = [f for f in here if passes[f] == number and self.carried[f] == axis]
+                folds = [f for f in here if sweeps[f] == number and self.carried[f] == axis]
                 written = [
                     o for o in outputs if turn[o] == number and axis in sorted(streamed[o])[:1]
                 ]
@@ -180,7 +180,7 @@ class _Placer:
         axis = self.carried.get(value)
         return axis is not None and axis not in open_ and self._context(value) <= open_
 
-    def _passes(self, here: Sequence[int], done: set[int]) -> dict[int, int]:
+    def _sweeps(self, here: Sequence[int], done: set[int]) -> dict[int, int]:
         """In which sweep over its axis each fold of a body is carried, counted from 1."""
         found: dict[int, int] = {}
         for fold in here:
@@ -195,8 +195,8 @@ class _Placer:
         return (self._closure(targets, done | set(here)) & set(here)) - done
 
     @staticmethod
-    def _latest(folds: Iterable[int], passes: Mapping[int, int]) -> int:
-        return max((passes[f] for f in folds), default=0)
+    def _latest(folds: Iterable[int], sweeps: Mapping[int, int]) -> int:
+        return max((sweeps[f] for f in folds), default=0)
 
     def _sources(self, folds: Iterable[int]) -> list[int]:
         return [source for fold in folds for source in self.values.values[fold].reads]

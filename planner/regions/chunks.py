@@ -1,9 +1,9 @@
 """A group of nodes walked in chunks: the same graph over a part of one axis, run again and again.
 
-Where a value inside the group is much larger than all that enters and leaves it (the scores of
-attention in a backward pass, the logits of a large vocabulary) and no kernel can keep it to itself,
-the whole group runs for a few heads, or for a few thousand classes, at a time: what its kernels
-pass to each other then stays in the second-level cache, and never exists as a whole.
+For groups with a value inside that is much larger than all that enters and leaves them (the scores
+of attention in a backward pass, the logits of a large vocabulary), if one kernel cannot hold all
+that uses it. The group then runs for a few heads, or for a few thousand classes, at a time. So what
+its kernels hand on stays in the second-level cache, and never exists as a whole.
 
 An axis can be walked when every large value has it. Results that have the axis are written part by
 part; those that sum over it are summed up over the chunks.

@@ -45,7 +45,7 @@ def pick(work: Rewriting, fold: int, kind: Fold) -> str:
     def total(of: int) -> int:
         selected = work.rebuilt(source.id, {"self": of})
         summed = work.add(replace(kind, source=selected), value.dims, value.dtype, value.origin)
-        work.passes[summed] = work.now
+        work.sweeps[summed] = work.now
         return summed
 
     def behind(at: int) -> int:
@@ -138,7 +138,7 @@ def lift(work: Rewriting, fold: int, kind: Fold) -> str:
     result = work.add(
         replace(kind, monoid=monoid, source=at), value.dims, work.values[at].dtype, value.origin
     )
-    work.passes[result] = work.now
+    work.sweeps[result] = work.now
     for link, name in reversed(chain):
         old = work.values[link]
         moved = work.with_operands(link, {name: result})

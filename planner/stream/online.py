@@ -103,13 +103,13 @@ def derive(values: Values, over: frozenset[int]) -> Derived:
             refusals[value.origin] = Refusal("online", why)
             continue
         waits = frozenset[int]().union(*(work.carried(v) for v in value.reads))
-        work.now = max((work.passes[f] for f in waits), default=0)
-        work.passes[value.id] = work.now
+        work.now = max((work.sweeps[f] for f in waits), default=0)
+        work.sweeps[value.id] = work.now
         work.along = frozenset(kind.reduced)
         try:
             proofs += _join(work, value.id, kind, corrections)
         except Refused as refused:
-            work.passes[value.id] = work.now + 1
+            work.sweeps[value.id] = work.now + 1
             refusals[value.origin] = refused.refusal
     result, renamed = work.finish()
     renumbered = {
@@ -198,7 +198,7 @@ def _moved_behind(work: Rewriting, fold: int, summed: Fold, whole: Product) -> i
     work.put(fold, result)
     if result == inner:
         inner = fold
-    work.passes[inner] = work.now
+    work.sweeps[inner] = work.now
     return inner
 
 

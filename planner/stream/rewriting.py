@@ -28,14 +28,14 @@ from ..values.values import (
 
 class Rewriting:
     """Values to which new ones are appended and in which a slot may change its kind: what read
-    the slot reads the new kind. `passes[f]` numbers the pass over the loop in which the carried
+    the slot reads the new kind. `sweeps[f]` numbers the sweep over the loop in which the carried
     fold f is under way; `now` is that of the fold in hand, `along` the factors it reduces."""
 
     def __init__(self, given: Values, over: frozenset[int]) -> None:
         self.given = given
         self.over = over
         self.values = list(given.values)
-        self.passes: dict[int, int] = {}
+        self.sweeps: dict[int, int] = {}
         self.now = 0
         self.along = over
         self.changed = False
@@ -121,7 +121,7 @@ class Rewriting:
 
     def waits(self, value: int) -> frozenset[int]:
         """The carried folds in a value that are under way in the sweep of the fold in hand."""
-        return frozenset(f for f in self.carried(value) if self.passes[f] == self.now)
+        return frozenset(f for f in self.carried(value) if self.sweeps[f] == self.now)
 
     def is_extremum(self, value: int) -> bool:
         kind = self.values[value].kind

@@ -63,7 +63,7 @@ def weights_of(work: Rewriting, fold: int, kind: Fold, shift: Shift) -> int:
     weight = work.number(1.0, value.dtype) if shift.weight is None else shift.weight
     summed = replace(kind, source=weight, weight=None)
     total = work.add(summed, value.dims, value.dtype, value.origin)
-    if work.passes.setdefault(total, work.now) != work.now:
+    if work.sweeps.setdefault(total, work.now) != work.now:
         raise Refused("online", f"the weights of {value.origin} are summed in an earlier sweep")
     return total
 

@@ -176,10 +176,10 @@ class _SplitBuilder:
         return (*self.wholes, self.part)
 
     def build(self) -> SplitKernels:
-        passes = self._passes()
+        sweeps = self._sweeps()
         phases = []
-        for number in range(1, max(passes.values()) + 1):
-            folds = [f for f in sorted(passes) if passes[f] == number]
+        for number in range(1, max(sweeps.values()) + 1):
+            folds = [f for f in sorted(sweeps) if sweeps[f] == number]
             phases.append(self._partial(folds))
         last = _Copy(self, divide=False)
         rest = [o for o in self.values.outputs if o not in self.early]
@@ -233,7 +233,7 @@ class _SplitBuilder:
     def is_cut(self, value: Value) -> bool:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)
 
-    def _passes(self) -> dict[int, int]:
+    def _sweeps(self) -> dict[int, int]:
         """In which sweep over the axis each of its folds is under way."""
         ancestors = self.values.ancestors()
         found: dict[int, int] = {}
@@ -279,7 +279,7 @@ class _SplitBuilder:
 
 @dataclass(slots=True)
 class _Copy:
-    """The values of one kernel: folds of earlier passes read from their parts, those under way
+    """The values of one kernel: folds of earlier sweeps read from their parts, those under way
     over one part only."""
 
     builder: _SplitBuilder

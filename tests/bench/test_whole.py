@@ -47,7 +47,7 @@ def small(size: ModelSize) -> ModelCase:
 @pytest.fixture(autouse=True)
 def _world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "small", small)
-    # One round of times in each of two passes: the interpreter runs each call.
+    # One round of times in each of two halves: the interpreter runs each call.
     monkeypatch.setattr(timing, "WARM_UP", 0)
     torch._dynamo.reset()
 

@@ -185,7 +185,7 @@ def _var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Any:
-    """Two passes: the mean, then the squared distance from it. One pass over (sum, sum of
+    """Two sweeps: the mean, then the squared distance from it. One sweep over (sum, sum of
     squares) would cancel for data far from zero."""
     if not x.dtype.is_floating_point:
         return NotImplemented

@@ -6,8 +6,8 @@ short to fill a device, or to be worth a launch. As one product over the columns
 are one stream. The weights stay where they are: a kernel that multiplies by several matrices side
 by side reads each of its columns where it lies.
 
-The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row and weights that are the graph's
-inputs, or casts of them, or computed of such, all in one way and row by row; scales of their
+The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row. The weights are inputs of the graph
+or are computed of inputs, all in the same way and row by row (a cast, for one). Scales of their
 columns are put side by side, too. Products of one shape whose results are combined element by
 element stay apart: of these one kernel computes both, and what combines them.
 """

@@ -11,10 +11,10 @@ from ..program import TileProgram
 
 
 def align_rows(program: TileProgram) -> TileProgram:
-    """Where most of what a kernel accesses is rows whose starts are no multiples of 16 bytes, its
-    blocks begin at the last multiple before, whether a program holds a row, walks it, or has one
-    block of it. Lanes outside the row hold elements of its neighbours, or none: like all lanes past
-    an end, they are left out of reductions and stores."""
+    """Blocks of rows begin at the last multiple of 16 bytes before the row, if most of what a
+    kernel accesses is rows that begin elsewhere; whether a program holds a row, walks it, or has
+    one block of it. Lanes outside the row hold elements of its neighbours, or none: like all lanes
+    past an end, they are left out of reductions and stores."""
     rows = aligned_rows(program.blocks)
     if rows is None:
         return program

@@ -200,7 +200,7 @@ def weights_that_no_row_changes() -> object:
     return schedule(parse(WEIGHTED), NESTED)
 
 
-@case("recompute", "two passes would compute n2")
+@case("recompute", "two sweeps would compute n2")
 def two_passes_over_a_product() -> object:
     b = Builder()
     scores = product(b, (64, 32), (32, 4096))
