@@ -1,4 +1,5 @@
-"""`bench.spread` by plans after few looks at the cost model, as `torchrun` starts it."""
+"""`bench.spread` by plans after few looks at the cost model, as `torchrun` starts it: a process of
+each rank."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +34,30 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.process
 @pytest.mark.slow
 def test_two_processes_measure_a_step() -> None:
-    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     given = ["fsdp", "--device", "cpu", "--tiny", "--limit", "0"]  # one round
     given += ["--ways", "eager", "ours by the model"]
-    command = [sys.executable, "-P", *module, str(SCRIPT), *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    table = [line for line in done.stdout.splitlines() if " (1 rounds)" in line]
+    command = [sys.executable, "-P", str(SCRIPT), *given]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        # What torchrun says to each: it would import torch itself for that.
+        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        world["MASTER_PORT"] = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=os.environ | world | {"RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [each.communicate(timeout=280) for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+    assert [each.returncode for each in ranks] == [0, 0], said
+    table = [line for out, _ in said for line in out.splitlines() if " (1 rounds)" in line]
     assert len(table) == 2
     assert "2 plans" in table[1]
