@@ -368,7 +368,7 @@ def test_cutting_everything_leaves_single_operations(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_any_graph_has_a_modelled_plan(graph: Graph) -> None:
     # What reads nothing is in test_cost.py.
     plan = modelled_plan(graph, H200)

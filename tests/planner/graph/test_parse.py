@@ -88,7 +88,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_what_is_printed_is_read(graph: Graph) -> None:
     found = parse(str(graph))

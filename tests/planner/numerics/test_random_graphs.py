@@ -31,7 +31,7 @@ from random_programs import Program, parsed
 
 pytestmark = pytest.mark.dynamo
 
-EXAMPLES = {"largest": 50, "modelled": 12}
+EXAMPLES = {"largest": 40, "modelled": 9}
 
 
 @st.composite
