@@ -52,6 +52,8 @@ change(
 of("tuner/gate/more_samples.py", "tuner/gate/test_check.py")
 change("what rounding moves of each element", "far = error > failed.allowed", "far = beyond")
 change("how many slices chance may fail", "max(1.0, _FEW * slices)", "slices")
+of("tuner/gate/more_samples.py", "tuner/gate/test_made_up_plans.py")
+change("evaluations of a large graph", "_LEAST = 5e10, 24", "_LEAST = 5e10, 4")
 of("tuner/measure/measure_role.py", "tuner/gate/test_variants.py")
 change("finalists on new inputs", "self.seed + 1000)", "self.seed)")
 change(

@@ -43,6 +43,9 @@ class Doubt:
     device: torch.device
     expected: Callable[..., Sequence[Any]]
     known: Sequence[torch.Tensor] = ()
+    slices: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Slices of evaluations, by the number of each, with the numbers of the slices; see
+    `more_samples`."""
     _more: list[torch.Tensor] = field(default_factory=list)
 
     def unjustified(
