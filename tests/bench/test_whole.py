@@ -206,13 +206,15 @@ def test_what_hangs_is_stopped_and_what_was_found_is_kept(monkeypatch):
 
     class Hangs(whole.subprocess.Popen):
         def __init__(self, command: list[str], **options: object) -> None:
-            into = command[command.index("--into") + 1]
-            super().__init__([sys.executable, "-c", code, into, part], **options)
+            into = Path(command[command.index("--into") + 1])
+            super().__init__([sys.executable, "-c", code, str(into), part], **options)
+            while not (into.exists() and into.stat().st_size):  # its time begins then
+                time.sleep(0.01)
 
     monkeypatch.setattr(whole.subprocess, "Popen", Hangs)
     start = time.monotonic()
-    found = whole._apart(ModelRequest("small", "training"), 3.0)
-    assert found.ended == "stopped after 3 s"
+    found = whole._apart(ModelRequest("small", "training"), 1.0)
+    assert found.ended == "stopped after 1 s"
     assert found.plan_s == 3.0
     assert time.monotonic() - start < 60
 
