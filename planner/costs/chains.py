@@ -12,6 +12,7 @@ from ..tiles.program import TileProgram
 from ..values import values
 from ..values.values import Choice, Compute
 from .staging import of_warp
+from .tile_cache import once
 
 # Rounded from robust least squares over 310 kernels compiled for sm_90: 83% of those of attention
 # are within 15% or 8 registers, 65% of the others, with workloads left out 80% and 60%.
@@ -187,3 +188,14 @@ def _feeds(program: TileProgram, depth: Mapping[int, int], product: int) -> bool
             seen.add(value)
             left.extend(nest.values[value].reads)
     return False
+
+
+@once
+def feed_each_other(program: TileProgram) -> bool:
+    """Whether a product is made of another's result. Those of the same rows by several matrices are
+    summed side by side, as one product by the columns of all."""
+    fed: set[int] = set()
+    for value, each in enumerate(program.nest.values):
+        if any(read in fed or read in program.mmas for read in each.reads):
+            fed.add(value)
+    return not fed.isdisjoint(program.mmas)

@@ -103,8 +103,17 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
         read_s = work.hbm_bytes / device.bandwidth
         behind_s = products.read_behind / device.bandwidth
         between_s = products.moved_between / device.bandwidth
+        spilled_s = products.spilled * max(1.0, work.turns) / device.l2_bandwidth
         parts = matrix.Alone(
-            streamed, l2_s, tensor_s, arithmetic_s, prologue_s, read_s, behind_s, between_s
+            streamed,
+            l2_s,
+            tensor_s,
+            arithmetic_s,
+            prologue_s,
+            read_s,
+            behind_s,
+            between_s,
+            spilled_s,
         )
         alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
         alone_s *= device.generated

@@ -40,6 +40,13 @@ class Waits:
     """Between the tiles of a persistent kernel that loads ahead its warps wait for each other."""
     mma_s: float = 5.2e-6
     """A program of a single matmul waits for its first loads."""
+    mma_turn_s: float = 0.14e-6
+    """A turn of the loop of a single matmul, besides its work: its barriers, and loads that it
+    begins. The programs of an SM take turns."""
+    walked_turn_s: float = 0.22e-6
+    """The same where programs walk over tiles: their loops over a tile and over tiles are one,"""
+    walked_turn_least_s: float = 0.33e-6
+    """and a program that is alone on its SM has no turn in less."""
     chain_s: float = 4.6e-6
     """Of a launch of several matmuls, until the first ones are under way."""
     chain_step_s: float = 0.14e-6

@@ -14,7 +14,9 @@ from ..tiles.descriptors import LONGEST
 from ..tiles.instructions import ONES, WARPGROUP, Mma, OnesMma, TileLoad, TileStore
 from ..tiles.program import TileProgram
 from .beside_products import moved_between, read_behind
+from .chains import feed_each_other
 from .device import DeviceProfile, Waits
+from .registers import most
 from .tile_cache import once
 from .traffic import turns
 from .vendor_products import alignment, operand
@@ -43,7 +45,9 @@ class Products:
     one tile spans, by matrices, none of another's result; walks: the part of the waits between
     tiles that a program hides which begins to load the next before it stores one; read_behind:
     bytes that such programs load behind their products, of all of them; moved_between: bytes that
-    all programs load and store between one product and the next of a loop around both."""
+    all programs load and store between one product and the next of a loop around both; spilled:
+    bytes that all programs spill in each turn of their loops; reduces: something is reduced besides
+    the products."""
 
     flops: float
     tensor: float
@@ -56,6 +60,8 @@ class Products:
     walks: float = 0.0
     read_behind: float = 0.0
     moved_between: float = 0.0
+    spilled: float = 0.0
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,11 @@ class Chain:
     steps: float
 
 
-def products_of(program: TileProgram, config: Config, programs: int) -> Products | None:
-    """The products of a program, None where no contraction runs as one."""
+def products_of(
+    program: TileProgram, config: Config, programs: int, spills: int = 0
+) -> Products | None:
+    """The products of a program, None where no contraction runs as one. spills: bytes a thread that
+    are expected of it."""
     found = mmas(program)
     if not found:
         return None
@@ -90,17 +99,44 @@ def products_of(program: TileProgram, config: Config, programs: int) -> Products
     slower = _slower([mma for mma, _ in found], program.blocks, config) + _slower_loops(program)
     slower += _ROWS_ANYWHERE * _reads_anywhere(program)
     ahead = 1 if config.layout.holds else max(1, config.num_stages - 1)
-    chain = _chain(program, config, found) if _feed_each_other(program) else None
-    full = _is_full(program, config)
+    chain = _chain(program, config, found) if feed_each_other(program) else None
+    reduces = any(program.nest.fold(value).times is None for value in program.reductions)
+    full = not reduces and _is_full(program, config)
     looped = {each.value for each, loops in program.evaluations() if loops}
     streams = all(mma.value in looped and _streams(program, mma) for mma, _ in found)
     walks = _walks(program) if config.programs > 0 and ahead > 1 and len(found) == 1 else 0.0
     slower += _TALL * (walks > 0 and any(_is_tall(mma, program.blocks) for mma, _ in found))
     behind = read_behind(program) * programs if walks else 0.0
     between = moved_between(program) * programs
+    spilled = 0.0 if reduces else _spilled(program, config, spills if chain else 0) * programs
     return Products(
-        flops, tensor, ieee, slower, ahead, chain, full, streams, walks, behind, between
+        flops,
+        tensor,
+        ieee,
+        slower,
+        ahead,
+        chain,
+        full,
+        streams,
+        walks,
+        behind,
+        between,
+        spilled,
+        reduces,
     )
+
+
+def _spilled(program: TileProgram, config: Config, spills: int) -> float:
+    """Bytes that a program spills in every turn of a loop: of products that feed each other what is
+    expected of all, `spills` a thread, for each turn has all of them."""
+    threads = 32 * config.num_warps
+    results = [
+        program.tile(each.value) / threads
+        for each, loops in program.evaluations()
+        if isinstance(each, Mma) and loops
+    ]
+    over = spills >= SURE or sum(results) + _OTHERWISE > most(config.num_warps)
+    return threads * max(4.0 * min(results, default=0.0) * over, spills)
 
 
 def _streams(program: TileProgram, mma: Mma) -> bool:
@@ -123,21 +159,9 @@ def _reads_anywhere(program: TileProgram) -> bool:
     return any(alignment(loads[v].type) < _COPIED for v in program.operands & loads.keys())
 
 
-@once
-def _feed_each_other(program: TileProgram) -> bool:
-    """Whether a product is made of another's result. Those of the same rows by several matrices are
-    summed side by side, as one product by the columns of all."""
-    fed: set[int] = set()
-    for value, each in enumerate(program.nest.values):
-        if any(read in fed or read in program.mmas for read in each.reads):
-            fed.add(value)
-    return not fed.isdisjoint(program.mmas)
-
-
 def _is_full(program: TileProgram, config: Config) -> bool:
-    most = max(map(program.elements, program.mmas))
-    reduces = any(program.nest.fold(value).times is None for value in program.reductions)
-    return most >= _MANY * 32 * config.num_warps and not reduces
+    largest = max(map(program.elements, program.mmas))
+    return largest >= _MANY * 32 * config.num_warps
 
 
 def _walks(program: TileProgram) -> float:
@@ -253,6 +277,13 @@ _BEHIND = 2.5
 # behind a product and its sum by columns on an H100 (546 us of 4096 x 2048 x 8192, and 2.7 ms of
 # 16384 x 2048 x 8192 with a second output) the model said 336 and 1191.
 _STORED_BETWEEN = 6.5
+# A result that finds no room beside the others is spilled whole, and stored and loaded again in
+# every turn of its loop: times the bytes at the rate of L2. Of 24 kernels of two products side by
+# side with 256 results a thread timed on an H100 the model said 31% of what was measured, and says
+# 97%.
+_EVERY_TURN = 2.3
+SURE = 40  # Bytes a thread from which a spill is as good as certain.
+_OTHERWISE = 25  # Registers of a thread that loops with products take besides their results.
 # Few rows: the matrix is read, from memory and through L2, and in each turn of its loop a program
 # waits for what is not under way ahead; what takes longest is felt. Fitted to 187 kernels of the
 # five products of a layer of Llama-3.2-1B and its head, 2, 8 and 32 rows, one after the other in a
@@ -279,7 +310,7 @@ _IEEE = 0.0445  # Products in float32 without tensor cores, times the rate of 16
 _CHAIN_CONFIG = 0.15  # Of `Products.slower`: a part of it, for a program waits elsewhere too.
 _STEP_ALONE = 2.2  # Times those of a product, where each warp does its own.
 _AT_HAND = 2.0  # Times those of a turn, where nothing is loaded ahead.
-_CHAIN_SPILLED = 0.29  # For each 100 bytes a thread: as in exp of it.
+_CHAIN_SPILLED = 0.11  # For each 100 bytes a thread: as in exp of it.
 _NORM = (
     3.0  # With it configs that L2 binds are told apart: attention's mean regret is 14%, not 29%.
 )
@@ -347,6 +378,8 @@ class Alone:
     """What programs that walk read behind their products, at that rate."""
     between_s: float
     """What moves between the products of a loop around them, at that rate."""
+    spilled_s: float = 0.0
+    """What is spilled in every turn, once, at the rate of L2."""
 
 
 def seconds(
@@ -385,7 +418,7 @@ def _chained(
     moved_s, works_s = max(alone.memory_s, alone.l2_s), waves * math.hypot(one_s, all_s)
     found = math.pow(moved_s**_NORM + works_s**_NORM, 1 / _NORM)
     slower = _CHAIN_CONFIG * products.slower + _CHAIN_SPILLED * spilled
-    return found * math.exp(slower) + of.chain_s
+    return found * math.exp(slower) + of.chain_s + _EVERY_TURN * alone.spilled_s
 
 
 def _streamed(
@@ -416,12 +449,23 @@ def _single(
     beside = _BESIDE * _HIDDEN if together else _BESIDE
     worked_s = beside * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)
     base = max(least_s, (_L2_WALKED if products.walks else _L2_ALONE) * alone.l2_s)
+    full = _FULL * (products.full or together) * min(1.0, _TURNS / max(1.0, waiting.turns))
+    slower = _ALONE + _CONFIG * (products.slower + full) + _ALONE_SPILLED * spilled
+    if not products.reduces:
+        turned_s = waiting.waves * waiting.turns * _turn_s(products, waiting.resident, waits)
+        base = max(base, turned_s / math.exp(slower))
     base += worked_s + waits_s + _BEHIND * alone.behind_s / waiting.resident**2
     resident = min(waiting.resident, max(1.0, waiting.resident * waiting.waves))
     base += _STORED_BETWEEN * alone.between_s / resident
-    full = _FULL * (products.full or together) * min(1.0, _TURNS / max(1.0, waiting.turns))
-    slower = _ALONE + _CONFIG * (products.slower + full) + _ALONE_SPILLED * spilled
-    return max(least_s, base * math.exp(slower))
+    return max(least_s, base * math.exp(slower)) + _EVERY_TURN * alone.spilled_s
+
+
+def _turn_s(products: Products, resident: int, waits: Waits) -> float:
+    """Seconds of one turn of all programs of an SM that nothing hides: barriers, and copies that
+    are begun."""
+    if products.walks:
+        return max(waits.walked_turn_least_s, waits.walked_turn_s * resident)
+    return waits.mma_turn_s * resident
 
 
 def _unhidden_s(alone: Alone) -> float:

@@ -127,7 +127,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         passes=passes(program),
         folds=_folds(program),
         ahead=ahead,
-        products=matrix.products_of(multiplying, config, programs),
+        products=matrix.products_of(multiplying, config, programs, spills),
         launches=1 + _copies_rows(program),
     )
 

@@ -1,5 +1,6 @@
 """Products of the same rows by two matrices in one kernel, as an H100 took them."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -63,3 +64,29 @@ def test_two_matrices_side_by_side_are_one_product(sizes: tuple[int, int, int]) 
         )
         cost = space.judge(config)
         assert cost.seconds * 1e6 == pytest.approx(measured_us, rel=0.16), config
+
+
+SPILLED = {(64, 3): 833.5, (128, 1): 673.2, (32, 4): 1471.6}
+"""Microseconds of 8192 x 896 x 4864 by 256 x 128 and 8 warps: by what is summed in a turn, and
+stages."""
+
+
+def test_a_result_without_room_is_spilled_in_every_turn() -> None:
+    graph = parse(GATED.format(m=8192, k=896, n=4864))
+    space = space_for(GroupContent.of(graph, tuple(range(3, 12))), H100)
+    base, best = space.top()
+    any_s = replace(space, hopeless_s=math.inf)
+    for (summed, stages), measured_us in SPILLED.items():
+        config = replace(
+            base,
+            blocks=(("r0", summed), ("x0", 256), ("x1", 128)),
+            num_warps=8,
+            num_stages=stages,
+            programs=0,
+            subtiles=1,
+            group=8,
+            access="descriptor",
+        )
+        assert any_s.judge(config).seconds * 1e6 == pytest.approx(measured_us, rel=0.16), config
+        assert space.judge(config).rule == "slow"
+    assert best.seconds < 300e-6

@@ -4,6 +4,7 @@ linear layer in bfloat16 (torch 2.11, Triton 3.6, medians of 12 calls)."""
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,3 +111,30 @@ def test_what_moves_between_the_products_of_an_outer_loop_is_not_hidden() -> Non
     (best, ranked), *_ = found.ranked(1)
     assert best.layout != NESTED.layout
     assert ranked.seconds < 300e-6
+
+
+SHORT: dict[tuple[tuple[int, int, int], int, int], float] = {
+    (WIDE, 1, 64): 203.8,
+    (WIDE, 1, 32): 295.4,
+    (SQUARE, 2, 64): 210.4,
+    (SQUARE, 2, 32): 288.9,
+}
+"""Microseconds of SiLU behind 4096 x 2048 x 8192 by tile, programs an SM, and what is summed in a
+turn of the loop."""
+
+
+def test_a_turn_takes_its_time_however_little_it_multiplies() -> None:
+    shapes = (4096, 2048), (2048, 8192)
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    found = space_of(graph_of(lambda x, w: F.silu(x @ w), given), H100)
+    assert isinstance(found, Space)
+    expected = dict[tuple[tuple[int, int, int], int, int], float]()
+    for (tile, programs, summed), us in SHORT.items():
+        usual = config(tile, programs)
+        blocks = tuple((name, summed if name == "r0" else n) for name, n in usual.blocks)
+        cost = found.judge(replace(usual, blocks=blocks))
+        assert isinstance(cost, Cost)
+        assert cost.seconds == pytest.approx(us * 1e-6, rel=0.15)
+        expected[tile, programs, summed] = cost.seconds
+    for tile, programs in ((WIDE, 1), (SQUARE, 2)):
+        assert expected[tile, programs, 32] > 1.25 * expected[tile, programs, 64]
