@@ -60,9 +60,8 @@ def history(
 
     A study is the search for one kernel or one plan in one tune.
     """
-    word = _outcome(outcome)
     filtered = best or any(value is not None for value in (kernel, graph, study, outcome))
-    about = About(study, kernel, graph)
+    about, word = About(study, kernel, graph), _outcome(outcome)
     studies: list[StudySummary] = []
     trials: list[TrialRecord] = []
     with Store.open(store, create=False, read_only=True) as opened:
