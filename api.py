@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -144,7 +145,7 @@ def load(
     from .planner.runtime.dispatch.loaded import loaded
 
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
-    return loaded(compiled, model)
+    return loaded(compiled, model, partial(load, dynamic=dynamic, **options))
 
 
 def _import_dynamo() -> None:

@@ -18,13 +18,17 @@ from torch._dynamo.eval_frame import OptimizedModule
 from .calls import MOST, kind_of
 from .frames import COUNTS
 
-_SEEN = "_fusionplan_seen"
+_SEEN, _AGAIN = "_fusionplan_seen", "_fusionplan_again"
 
 
-def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
-    """compiled: what `torch.compile` made of the model by our back end."""
+def loaded(
+    compiled: Any, model: Callable[..., Any], again: Callable[[Any], Any] | None = None
+) -> Any:
+    """compiled: what `torch.compile` made of the model by our back end. again: loads a model in the
+    same way; for copies, and processes to which it is sent."""
     if isinstance(compiled, OptimizedModule):
         compiled.__class__ = LoadedModule
+        compiled.__dict__[_AGAIN] = again
         return compiled
     if compiled is model or isinstance(compiled, (type, torch.nn.Module)):
         return compiled  # torch.compile is switched off, or has compiled a class
@@ -38,7 +42,12 @@ def loaded(compiled: Any, model: Callable[..., Any]) -> Any:
 
 
 class LoadedModule(OptimizedModule):
-    """A module of torch.compile's, with the short way."""
+    """A module of torch.compile's, with the short way. A pickle or a copy of it is loaded anew from
+    the model: what is compiled belongs to this process."""
+
+    def __reduce__(self) -> Any:
+        again = self.__dict__.get(_AGAIN)
+        return super().__reduce__() if again is None else (again, (self._orig_mod,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:

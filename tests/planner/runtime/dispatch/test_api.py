@@ -1,6 +1,8 @@
 """`load`, `plans`, `executors` and torch.compile(backend="planner"), with a store on disk."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -365,3 +367,19 @@ def test_other_settings_are_a_miss_that_names_them(place, stored):
         torch.set_float32_matmul_precision("highest")
     torch.testing.assert_close(fast(X), model(X))
     assert [e.calls for e in fusionplan.executors(fast)] == [1]
+
+
+@pytest.mark.parametrize("sent", [copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))])
+def test_a_loaded_model_is_copied_and_sent_with_its_options(place, sent):
+    """As a DataLoader's worker that is spawned is given it."""
+    linear = nn.Linear(16, 16, device=DEVICE)
+    fast = fusionplan.load(linear, store=place, on_miss="baseline", numerics="eager")
+    with torch.no_grad():
+        wanted = fast(X)
+        other = sent(fast)
+        assert type(other) is type(fast)
+        assert other.dynamo_ctx is not fast.dynamo_ctx
+        linear.weight.zero_()
+        torch.testing.assert_close(other(X), wanted)
+    again = type(fast).__reduce__(other)[0]
+    assert (again.keywords["store"], again.keywords["numerics"]) == (place, "eager")
