@@ -44,6 +44,11 @@ FEW = (32, 512, 8192)
 
 _PAIR = (64, 4096)
 
+LENGTHS, _AROUND = (16, 64, 256, 1024, 2048, 4096, 8192), (32, 2048)
+"""Anchors where two or three sizes vary and one of them alone is that of rows which a kernel holds
+or loops over: of that size, and of all others together. A tile for rows of 4096 takes 60 times as
+long as it has to for rows of 70."""
+
 KERNELS = 4
 """Configs of a tree at most. Of one tree for all sizes each is two kernels, for multiples of 16 and
 for others; of two trees each is one."""
@@ -258,8 +263,9 @@ class _Learned:
         return _tree([a.sizes for a in anchors], [{c: times[c] for c in kept} for times in table])
 
     def _anchors(self, axis: int | None, odd: bool) -> list[Anchor]:
-        found = []
-        for sizes in _anchored(len(sizes_of(self.graph))):
+        found, count = [], len(sizes_of(self.graph))
+        length = _length(self.graph, self.device) if 1 < count <= 3 else None
+        for sizes in _anchored(count) if length is None else _along(length, count):
             beside = _beside(sizes[axis]) if odd and axis is not None else (None,)
             for size in beside:
                 moved = [n if size is None or a != axis else size for a, n in enumerate(sizes)]
@@ -313,6 +319,38 @@ def _each(count: int) -> list[tuple[int, ...]]:
 def _anchored(count: int) -> Iterator[Sizes]:
     each = _each(count)
     return itertools.product(*each) if each else iter(())
+
+
+def _along(length: int, count: int) -> Iterator[Sizes]:
+    """Anchors where the size with this number is the length of rows."""
+    for size, others in itertools.product(LENGTHS, _AROUND):
+        yield tuple(size if axis == length else others for axis in range(count))
+
+
+def _length(graph: Graph, device: DeviceProfile) -> int | None:
+    """The only size on which axes depend that some layout holds or loops over; None where there is
+    none, or there are several."""
+    middle = [_PAIR[0]] * len(sizes_of(graph))
+    before = _walked(graph, middle, device)
+    moved = (
+        _walked(graph, [n * (1 + (a == axis)) for a, n in enumerate(middle)], device)
+        for axis in range(len(middle))
+    )
+    found = [axis for axis, after in enumerate(moved) if after != before]
+    return found[0] if len(found) == 1 else None
+
+
+def _walked(graph: Graph, sizes: Sequence[int], device: DeviceProfile) -> list[int]:
+    """Extents of axes that do not lie on the grid, of all layouts."""
+    anchor = _anchor(graph, sizes, device)
+    schedules = () if anchor is None else anchor.space.schedules.values()
+    return [
+        int(axis.extent)
+        for schedule in schedules
+        for kernel in schedule.kernels
+        for axis in kernel.nest.axes
+        if axis.role is not Role.GRID
+    ]
 
 
 def _anchor(

@@ -23,7 +23,14 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 from fusionplan.tuner.gate.bucket_edges import at_sizes
-from fusionplan.tuner.search.size_search import KERNELS, Anchor, _tree, learned
+from fusionplan.tuner.search.size_search import (
+    KERNELS,
+    LENGTHS,
+    Anchor,
+    _Learned,
+    _tree,
+    learned,
+)
 from torch import nn
 
 H200 = builtin("h200")
@@ -54,6 +61,26 @@ def planned() -> tuple[Graph, Plan]:
     )
     graph = found.parts[0].captured.graph
     return graph, modelled_plan(graph, H200)
+
+
+@pytest.mark.dynamo
+def test_where_one_size_is_that_of_rows_it_has_anchors_of_its_own() -> None:
+    """A tile for rows of 4096 is slow for rows of 70, whatever the others are."""
+    x = torch.randn(6, 5, 300, dtype=torch.bfloat16)
+    found = capture_model(Softmax(), CallArguments.of((x,)), dynamic=True)
+    graph = found.parts[0].captured.graph
+    assert sizes_of(graph) == (6, 5, 300)
+    anchors = _Learned(graph, A, H200, None)._anchors(None, False)
+    assert {anchor.sizes[2] for anchor in anchors} == set(LENGTHS)
+    assert {anchor.sizes[:2] for anchor in anchors} == {(32, 32), (2048, 2048)}
+    # Where rows are the same or none decides, all combinations are looked at.
+    x = torch.randn(6, 300, 64, dtype=torch.bfloat16)
+    for axis in (0, 1):
+        torch._dynamo.mark_dynamic(x, axis)
+    found = capture_model(Softmax(), CallArguments.of((x,)))
+    graph = found.parts[0].captured.graph
+    anchors = _Learned(graph, A, H200, None)._anchors(None, False)
+    assert len({anchor.sizes for anchor in anchors}) == len(anchors) == 9
 
 
 def test_a_tree_splits_where_another_config_is_better() -> None:
