@@ -20,8 +20,9 @@ def convert(text: str, source: str, target: str) -> str:
         return text
     if target == "bool":
         return f"({text} != 0)"
-    if is_float(source) and not is_float(target) and target != "int64":
-        # Out of range is undefined in C; going through 64 bits wraps as eager does.
+    if is_float(source) and not is_float(target) and target not in ("int64", "int32"):
+        # Out of range is undefined in C; going through 64 bits wraps as eager does. The processor
+        # converts to 32 bits itself: a GPU gives the nearest number and 0 for NaN.
         return f"({text}).to(tl.int64).to({TRITON_DTYPE[target]})"
     return f"({text}).to({TRITON_DTYPE[target]})"
 

@@ -82,6 +82,11 @@ casts("gradient_through_half", "f32[8,16]", lambda x: (x.half().float() * 3).sum
 casts("where_of_two_types", "f16[8,16] f32[8,16]", lambda x, y: torch.where(x > 0, x, y), grad=True)
 casts("cat_of_two_types", "f16[3,16] f32[5,16]", lambda x, y: torch.cat((x, y)) * 2, grad=True)
 casts("sum_in_another_type", "f16[9,33]!100", lambda x: (x.sum(1, dtype=torch.float32), x.sum(1)))
+casts(
+    "to_int32_beyond_its_range",
+    "f32[32]!special",
+    lambda x: ((x * 2).int(), (x * 1e9).int().clamp(0, 9)),
+)
 casts("mean_of_ints_as_floats", "i64[9,33]!full", lambda x: x.double().mean(1))
 casts("softmax_with_dtype", "f16[9,33]", lambda x: torch.softmax(x, 1, dtype=torch.float32))
 casts("prod_with_dtype", "i8[5,4]!nonzero", lambda x: x.prod(1, dtype=torch.int16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -198,6 +199,11 @@ def test_integers_and_bools() -> None:
     verify(
         lambda b, j: (b.all(-1), ~b, b.to(torch.bfloat16) + 1, torch.where(b, j, -j)), [flags, j]
     )
+
+
+def test_floats_beyond_32_bits_are_converted_as_eager_does() -> None:
+    beyond = [math.inf, -math.inf, math.nan, 3e9, -3e9, 2.5]
+    verify(lambda x: ((x * 2).int(), x.int().clamp(0, 9)), [torch.tensor(beyond, device=DEVICE)])
 
 
 def test_type_promotion_is_eagers() -> None:
