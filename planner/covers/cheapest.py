@@ -21,16 +21,20 @@ from .pricing import SPARED
 Price = Callable[[CandidateGroup], float | None]
 _BATCH = 12
 _EQUAL = 1e-6
+_RISE = 0.01  # Of the best cover's seconds: a bound that rises by less has not come nearer.
 
 
 @dataclass(frozen=True, slots=True)
 class CoverEffort:
     """enumerated: groups of a region looked at, to prove a cover. priced: those that the model
-    prices beyond the start. tree: nodes of the integer programs' trees."""
+    prices beyond the start. tree: nodes of the integer programs' trees. stalled: entries of the
+    programs that one after the other bring a proof no nearer, for each operation. Where launches
+    are all that groups cost, hundreds cost the same, and each such program takes a second."""
 
     enumerated: int = 600
     priced: int = 48
     tree: int = SOLVER_NODES
+    stalled: int = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +139,23 @@ class Search:
     def _proven(self, best: Solution, program: IntegerProgram) -> tuple[Solution, float]:
         """The best cover of all, and what none can beat; the two meet unless the model would have
         to be asked too often."""
-        least_s = 0.0
+        least_s, stalled = 0.0, 0
         while True:
             usable = [c for name, c in self.all.items() if self.known.get(name, 0.0) is not None]
             prices = [self._least_s(c) for c in usable]
+            before = program.entries
             found = program.solve(usable, prices)
             if found is None:
                 return best, least_s
+            has_risen = found.least_s - least_s >= _RISE * best.seconds
+            stalled = 0 if has_risen else stalled + program.entries - before
             least_s = max(least_s, found.least_s)
             if least_s >= best.seconds * (1 - _EQUAL):
                 return best, best.seconds
             fresh = [c for c in found.chosen if (c.nodes, c.copies) not in self.known]
             if not fresh:
                 return found, found.seconds
-            if self._spent:
+            if self._spent or stalled > self.effort.stalled * self.region.bit_count():
                 return self._better(best, self._of_known(program)), least_s
             for candidate in fresh:
                 self._priced(candidate)

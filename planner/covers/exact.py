@@ -33,11 +33,12 @@ class Solution:
 
 class IntegerProgram:
     """Covers of `nodes` that store `needed`. cycle: those of a choice that wait for each other;
-    none where it can run. tree: nodes of the solver's trees, in all."""
+    none where it can run. tree: nodes of the solver's trees, in all. entries: of the matrices
+    that were solved."""
 
     def __init__(self, nodes: int, needed: int, cycle: Cycle, tree: int = SOLVER_NODES) -> None:
         self.nodes, self.needed, self.cycle = nodes, needed, cycle
-        self.left = tree
+        self.left, self.entries = tree, 0
         self.forbidden: list[frozenset[tuple[int, int]]] = []
 
     def forbid(self, chosen: Sequence[CandidateGroup]) -> None:
@@ -69,6 +70,7 @@ class IntegerProgram:
             return None
         rows, size = self._rows(candidates)
         entries = [(r, c, v) for r, (row, _) in enumerate(rows) for c, v in row.items()]
+        self.entries += len(entries)
         at, columns, values = zip(*entries, strict=True)
         matrix = coo_array((values, (at, columns)), shape=(len(rows), size)).tocsr()
         extra = size - len(candidates)

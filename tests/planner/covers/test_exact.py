@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from corpus import corpus_graph
@@ -30,7 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LARGE = TensorType((1 << 12, 1 << 10), (1 << 10, 1), "float32")
-ALL = CoverEffort(enumerated=100_000, priced=100_000, tree=100_000)
+ALL = CoverEffort(enumerated=100_000, priced=100_000, tree=100_000, stalled=100_000)
 
 
 @st.composite
@@ -273,6 +274,28 @@ def test_a_region_of_200_nodes_is_solved_in_seconds(width: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_proof_that_comes_no_nearer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floor of each group of a chain of small operations is a launch; all take longer."""
+    small = TensorType((16,), (1,), "float32")
+    chain = [Node(i, f"n{i}", "aten.relu.default", (Ref(i - 1),), type=small) for i in range(1, 31)]
+    graph = Graph((Node(0, "x", "input", type=small), *chain), (30,))
+    programs: list[int] = []
+    original = IntegerProgram._solve
+
+    def solve(self: IntegerProgram, *given: Any) -> Any:
+        before = self.entries
+        found = original(self, *given)
+        programs.append(self.entries - before)
+        return found
+
+    monkeypatch.setattr(IntegerProgram, "_solve", solve)
+    price = lambda c: c.floor_s * (1 + c.nodes.bit_count() ** 2)  # noqa: E731
+    assert not searched(Ground(graph, H200), price, CoverEffort()).proven
+    large = [entries for entries in programs if entries > 2000]
+    # Besides what is allowed: the first, the one that exceeds it, and one of groups in parts.
+    assert 1 <= len(large) <= 3 + CoverEffort().stalled * 30 // min(large)
+
+
 def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
     small = TensorType((64, 16), (16, 1), "float32")
     wide = chain(300)
