@@ -12,7 +12,7 @@ from ..graph.ops import bound
 from ..values.axes import Factors, FactorSpace
 from ..values.values import Dims, Load, LoadDim, Value, ValueKind, Window, Windows
 from .strided_views import strided
-from .windows import before, dims_of, integer, order_of
+from .windows import before, dims_of, integer, order_of, split_windows
 
 TracedValue = tuple[int, Dims]
 """A value, and the dimensions it is read at."""
@@ -122,7 +122,7 @@ def _slice(
 
 def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> TraceSteps:
     """Any view that keeps the order of the elements. A window passes where its dimension is also
-    one of the source."""
+    one of the source, or a part of one that no more than one index walks along."""
     own, shape = reader.shape(source), reader.shape(node.id)
     inner: list[Window | None] = [None] * len(own)
     places = {(before(own, i), n): i for i, n in enumerate(own) if n != 1}
@@ -131,7 +131,13 @@ def _reshape(reader: Reader, node: Node, source: int, windows: Windows) -> Trace
             continue
         place = places.get((before(shape, position), shape[position]))
         if place is None:
-            return _strided(reader, node, windows)
+            split = None
+            if not _is_read_by_strides(reader, node):
+                split = split_windows(own, shape, windows)
+            if split is None:
+                return _strided(reader, node, windows)
+            inner = list(split)
+            break
         inner[place] = window
     value, dims = yield source, tuple(inner)
     sizes = tuple(n if w is None else w.size for n, w in zip(shape, windows, strict=True))
@@ -145,6 +151,10 @@ def _flip(reader: Reader, node: Node, source: int, windows: Windows) -> TraceSte
     for dim in dims_of(dims, len(own)) if dims else ():
         inner[dim] = Window(own[dim] - 1, -1, own[dim]).inside(windows[dim])
     return (yield source, tuple(inner))
+
+
+def _is_read_by_strides(reader: Reader, node: Node) -> bool:
+    return reader.in_order or strided(reader.group, node) is not None
 
 
 def _strided(reader: Reader, node: Node, windows: Windows) -> TracedValue:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
 from ..errors import Refused
 from ..graph.graph import Arg, Node
-from ..values.values import Window
+from ..values.values import Window, Windows
 
 
 def integer(number: Arg) -> int | None:
@@ -18,6 +19,50 @@ def integer(number: Arg) -> int | None:
 
 def before(shape: tuple[int, ...], position: int) -> int:
     return math.prod(shape[:position])
+
+
+def split_windows(own: tuple[int, ...], shape: tuple[int, ...], windows: Windows) -> Windows | None:
+    """The windows onto a source of which a view splits dimensions, as every second element of a row
+    is a column of its pairs. None where a window stands for no single one of the source, or leaves
+    its dimension."""
+    found: list[Window | None] = []
+    position = 0
+    for size in own:
+        first, whole = position, 1
+        while whole < size and position < len(shape):
+            whole *= shape[position]
+            position += 1
+        if whole != size:
+            return None
+        while position < len(shape) and shape[position] == 1:
+            position += 1
+        pieces = zip(shape[first:position], windows[first:position], strict=True)
+        window = _joined([w or Window(0, 1, n) for n, w in pieces], shape[first:position])
+        if window is None:
+            return None
+        found.append(None if window.is_whole(size) else window)
+    return tuple(found) if position == len(shape) else None
+
+
+def _joined(windows: list[Window], shape: tuple[int, ...]) -> Window | None:
+    """The window onto one dimension of the windows onto what it is split into."""
+    start, step, size = 0, 1, 1
+    stride = math.prod(shape)
+    pieces = []
+    for window, extent in zip(windows, shape, strict=True):
+        stride //= extent
+        ends = (window.start, window.start + window.step * (window.size - 1))
+        if min(ends) < 0 or max(ends) >= extent:
+            return None
+        start += window.start * stride
+        if window.size != 1:
+            pieces.append((window.step * stride, window.size))
+    for outer, inner in itertools.pairwise(pieces):
+        if outer[0] != inner[0] * inner[1]:
+            return None
+    if pieces:
+        step, size = pieces[-1][0], math.prod(n for _, n in pieces)
+    return Window(start, step, size)
 
 
 def hits(window: Window, start: int, stop: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from corpus import graph_of
 from fusionplan.planner.config import NATURAL
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.nests.nest import Access, Affine, Nest, schedule
+from fusionplan.planner.trace.windows import split_windows
 from fusionplan.planner.values.axes import Factors, FactorSpace
 from fusionplan.planner.values.values import Load, Window
 from hypothesis import given, settings
@@ -205,6 +206,34 @@ def test_accesses_read_what_torch_reads(view: str, strides: str) -> None:
     x = STRIDES[strides](torch.arange(120.0).reshape(4, 5, 6))
     want = VIEWS[view](x)
     assert torch.equal(moved(VIEWS[view], x).reshape(want.shape), want)
+
+
+SPLIT = {
+    "pairs": lambda t: t.view(4, 6, 4, 2)[..., 1],
+    "halves": lambda t: t.view(4, 6, 2, 4)[:, :, 1],
+    "of_three": lambda t: t.view(4, 6, 2, 2, 2)[:, :, 1, :, 0],
+    "some_pairs": lambda t: t.view(4, 6, 4, 2)[:, :, 1:3],
+    "steps_of_pairs": lambda t: t.view(4, 6, 4, 2)[:, 1::2, ::2, 1],
+    "rows_and_pairs": lambda t: t.view(2, 2, 6, 4, 2)[1, :, :, :, 0],
+    "with_ones": lambda t: t.view(4, 6, 1, 4, 1, 2)[..., 1],
+    "turned": lambda t: t.view(4, 6, 4, 2)[..., 0].transpose(0, 2),
+}
+
+
+@pytest.mark.parametrize("view", SPLIT)
+def test_parts_of_what_is_computed_are_read_through_a_reshape(view: str) -> None:
+    """No view of memory, whose strides say it all."""
+    x = torch.arange(192.0).reshape(4, 6, 8)
+    want = SPLIT[view](x)
+    assert torch.equal(moved(lambda t: SPLIT[view](t * 1), x).reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("start, stop, step", [(0, 4, 2), (-1, 2, 1)])
+def test_windows_that_are_none_of_the_source_are_told(start: int, stop: int, step: int) -> None:
+    """Every second pair is no window of a row, nor is what lies before it."""
+    window = Window(start, step, len(range(start, stop, step)))
+    assert split_windows((8,), (4, 2), (window, None)) is None
+    assert split_windows((8,), (4, 2), (Window(1, 1, 2), None)) == (Window(2, 1, 4),)
 
 
 steps = st.lists(
