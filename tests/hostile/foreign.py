@@ -180,6 +180,16 @@ complexes(
     "returned_beside", pairs("f32[5,9]", "f32[5,9]", "f32[5,9]"), lambda z, x: (z.t(), x.exp() + 1)
 )
 complexes("as_real", pairs("f32[5,9]", "f32[5,9]"), lambda z: torch.view_as_real(z).sin() + 1)
+
+
+def _turned(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    pairs = torch.view_as_complex(wide.reshape(2, 5, 3, 9, 2))
+    return torch.view_as_real(pairs * z[None, :, None]).flatten(3).to(x.dtype)
+
+
+complexes("rotary_of_bfloat16", pairs("f32[5,9]", "f32[5,9]", "bf16[2,5,3,18]"), _turned)
+complexes("rotary_of_float32", pairs("f32[5,9]", "f32[5,9]", "f32[2,5,3,18]"), _turned)
 complexes(
     "real_view_sum", pairs("f32[5,9]", "f32[5,9]"), lambda z: (z.real.softmax(1) * z.imag).sum(0)
 )

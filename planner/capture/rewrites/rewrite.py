@@ -19,6 +19,7 @@ from .known_lookups import known_lookups
 from .lookups_first import lookups_first
 from .move_weight_scales import move_weight_scales
 from .nest_reductions import nest_reductions
+from .open_complex import open_complex
 from .reassociate import reassociate
 from .selected_element_sums import drop_picked_sums
 from .shared_heads import shared_heads
@@ -30,6 +31,7 @@ Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
 
 REWRITES: tuple[Rewrite, ...] = (
     associative_scans,
+    open_complex,
     simplify_masks,
     known_lookups,
     lookups_first,
