@@ -36,8 +36,8 @@ from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
 from .tuner.fleet.ray_cluster import Cluster
-from .tuner.measure.busy import busy
 from .tuner.measure.contest import Ring
+from .tuner.measure.other_processes import busy
 from .tuner.measure.time_limit import OutOfTime, stopped_after
 from .tuner.measure.wall import Wall
 from .tuner.model_fit.refit import calibrated, refitted_after_tune

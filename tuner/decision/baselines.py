@@ -37,7 +37,7 @@ from ..workers.assembler import as_in_workers
 from .device_turns import LOOK_S, Turn, timed_in_turn
 from .inductor_workers import found_in_caches
 from .modes_ahead import ModesAhead
-from .quiet import quiet_autotuning
+from .silence_inductor import quiet_autotuning
 
 EAGER = "eager"
 

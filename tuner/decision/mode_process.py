@@ -28,7 +28,7 @@ from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
 from .device_turns import SharedTurn, timed_in_turn
 from .inductor_workers import SpareProcess, leave_failed_workers
-from .quiet import quiet_autotuning
+from .silence_inductor import quiet_autotuning
 
 
 def main(arguments: Sequence[str] | None, spare: SpareProcess | None = None) -> int:

@@ -17,7 +17,7 @@ from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
-from fusionplan.tuner.measure.busy import busy
+from fusionplan.tuner.measure.other_processes import busy
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.search.tuned_groups import Partition, Tasks
@@ -235,7 +235,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, shares: list[int]) -> None:
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
     )
-    monkeypatch.setattr("fusionplan.tuner.measure.busy._APART_S", 0.0)
+    monkeypatch.setattr("fusionplan.tuner.measure.other_processes._APART_S", 0.0)
 
 
 def test_a_gpu_that_works_for_somebody_else_is_told(monkeypatch: pytest.MonkeyPatch):

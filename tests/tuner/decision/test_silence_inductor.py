@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from fusionplan.tuner.decision.quiet import quiet_autotuning
+from fusionplan.tuner.decision.silence_inductor import quiet_autotuning
 from torch._inductor import select_algorithm
 
 LOG = logging.getLogger(select_algorithm.__name__)
