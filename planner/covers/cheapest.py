@@ -22,19 +22,21 @@ Price = Callable[[CandidateGroup], float | None]
 _BATCH = 12
 _EQUAL = 1e-6
 _RISE = 0.01  # Of the best cover's seconds: a bound that rises by less has not come nearer.
+_QUICK = 3000  # Entries of a program that takes some hundredths of a second; 6000 take a second.
 
 
 @dataclass(frozen=True, slots=True)
 class CoverEffort:
     """enumerated: groups of a region looked at, to prove a cover. priced: those that the model
-    prices beyond the start. tree: nodes of the integer programs' trees. stalled: entries of the
-    programs that one after the other bring a proof no nearer, for each operation. Where launches
-    are all that groups cost, hundreds cost the same, and each such program takes a second."""
+    prices beyond the start. tree: nodes of the integer programs' trees. stalled: entries, beyond
+    what is quick, of the programs that one after the other bring a proof no nearer, for each
+    operation. Where launches are all that groups cost, hundreds cost the same, and each such
+    program takes a second."""
 
     enumerated: int = 600
     priced: int = 48
     tree: int = SOLVER_NODES
-    stalled: int = 400
+    stalled: int = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class Search:
             if found is None:
                 return best, least_s
             has_risen = found.least_s - least_s >= _RISE * best.seconds
-            stalled = 0 if has_risen else stalled + program.entries - before
+            stalled = 0 if has_risen else stalled + max(program.entries - before - _QUICK, 0)
             least_s = max(least_s, found.least_s)
             if least_s >= best.seconds * (1 - _EQUAL):
                 return best, best.seconds
