@@ -92,31 +92,8 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
     tensor_s = matrix.tensor_s(products, device) / work.busy if products else 0.0
     each = (memory_s, compute_s, tensor_s)
     if products:
-        streamed = max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s)
-        l2_s = work.l2_weighed / device.l2_bandwidth
-        warps = work.resident * work.num_warps
-        rounds = max(1.0, work.started / (work.resident * device.sm_count))
-        waiting = matrix.Waiting(
-            work.programs, work.resident, warps, work.waves, work.turns, rounds
-        )
         prologue_s = _cycles(work.prologue, device) / rate
-        read_s = work.hbm_bytes / device.bandwidth
-        behind_s = products.read_behind / device.bandwidth
-        between_s = products.moved_between / device.bandwidth
-        spilled_s = products.spilled * max(1.0, work.turns) / device.l2_bandwidth
-        parts = matrix.Alone(
-            streamed,
-            l2_s,
-            tensor_s,
-            arithmetic_s,
-            prologue_s,
-            read_s,
-            behind_s,
-            between_s,
-            spilled_s,
-        )
-        alone_s = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
-        alone_s *= device.generated
+        alone_s = _products_s(work, products, device, (tensor_s, arithmetic_s, prologue_s))
     else:
         alone_s = _alone_s(work, max(each), sum(each) - max(each), device)
     # The last wave is rarely full: whole waves over exact ones, of less effect the more there are.
@@ -144,6 +121,35 @@ def timed(work: Work, device: DeviceProfile) -> Cost:
     )
 
 
+def _products_s(
+    work: Work,
+    products: matrix.Products,
+    device: DeviceProfile,
+    computing: tuple[float, float, float],
+) -> float:
+    """Seconds of a kernel with matrix products, its launch aside. computing: seconds of the tensor
+    cores, of all other arithmetic, and of the part of it that makes operands, each alone."""
+    waiting = matrix.Waiting(
+        work.programs,
+        work.resident,
+        work.resident * work.num_warps,
+        work.waves,
+        work.turns,
+        max(1.0, work.started / (work.resident * device.sm_count)),
+    )
+    parts = matrix.Alone(
+        max(0.0, device.stream_s(work.hbm_bytes) - device.launch_s),
+        work.l2_weighed / device.l2_bandwidth,
+        *computing,
+        work.hbm_bytes / device.bandwidth,
+        products.read_behind / device.bandwidth,
+        products.moved_between / device.bandwidth,
+        products.spilled * max(1.0, work.turns) / device.l2_bandwidth,
+    )
+    seconds = matrix.seconds(products, waiting, work.spill_bytes, parts, device)
+    return seconds * device.generated
+
+
 def _memory_s(work: Work, device: DeviceProfile) -> float:
     """Seconds of the memory and the caches alone."""
     part = min(1.0, max(0.05, work.busy * 1.6))  # Few SMs do not fill the memory's width.
@@ -151,7 +157,7 @@ def _memory_s(work: Work, device: DeviceProfile) -> float:
     # Little's law: what is under way at once, over the latency, bounds the bandwidth.
     flowing = work.in_flight / device.latency_s
     # A loop waits for what it finds in L2 as well.
-    moved = max(work.hbm_bytes, work.l2_bytes) if work.passes else _FLIGHT * work.hbm_bytes
+    moved = max(work.hbm_bytes, work.l2_bytes) if work.sweeps else _FLIGHT * work.hbm_bytes
     found = max(streamed, moved / flowing if flowing else 0.0)
     found = max(found, work.l2_weighed / device.l2_bandwidth / part) * work.awkward
     found = max(found, _LINE * work.l1_lines / (device.clock_hz * device.sm_count * work.busy))
@@ -183,7 +189,7 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
     longest += felt * started_s * min(1.0, (_FIRST / work.waves) ** 2)
     # Blocks that wait at a reduction leave the memory idle unless others run beside them.
     together = (
-        1.0 if work.passes or work.started < work.programs else min(1.0, _TOGETHER / work.waves)
+        1.0 if work.sweeps or work.started < work.programs else min(1.0, _TOGETHER / work.waves)
     )
     waits = _WAITS + (_WAITS_TOGETHER - _WAITS) * together
     apart = 0.12 + (waits / work.resident if work.folds and not work.ahead else 0.0)
@@ -195,7 +201,7 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
 def _chain_s(work: Work, device: DeviceProfile) -> float:
     """Seconds of one program alone: its loads wait for memory once in straight-line work (unless
     they were begun ahead) and in every sweep, and all its warps meet at every fold."""
-    waits = 0.0 if work.ahead else device.latency_s * max(1, work.passes)
+    waits = 0.0 if work.ahead else device.latency_s * max(1, work.sweeps)
     of = device.waits
     return waits + work.folds * (of.fold_s + of.fold_warp_s * work.num_warps)
 

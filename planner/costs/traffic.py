@@ -259,7 +259,7 @@ def turns(loops: Sequence[TileLoop], blocks: Blocks) -> float:
 
 
 @by_body
-def passes(program: TileProgram) -> int:
+def sweeps(program: TileProgram) -> int:
     """How often a program walks its looped axes, one time after the other."""
     return sum(isinstance(each, TileLoop) for each in program.body)
 

@@ -24,7 +24,7 @@ from .device import DeviceProfile
 from .lanes import lines_touched
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
-from .traffic import KEPT, awkwardness, in_flight, passes, traffic_of
+from .traffic import KEPT, awkwardness, in_flight, sweeps, traffic_of
 
 # What hints to the cache do to the seconds of memory: medians of 280 pairs of kernels that differ
 # in nothing else. They keep what a later sweep reads again: in L2, or in L1 where L2 holds it all.
@@ -47,7 +47,7 @@ class Work:
     part of the SMs that have work. prologue: of the arithmetic, what is computed of operands of
     products in a loop. registers, spill_bytes: of a thread; shared_bytes: of a block.
     l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
-    under way at once; awkward: times the seconds of a plain copy. turns, passes, folds: of one
+    under way at once; awkward: times the seconds of a plain copy. turns, sweeps, folds: of one
     program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
     loads are begun while it works. products: see `matrix`, None without any. launches: two where
     rows are copied before."""
@@ -70,7 +70,7 @@ class Work:
     arithmetic: Arithmetic
     prologue: Arithmetic
     turns: float
-    passes: int
+    sweeps: int
     folds: int
     ahead: bool
     products: matrix.Products | None
@@ -100,7 +100,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     waves = programs / (resident * device.sm_count)
     ahead = loads_next_tiles(grid)
     flowing = in_flight(program, waves, resident, config.num_warps, device)
-    if passes(program) and config.num_stages > 1:
+    if sweeps(program) and config.num_stages > 1:
         flowing *= _PIPELINED
     hint = _hint(program, traffic.hbm, device)[config.eviction]
     return Work(
@@ -124,7 +124,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         turns=sum(
             program.blocks.turns(each.axis) for each in program.body if isinstance(each, TileLoop)
         ),
-        passes=passes(program),
+        sweeps=sweeps(program),
         folds=_folds(program),
         ahead=ahead,
         products=matrix.products_of(multiplying, config, programs, spills),
@@ -141,7 +141,7 @@ def _copies_rows(program: TileProgram) -> bool:
 
 def _hint(program: TileProgram, hbm: int, device: DeviceProfile) -> dict[str, float]:
     """What each hint to the cache is worth."""
-    if passes(program) < 2:
+    if sweeps(program) < 2:
         stored = sum(access.type.nbytes for access in program.nest.stores.values())
         return _EVICTION_OF_READS if stored < _LITTLE * hbm else _EVICTION
     return _EVICTION_IN_L2 if hbm < KEPT * device.l2_bytes else _EVICTION_OF_PASSES
