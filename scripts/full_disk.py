@@ -11,14 +11,12 @@ before is there, every error named what is full, and with room again the same we
 mount namespace of its own: as root, or where users may make such.
 """
 
-import argparse
 import importlib.util
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -211,35 +209,12 @@ def _reliability():
 TRIALS = {each.__name__: each for each in (store, bundle, cache, tune)}
 
 
-def run(name: str, times: int, seed: int) -> int:
-    """How often all was well."""
-    dice, well = random.Random(seed), 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for number in range(times):
-            folder = Path(scratch) / str(number)
-            folder.mkdir()
-            well += TRIALS[name](folder, dice)
-    return well
-
-
 def main() -> int:
     if OWN_NAMESPACE not in os.environ:
         os.environ[OWN_NAMESPACE] = "1"
         mounts = ["--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
         os.execvp("unshare", ["unshare", *mounts, sys.executable, *sys.argv])
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
-    parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for name in options.trials or TRIALS:
-        begin = time.monotonic()
-        well = run(name, options.times, options.seed)
-        bad += well < options.times
-        taken = time.monotonic() - begin
-        print(f"{name:10} {options.times:5} times, {well:5} well, {taken:6.1f} s", flush=True)
-    return 1 if bad else 0
+    return _reliability().counted(__doc__, TRIALS)
 
 
 if __name__ == "__main__":

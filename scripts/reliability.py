@@ -364,7 +364,10 @@ def versions(folder: Path, dice: random.Random) -> bool:
     return _refused_or_right(path, dice) and _refuses_to_write(path)
 
 
-TRIALS = {
+Trial = Callable[[Path, random.Random], bool]
+"""One trial in a folder of its own: whether all was well."""
+
+TRIALS: dict[str, Trial] = {
     f.__name__: f
     for f in (
         *(kill, truncate, flip, full, writers, claims, restart, opening),
@@ -373,15 +376,33 @@ TRIALS = {
 }
 
 
-def run(name: str, times: int, seed: int) -> int:
+def run(name: str, times: int, seed: int, trials: dict[str, Trial] = TRIALS) -> int:
     """How often all was well."""
     dice, well = random.Random(seed), 0
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(times):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            well += TRIALS[name](folder, dice)
+            well += trials[name](folder, dice)
     return well
+
+
+def counted(about: str, trials: dict[str, Trial]) -> int:
+    """Makes the trials that the command names, as often as it says, and prints how often all was
+    well. The exit code: 1 where it was not, once."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(trials))
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    bad = 0
+    for name in options.trials or trials:
+        begin = time.monotonic()
+        well = run(name, options.times, options.seed, trials)
+        bad += well < options.times
+        taken = time.monotonic() - begin
+        print(f"{name:10} {options.times:5} times, {well:5} well, {taken:6.1f} s", flush=True)
+    return 1 if bad else 0
 
 
 def main() -> int:
@@ -389,19 +410,7 @@ def main() -> int:
         what, location, first, count = sys.argv[2:6]
         CHILDREN[what](location, int(first), int(count))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
-    parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for name in options.trials or TRIALS:
-        begin = time.monotonic()
-        well = run(name, options.times, options.seed)
-        bad += well < options.times
-        taken = time.monotonic() - begin
-        print(f"{name:10} {options.times:5} times, {well:5} well, {taken:6.1f} s", flush=True)
-    return 1 if bad else 0
+    return counted(__doc__, TRIALS)
 
 
 if __name__ == "__main__":
