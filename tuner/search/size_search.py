@@ -187,7 +187,7 @@ def learned(
     own, here = sizes_of(graph), space_of(graph, device)
     if isinstance(here, Refusal):
         return None
-    learn = _Learned(graph, config, device, measure)
+    learn = _Learned(graph, config, device, measure, _length(graph, device))
     axis = _deciding(graph, device, len(own))
     if axis is None:
         return learn.tree(Anchor(own, graph, here), None, False)
@@ -227,12 +227,13 @@ def _beside(size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What trees of a group are learned from."""
+    """What trees of a group are learned from. length: see `_length`."""
 
     graph: Graph
     config: Config
     device: DeviceProfile
     measure: Measure | None
+    length: int | None
 
     def tree(self, own: Anchor | None, axis: int | None, odd: bool) -> SizeTree | None:
         """A tree over the anchors and the sizes of the tune, where they belong to them. axis: the
@@ -264,8 +265,7 @@ class _Learned:
 
     def _anchors(self, axis: int | None, odd: bool) -> list[Anchor]:
         found, count = [], len(sizes_of(self.graph))
-        length = _length(self.graph, self.device) if 1 < count <= 3 else None
-        for sizes in _anchored(count) if length is None else _along(length, count):
+        for sizes in _anchored(count) if self.length is None else _along(self.length, count):
             beside = _beside(sizes[axis]) if odd and axis is not None else (None,)
             for size in beside:
                 moved = [n if size is None or a != axis else size for a, n in enumerate(sizes)]
@@ -329,8 +329,10 @@ def _along(length: int, count: int) -> Iterator[Sizes]:
 
 def _length(graph: Graph, device: DeviceProfile) -> int | None:
     """The only size on which axes depend that some layout holds or loops over; None where there is
-    none, or there are several."""
+    none, or there are several, and unless two or three sizes vary."""
     middle = [_PAIR[0]] * len(sizes_of(graph))
+    if not 1 < len(middle) <= 3:
+        return None
     before = _walked(graph, middle, device)
     moved = (
         _walked(graph, [n * (1 + (a == axis)) for a, n in enumerate(middle)], device)

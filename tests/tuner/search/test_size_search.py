@@ -28,6 +28,7 @@ from fusionplan.tuner.search.size_search import (
     LENGTHS,
     Anchor,
     _Learned,
+    _length,
     _tree,
     learned,
 )
@@ -70,7 +71,7 @@ def test_where_one_size_is_that_of_rows_it_has_anchors_of_its_own() -> None:
     found = capture_model(Softmax(), CallArguments.of((x,)), dynamic=True)
     graph = found.parts[0].captured.graph
     assert sizes_of(graph) == (6, 5, 300)
-    anchors = _Learned(graph, A, H200, None)._anchors(None, False)
+    anchors = _Learned(graph, A, H200, None, _length(graph, H200))._anchors(None, False)
     assert {anchor.sizes[2] for anchor in anchors} == set(LENGTHS)
     assert {anchor.sizes[:2] for anchor in anchors} == {(32, 32), (2048, 2048)}
     # Where rows are the same or none decides, all combinations are looked at.
@@ -79,7 +80,7 @@ def test_where_one_size_is_that_of_rows_it_has_anchors_of_its_own() -> None:
         torch._dynamo.mark_dynamic(x, axis)
     found = capture_model(Softmax(), CallArguments.of((x,)))
     graph = found.parts[0].captured.graph
-    anchors = _Learned(graph, A, H200, None)._anchors(None, False)
+    anchors = _Learned(graph, A, H200, None, _length(graph, H200))._anchors(None, False)
     assert len({anchor.sizes for anchor in anchors}) == len(anchors) == 9
 
 
