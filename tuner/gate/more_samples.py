@@ -30,7 +30,7 @@ _SAMPLES, _PATIENCE = 96, 16
 _ELEMENTS, _LEAST = 5e10, 24
 """Elements that all evaluations together compute at most, some seconds of a GPU, and how many
 evaluations there may be of a graph however large. With 4 of them chance refused 45 of 400 right
-plans that decide by near ties, with 24 none of 750 (`tests/tuner/made_up_plans.py`); a right plan
+plans that decide by near ties, with 24 none of 1,590 (`tests/tuner/made_up_plans.py`); a right plan
 rarely takes many."""
 
 _KEPT = 1 << 26

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ...planner.errors import line_of
+
 _ELEMENTS = 64
 
 
@@ -16,5 +18,5 @@ def why_lost(device: torch.device) -> str | None:
     except torch.OutOfMemoryError:
         return None  # It is there, and full.
     except RuntimeError as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        return line_of(error)
     return None if found == _ELEMENTS else f"it makes {found:g} of a sum of {_ELEMENTS} ones"
