@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError, line_of
+from ..planner.lowerings.inductor import MODES
 from . import run as running
+from .at_once import visible_gpus
 from .result import CHILD, HOST, PREDICTED, REPORT, Missing, WorkloadReport
 from .table import markdown, write
+from .together import run_together
 from .verdict import faults
 from .workloads import CONTRACTIONS, EXAMPLES, WORKLOADS, Workload
 
@@ -26,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(given)
+    if options.at_once and options.ncu:
+        parser.error("--ncu has no place beside --at-once")
     try:
         if options.measure or options.watch:
             return _child(options)
@@ -70,6 +79,15 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help="the host cost of a call too (default: --host)",
     )
+    add("--modes", nargs="+", choices=MODES, default=MODES, help="of torch.compile (default: all)")
+    add(
+        "--at-once",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tune N workloads at a time on each GPU, in turns; then measure each alone",
+    )
+    add("--limit", type=_positive, default=math.inf, help="seconds of the whole run")
     add("--ncu", action="store_true", help="the bytes of a call too, counted by Nsight Compute")
     add("--include", type=Path, action="append", default=[], help="an earlier --json to add to")
     add("--json", type=Path, help="write the report there")
@@ -98,33 +116,48 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     named = [*options.workloads, *(CONTRACTIONS if options.contractions else ())]
     workloads = list(WORKLOADS.values()) if options.all else named or list(EXAMPLES)
     earlier = [_read(path) for path in options.include]
-    children = running.Children(options.store, options.device, options.budget, options.seconds)
 
-    def keep(report: WorkloadReport) -> None:
+    def keep(report: WorkloadReport) -> WorkloadReport:
+        for other in earlier:
+            report = running.joined(other, report)
         if options.json:
             options.json.write_bytes(REPORT.dump_json(report, indent=1) + b"\n")
+        if options.markdown:
+            write(options.markdown, markdown(report))
+        return report
 
-    report = running.run(
-        list(dict.fromkeys(workloads)),
-        children,
-        tune=options.tune,
-        host=options.host,
-        say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True),
-        arguments=given,
-        count=options.ncu,
-        keep=keep,
-    )
-    for other in earlier:
-        report = running.joined(other, report)
-    keep(report)
-    text = markdown(report)
-    if options.markdown:
-        write(options.markdown, text)
-    print(text, end="")
+    found = running.SoFar(list(dict.fromkeys(workloads)), given)
+    report = keep(_measured(found, options, keep))
+    print(markdown(report), end="")
     if options.check:
         return _judged(report)
     uncounted = any(isinstance(m.traffic, Missing) for m in report.workloads)
     return int(uncounted or bool(report.failed))
+
+
+def _measured(
+    found: running.SoFar,
+    options: argparse.Namespace,
+    keep: Callable[[WorkloadReport], WorkloadReport],
+) -> WorkloadReport:
+    """keep: takes the report so far."""
+    children = running.Children(
+        *(options.store, options.device, options.budget, options.seconds, options.modes)
+    )
+    until = time.monotonic() + options.limit
+    common: Any = {"tune": options.tune, "say": _say, "keep": keep, "until": until}
+    if options.at_once:
+        gpus = visible_gpus(max(1, torch.cuda.device_count()))
+        run_together(found, children, gpus=gpus, count=options.at_once, **common)
+    else:
+        running.run(found, children, count=options.ncu, **common)
+    if options.host:
+        running.add_host(found, children, _say, until)
+    return found.report()
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def _judged(report: WorkloadReport) -> int:
@@ -143,8 +176,6 @@ def _read(path: Path) -> WorkloadReport:
 
 def _child(options: argparse.Namespace) -> int:
     """One JSON document on stdout, and nothing else there, whatever a compiler says."""
-    import torch
-
     from .host import host_costs
     from .measure import measure
     from .traffic import watched
@@ -166,7 +197,8 @@ def _child(options: argparse.Namespace) -> int:
             answer = HOST.dump_json(host_costs(device))
         else:
             workload = _workload(options.measure)
-            answer = CHILD.dump_json(measure(workload, device, options.store, options.budget))
+            given = (workload, device, options.store, options.budget)
+            answer = CHILD.dump_json(measure(*given, modes=options.modes))
     print(answer.decode())
     return 0
 

@@ -1,4 +1,4 @@
-"""Many cases on a few GPUs at a time, for `bench.real --at-once`.
+"""Many cases on a few GPUs at a time, for `--at-once` of `bench.real` and `scripts/bench`.
 
 All are tuned first, so many at once on each GPU: they compile side by side and take turns to time
 (`tuner/measure/turns.py`). Then they are measured, as many at once: each process compiles all its
@@ -28,12 +28,28 @@ READY, GO = "PLANNER_TEST_READY", "PLANNER_TEST_GO"
 LOOK_S = 0.05
 """Seconds between two looks for a file."""
 
+THREADS = 8
+"""With which Inductor compiles where it chooses among many kernels, as for products."""
+
+PREPARING = 0.6
+"""Part of a batch's time by which its processes have to be ready to be measured."""
+
+NO_TIME = "no time was left"
+
+_COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
+
 Command = Callable[[str, str], Sequence[str]]
 """The command of a step, --tune or --measure, and the name of a case."""
 
 Told = Callable[[str, str, str], bool]
 """Told of each process that has ended: its step, its name, and what is wrong with it, if anything
 is. Gives whether the case goes on."""
+
+
+def visible_gpus(count: int) -> list[str]:
+    """Those that the environment names, else the first so many."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return seen.split(",") if seen else [str(gpu) for gpu in range(count)]
 
 
 @contextmanager
@@ -61,6 +77,10 @@ class AtOnce:
     command: Command
     told: Told
     errors_of: Callable[[str, str], Path]
+    threads: Callable[[str], int] = lambda name: 1
+    """With which Inductor compiles a case when others do beside it."""
+    answers: Callable[[str, str], Path] = lambda step, name: Path(os.devnull)
+    """The file for what it prints besides."""
 
     def one_by_one(self, names: Sequence[str]) -> None:
         """Each case is tuned and then measured, alone on its GPU; after `until` none begins."""
@@ -73,12 +93,19 @@ class AtOnce:
         with tempfile.TemporaryDirectory() as folder:
             turns = {VARIABLE: folder}
             tuned = self._each(names, self.count, lambda n, gpu: self._tuned(n, gpu, turns))
-            good = [name for name in names if tuned.get(name)]
+        self.measured([name for name in names if tuned.get(name)])
+
+    def measured(self, names: Sequence[str]) -> None:
+        """All are measured by the plans that there are."""
+        with tempfile.TemporaryDirectory() as folder:
 
             def measure(gpu: int) -> None:
-                own = good[gpu :: len(self.gpus)]
+                own = names[gpu :: len(self.gpus)]
                 for first in range(0, len(own), self.count):
-                    self._measured(own[first : first + self.count], gpu, Path(folder, str(gpu)))
+                    batches = -(-(len(own) - first) // self.count)
+                    until = time.monotonic() + PREPARING * (self._left / batches)
+                    batch = own[first : first + self.count]
+                    self._side_by_side(batch, gpu, Path(folder, str(gpu)), until)
 
             with ThreadPoolExecutor(len(self.gpus)) as pool:
                 list(pool.map(measure, range(len(self.gpus))))
@@ -107,8 +134,13 @@ class AtOnce:
     def _alone(self, name: str, gpu: str) -> bool:
         return self._ended("--measure", name, self._begun("--measure", name, gpu, {}))
 
-    def _measured(self, names: Sequence[str], gpu: int, turns: Path) -> None:
-        """Side by side until each is ready, then one after the other."""
+    @property
+    def _left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+    def _side_by_side(self, names: Sequence[str], gpu: int, turns: Path, until: float) -> None:
+        """Side by side until each is ready, then one after the other. What is not ready at `until`,
+        on the monotonic clock, is not measured."""
         turns.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             go, running = Path(folder, "go"), dict[str, tuple[subprocess.Popen[bytes], Path]]()
@@ -116,34 +148,40 @@ class AtOnce:
                 ready = Path(folder, str(place))
                 more = {VARIABLE: str(turns), READY: str(ready), GO: str(go)}
                 running[name] = self._begun("--measure", name, self.gpus[gpu], more), ready
-            while time.monotonic() < self.until and not all(
-                ready.exists() or process.poll() is not None for process, ready in running.values()
-            ):
+            late = list(running)
+            while time.monotonic() < until and late:
                 time.sleep(LOOK_S)
+                late = [
+                    n for n in late if running[n][0].poll() is None and not running[n][1].exists()
+                ]
+            for name in late:
+                running[name][0].kill()
             go.touch()
             for name, (process, _) in running.items():
-                self._ended("--measure", name, process)
+                self._ended("--measure", name, process, NO_TIME if name in late else "")
 
     def _begun(
         self, step: str, name: str, gpu: str, more: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        usual = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"} if more else {}
+        usual = {"OMP_NUM_THREADS": "1", _COMPILERS: "1"} if more else {}
+        threads = self.threads(name)
+        many = {_COMPILERS: str(threads)} if more and threads > 1 else {}
         return subprocess.Popen(
-            self.command(step, name),
-            env={**usual, **os.environ, "CUDA_VISIBLE_DEVICES": gpu, **more},
-            stdout=subprocess.DEVNULL,
+            [*self.command(step, name)],
+            env={**usual, **os.environ, **many, "CUDA_VISIBLE_DEVICES": gpu, **more},
+            stdout=self.answers(step, name).open("w"),
             stderr=self.errors_of(step, name).open("w"),
         )
 
-    def _ended(self, step: str, name: str, process: subprocess.Popen[bytes]) -> bool:
-        """Whether it did what it should."""
-        left = None if math.isinf(self.until) else max(0.1, self.until - time.monotonic())
+    def _ended(self, step: str, name: str, process: subprocess.Popen[bytes], why: str = "") -> bool:
+        """Whether it did what it should. why: it was ended for that."""
+        left = None if math.isinf(self.until) else max(0.1, self._left)
         try:
             process.wait(left)
             lines = self.errors_of(step, name).read_text().strip().splitlines() or ["no message"]
-            wrong = lines[-1][:200] if process.returncode else ""
+            wrong = (why or lines[-1][:200]) if process.returncode else ""
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            wrong = "no time was left"
+            wrong = NO_TIME
         return self.told(step, name, wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import triton
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..api import executors, load, plans
+from ..planner.costs.device import profile_of
 from ..planner.errors import FusionplanError
 from ..planner.graph.graph import INPUT
 from ..planner.graph.ops import is_free
@@ -25,7 +26,9 @@ from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import Baselines, model_baselines, through
 from ..tuner.measure.contest import TurnCall
 from ..tuner.measure.timing import Interleaved, TimedCall, Timer, conditions, stopwatch_for
+from ..tuner.measure.turns import turn
 from ..tuner.progress.progress import Silent
+from .at_once import wait_for_the_others
 from .result import (
     EAGER,
     OURS,
@@ -41,6 +44,10 @@ from .workloads import Workload, make, make_rewritten
 
 ROUNDS = 100
 HALVES = 2
+
+IN_FLOAT64 = "float64"
+"""The turn of the models that are computed in float64, which takes much of a GPU's memory: where
+several processes share it, one at a time."""
 
 REWRITTEN_MODE = "max-autotune-no-cudagraphs"
 """Of torch.compile, for what is rewritten by hand: its best."""
@@ -64,10 +71,11 @@ def measure(
     *,
     timer: Timer | None = None,
     on_miss: OnMiss = "error",
+    modes: Sequence[str] = MODES,
     **scale: int,
 ) -> MeasuredWorkload | Missing:
-    """The workload by its stored plan, beside eager and the modes of torch.compile. budget_s:
-    seconds of each half of the measurement."""
+    """The workload by its stored plan, beside eager and modes of torch.compile. budget_s: seconds
+    of each half of the measurement."""
     model, arguments = make(workload, str(device), **scale)
     fast = load(model, store=store, on_miss=on_miss)
     turns = RotatingInputs.of(arguments)
@@ -81,19 +89,22 @@ def measure(
             return Missing(str(error))
         live = plans(fast)
         # Before the baselines too: some hold on to memory that the model in float64 needs.
-        accuracy = accuracy_of(model, arguments, ours)
-        _give_back(device)
-        given = model_baselines(model, turns, MODES if device.type == "cuda" else ())
+        with turn(IN_FLOAT64):
+            accuracy = accuracy_of(model, arguments, ours)
+            _give_back(device)
+        given = model_baselines(model, turns, modes if device.type == "cuda" else ())
         if workload.rewritten and device.type == "cuda":
             given[REWRITTEN] = rewritten(workload, turns, device)
         baselines = ready_baselines(given, turns, model, arguments, notes)
         _give_back(device)
         # A graph holds its memory between calls; the first call runs without.
         graphed = any(plan.cudagraph for plan in live)
-        extra = {OURS: first if graphed else extra_bytes(ours, device)}
-        if EAGER in baselines:
-            extra[EAGER] = extra_bytes(baselines[EAGER], device)
-        times, best = compare({OURS: ours, **baselines}, timer or _timer(device), budget_s, notes)
+        with wait_for_the_others():
+            extra = {OURS: first if graphed else extra_bytes(ours, device)}
+            if EAGER in baselines:
+                extra[EAGER] = extra_bytes(baselines[EAGER], device)
+            calls = {OURS: ours, **baselines}
+            times, best = compare(calls, timer or _timer(device), budget_s, notes)
     return MeasuredWorkload(
         workload.name,
         machine(device),
@@ -107,6 +118,7 @@ def measure(
         extra_bytes=extra,
         conditions=conditions(device.index or 0) if device.type == "cuda" else {},
         notes=tuple(notes.kept),
+        floor_s=workload.floor_s(profile_of(device)),
     )
 
 

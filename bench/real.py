@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import tempfile
 import time
@@ -31,8 +30,7 @@ from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
 from ..tuner.measure.contest import Ring, Rules
 from ..tuner.measure.timing import stopwatch_for
-from ..tuner.measure.turns import VARIABLE, turn
-from .at_once import AtOnce, wait_for_the_others
+from .at_once import THREADS, AtOnce, visible_gpus, wait_for_the_others
 from .measure import Notes, machine
 from .real_models import FUNCTIONS, REAL, RealCase
 from .run import commit
@@ -77,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     until = time.monotonic() + options.limit
     options.store = Path(options.store or tempfile.mkdtemp())
     options.store.mkdir(parents=True, exist_ok=True)
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = seen.split(",") if seen else [str(gpu) for gpu in range(options.gpus)]
     found: dict[str, Real] = {}
 
     def told(step: str, name: str, wrong: str) -> bool:
@@ -96,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def errors_of(step: str, name: str) -> Path:
         return _into(options.store, name).with_suffix(f".{step[2:]}.txt")
 
-    work = AtOnce(gpus, options.at_once, until, command, told, errors_of)
+    gpus = visible_gpus(options.gpus)
+    work = AtOnce(gpus, options.at_once, until, command, told, errors_of, _threads)
     if options.at_once > 1:
         work.together(names)
     else:
@@ -162,27 +159,12 @@ def _compiles_quickly(name: str) -> bool:
     return not any(text in name for text in _COMPILED_LONG)
 
 
-def _inductor_beside_others(name: str) -> None:
-    """What Inductor times takes turns, too; where it has many kernels it compiles some at once."""
-    from torch._inductor import config
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    if not _compiles_quickly(name):
-        config.compile_threads = 8
-    timed: Any = benchmarker.benchmark_gpu
-    gpu = str(torch.cuda.get_device_properties(0).uuid)
-
-    def in_turn(*args: Any, **named: Any) -> Any:
-        with turn(gpu):
-            return timed(*args, **named)
-
-    benchmarker.benchmark_gpu = in_turn  # type: ignore[method-assign]
+def _threads(name: str) -> int:
+    return 1 if _compiles_quickly(name) else THREADS
 
 
 def _child(options: argparse.Namespace) -> None:
     name = options.tune or options.measure
-    if VARIABLE in os.environ and torch.cuda.is_available():
-        _inductor_beside_others(name)
     real = Real(name)
     if options.into.exists():
         real = Real(**json.loads(options.into.read_text()))

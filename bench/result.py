@@ -108,8 +108,9 @@ class CountedTraffic:
 class MeasuredWorkload:
     """One workload. kernels: generated kernels of a call. lowerings: how the parts of the plan
     run, "aten" included where some operation is in no group. plan: its configs, for people.
-    extra_bytes: most memory that a call takes besides its inputs, its result included. traffic:
-    None where it was not asked for."""
+    extra_bytes: most memory that a call takes besides its inputs, its result included. floor_s:
+    seconds below which its device does not compute it; None in reports of before each had its own.
+    traffic: None where it was not asked for."""
 
     name: str
     machine: Machine
@@ -124,6 +125,7 @@ class MeasuredWorkload:
     conditions: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tune_s: float | None = None
+    floor_s: float | None = None
     traffic: CountedTraffic | Missing | None = None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from ..planner.errors import FusionplanError
 from . import ncu
+from .at_once import NO_TIME
 from .result import (
     CHILD,
     HOST,
@@ -52,27 +54,35 @@ class Processes(Protocol):
 @dataclass(frozen=True, slots=True)
 class Children:
     """store: None is the default one. device: as torch names it. budget_s: seconds of a half of
-    measuring. tune_s: the limit given to `planner tune`; None is its own."""
+    measuring. tune_s, jobs: the limit, and the number of compiling processes, given to `planner
+    tune`; None is its own. modes: of torch.compile; None is all."""
 
     store: str | None
     device: str
     budget_s: float
     tune_s: float | None = None
+    modes: Sequence[str] | None = None
+    jobs: int | None = None
 
     def measure(self, workload: Workload) -> MeasuredWorkload | Missing:
-        budget = ["--budget", str(self.budget_s)]
-        answer = _answer([*self._bench, "--measure", workload.name, *budget, *self._stored])
-        try:
-            return CHILD.validate_json(answer)
-        except ValidationError as error:
-            raise BenchError(f"its process gave no result: {answer[-200:]!r}") from error
+        return measured_of(_answer(self.measure_command(workload)))
 
     def tune(self, workload: Workload) -> float:
+        start = time.monotonic()
+        _answer(self.tune_command(workload))
+        return time.monotonic() - start
+
+    def measure_command(self, workload: Workload) -> list[str]:
+        """Prints what `measured_of` reads."""
+        options = ["--budget", str(self.budget_s), *self._stored]
+        options += [] if self.modes is None else ["--modes", *self.modes]
+        return [*self._bench, "--measure", workload.name, *options]
+
+    def tune_command(self, workload: Workload) -> list[str]:
         command = [sys.executable, "-P", "-m", "fusionplan.cli.main", "tune", *workload.arguments]
         limit = [] if self.tune_s is None else ["--seconds", str(self.tune_s)]
-        start = time.monotonic()
-        _answer([*command, "--quiet", "--device", self.device, *limit, *self._stored])
-        return time.monotonic() - start
+        limit += [] if self.jobs is None else ["--jobs", str(self.jobs)]
+        return [*command, "--quiet", "--device", self.device, *limit, *self._stored]
 
     def watch(self, workload: Workload) -> CountedTraffic | Missing:
         return ncu.watch([*self._bench, "--watch", workload.name, *self._stored])
@@ -93,56 +103,70 @@ class Children:
         return [] if self.store is None else ["--store", self.store]
 
 
-def run(
-    workloads: Sequence[Workload],
-    processes: Processes,
-    *,
-    tune: bool,
-    host: bool,
-    say: Say,
-    arguments: Sequence[str],
-    count: bool = False,
-    keep: Callable[[WorkloadReport], object] = lambda report: None,
-) -> WorkloadReport:
-    """Measure them all; count: their bytes too. A workload that fails is in the report with the
-    reason. keep: takes the report so far after each, for a run that may be ended."""
-    measured: list[MeasuredWorkload] = []
-    failed: dict[str, str] = {}
+@dataclass(slots=True)
+class SoFar:
+    """Results of a run under way. arguments: of its command line."""
 
-    def report(costs: HostCosts | None = None) -> WorkloadReport:
+    workloads: Sequence[Workload]
+    arguments: Sequence[str]
+    measured: dict[str, MeasuredWorkload] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    host: HostCosts | None = None
+
+    def report(self) -> WorkloadReport:
+        """The workloads in the order in which they were asked for."""
+        names = [w.name for w in self.workloads]
+        done = tuple(self.measured[name] for name in names if name in self.measured)
+        asked = {w.name: Requirement(w.reach, w.peak_extra) for w in self.workloads}
         return WorkloadReport(
             datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             commit(),
-            shlex.join(["scripts/bench", *arguments]),
-            tuple(measured),
-            dict(failed),
-            {w.name: w.floor_s for w in workloads},
-            costs,
-            {
-                w.name: asked
-                for w in workloads
-                if (asked := Requirement(w.reach, w.peak_extra)) != Requirement()
-            },
+            shlex.join(["scripts/bench", *self.arguments]),
+            done,
+            dict(self.failed),
+            {m.name: m.floor_s for m in done if m.floor_s is not None},
+            self.host,
+            {name: each for name, each in asked.items() if each != Requirement()},
         )
 
-    for workload in workloads:
+
+def run(
+    found: SoFar,
+    processes: Processes,
+    *,
+    tune: bool,
+    say: Say,
+    count: bool = False,
+    keep: Callable[[WorkloadReport], object] = lambda report: None,
+    until: float = math.inf,
+) -> None:
+    """Measure them all, one after the other; count: their bytes too. A workload that fails is in
+    `found` with the reason. keep: takes the report so far after each, for a run that may be ended.
+    until: on the monotonic clock, after which nothing is begun."""
+    for workload in found.workloads:
         try:
-            found = _measured(workload, processes, tune, say)
+            if time.monotonic() >= until:
+                raise BenchError(NO_TIME)
+            one = _measured(workload, processes, tune, say)
         except BenchError as error:
-            failed[workload.name] = str(error)
+            found.failed[workload.name] = str(error)
             say(f"{workload.name}: {error}")
         else:
-            measured.append(_counted(found, workload, processes, say) if count else found)
-        keep(report())
-    costs = None
-    if host:
-        say("host: what a call costs")
-        try:
-            costs = processes.host()
-        except BenchError as error:
-            failed["host"] = str(error)
-            say(f"host: {error}")
-    return report(costs)
+            one = _counted(one, workload, processes, say) if count else one
+            found.measured[workload.name] = one
+        keep(found.report())
+
+
+def add_host(found: SoFar, processes: Processes, say: Say, until: float) -> None:
+    """The host cost of a call, or why it is not known."""
+    say("host: what a call costs")
+    try:
+        if time.monotonic() >= until:
+            raise BenchError(NO_TIME)
+        found.host = processes.host()
+    except BenchError as error:
+        found.failed["host"] = str(error)
+        say(f"host: {error}")
 
 
 def _measured(workload: Workload, processes: Processes, tune: bool, say: Say) -> MeasuredWorkload:
@@ -200,6 +224,14 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return found.stdout.strip()
+
+
+def measured_of(answer: str) -> MeasuredWorkload | Missing:
+    """What a process that measures has printed. Raises BenchError for anything else."""
+    try:
+        return CHILD.validate_json(answer)
+    except ValidationError as error:
+        raise BenchError(f"its process gave no result: {answer[-200:]!r}") from error
 
 
 def _answer(command: Sequence[str]) -> str:

@@ -16,14 +16,11 @@ from typing import Any
 
 import torch
 
+from ..planner.costs.device import DeviceProfile
 from ..tuner.capture.capture_model import CallArguments
 
 ROOT = Path(__file__).resolve().parent.parent
 
-HBM = 4.3e12
-"""Bytes a second that one H200 reads and writes at best, measured with copies of 1 to 4 GB."""
-TENSOR = 790e12
-"""bfloat16 operations a second of the vendor's best matrix product on one H200."""
 MIB = 2**20
 
 
@@ -61,10 +58,10 @@ class Workload:
             [f"{path}:{self.model}", "--inputs", f"{path}:{self.inputs}"] if self.model else [path]
         )
 
-    @property
-    def floor_s(self) -> float:
-        """Seconds below which no H200 computes it."""
-        return max(self.least_bytes / HBM, self.flops / TENSOR)
+    def floor_s(self, device: DeviceProfile) -> float:
+        """Seconds below which the device does not compute it: by the rate of its largest copies, or
+        by that of the vendor's best product."""
+        return max(self.least_bytes / device.bandwidth, self.flops / device.tensor_flops)
 
 
 def _more(

@@ -22,6 +22,8 @@ def note(what):
     with open(log, "a") as file:
         file.write(json.dumps([step, name, what, time.monotonic()]) + chr(10))
 note("begin")
+if name == "late" and step == "--measure":
+    time.sleep(60)
 if waits:
     sys.path.insert(0, waits)
     from at_once_alone import wait_for_the_others
@@ -100,3 +102,10 @@ def test_one_at_a_time_measures_each_after_its_tune(tmp_path: Path) -> None:
 
 def test_after_the_limit_nothing_begins(tmp_path: Path) -> None:
     assert run(tmp_path, ["a"], 1, time.monotonic() - 1) == []
+
+
+def test_one_that_is_not_ready_in_time_leaves_the_others_theirs(tmp_path: Path) -> None:
+    told = run(tmp_path, ["late", "x", "b"], 2, time.monotonic() + 4.0)
+    assert "--measure late no time was left" in told
+    assert {"--measure b", "--measure x"} < {*told}
+    assert not [event for event in logged(tmp_path) if event[1:3] == ("late", "alone")]

@@ -1,11 +1,13 @@
 """The models around matrix products, small, against their formulas in float64; and as rewritten."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from fusionplan.bench.measure import accuracy_of
 from fusionplan.bench.workloads import CONTRACTIONS, WORKLOADS, make, make_rewritten
+from fusionplan.planner.costs.device import H200
 
 SCALE = 64
 
@@ -139,7 +141,8 @@ def test_each_computes_its_formula(workload):
 
 @pytest.mark.parametrize("name", FLOORS_MS)
 def test_floors(name):
-    assert WORKLOADS[name].floor_s * 1e3 == pytest.approx(FLOORS_MS[name], abs=1e-4)
+    rates = replace(H200, copy_s=((4.3e12, 1.0),), tensor_flops=790e12)
+    assert WORKLOADS[name].floor_s(rates) * 1e3 == pytest.approx(FLOORS_MS[name], abs=1e-4)
 
 
 @pytest.mark.parametrize("workload", CONTRACTIONS, ids=lambda w: w.name)
@@ -148,7 +151,7 @@ def test_what_is_asked_is_possible(workload):
     with torch.no_grad():
         result = call.run(model)
     assert workload.peak_extra > result.nbytes
-    assert workload.reach is None or workload.reach > workload.floor_s
+    assert workload.reach is None or workload.reach > workload.floor_s(H200)
 
 
 @pytest.mark.dynamo

@@ -1,6 +1,7 @@
 """The run over its processes, with fakes in their place, and the command line."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from fusionplan.bench import run as running
 from fusionplan.bench.__main__ import main
 from fusionplan.bench.result import CountedTraffic, HostCosts, Missing, Predicted, Requirement
-from fusionplan.bench.run import BenchError, Children, run
+from fusionplan.bench.run import BenchError, Children, SoFar, add_host, run
 from fusionplan.bench.workloads import CONTRACTIONS, WORKLOADS
 from fusionplan.planner.errors import DeviceError
 
@@ -50,17 +51,11 @@ class FakeProcesses:
 
 
 def run_fake(processes, *workloads, tune=True, host=False, count=False):
-    said = []
-    report = run(
-        workloads,
-        processes,
-        tune=tune,
-        host=host,
-        say=said.append,
-        arguments=["--json", "a b"],
-        count=count,
-    )
-    return report, said
+    said, found = [], SoFar(workloads, ["--json", "a b"])
+    run(found, processes, tune=tune, say=said.append, count=count)
+    if host:
+        add_host(found, processes, said.append, math.inf)
+    return found.report(), said
 
 
 def test_only_what_has_no_plan_is_tuned(measured):
@@ -75,15 +70,8 @@ def test_only_what_has_no_plan_is_tuned(measured):
 
 def test_each_workload_is_kept_as_soon_as_it_is_done(measured):
     kept = []
-    run(
-        [ROTARY, CHAIN],
-        FakeProcesses(measured, planned=["rotary"]),
-        tune=False,
-        host=False,
-        say=lambda text: None,
-        arguments=[],
-        keep=kept.append,
-    )
+    found, processes = SoFar([ROTARY, CHAIN], []), FakeProcesses(measured, planned=["rotary"])
+    run(found, processes, tune=False, say=lambda text: None, keep=kept.append)
     assert [(len(r.workloads), list(r.failed)) for r in kept] == [(1, []), (1, ["article_chain"])]
 
 

@@ -1,10 +1,12 @@
 """The workloads build and run, and their floors follow from what they read and write."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from fusionplan.bench.workloads import EXAMPLES, MORE, ROOT, WORKLOADS, make
+from fusionplan.planner.costs.device import H100, H200
 from torch.utils._pytree import tree_leaves
 
 SCALE = 64
@@ -47,9 +49,16 @@ def test_every_example_of_a_model_is_a_workload():
 
 
 def test_floors_are_of_memory_or_of_matrix_products():
+    rates = replace(H100, copy_s=((4.3e12, 1.0),), tensor_flops=790e12)
     chain = WORKLOADS["article_chain"]
-    assert chain.floor_s == pytest.approx(124.9e-6, rel=1e-3)
-    assert type(chain)("x", "", "", 1, flops=790e12).floor_s == pytest.approx(1.0)
+    assert chain.floor_s(rates) == pytest.approx(124.9e-6, rel=1e-3)
+    assert type(chain)("x", "", "", 1, flops=790e12).floor_s(rates) == pytest.approx(1.0)
+
+
+def test_floors_are_of_the_device_that_is_measured():
+    chain = WORKLOADS["article_chain"]
+    assert chain.floor_s(H100) == pytest.approx(chain.least_bytes / H100.bandwidth)
+    assert chain.floor_s(H100) > 1.4 * chain.floor_s(H200)  # by their memories
 
 
 def test_arguments_name_the_file_and_the_functions():

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..measure.turns import current_gpu_turn
+
 Turn = AbstractContextManager[Any]
 
 
@@ -41,7 +43,8 @@ class SharedTurn:
 @contextmanager
 def timed_in_turn(turn: Turn, runs: bool = False) -> Iterator[None]:
     """In the block, what Inductor times it times while it holds the turn: a kernel of its own by
-    one config, and all choices for a product. runs: so are its calls of a compiled graph."""
+    one config, and all choices for a product. runs: so are its calls of a compiled graph. Other
+    tunes that share the GPU do not time meanwhile (see `measure.turns`)."""
     from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -67,7 +70,7 @@ def _in_turn(given: Any, turn: Turn) -> Any:
 
     @functools.wraps(function)
     def held(*args: Any, **kwargs: Any) -> Any:
-        with turn:
+        with turn, current_gpu_turn():
             return function(*args, **kwargs)
 
     return classmethod(held) if isinstance(given, classmethod) else held

@@ -11,7 +11,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 VARIABLE = "PLANNER_TURNS"
@@ -42,3 +42,14 @@ def turn(gpu: str) -> Iterator[None]:
                 yield
             finally:
                 _held.remove(str(path))
+
+
+def current_gpu_turn() -> AbstractContextManager[None]:
+    """The turn on the GPU that torch runs on in this process, if there is one."""
+    if not os.environ.get(VARIABLE):
+        return nullcontext()
+    import torch
+
+    if not torch.cuda.is_available():
+        return nullcontext()
+    return turn(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))

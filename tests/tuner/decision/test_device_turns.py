@@ -5,6 +5,7 @@ import time
 from contextlib import nullcontext
 
 import pytest
+from fusionplan.tuner.decision import device_turns
 from fusionplan.tuner.decision.baselines import Baselines
 from fusionplan.tuner.decision.device_turns import Stop, side_by_side, timed_in_turn
 from fusionplan.tuner.measure.time_limit import end_now
@@ -76,7 +77,7 @@ def test_a_failure_of_the_work_ends_what_is_compiled_here():
     end_now()  # with nothing under way that does nothing
 
 
-def test_what_inductor_times_holds_the_turn_and_nothing_stays_changed():
+def test_what_inductor_times_holds_the_turns_and_nothing_stays_changed(monkeypatch):
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
@@ -92,18 +93,19 @@ def test_what_inductor_times_holds_the_turn_and_nothing_stays_changed():
         def __exit__(self, *error: object) -> None:
             self.held -= 1
 
-    turn, seen = Turn(), []
+    turn, among_tunes, seen = Turn(), Turn(), []
+    monkeypatch.setattr(device_turns, "current_gpu_turn", lambda: among_tunes)
 
     class Launcher:
         store_cubin = False
 
         def __getattr__(self, name: str) -> object:
-            seen.append(turn.held)
+            seen.append((turn.held, among_tunes.held))
             raise LookupError(name)
 
     class Choices(list):
         def __iter__(self):
-            seen.append(turn.held)
+            seen.append((turn.held, among_tunes.held))
             raise LookupError
 
     tuner = object.__new__(CachingAutotuner)
@@ -113,7 +115,6 @@ def test_what_inductor_times_holds_the_turn_and_nothing_stays_changed():
             CachingAutotuner.bench(tuner, Launcher())
         with pytest.raises(LookupError):
             AlgorithmSelectorCache.benchmark_choices(Choices(), None)
-    assert len(seen) == 2
-    assert all(seen)
-    assert turn.held == 0
+    assert seen == [(1, 1), (1, 1)]
+    assert turn.held == among_tunes.held == 0
     assert [vars(owner)[name] for owner, name in places] == before

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from fusionplan.tuner.measure.turns import VARIABLE, turn
+import torch
+from fusionplan.tuner.measure.turns import VARIABLE, current_gpu_turn, turn
 
 
 def is_free(path: Path) -> bool:
@@ -59,3 +61,20 @@ def test_without_a_folder_nothing_is_locked(
     monkeypatch.chdir(tmp_path)
     with turn("gpu"):
         assert not list(tmp_path.iterdir())
+
+
+def test_the_current_gpu_is_known_by_its_number_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"GPU-{index}")
+    )
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with current_gpu_turn():
+        pass
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with current_gpu_turn():
+        assert not is_free(tmp_path / "GPU-3.lock")
+    assert is_free(tmp_path / "GPU-3.lock")
