@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,3 +26,16 @@ def kind_of(value: Any) -> Any:
     if kind is dict:
         return tuple([(name, kind_of(item)) for name, item in value.items()])
     return kind
+
+
+def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The kind of all arguments: a flat tuple, for it is made in each call."""
+    found: list[Any] = []
+    for value in args:
+        if type(value) in _TENSORS:
+            found += (value.shape, value.dtype, value.requires_grad)
+        else:
+            found.append(kind_of(value))
+    for name, value in kwargs.items():
+        found += (name, kind_of(value))
+    return tuple(found)

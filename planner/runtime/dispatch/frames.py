@@ -27,7 +27,7 @@ from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import TracingContext
 
-from .calls import MOST, kind_of
+from .calls import MOST, kind_of_call
 
 _left: dict[CodeType, str] = {}
 """Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
@@ -113,7 +113,7 @@ class DivertedFrame:
 
     def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[1:] if self._code.co_freevars else args
-        return kind_of(given), kind_of(kwargs)
+        return kind_of_call(given, kwargs)
 
     def _is_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         try:

@@ -1,22 +1,26 @@
-"""The result of `load`: torch.compile's module or function, with a short way to eager.
+"""The result of `load`: torch.compile's module or function, with two short ways.
 
 Where the plan for some inputs is the user's own eager code, torch.compile's front end is all that
 a call costs more than eager does: some ten microseconds, more than a small operation takes. So a
 call that was seen to run nothing but frames that are left alone goes to the model directly next
 time. Eager is right for any call; only shapes and types decide whether it is the fastest.
+
+Any other call of a module, from the second on, goes to Dynamo's guards at once (`front_end`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
-from .calls import MOST, kind_of
+from .calls import MOST, kind_of_call
 from .frames import COUNTS
+from .front_end import entered, is_plain
 
 _SEEN, _AGAIN = "_fusionplan_seen", "_fusionplan_again"
 
@@ -36,7 +40,9 @@ def loaded(
 
     @functools.wraps(compiled)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return short.call(model, compiled, args, kwargs)
+        if short.eager and short.is_eager(args, kwargs):
+            return model(*args, **kwargs)
+        return short.watched(compiled, args, kwargs)
 
     return run
 
@@ -50,41 +56,52 @@ class LoadedModule(OptimizedModule):
         return super().__reduce__() if again is None else (again, (self._orig_mod,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+        own = self.__dict__
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
             return super().__call__(*args, **kwargs)
-        short = self.__dict__.get(_SEEN)
+        model: torch.nn.Module = own["_modules"]["_orig_mod"]
+        short = own.get(_SEEN)
         if short is None:
-            short = self.__dict__[_SEEN] = _Short()
-        return short.call(self._orig_mod, super().__call__, args, kwargs)
-
-
-class _Short:
-    """Which calls go to eager directly."""
-
-    def __init__(self) -> None:
-        self._eager: set[Any] = set()
-
-    def call(
-        self,
-        model: Callable[..., Any],
-        compiled: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
-        try:
-            kind = kind_of(args), kind_of(kwargs), torch.is_grad_enabled(), _training(model)
-            known = kind in self._eager
-        except TypeError:  # what cannot be told apart goes the long way
-            return compiled(*args, **kwargs)
-        if known:
+            short = own[_SEEN] = _Short()
+        elif short.eager and short.is_eager(args, kwargs, model.training):
             return model(*args, **kwargs)
-        graphs, left = COUNTS.graphs, COUNTS.left
-        result = compiled(*args, **kwargs)
-        graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
-        if left and left == graphs and len(self._eager) < MOST:
-            self._eager.add(kind)
+        elif short.enter and is_plain():
+            return short.watched(short.enter, args, kwargs, model.training)
+        result = short.watched(super().__call__, args, kwargs, model.training)
+        if short.enter is None:
+            short.enter = entered(self) or False
         return result
 
 
-def _training(model: Callable[..., Any]) -> bool:
-    return isinstance(model, torch.nn.Module) and model.training
+class _Short:
+    """Which calls go to eager directly, and what enters Dynamo: None before a call has succeeded,
+    False where all of torch.compile is needed."""
+
+    def __init__(self) -> None:
+        self.enter: Callable[..., Any] | Literal[False] | None = None
+        self.eager: set[Any] = set()
+
+    def is_eager(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool = False
+    ) -> bool:
+        try:
+            kind = kind_of_call(args, kwargs), torch.is_grad_enabled(), training
+            return kind in self.eager
+        except TypeError:  # what cannot be told apart goes the long way
+            return False
+
+    def watched(
+        self,
+        compiled: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        training: bool = False,
+    ) -> Any:
+        """The call. If it ran nothing but frames left alone, its like go to eager from now on."""
+        graphs, left = COUNTS.graphs, COUNTS.left
+        result = compiled(*args, **kwargs)
+        graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
+        if left and left == graphs and len(self.eager) < MOST:
+            with suppress(TypeError):
+                self.eager.add((kind_of_call(args, kwargs), torch.is_grad_enabled(), training))
+        return result

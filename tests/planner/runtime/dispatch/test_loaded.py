@@ -43,36 +43,46 @@ def backend(asked):
     return Dispatcher(Policy(baseline="eager"), Sources(find))
 
 
-def calls_of(monkeypatch, short):
-    """Counts the calls that go the long way."""
+@pytest.fixture
+def entries(monkeypatch):
+    """Grows by "long" with each call that goes all the way of torch.compile's module, and by
+    "guards" with each that goes to Dynamo at once."""
+    from fusionplan.planner.runtime.dispatch import loaded
     from torch._dynamo.eval_frame import OptimizedModule
 
-    count = [0]
-    long = OptimizedModule.__call__
+    found = []
+    long, entered = OptimizedModule.__call__, loaded.entered
 
     def counted(self, *args, **kwargs):
-        count[0] += 1
+        found.append("long")
         return long(self, *args, **kwargs)
 
+    def counting(compiled):
+        run = entered(compiled)
+        if run is None:
+            return None
+        return lambda *args, **kwargs: found.append("guards") or run(*args, **kwargs)
+
     monkeypatch.setattr(OptimizedModule, "__call__", counted)
-    return count
+    monkeypatch.setattr(loaded, "entered", counting)
+    return found
 
 
 @pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
-def test_calls_that_eager_runs_go_the_short_way(backend, asked, monkeypatch):
+def test_calls_that_eager_runs_go_the_short_way(backend, asked, entries):
     model = Twice()
     fast = loaded(torch.compile(model, backend=backend, dynamic=False), model)
-    count = calls_of(monkeypatch, fast)
     three, five = torch.randn(3, 4), torch.randn(5, 4)
     with torch.no_grad():
-        for x, long in [(three, 1), (three, 1), (five, 2), (five, 3), (three, 3)]:
+        for x, entered in [(three, 1), (three, 1), (five, 2), (five, 3), (three, 3)]:
             torch.testing.assert_close(fast(x), model(x))
-            assert count[0] == long
+            assert len(entries) == entered
         torch.testing.assert_close(fast(three, flag=False), model(three, flag=False))
-        assert count[0] == 4  # another value, another graph
+        assert len(entries) == 4  # another value, another graph
     torch.testing.assert_close(fast(three), model(three))
-    assert count[0] == 5  # gradients are on
+    assert len(entries) == 5  # gradients are on
     assert len(asked) == 4
+    assert entries == ["long", *["guards"] * 4]
 
 
 class Parts(nn.Module):
@@ -133,9 +143,96 @@ def test_hooks_and_attributes_are_those_of_the_module(backend):
         torch.testing.assert_close(fast(x), model(x))
 
 
-def test_a_deep_copy_has_weights_of_its_own(backend):
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = 2
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def planned(asked):
+    """A back end whose plans have a group, so that no call is left to eager."""
+
+    def find(captured):
+        asked.append(captured)
+        work = tuple(n.id for n in captured.graph.nodes if n.op != "input")
+        group = GroupPlan(work, "inductor", "")
+        return Plan(key(captured.graph), "cpu", (), "measured", (group,))
+
+    torch._dynamo.reset()
+    return Dispatcher(Policy(baseline="eager"), Sources(find))
+
+
+def test_the_guards_are_asked_in_every_call(asked, entries):
+    model = Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked)), model)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for factor in (2, 2, 3, 3, 2):
+            model.factor = factor
+            torch.testing.assert_close(fast(x), x * factor)
+    assert entries == ["long", *["guards"] * 4]
+    assert len(asked) == 2
+    assert torch._C._dynamo.eval_frame.get_eval_frame_callback() is None
+
+
+def test_an_error_of_the_model_leaves_dynamo_as_it_was(asked, entries):
+    model = Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked)), model)
+    with torch.no_grad():
+        for x in (torch.ones(2), torch.ones(2)):
+            fast(x)
+        with pytest.raises(TypeError):
+            fast(torch.ones(2), torch.ones(2))
+        assert torch._C._dynamo.eval_frame.get_eval_frame_callback() is None
+        torch.testing.assert_close(fast(torch.ones(2)), torch.full((2,), 2.0))
+    assert entries == ["long", *["guards"] * 3]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_torch_compile_was_told_to_do_goes_all_the_way(asked, entries):
+    """A stance, a trace, hooks of all modules, and options that `load` does not give."""
+    model = Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked)), model)
+    x, seen = torch.randn(3, 4), []
+    with torch.no_grad():
+        fast(x)
+        with torch.compiler.set_stance("force_eager"):
+            fast(torch.randn(7, 4))
+        assert len(asked) == 1
+        handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(1))
+        with pytest.warns(UserWarning, match="global hooks"):
+            fast(x)
+        handle.remove()
+        with pytest.raises(RuntimeError, match="trace"):
+            torch.jit.trace(fast, x, check_trace=False)
+        assert seen
+        assert set(entries) == {"long"}
+        fast(x)
+        whole = loaded(torch.compile(model, backend=planned(asked), fullgraph=True), model)
+        for _ in range(3):
+            whole(x)
+    assert entries.count("guards") == 1
+
+
+def test_a_layer_of_torch_is_compiled_itself(asked, entries):
+    """Dynamo does not look into torch's own modules unless they are wrapped."""
+    model = nn.Linear(4, 4)
+    fast = loaded(torch.compile(model, backend=planned(asked)), model)
+    with torch.no_grad():
+        for rows in (3, 3, 5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(fast(x), model(x))
+    assert entries == ["long", "guards", "guards"]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_deep_copy_has_weights_of_its_own(backend, plan):
     model = Twice()
-    fast = loaded(torch.compile(model, backend=backend), model)
+    fast = loaded(torch.compile(model, backend=planned([]) if plan else backend), model)
     x = torch.randn(3, 4)
     with torch.no_grad():
         fast(x)
