@@ -19,7 +19,7 @@ from ..planner.errors import FusionplanError, line_of
 from ..planner.lowerings.inductor import MODES
 from . import run as running
 from .at_once import visible_gpus
-from .result import CHILD, HOST, PREDICTED, REPORT, Missing, WorkloadReport
+from .result import CHILD, HOST, PREDICTED, REPORT, ROUNDS, Missing, WorkloadReport
 from .table import markdown, write
 from .together import run_together
 from .verdict import faults
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         help="seconds of each of two halves (default: 1)",
     )
+    add("--rounds", type=int, default=ROUNDS, help=f"of each half, at least (default: {ROUNDS})")
     add(
         "--host",
         action=argparse.BooleanOptionalAction,
@@ -142,7 +143,8 @@ def _measured(
 ) -> WorkloadReport:
     """keep: takes the report so far."""
     children = running.Children(
-        *(options.store, options.device, options.budget, options.seconds, options.modes)
+        *(options.store, options.device, options.budget),
+        *(options.seconds, options.modes, options.rounds),
     )
     until = time.monotonic() + options.limit
     common: Any = {"tune": options.tune, "say": _say, "keep": keep, "until": until}
@@ -198,7 +200,8 @@ def _child(options: argparse.Namespace) -> int:
         else:
             workload = _workload(options.measure)
             given = (workload, device, options.store, options.budget)
-            answer = CHILD.dump_json(measure(*given, modes=options.modes))
+            how = {"modes": options.modes, "rounds": options.rounds}
+            answer = CHILD.dump_json(measure(*given, **how))
     print(answer.decode())
     return 0
 

@@ -33,6 +33,7 @@ from .result import (
     EAGER,
     OURS,
     REWRITTEN,
+    ROUNDS,
     Against,
     Errors,
     Machine,
@@ -42,7 +43,6 @@ from .result import (
 )
 from .workloads import Workload, make, make_rewritten
 
-ROUNDS = 100
 HALVES = 2
 
 IN_FLOAT64 = "float64"
@@ -72,10 +72,11 @@ def measure(
     timer: Timer | None = None,
     on_miss: OnMiss = "error",
     modes: Sequence[str] = MODES,
+    rounds: int = ROUNDS,
     **scale: int,
 ) -> MeasuredWorkload | Missing:
-    """The workload by its stored plan, beside eager and modes of torch.compile. budget_s: seconds
-    of each half of the measurement."""
+    """The workload by its stored plan, beside eager and modes of torch.compile. budget_s, rounds:
+    seconds of each half of the measurement, and its rounds at least."""
     model, arguments = make(workload, str(device), **scale)
     fast = load(model, store=store, on_miss=on_miss)
     turns = RotatingInputs.of(arguments)
@@ -104,7 +105,7 @@ def measure(
             if EAGER in baselines:
                 extra[EAGER] = extra_bytes(baselines[EAGER], device)
             calls = {OURS: ours, **baselines}
-            times, best = compare(calls, timer or _timer(device), budget_s, notes)
+            times, best = compare(calls, timer or _timer(device, rounds), budget_s, notes)
     return MeasuredWorkload(
         workload.name,
         machine(device),
@@ -312,11 +313,11 @@ def _driver() -> str:
         pynvml.nvmlShutdown()
 
 
-def _timer(device: torch.device) -> Timer:
+def _timer(device: torch.device, rounds: int) -> Timer:
     if device.type != "cuda":
-        return Timer(stopwatch_for(device), least=ROUNDS)
+        return Timer(stopwatch_for(device), least=rounds)
     l2_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
-    return Timer(stopwatch_for(device, l2_bytes), least=ROUNDS)
+    return Timer(stopwatch_for(device, l2_bytes), least=rounds)
 
 
 def _described(plan: Plan) -> str:

@@ -12,6 +12,9 @@ EAGER = "eager"
 REWRITTEN = "flex"
 """The workload rewritten by hand with FlexAttention: shown, but no baseline."""
 
+ROUNDS = 100
+"""Of each half of a measurement, at least."""
+
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

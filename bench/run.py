@@ -55,13 +55,14 @@ class Processes(Protocol):
 class Children:
     """store: None is the default one. device: as torch names it. budget_s: seconds of a half of
     measuring. tune_s, jobs: the limit, and the number of compiling processes, given to `planner
-    tune`; None is its own. modes: of torch.compile; None is all."""
+    tune`; None is its own. modes: of torch.compile; None is all. rounds: of each half at least."""
 
     store: str | None
     device: str
     budget_s: float
     tune_s: float | None = None
     modes: Sequence[str] | None = None
+    rounds: int | None = None
     jobs: int | None = None
 
     def measure(self, workload: Workload) -> MeasuredWorkload | Missing:
@@ -76,6 +77,7 @@ class Children:
         """Prints what `measured_of` reads."""
         options = ["--budget", str(self.budget_s), *self._stored]
         options += [] if self.modes is None else ["--modes", *self.modes]
+        options += [] if self.rounds is None else ["--rounds", str(self.rounds)]
         return [*self._bench, "--measure", workload.name, *options]
 
     def tune_command(self, workload: Workload) -> list[str]:

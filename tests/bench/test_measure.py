@@ -15,6 +15,7 @@ from fusionplan.bench.measure import (
 )
 from fusionplan.bench.result import EAGER, OURS, REWRITTEN, MeasuredWorkload, Missing
 from fusionplan.bench.workloads import WORKLOADS, make
+from fusionplan.planner.costs.device import H200
 from fusionplan.planner.errors import FusionplanError
 from fusionplan.tuner.capture.capture_model import CallArguments
 from fusionplan.tuner.capture.rotating_inputs import RotatingInputs
@@ -135,8 +136,10 @@ def test_infinities_that_eager_has_too_are_right():
 @pytest.mark.dynamo
 def test_a_workload_is_measured_by_its_plan():
     workload = WORKLOADS["custom_loss_many_small_ops"]
-    found = measure(workload, CPU, None, 1.0, timer=TIMER, on_miss="model", scale=64)
+    found = measure(workload, CPU, None, 1e-6, on_miss="model", rounds=2, scale=64)
     assert isinstance(found, MeasuredWorkload)
+    assert found.times[OURS].runs == 2 * 2  # of two halves
+    assert found.floor_s == workload.floor_s(H200)  # the interpreter stands for one
     assert set(found.times) == {OURS, EAGER}
     assert found.kernels >= 1
     assert "triton" in found.lowerings

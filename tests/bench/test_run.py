@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from fusionplan.bench import run as running
+from fusionplan.bench.__main__ import _parser as main_parser
 from fusionplan.bench.__main__ import main
 from fusionplan.bench.result import CountedTraffic, HostCosts, Missing, Predicted, Requirement
 from fusionplan.bench.run import BenchError, Children, SoFar, add_host, run
@@ -140,6 +141,14 @@ def test_tuning_names_model_inputs_limit_and_store(monkeypatch):
         "--store",
         "plans.db",
     ]
+
+
+def test_measuring_names_what_is_compared_and_how_often(monkeypatch):
+    children = Children(None, "cpu", 0.5, modes=["default", "max-autotune"], rounds=30)
+    words = children.measure_command(ROTARY)
+    told = main_parser().parse_args(words[words.index("--measure") :])
+    assert (told.measure, told.budget, told.rounds) == ("rotary", 0.5, 30)
+    assert told.modes == ["default", "max-autotune"]
 
 
 def test_an_unknown_workload_names_the_known_ones(capsys):
