@@ -15,10 +15,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from threading import Semaphore
 
 from ..tuner.measure.turns import VARIABLE, turn
 
@@ -30,6 +31,9 @@ LOOK_S = 0.05
 
 THREADS = 8
 """With which Inductor compiles where it chooses among many kernels, as for products."""
+
+LARGE_AT_ONCE = 2
+"""Tunes on a GPU, at most, of cases that take much of its memory."""
 
 PREPARING = 0.6
 """Part of a batch's time by which its processes have to be ready to be measured."""
@@ -81,6 +85,8 @@ class AtOnce:
     """With which Inductor compiles a case when others do beside it."""
     answers: Callable[[str, str], Path] = lambda step, name: Path(os.devnull)
     """The file for what it prints besides."""
+    large: Callable[[str], bool] = lambda name: False
+    """Whether a case takes much of a GPU's memory."""
 
     def one_by_one(self, names: Sequence[str]) -> None:
         """Each case is tuned and then measured, alone on its GPU; after `until` none begins."""
@@ -118,14 +124,17 @@ class AtOnce:
         for gpu in [*self.gpus] * count:
             places.put(gpu)
 
-        def one(name: str) -> tuple[str, bool]:
-            gpu = places.get()
-            try:
-                return name, time.monotonic() < self.until and work(name, gpu)
-            finally:
-                places.put(gpu)
+        few = Semaphore(LARGE_AT_ONCE * len(self.gpus))
 
-        with ThreadPoolExecutor(count * len(self.gpus)) as pool:
+        def one(name: str) -> tuple[str, bool]:
+            with few if self.large(name) else nullcontext():
+                gpu = places.get()
+                try:
+                    return name, time.monotonic() < self.until and work(name, gpu)
+                finally:
+                    places.put(gpu)
+
+        with ThreadPoolExecutor(max(1, len(names))) as pool:
             return dict(pool.map(one, names))
 
     def _tuned(self, name: str, gpu: str, more: Mapping[str, str]) -> bool:

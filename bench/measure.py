@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def measure(
         live = plans(fast)
         # Before the baselines too: some hold on to memory that the model in float64 needs.
         with turn(IN_FLOAT64):
-            accuracy = accuracy_of(model, arguments, ours)
+            accuracy = _accuracy_in_memory(model, arguments, ours, notes)
             _give_back(device)
         given = model_baselines(model, turns, modes if device.type == "cuda" else ())
         if workload.rewritten and device.type == "cuda":
@@ -218,11 +219,29 @@ def _give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def accuracy_of(model: Callable[..., Any], arguments: CallArguments, ours: TimedCall) -> Errors:
-    """Our error and eager's, against the model in float64. (A model that itself casts to float32
-    is the reference only that far.)"""
-    wide = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
-    args, kwargs = tree_map(_widened, (arguments.args, dict(arguments.kwargs)))
+def _accuracy_in_memory(
+    model: Callable[..., Any], arguments: CallArguments, ours: TimedCall, notes: Notes
+) -> Errors:
+    """As `accuracy_of`; against the model in float32 where float64 does not fit."""
+    try:
+        return accuracy_of(model, arguments, ours)
+    except torch.OutOfMemoryError:
+        notes.note("errors are against float32, as there is no memory for float64")
+    torch.cuda.empty_cache()
+    return accuracy_of(model, arguments, ours, torch.float32)
+
+
+def accuracy_of(
+    model: Callable[..., Any],
+    arguments: CallArguments,
+    ours: TimedCall,
+    dtype: torch.dtype = torch.float64,
+) -> Errors:
+    """Our error and eager's, against the model in float64 or another type. (A model that itself
+    casts to float32 is the reference only that far.)"""
+    wide = copy.deepcopy(model).to(dtype) if isinstance(model, torch.nn.Module) else model
+    widened = partial(_widened, dtype)
+    args, kwargs = tree_map(widened, (arguments.args, dict(arguments.kwargs)))
     ideals = _tensors(wide(*args, **kwargs))
     eager, got = _tensors(arguments.run(model)), _tensors(ours())
     if len(eager) != len(got):
@@ -329,6 +348,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _widened(value: Any) -> Any:
+def _widened(dtype: torch.dtype, value: Any) -> Any:
     floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if floating else value
+    return value.to(dtype) if floating else value

@@ -22,6 +22,10 @@ from .workloads import WORKLOADS, Workload
 
 TUNE, MEASURE = "--tune", "--measure"
 
+LARGE = 4 << 30
+"""Bytes that eager takes besides its inputs; in float64, as a gate computes, it takes four times as
+many."""
+
 
 @dataclass(slots=True)
 class Together:
@@ -54,6 +58,7 @@ class Together:
             self.errors_of,
             self.threads,
             self.into,
+            self.is_large,
         )
         work.together(names) if self.tune else work.measured(names)
         for name in names:
@@ -99,6 +104,9 @@ class Together:
     def into(self, step: str, name: str) -> Path:
         return self.folder / f"{name}.{step[2:]}.json"
 
+    def is_large(self, name: str) -> bool:
+        return WORKLOADS[name].eager_extra > LARGE
+
     def threads(self, name: str) -> int:
         return THREADS if WORKLOADS[name].flops else 1
 
@@ -120,7 +128,9 @@ def run_together(
 
 
 def mixed(workloads: Sequence[Workload]) -> list[Workload]:
-    """Those with matrix products, which take long to compile and much memory, among the others."""
+    """Those with matrix products, which take long to compile, among the others; first those that
+    take much memory, of which few are tuned at once."""
+    workloads = sorted(workloads, key=lambda w: w.eager_extra <= LARGE)
     long = [w for w in workloads if w.flops]
     short = [w for w in workloads if not w.flops]
     return [w for w in chain.from_iterable(zip_longest(long, short)) if w is not None]

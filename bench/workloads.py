@@ -33,6 +33,7 @@ class Workload:
     kernels: generated kernels that a call may take at most; None: not asked. ahead: a tie with the
     best baseline is not enough. reach: seconds that a call may take on an H200; None: not asked.
     peak_extra: bytes that a call may take at most besides its inputs, its result included.
+    eager_extra: bytes that eager takes so, where they are gigabytes.
     rewritten: the function that makes a model which a person rewrote by hand for a special library;
     it is measured too, but is no baseline.
     """
@@ -48,6 +49,7 @@ class Workload:
     ahead: bool = False
     reach: float | None = None
     peak_extra: int | None = None
+    eager_extra: int = 0
     rewritten: str = ""
 
     @property
@@ -96,6 +98,7 @@ def _contraction(
     flops: float,
     peak_extra: int,
     reach_ms: float | None = None,
+    eager_extra: int = 0,
     rewritten: str = "",
 ) -> Workload:
     return Workload(
@@ -109,6 +112,7 @@ def _contraction(
         kernels=None,  # The vendor's product may be the better half of a plan.
         reach=None if reach_ms is None else reach_ms / 1e3,
         peak_extra=peak_extra,
+        eager_extra=eager_extra,
         rewritten=rewritten,
     )
 
@@ -279,6 +283,7 @@ CONTRACTIONS = (
         flops=2 * 8192 * 2048 * 131072,
         reach_ms=6.6,
         peak_extra=64 * MIB,
+        eager_extra=8224 * MIB,
     ),
     # A causal mask needs half of the scores.
     _contraction(
@@ -289,6 +294,7 @@ CONTRACTIONS = (
         flops=2 * 2 * 2 * _SCORES * 128 / 2,
         reach_ms=1.20,
         peak_extra=256 * MIB,
+        eager_extra=12288 * MIB,
         rewritten="AttentionSoftcapFlex",
     ),
     # Beside the result, the statistics: one float32 of each row of scores.
@@ -300,6 +306,7 @@ CONTRACTIONS = (
         flops=2 * 2 * 4 * _SCORES * 128,
         reach_ms=1.82,
         peak_extra=2 * 4 * _HEAD + 4 * 4 * 32 * 4096 + _SLACK,
+        eager_extra=8320 * MIB,
         rewritten="AttentionFlex",
     ),
     # Beside the result, what the parts of the keys come to.
@@ -355,6 +362,7 @@ CONTRACTIONS = (
         least_bytes=2 * 4 * 32768 * 64,
         flops=2 * 2 * 32768 * 32768 * 64,
         peak_extra=16 * MIB,
+        eager_extra=12320 * MIB,
     ),
 )
 

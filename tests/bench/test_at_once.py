@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fusionplan.bench.at_once import AtOnce
+from fusionplan.bench.at_once import LARGE_AT_ONCE, AtOnce
 
 pytestmark = pytest.mark.process
 
@@ -22,6 +22,8 @@ def note(what):
     with open(log, "a") as file:
         file.write(json.dumps([step, name, what, time.monotonic()]) + chr(10))
 note("begin")
+if name.startswith("large"):
+    time.sleep(0.1)
 if name == "late" and step == "--measure":
     time.sleep(60)
 if waits:
@@ -52,7 +54,10 @@ def run(tmp_path: Path, names: Sequence[str], count: int, until: float = math.in
         given = waits if step == "--measure" and count > 1 else ""
         return [sys.executable, "-c", CHILD, str(log), step, name, given]
 
-    work = AtOnce(["0", "1"], count, until, command, tell, lambda step, name: tmp_path / f"{name}")
+    work = AtOnce(
+        *(["0", "1"], count, until, command, tell, lambda step, name: tmp_path / f"{name}"),
+        large=lambda name: name.startswith("large"),
+    )
     (work.together if count > 1 else work.one_by_one)(names)
     return told
 
@@ -109,3 +114,14 @@ def test_one_that_is_not_ready_in_time_leaves_the_others_theirs(tmp_path: Path) 
     assert "--measure late no time was left" in told
     assert {"--measure b", "--measure x"} < {*told}
     assert not [event for event in logged(tmp_path) if event[1:3] == ("late", "alone")]
+
+
+def test_few_that_take_much_memory_are_tuned_at_once(tmp_path: Path) -> None:
+    run(tmp_path, [f"large {number}" for number in range(6)] + ["small"], 7)
+    events = [(name, what) for step, name, what, _ in logged(tmp_path) if step == "--tune"]
+    running = most = 0
+    for name, what in events:
+        running += {"begin": 1, "end": -1}[what] if name != "small" else 0
+        most = max(most, running)
+    assert most <= LARGE_AT_ONCE * 2  # of two GPUs; all six would be at it by now
+    assert len(events) == 2 * 7

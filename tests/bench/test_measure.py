@@ -7,6 +7,7 @@ import torch
 from fusionplan.bench import host
 from fusionplan.bench.measure import (
     Notes,
+    _accuracy_in_memory,
     accuracy_of,
     compare,
     measure,
@@ -131,6 +132,24 @@ def test_infinities_that_eager_has_too_are_right():
     x = torch.tensor([0.0, 1.0, 2.0])
     found = accuracy_of(torch.log, CallArguments((x,)), lambda: torch.log(x))
     assert (found.problem, found.ratio) == ("", 1.0)
+
+
+def test_errors_are_against_float32_where_float64_does_not_fit():
+    x = torch.randn(1000, dtype=torch.bfloat16)
+    seen = []
+
+    def model(x):
+        seen.append(x.dtype)
+        if x.dtype == torch.float64:
+            raise torch.OutOfMemoryError
+        return torch.exp(x)
+
+    notes = Notes()
+    found = _accuracy_in_memory(model, CallArguments((x,)), lambda: torch.exp(x), notes)
+    assert seen == [torch.float64, torch.float32, torch.bfloat16]
+    assert (found.problem, found.ratio) == ("", 1.0)
+    assert found.eager > 1e-4
+    assert notes.kept == ["errors are against float32, as there is no memory for float64"]
 
 
 @pytest.mark.dynamo
