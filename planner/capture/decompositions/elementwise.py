@@ -110,15 +110,21 @@ def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Any:
     return aten.mul.Tensor(x, aten.exp2.default(exponent))
 
 
-def _addcmul(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
-    """Torch's own table has an operation for it that nothing else uses."""
-    product = aten.mul.Tensor(y, z)
-    return aten.add.Tensor(x, product if value == 1 else aten.mul.Scalar(product, value))
+def _with_a_term(op: Any) -> Callable[..., Any]:
+    """x + value * op(y, z), where ATen rounds 16-bit floats once, and cuts a number beside
+    integers to one. Torch's own table has an operation for it that nothing else uses."""
 
+    def opened(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
+        dtype, wide = x.dtype, accumulator(x.dtype)
+        if not (dtype.is_floating_point or dtype.is_complex):
+            value = int(value)
+        if dtype == y.dtype == z.dtype != wide:
+            x, y, z = (to(v, wide) for v in (x, y, z))
+        term = op(y, z)
+        total = aten.add.Tensor(x, term if value == 1 else aten.mul.Scalar(term, value))
+        return to(total, dtype) if x.dtype != dtype else total
 
-def _addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
-    quotient = aten.div.Tensor(y, z)
-    return aten.add.Tensor(x, quotient if value == 1 else aten.mul.Scalar(quotient, value))
+    return opened
 
 
 def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
@@ -398,8 +404,8 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.floor_divide.Scalar: _floor_divide_scalar,
     aten.angle.default: _angle,
     aten.ldexp.Tensor: _ldexp,
-    aten.addcmul.default: _addcmul,
-    aten.addcdiv.default: _addcdiv,
+    aten.addcmul.default: _with_a_term(aten.mul.Tensor),
+    aten.addcdiv.default: _with_a_term(aten.div.Tensor),
     aten.copy.default: _copy,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.dist.default: _dist,

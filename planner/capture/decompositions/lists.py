@@ -19,11 +19,13 @@ _OPERATIONS = (
 """Of lists and of single tensors, by the same name."""
 
 _BY_VALUE = ("addcdiv", "addcmul")
-"""Their third operand is a number, which torch takes by its name."""
+"""Their third operand is a number, which torch takes by its name. Of integers it is cut to one."""
+
+_OF_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
+"""Single tensors have these with a number by another name."""
 
 
 def _of_each(name: str) -> Callable[..., Any]:
-    function = getattr(torch, name)
 
     def opened(*operands: Any, **named: Any) -> Any:
         count = next(len(o) for o in operands if isinstance(o, (list, tuple)))
@@ -39,7 +41,10 @@ def _of_each(name: str) -> Callable[..., Any]:
                 more["value"] = own.pop()
             if any(isinstance(v, torch.Tensor) for v in more.values()):
                 return NotImplemented
-            results.append(function(*own, **more))
+            if "value" in more and not own[0].is_floating_point() and not own[0].is_complex():
+                more["value"] = int(more["value"])
+            single = name if isinstance(own[-1], torch.Tensor) else _OF_NUMBERS.get(name, name)
+            results.append(getattr(torch, single)(*own, **more))
         return results
 
     return opened

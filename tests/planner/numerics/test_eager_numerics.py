@@ -58,6 +58,24 @@ def test_results_are_eagers_to_the_bit(name: str) -> None:
     assert differing["fast"] > 0  # or the test could not fail
 
 
+TERMS: dict[str, Function] = {
+    "addcmul": lambda x, y, z: torch.addcmul(x, y, z, value=1e-3),
+    "addcdiv": lambda x, y, z: torch.addcdiv(x, y, 1 / z, value=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_what_eager_computes_at_once_is_not_rounded_inside(name: str) -> None:
+    """The product, or quotient, alone would be infinite."""
+    x, *others = data(torch.float16)
+    inputs, function = [x, *(400 + 10 * v for v in others)], TERMS[name]
+    wanted = function(*inputs)
+    assert wanted.isfinite().all()
+    found = traced(function, inputs, "eager")
+    (mine,) = computed(found, values_of(found, inputs), config_of(found)).values()
+    torch.testing.assert_close(mine.reshape(wanted.shape), wanted, rtol=1e-3, atol=0)
+
+
 def test_a_mode_is_part_of_what_a_plan_is_for() -> None:
     fast, eager = (traced(FUNCTIONS["chain"], data(torch.bfloat16), n) for n in ("fast", "eager"))
     assert fast.graph != eager.graph
