@@ -11,7 +11,7 @@ from ..tiles.instructions import Mma, TileLoad
 from ..tiles.program import TileProgram
 from ..values import values
 from ..values.values import Choice, Compute
-from .staging import of_warp
+from .shared_memory import of_warp
 from .tile_cache import once
 
 # Rounded from robust least squares over 310 kernels compiled for sm_90: 83% of those of attention

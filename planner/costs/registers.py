@@ -28,7 +28,7 @@ from ..tiles.instructions import (
 from ..tiles.passes.join_reductions import ancestors_of
 from ..tiles.program import TileProgram, by_body, walk
 from ..values.values import Choice, Compute, Fold, Load
-from . import chains, live_tiles, staging, stencils
+from . import chains, live_tiles, shared_memory, stencils
 from .access_classes import classes
 from .tile_cache import once
 
@@ -194,12 +194,12 @@ def _by_warps(program: TileProgram, num_warps: int, ahead: bool, wanted: float) 
     if mma.unit is MmaUnit.WARPGROUP:
         whole = 0.0 if looped else m * k / (32 * num_warps) * _is_costly(nest, mma.left)
         return wanted + _AT_ONCE * (not looped) + whole
-    rows, columns = staging.of_warp(m, n, num_warps)
+    rows, columns = shared_memory.of_warp(m, n, num_warps)
     word = itemsize(nest.fold(mma.value).operand) / 128
     if looped and not ahead:
         return wanted + _LEFT * rows * k * word
     if looped:
-        written, _ = staging.of_warp(*((n, m) if mma.is_turned else (m, n)), num_warps)
+        written, _ = shared_memory.of_warp(*((n, m) if mma.is_turned else (m, n)), num_warps)
         left = _staying(nest, mma) * written * k * word
         return wanted + left + max(0.0, _COLUMN * columns - _COLUMNS)
     computed = mma.source not in nest.loads or mma.times not in nest.loads

@@ -18,7 +18,7 @@ from ..tiles.instructions import (
 from ..tiles.passes.duplicate_raced_loads import duplicate_raced_loads
 from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
-from . import matrix, staging, tile_cache
+from . import matrix, shared_memory, tile_cache
 from .arithmetic import Arithmetic, arithmetic_of, prologue_of
 from .device import DeviceProfile
 from .lanes import lines_touched
@@ -175,10 +175,10 @@ def shared_bytes(nest: Nest, config: Config) -> int:
     if program.mmas:
         loading = tiled(nest, config, duplicate_raced_loads)
         described, walks = config.access == "descriptor", config.programs > 0
-        run = staging.StagingNeeds(config.num_warps, described, walks, config.subtiles)
-        staged = staging.staged_bytes(loading, run)
+        run = shared_memory.StagingNeeds(config.num_warps, described, walks, config.subtiles)
+        staged = shared_memory.staged_bytes(loading, run)
     if staged:
-        staged = max(staged, staging.stored_bytes(program, config.subtiles))
+        staged = max(staged, shared_memory.stored_bytes(program, config.subtiles))
     grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
     ahead = _ahead_bytes(program, grid) if loads_next_tiles(grid) else 0
     return max(_crossing_bytes(program, config.num_warps), staged, ahead)
