@@ -326,8 +326,8 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
     from .tuner.capture.rotating_inputs import RotatingInputs
     from .tuner.decision.baselines import EAGER, graph_baselines, real_inputs
     from .tuner.measure.contest import TurnCall
+    from .tuner.session.restore_process import settings_restored
     from .tuner.session.session import tune_captured
-    from .tuner.session.undisturbed import settings_kept
 
     def baselines(turns: RotatingInputs) -> Mapping[str, TurnCall]:
         calls = graph_baselines(captured, turns, given.stage)
@@ -339,7 +339,7 @@ def _tuned(captured: Captured, given: Given, options: Options) -> Plan:
 
     inputs = given.fakes if given.real is None else given.real
     inputs = real_inputs(captured, inputs, 0)
-    with settings_kept():
+    with settings_restored():
         return tune_captured(
             captured, inputs, store=options.store, baselines=baselines, stage=given.stage
         )

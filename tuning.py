@@ -47,15 +47,15 @@ from .tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from .tuner.records.ledger import device_record
 from .tuner.records.stored_plans import plans_of_graph
 from .tuner.session.capture_for_tune import CaptureOptions
-from .tuner.session.early_end import Searched
 from .tuner.session.effort import Allowance, TuneLimits, allowance, check_limits
 from .tuner.session.interruption import interruption
 from .tuner.session.place import Place, place_of
+from .tuner.session.restore_process import process_restored
+from .tuner.session.searched_plans import Searched
 from .tuner.session.session import Session
 from .tuner.session.shares import shares
 from .tuner.session.tune_site import TuneSite
 from .tuner.session.tune_workers import TuneWorkers, start_workers
-from .tuner.session.undisturbed import undisturbed
 from .tuner.trial.outcome import DeviceLost
 
 _TAKEN = "another tune or worker measures on {device}: both will find it slower than it is"
@@ -136,7 +136,7 @@ def tune(
     with (
         Store.open(store) as opened,
         reporting(progress, allowed.seconds) as told,
-        undisturbed(model),
+        process_restored(model),
         ExitStack() as stack,
     ):
         cluster = None if ray is None else stack.enter_context(Cluster.connected(ray))

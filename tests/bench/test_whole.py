@@ -22,7 +22,7 @@ from fusionplan.tuner.decision.decide import Decision
 from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
 from fusionplan.tuner.gate.gate import Passed
 from fusionplan.tuner.measure import timing
-from fusionplan.tuner.session.early_end import Searched
+from fusionplan.tuner.session.searched_plans import Searched
 from fusionplan.tuner.session.session import Session
 from torch import nn
 

@@ -177,7 +177,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusionplan.tuner.decision.decide import Decision
     from fusionplan.tuner.decision.finalists import Finalists, RunnablePlan
     from fusionplan.tuner.gate.gate import Passed
-    from fusionplan.tuner.session.early_end import Searched
+    from fusionplan.tuner.session.searched_plans import Searched
     from fusionplan.tuner.session.session import Session
     from fusionplan.tuner.workers import lab
     from fusionplan.tuner.workers.pool import Pool

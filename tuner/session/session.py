@@ -55,11 +55,11 @@ from ..search.tuned_groups import (
 from ..trial.outcome import DeviceLost
 from ..workers.kernels_ahead import KernelCompilers
 from ..workers.lab import Lab
-from .early_end import INTERRUPTED, LOST, Searched
 from .effort import EFFORTS, TuneLimits
 from .gated_lab import GatedLab
 from .offline import plan_offline
 from .other_sizes import SIZES_SHARE, OtherSizes
+from .searched_plans import INTERRUPTED, LOST, Searched
 from .tune_site import RULES_ON_CPU, LabOptions, TuneSite
 
 RUNNERS_UP, WITHIN = 3, 1.04

@@ -1,4 +1,4 @@
-"""A tune leaves the user's process as it found it.
+"""Puts the model and the process back as they were before a tune.
 
 What a forward pass writes to a model (running statistics, counters), the state of random number
 generators and the settings of libraries are put back; code objects lose the versions that
@@ -24,18 +24,19 @@ its limit torch.compile silently runs eager."""
 
 
 @contextmanager
-def undisturbed(model: Callable[..., Any]) -> Iterator[None]:
-    """Around a tune of the model."""
+def process_restored(model: Callable[..., Any]) -> Iterator[None]:
+    """Puts back, when a tune of the model ends, all that it may have changed."""
     with ExitStack() as stack:
-        stack.enter_context(settings_kept())
+        stack.enter_context(settings_restored())
         stack.enter_context(_statistics(model))
         stack.enter_context(_compiled_code())
         yield
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
-    """Around a tune of a graph while its model runs: what belongs to the process, not the model."""
+def settings_restored() -> Iterator[None]:
+    """Puts back what belongs to the process, not the model: for the tune of a graph in the middle
+    of a run of its model."""
     with _random_numbers(), _optuna_verbosity():
         yield
 

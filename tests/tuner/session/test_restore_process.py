@@ -7,7 +7,7 @@ import optuna
 import pytest
 import torch
 from fusionplan import tune
-from fusionplan.tuner.session.undisturbed import undisturbed
+from fusionplan.tuner.session.restore_process import process_restored
 from torch import nn
 
 pytestmark = pytest.mark.process
@@ -50,7 +50,7 @@ def test_random_numbers_and_settings_are_put_back():
         torch.manual_seed(3)
         random.seed(3)
         numpy.random.seed(3)
-        with undisturbed(torch.relu):
+        with process_restored(torch.relu):
             torch.manual_seed(0)
             random.seed(0)
             numpy.random.seed(0)
@@ -76,7 +76,7 @@ def test_contestants_leave_no_versions_of_the_users_code():
         return x.sin() + 1
 
     x, many = torch.randn(3), torch._dynamo.config.recompile_limit + 1
-    with undisturbed(function):
+    with process_restored(function):
         for _ in range(many):
             torch.compile(function, backend=Backend())(x)
     assert len(compiled) == many
@@ -90,7 +90,7 @@ def test_what_was_written_is_put_back_when_a_tune_fails():
     before = state_of(model, torch.zeros(1))
 
     def fails():
-        with undisturbed(model):
+        with process_restored(model):
             model(torch.randn(8, 4))
             raise ValueError("in the middle")
 
