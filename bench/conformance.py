@@ -25,8 +25,8 @@ import torch
 from ..planner.errors import summary_of
 from ..planner.versions import CODEGEN
 from .conformance_jobs import ConformanceRecord, Failure, OperationJob, records
-from .figures import Figures
 from .samples import SampledCall, SampleOutcome, is_fatal, judge, operations, samples
+from .table_age import Figures
 
 DTYPES = {
     name: getattr(torch, name)

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..db import Store
-from ..report.figures import figures
+from ..report.predicted import figures
 from ..terminal import size
 from . import render
 from .captured import captured_model, note, opened_store, titles

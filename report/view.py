@@ -10,8 +10,8 @@ from ..planner.explanation import Explanation, GroupExplanation, Kernel, Otherwi
 from ..planner.lowerings.registry import LOWERINGS
 from ..terminal import duration
 from .data import Border, GraphReport, Roof, SearchReport, StepReport, Stored, Tried
-from .figures import FigureRow, figures
 from .plots import Plot, history_plot, on_roofline, roofline, search_plot, strip
+from .predicted import FigureRow, figures
 from .rows import DrawnRow, kind, label, lanes_width, rows
 from .spent import Spent, identity, spent
 

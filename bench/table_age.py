@@ -1,4 +1,4 @@
-"""`python -m fusionplan.bench.figures`: says beside each table of figures how old it is.
+"""`python -m fusionplan.bench.table_age`: says beside each table of figures how old it is.
 
 Above a table stands a comment that says where its figures come from, and below the comment a line
 that this command writes:

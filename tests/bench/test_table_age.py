@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from fusionplan.bench import figures
-from fusionplan.bench.figures import Figures, bare, main, parsed, renewed
+from fusionplan.bench import table_age
+from fusionplan.bench.table_age import Figures, bare, main, parsed, renewed
 from fusionplan.planner.versions import CODEGEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ COMMENT = "<!-- figures: codegen=3; date=2026-11-21; device=NVIDIA H200 -->"
 def test_what_a_document_says_of_its_tables_is_true(document: Path) -> None:
     """`scripts/figures` makes it so."""
     text = document.read_text()
-    stale = [f.line for f in figures.figures(text) if f.is_stale(int(CODEGEN))]
+    stale = [f.line for f in table_age.figures(text) if f.is_stale(int(CODEGEN))]
     assert renewed(text) == text, f"not told: tables on lines {stale} are older: scripts/figures"
 
 
