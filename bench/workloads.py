@@ -1,7 +1,7 @@
 """The workloads, as data: which file, how many bytes and operations at least, what is asked of us.
 
-The first six are the repository's examples, the others are in bench/models.py and, those around
-matrix products, in bench/contractions.py.
+The first six are the repository's examples, the others are in bench/memory_bound.py and, those
+around matrix products, in bench/contractions.py.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _more(
     return Workload(
         name,
         what,
-        "bench/models.py",
+        "bench/memory_bound.py",
         least_bytes,
         model=model,
         inputs=inputs,

@@ -131,7 +131,7 @@ def test_tuning_names_model_inputs_limit_and_store(monkeypatch):
     monkeypatch.setattr(running, "_answer", lambda command: commands.append(command) or "")
     Children("plans.db", "cuda:1", 1.0, 60.0).tune(WORKLOADS["groupnorm_silu"])
     words = commands[0][commands[0].index("tune") :]
-    assert words[1].endswith("models.py:GroupNormSiLU")
+    assert words[1].endswith("memory_bound.py:GroupNormSiLU")
     assert words[4:] == [
         "--quiet",
         "--device",

@@ -65,4 +65,4 @@ def test_arguments_name_the_file_and_the_functions():
     assert WORKLOADS["rotary"].arguments == [str(ROOT / "examples/rotary.py")]
     model, option, inputs = WORKLOADS["custom_loss_many_small_ops"].arguments
     assert (option, model.rpartition(":")[2]) == ("--inputs", "CustomLoss")
-    assert inputs.endswith("models.py:custom_loss_inputs")
+    assert inputs.endswith("memory_bound.py:custom_loss_inputs")

@@ -1,6 +1,6 @@
 """Workloads that memory binds, written the plain way. Each is a class and a function that makes its
-inputs, as `planner tune bench/models.py:NAME --inputs bench/models.py:INPUTS` wants them. `scale`
-divides the sizes, so that they run anywhere.
+inputs, as `planner tune bench/memory_bound.py:NAME --inputs bench/memory_bound.py:INPUTS` wants
+them. `scale` divides the sizes, so that they run anywhere.
 """
 
 import torch
