@@ -175,7 +175,7 @@ class Dispatcher(PlanRunners):
             raise RunsWhole(way, live.plan.frame)
         why = live
         if any(map(is_compute, captured.graph.nodes)):
-            self._refuse(graph_key, captured, why)
+            self._missed(graph_key, captured, why)
         else:
             why = "nothing to fuse"  # no tuner would have made a plan for it
         way = self._baseline(captured.device)
@@ -191,7 +191,8 @@ class Dispatcher(PlanRunners):
             self.warn("inductor", str(id(gm)), text)
             return ATEN.entire(gm, inputs, "")
 
-    def _refuse(self, graph_key: str, captured: Captured, why: str) -> None:
+    def _missed(self, graph_key: str, captured: Captured, why: str) -> None:
+        """Says once why this graph has no plan. Raises NoPlan when on_miss is "error"."""
         if self.policy.on_miss == "error":
             raise NoPlan(
                 f"graph {graph_key}: {why}; `planner tune` makes a plan, "

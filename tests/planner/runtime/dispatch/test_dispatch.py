@@ -323,8 +323,8 @@ def test_what_is_no_matter_of_the_graph_is_told_once(captured):
 
     def refuse() -> None:
         for graph in (first, second):
-            dispatcher._refuse(key(graph.graph), graph, Unreadable("the store stayed locked"))
-            dispatcher._refuse(key(graph.graph), graph, "no plan is stored for it")
+            dispatcher._missed(key(graph.graph), graph, Unreadable("the store stayed locked"))
+            dispatcher._missed(key(graph.graph), graph, "no plan is stored for it")
 
     with pytest.warns(FusionplanWarning) as told:
         refuse()
