@@ -37,7 +37,7 @@ from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
 from .tuner.fleet.ray_cluster import Cluster
 from .tuner.measure.contest import Ring
-from .tuner.measure.other_processes import busy
+from .tuner.measure.other_processes import busy_warning
 from .tuner.measure.time_limit import OutOfTime, stopped_after
 from .tuner.measure.wall import Wall
 from .tuner.model_fit.refit import calibrated, refitted_after_tune
@@ -140,7 +140,8 @@ def tune(
         ExitStack() as stack,
     ):
         cluster = None if ray is None else stack.enter_context(Cluster.connected(ray))
-        place = _as_calibrated(place, opened, told)
+        _tell_if_busy(place, told)
+        place = _calibrated(place, opened, told)
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
         helpers = Helpers(chosen, cluster, jobs)
@@ -164,11 +165,15 @@ def tune(
     return Tuned(plans, tuple(found), captured, place, interrupted, run, unloadable)
 
 
-def _as_calibrated(place: Place, store: Store, told: Progress) -> Place:
-    """The place with the rates that were measured for its device; what stands against figures of
-    it is told."""
-    if place.measured and (reason := busy(place.device)):
-        told.note(reason)
+def _tell_if_busy(place: Place, told: Progress) -> None:
+    """Warns when another process works on the GPU on which times are about to be measured."""
+    if place.measured and (warning := busy_warning(place.device)):
+        told.note(warning)
+
+
+def _calibrated(place: Place, store: Store, told: Progress) -> Place:
+    """The place with the rates that `planner calibrate` measured on its device. Says so where the
+    rates are only estimates."""
     place = replace(place, profile=calibrated(store, place.profile))
     if place.profile.estimated:
         told.note(_ESTIMATED.format(name=place.profile.name))

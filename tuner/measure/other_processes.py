@@ -11,7 +11,7 @@ _APART_S = 0.06
 _BUSY_PERCENT = 10
 
 
-def busy(device: torch.device) -> str | None:
+def busy_warning(device: torch.device) -> str | None:
     """A warning when a GPU works although nothing of ours runs on it; None where it is idle, or
     where that cannot be known (no driver library, no permission, no GPU)."""
     if device.type != "cuda":

@@ -17,7 +17,7 @@ from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
-from fusionplan.tuner.measure.other_processes import busy
+from fusionplan.tuner.measure.other_processes import busy_warning
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.search.tuned_groups import Partition, Tasks
@@ -241,14 +241,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch, shares: list[int]) -> None:
 def test_a_gpu_that_works_for_somebody_else_is_told(monkeypatch: pytest.MonkeyPatch):
     gpu(monkeypatch, [97, 90, 85, 99, 92])
     assert "cuda:1 is busy with another process (85% of the time)" in (
-        busy(torch.device("cuda", 1)) or ""
+        busy_warning(torch.device("cuda", 1)) or ""
     )
 
 
 def test_a_gpu_that_was_ours_a_moment_ago_is_not(monkeypatch: pytest.MonkeyPatch):
     gpu(monkeypatch, [60, 20, 0, 0, 0])
-    assert busy(torch.device("cuda", 0)) is None
-    assert busy(torch.device("cpu")) is None
+    assert busy_warning(torch.device("cuda", 0)) is None
+    assert busy_warning(torch.device("cpu")) is None
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------
