@@ -206,6 +206,13 @@ def test_paths_that_pages_name_are_there():
     assert sorted(each for each in named if not (ROOT / each[1]).exists()) == []
 
 
+def test_every_rewrite_has_a_line():
+    text = (ROOT / "docs" / "internals.md").read_text()
+    files = {path.name for path in (ROOT / "planner/capture/rewrites").glob("[!_]*.py")}
+    assert len(files) > 15
+    assert sorted(name for name in files if f"`{name}`" not in text) == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_links_outside_of_the_site_lead_somewhere(page):
     links = [m[1] for m in LINK.finditer((ROOT / page).read_text())]
