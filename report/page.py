@@ -17,7 +17,7 @@ from .plots import MISSING, library
 from .view import GraphPage
 
 LIMIT = 3_000_000
-"""Most bytes of a page."""
+"""A page has at most so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ _COLOURS = {
 """Of the kinds of steps, as in the templates."""
 
 _LONGEST, _LINES = 90, 6
-"""Most characters of a line under the mouse, and most lines; the tables have the whole text."""
+"""What is shown under the mouse has at most so many characters in a line, and so many lines. The
+tables have the whole text."""
 
 
 class Library(NamedTuple):

@@ -26,12 +26,12 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 ENOUGH = 60
 """Trials from which a profile is fitted, and new ones from which it is fitted again."""
 LATEST, FITTED = 2000, 500
-"""Most trials that a tune reads, the newest, and fits to, which are spread over those: to cost and
-to fit all takes longer than the tune where the device has many."""
+"""Of the trials, a tune reads at most the newest 2000, and fits to at most 500 of them, evenly
+spread: where the device has many trials, all of them would take longer than the tune."""
 GROWTH = 0.1
 """By how much, too, the trials have to grow before the profile is fitted again."""
 _WORKLOADS = 2
-"""Least workloads: one is always left out."""
+"""Fewer workloads are not fitted: one is always left out."""
 _ROUNDS = 8
 _HUBER = 0.3  # Errors of the logarithm beyond weigh less.
 _PRIOR = 0.5  # The logarithm of a factor weighs as much as this many groups of trials.

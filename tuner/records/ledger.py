@@ -34,7 +34,7 @@ from .heartbeat import Heartbeat
 
 TIMING = "cold"
 NEIGHBOURS = 64
-"""Most trials of groups of other sizes that are read."""
+"""At most so many trials of groups of other sizes are read."""
 LATE = 64
 """Ids by which a trial may come later than one with a higher id."""
 

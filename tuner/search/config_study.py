@@ -25,17 +25,20 @@ from ..workers.ranking import SpaceLike
 from .group_trials import POLL_S, GroupTrials
 
 SEEDS = 8
+"""At least so many of the cost model's best configs are tried before Optuna proposes any."""
 SEEDED = 0.6
-"""Share of the trials that go to the model's best, in its order, before Optuna's own proposals."""
+"""This share of the trials goes to the cost model's best configs, in its order, if that is more."""
 NEAR_FLOOR = 1.05
+"""A kernel is fast enough at so many times the least time that the device needs."""
 PATIENCE = 24
+"""The search of a kernel that is fast enough ends after so many trials without a faster one."""
 RETRIES = 6
-"""Proposals that may be old or hopeless before the model is asked instead."""
+"""After so many proposals that were tried before, or are hopeless, the cost model is asked."""
 WAIT_S = 60.0
-"""Most seconds of waiting for the last of what other tuners are at."""
+"""At most so many seconds are spent waiting for the last trials of other tuners."""
 AGAIN = 4
-"""Most candidates of a group that are tried once more, because what they failed for may be no fault
-of theirs: on a machine where all fail, more would take all the time."""
+"""At most so many candidates of a group are tried again, if they failed for a reason that may lie
+outside of them. On a machine where all fail, more would take all the time."""
 ELSEWHERE = "another tuner is at it"
 
 
@@ -282,7 +285,7 @@ class ConfigStudy:
         self._tell(flying.trial, outcome or Rejected(ELSEWHERE))
 
     def _is_good_enough(self) -> bool:
-        """Near the floor of what the device can do, and no better for a while."""
+        """Whether the search ends early: fast enough, and no faster for a while."""
         best = self.search.found.best_s
         return (
             best is not None

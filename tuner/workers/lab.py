@@ -65,7 +65,7 @@ BUDGET_S = 0.03
 PROBES = 2
 """Times that a device is asked for a known sum before it is taken for lost."""
 RELEASE_S = 5.0
-"""Most seconds of waiting for the measuring worker to let go of what it keeps."""
+"""At most so many seconds are spent waiting until the measuring worker lets go of what it keeps."""
 DUEL_BUDGET_S = 0.4
 FINAL = 1.1
 """Times the seconds of the best, of a candidate that may be compared with it at the end."""

@@ -8,8 +8,10 @@ by side reads each of its columns where it lies.
 
 The rule: x @ A, x @ B = slices of x @ [A, B], for x of one row. The weights are inputs of the graph
 or are computed of inputs, all in the same way and row by row (a cast, for one). Scales of their
-columns are put side by side, too. Products of one shape whose results are combined element by
-element stay apart: of these one kernel computes both, and what combines them.
+columns are put side by side, too.
+
+Two products stay apart if they have one shape and their results are combined element by element, as
+in a gated layer: one kernel computes both products and combines them.
 """
 
 from __future__ import annotations
