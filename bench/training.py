@@ -21,7 +21,7 @@ import torch
 from ..api import executors, load
 from ..planner.errors import FusionplanError
 from ..tuning import tune
-from . import contractions, models
+from . import contractions, memory_bound
 
 RUNS = 15
 
@@ -36,7 +36,7 @@ STEPS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[str], list[torch
         contractions.LinearCrossEntropy,
         contractions.linear_cross_entropy_inputs,
     ),
-    "cross_entropy_128k": (models.CrossEntropy, models.cross_entropy_128k_inputs),
+    "cross_entropy_128k": (memory_bound.CrossEntropy, memory_bound.cross_entropy_128k_inputs),
 }
 
 
