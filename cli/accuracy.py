@@ -66,9 +66,8 @@ def accuracy(
 ) -> None:
     """Compare the cost model's predictions with the measured times, by family of kernels.
 
-    This is done twice: with the profile of the device that is shipped, and with a profile that is
-    fitted to the trials in the store. A tune fits the profile by itself when there are enough new
-    trials.
+    This is done twice: with the built-in profile of the device, and with a profile that is fitted
+    to the trials in the store. A tune fits the profile by itself when there are enough new trials.
     """
     if undo and refit:
         raise UsageError("--undo and --refit contradict each other: give one of them")

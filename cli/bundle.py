@@ -60,9 +60,10 @@ def bundle(
     """Write a model's stored plans and the machine code of their kernels to one file, signed with
     your key.
 
-    fusionplan.load(model, bundle=FILE) starts from it on another machine that trusts the key, with
-    no store and, on the same kind of GPU with the same versions, with nothing to compile, except
-    groups that run by torch.compile: those are compiled there. Without a plan the exit code is 5.
+    On another machine that trusts your key, fusionplan.load(model, bundle=FILE) runs the model by
+    this file, without a store. On the same kind of GPU with the same versions no kernel is compiled
+    there; only groups that run by torch.compile are. If the model has no stored plan, the exit code
+    is 5.
     """
     if evidence not in EVIDENCE:
         raise UsageError(f"--evidence {evidence}: give one of {', '.join(EVIDENCE)}")

@@ -43,9 +43,9 @@ def check(
 ) -> None:
     """Measure as `planner bench` does, and fail if the stored plan is too slow. Made for CI.
 
-    The exit code is 0 if the plan holds. It is 7 if the plan takes longer than the fastest baseline
-    by more than --fail-if-slower allows, and by more than noise. It is 5 if a graph of the model
-    has no stored plan.
+    The exit code is 0 if the plan is fast enough. It is 7 if the plan takes longer than the fastest
+    baseline by more than --fail-if-slower allows, and the difference is larger than the noise. It
+    is 5 if a graph of the model has no stored plan.
     """
     allowed = share_of(fail_if_slower) or 0.0
     within_limits(within)

@@ -37,13 +37,13 @@ def doctor(
         bool,
         typer.Option(
             "--quick",
-            help="Check only versions, the driver and the store. Do not import torch, compile, or "
-            "check every record.",
+            help="Check only versions, the driver, and whether the store opens. torch is not "
+            "imported, nothing is compiled, and the records are not checked.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Check versions, device, compiler and store. Exit with 0 if nothing essential is broken."""
+    """Check versions, device, compiler and store. The exit code is 0 if planner can work."""
     examinations = QUICK if quick else EXAMINATIONS
     checks = [check for examine in examinations for check in _examined(examine)]
     checks += store_checks(store, quick)

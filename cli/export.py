@@ -28,9 +28,9 @@ def export(
 ) -> None:
     """Write plans with their graphs, kernels' keys and trials to one file, signed with your key.
 
-    `planner import` takes it into another store, and fusionplan.load(model, bundle=FILE) runs by
-    the file itself. It has no machine code: that is what `planner bundle` adds. It also has the
-    profiles of the plans' devices; a store that has profiles of its own keeps those.
+    `planner import` adds the plans to another store. fusionplan.load(model, bundle=FILE) runs a
+    model by the file itself. The file has no machine code; `planner bundle` writes one that has. It
+    also holds the profiles of the devices; a store that has profiles of its own keeps them.
     """
     from ..bundles.contents import Contents, plan_kernels, write
     from ..bundles.signing import private_key, shown

@@ -33,12 +33,12 @@ def import_(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take the plans and trials of a bundle into the store, in one transaction.
+    """Add the plans and trials of a bundle to the store, all of them or none.
 
-    Its signature must be of a key that you trust (`planner trust`). If not, or if the file
-    was changed, the exit code is 8 and nothing is imported. A plan of the store gives way only to
-    one with more evidence, or to a faster one where both were measured. Trials that the store has
-    are not doubled, and devices keep their profiles. Machine code of a bundle is not imported.
+    The bundle must be signed by a key that you trust (`planner trust`). If it is not, or if the
+    file was changed, the exit code is 8 and nothing is imported. A stored plan is replaced only by
+    one with more evidence, or by a faster one if both were measured. Trials that the store already
+    has are skipped, and its profiles of devices stay. Machine code is not imported.
     """
     from ..bundles.contents import open_bundle
     from ..bundles.signing import parsed, trusted

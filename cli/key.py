@@ -7,10 +7,10 @@ from .options import JsonOption
 
 
 def key(json: JsonOption = False) -> None:
-    """Print your public key; the pair is made when it is first asked for.
+    """Print your public key. Your pair of keys is made when it is first needed.
 
-    Whoever runs `planner trust` with it can use the bundles that you sign. The private half is in
-    your configuration folder, in a file that only you can read.
+    Others can use the bundles that you sign after `planner trust` with this key. The private key is
+    in your configuration folder, in a file that only you can read.
     """
     from ..bundles.signing import key_file, private_key, shown
 

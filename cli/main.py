@@ -41,10 +41,10 @@ COMMANDS = {
     "accuracy": "Compare the cost model's predictions with measured times.",
     "calibrate": "Measure the rates of the device for the cost model.",
     "export": "Write plans and their evidence to one signed file.",
-    "import": "Take the plans of such a file into the store.",
+    "import": "Add the plans of such a file to the store.",
     "bundle": "Write a model's plans with their machine code to one signed file.",
-    "key": "Print the public key by which others know your bundles.",
-    "trust": "List the keys whose bundles you use, and add to them.",
+    "key": "Print your public key, which others need to trust your bundles.",
+    "trust": "List the keys whose bundles you trust, or add a key.",
     "gc": "Remove old plans and trials from the store.",
     "doctor": "Check versions, device, compiler and store.",
 }
@@ -59,8 +59,9 @@ def _listed(text: str) -> str:
 _SETTINGS = ", ".join(f"{s.name} ({s.variable})" for s in SETTINGS.values())
 _EPILOG = "\n\n".join(
     [
-        "Settings: an option comes first, then a variable, then planner.toml or [tool.planner] in "
-        f"pyproject.toml of the working folder. They are: {_SETTINGS}.",
+        "Settings: each can be an option, an environment variable, or a line of planner.toml in "
+        "the working folder (or of [tool.planner] in pyproject.toml there). If it is given in "
+        f"several of these places, the first one counts. The settings are: {_SETTINGS}.",
         "\b\nExit codes:\n"
         + "\n".join(_listed(f"{c}: {name}: {text}") for c, name, text in EXIT_CODES),
         "planner is the command of the Python package fusionplan.",

@@ -15,9 +15,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A Python file that has get_model(), model or a class Model. Or FILE.py:OBJECT, "
-        "to name one object of the file: a module, a class without arguments, or a "
-        "function.",
+        help="A Python file that has get_model(), model or a class Model. Or FILE.py:OBJECT: the "
+        "object is a module, a class whose constructor needs no arguments, or a function.",
         show_default=False,
     ),
 ]
@@ -25,9 +24,9 @@ InputsOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.py:FUNCTION",
-        help="The function that returns the arguments of one call. Or types and shapes, such as "
-        "'float32[8, 1024], int64[8]': random numbers, and integers of 0 and 1. Default: "
-        "get_inputs() or example_inputs in the model's file.",
+        help="The function that returns the arguments of one call. Or their types and shapes, such "
+        "as 'float32[8, 1024], int64[8]': floats are then random, and integers are 0 or 1. "
+        "Default: get_inputs() or example_inputs in the model's file.",
     ),
 ]
 PlanArgument = Annotated[
@@ -49,7 +48,7 @@ TrainingOption = Annotated[bool, typer.Option("--training", help="Plan the backw
 DynamicOption = Annotated[
     bool,
     typer.Option(
-        "--dynamic", help="Let the sizes of the inputs vary: the plan holds for a range of sizes."
+        "--dynamic", help="The sizes of the inputs may vary, as with torch.compile(dynamic=True)."
     ),
 ]
 ModelledOption = Annotated[

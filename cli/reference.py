@@ -19,8 +19,8 @@ _HEAD = f"""\
 
 Made from the code by `python -m fusionplan.cli.reference > docs/commands.md`; do not edit.
 
-`planner` and `python -m fusionplan` are the same. `planner COMMAND -h` prints what stands here.
-`planner --install-completion` has the shell complete commands and options.
+`planner` and `python -m fusionplan` are the same. `planner COMMAND -h` prints the same text as this
+page. After `planner --install-completion` the shell completes commands and options.
 
 Results go to stdout. Everything else goes to stderr. `--json` prints one document on stdout. Its
 field `schema` is {SCHEMA}. The number grows when a field changes its meaning or is removed. An
@@ -34,24 +34,28 @@ text."""
 _SETTINGS = """\
 ## Settings
 
-An option comes first, then a variable, then the configuration file: `planner.toml` in the
-working folder, else `[tool.planner]` in its `pyproject.toml`.
+Each can be an option, an environment variable, or a line of the configuration file. If it is given
+in several of these places, the first one counts. The file is `planner.toml` in the working folder;
+without it, `[tool.planner]` in `pyproject.toml` there.
 
 | option | variable | in the file | meaning |
 |---|---|---|---|
 {rows}
 
-`PLANNER_DEBUG=1` adds the traceback to an error. With `PLANNER_PROFILE=launches`, plans launch
-their kernels one by one while torch's profiler runs, so that each has a range with the user's
-lines. Several tunes may share one GPU if all are given the same `PLANNER_TURNS=FOLDER`: by locks on
-files in that folder only one of them measures at a time."""
+Three more variables change what a process does:
+
+- `PLANNER_DEBUG=1` adds the traceback to an error.
+- `PLANNER_PROFILE=launches`: while torch's profiler runs, kernels are launched one by one and not
+  as a CUDA graph, so that the profile names each kernel and the lines of the model behind it.
+- `PLANNER_TURNS=FOLDER`: several tunes can share one GPU if all are given the same folder. They
+  lock files in it, so that only one of them measures at a time."""
 
 _LOGS = """\
 ## Logs
 
-The library writes to Python's `logging`, under the name `fusionplan`. `PLANNER_LOGS` turns the log
-on. `PLANNER_LOGS=tune,plans` logs what is done in two areas, `+tune` logs details, and
-`-tune` only errors. Areas: {areas}."""
+The library writes to Python's `logging`, under the name `fusionplan`. `PLANNER_LOGS` prints the log
+on stderr. `PLANNER_LOGS=tune,plans` prints the messages of two areas; `+tune` adds details, and
+`-tune` prints errors only. Areas: {areas}."""
 
 
 def reference() -> str:

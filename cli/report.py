@@ -61,11 +61,12 @@ def report(
     modelled: ModelledOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a report of a model's plans as one HTML file that needs no network: what was gained
-    beside every baseline and the device's least, what fused, and for each kernel its source, loops,
-    costs, search, and why its neighbours are other kernels.
+    """Write a report of a model's plans as one HTML file, which needs no network.
 
-    What was not recorded is said to be so: a plan made without a GPU has no measurements.
+    It shows the speed-up over every baseline, the least time that the device needs, and what was
+    fused. For each kernel it shows the source, the loops, the costs, the search, and why it was not
+    fused with its neighbours. If something was not measured or not stored, the report says so.
+
     --json prints the same data on stdout; a file is then written only with --output.
     """
     with contextlib.ExitStack() as stack:

@@ -30,8 +30,8 @@ def repro(
             "--trial",
             metavar="ID",
             min=1,
-            help="In place of a plan's group: what this trial ran, as `planner history --kernel` "
-            "lists it, also one that was wrong or failed.",
+            help="Use the kernel of this trial, not one of a plan. `planner history --kernel` "
+            "lists the IDs. The trial may have failed, or been wrong.",
         ),
     ] = None,
     output: Annotated[

@@ -96,8 +96,8 @@ SETTINGS = {
             (str,),
             "GPU",
             '"h200"',
-            "Plan for this GPU with the cost model: h200, h100, a100, b200, l4 or rtx4090. "
-            "Nothing is measured.",
+            "Plan for this GPU by the cost model: h200, h100, a100, b200, l4 or rtx4090. It need "
+            "not be in this machine. Nothing is measured.",
         ),
     )
 }

@@ -34,7 +34,8 @@ def show(
         typer.Option(
             "--after",
             metavar="PASS",
-            help="Print the tile program of every kernel after this pass; `last`: the final one.",
+            help="Print the tile program of every kernel as it is after this pass, such as "
+            "select_mma. `last` prints the final one.",
         ),
     ] = None,
     contest: Annotated[

@@ -26,9 +26,9 @@ def trust(
 ) -> None:
     """List the keys that you trust, or add KEY to them.
 
-    A bundle holds machine code that runs on your GPU and in your process: trust a key as you would
-    trust its owner to install software. The list is a file in your configuration folder;
-    PLANNER_TRUSTED_KEYS names another in its place.
+    A bundle holds machine code that runs on your GPU and in your process. So trust only keys whose
+    owner you would let install software. The list is a file in your configuration folder;
+    PLANNER_TRUSTED_KEYS names another file.
     """
     from ..bundles import signing
 

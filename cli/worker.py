@@ -26,10 +26,11 @@ def worker(
         ),
     ] = None,
 ) -> None:
-    """Measure for the tunes that use the same store, on any host, until Ctrl-C.
+    """Help the tunes that use the same store: compile and measure kernels for them, until Ctrl-C.
 
-    A worker reads graphs from the store and runs no code of the models. It helps tunes on the same
-    kind of GPU with the same versions, and leaves others alone. Each GPU has one worker.
+    A worker reads graphs from the store and does not run the models' code. It can be on another
+    host than the tune. It helps only tunes for the same kind of GPU with the same versions. Each
+    GPU has one worker.
     """
     if exit_when_idle is not None and not exit_when_idle >= 0:
         raise UsageError(f"--exit-when-idle {exit_when_idle:g}: give a number of seconds")
