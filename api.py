@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import fx
 
-from .bundles.using import use
 from .db.errors import StoreCorrupt, StoreError
 from .db.records import PlanRecord
 from .planner.capture.capture import Captured
@@ -41,6 +40,7 @@ from .planner.versions import differences, versions
 from .tuner.records.stored_plans import Shelf, plans_that_fit, versions_beside
 
 if TYPE_CHECKING:
+    from .bundles.using import BundledPlans
     from .planner.runtime.dispatch.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,8 @@ def load(
     from .planner.runtime.dispatch.loaded import loaded
 
     compiled = torch.compile(model, backend=compile_graph, options=options, dynamic=dynamic)
-    return loaded(compiled, model, partial(load, dynamic=dynamic, **options))
+    again = partial(load, dynamic=dynamic, **options)
+    return loaded(compiled, model, again, collects=on_miss == "tune")
 
 
 def _import_dynamo() -> None:
@@ -197,7 +198,14 @@ def _checked(options: Mapping[str, Any]) -> None:
     BundleError for a bundle that cannot be used."""
     Options.of(options)
     if options["bundle"] is not None and options["on_miss"] == "error":
-        use(options["bundle"])
+        _use(options["bundle"])
+
+
+def _use(path: str | Path) -> BundledPlans:
+    """As `bundles.using.use`, which most processes need not import."""
+    from .bundles.using import use
+
+    return use(path)
 
 
 def pinned(
@@ -351,7 +359,7 @@ def _bundled_plan(
     """As `_stored_plan`, in a bundle. One that cannot be used is told here, for its plans may be
     had elsewhere. told: what was told before."""
     try:
-        return _plan_on(use(bundle), captured, options)
+        return _plan_on(_use(bundle), captured, options)
     except (BundleError, DeviceError) as error:
         why = f"no plan could be read: {error}"
         log.info("graph %s: %s", key(captured.graph)[:12], why)

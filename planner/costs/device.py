@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ class DeviceProfile:
         """Inverse of `to_json`. Raises ValueError on data that is no profile, or one that cannot
         be: a rate that is not positive, a curve that falls."""
         try:
-            found = _PROFILE.validate_python(dict(data))
+            found = _profile_type().validate_python(dict(data))
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"no device profile: {first['loc']}: {first['msg']}") from error
@@ -163,6 +164,13 @@ RATES = (
 )
 """The figures of a profile that are measured or fitted; the others are sizes."""
 
+
+@cache
+def _profile_type() -> TypeAdapter[DeviceProfile]:
+    """Made when a profile is read; not every process reads one."""
+    return TypeAdapter(DeviceProfile)
+
+
 _SIZES = ("name", "sm_count", "memory_bytes", "capability", "l2_bytes")
 """What is read off a device."""
 
@@ -170,7 +178,6 @@ _MEMORY_UNIT = 2 * 2**30
 _MEMORY_KEPT = 0.04
 """Part of a GPU's memory that drivers report or keep for themselves."""
 
-_PROFILE: TypeAdapter[DeviceProfile] = TypeAdapter(DeviceProfile)
 _MB = 2.0**20
 
 H200 = DeviceProfile(

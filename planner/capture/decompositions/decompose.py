@@ -89,7 +89,7 @@ _depth = threading.local()
 def inside(function: Callable[..., Any]) -> Callable[..., Any]:
     """A decomposition that knows whether it runs inside of another one."""
 
-    @functools.wraps(function)
+    # Without functools.wraps: a thousand of them take part of every process's start.
     def opened(*args: Any, **kwargs: Any) -> Any:
         _depth.of = getattr(_depth, "of", 0) + 1
         try:
@@ -108,7 +108,6 @@ def _with_fresh_results(op: Any, function: Callable[..., Any]) -> Callable[..., 
     if op in _VIEWS or not returned or any(r.alias_info is not None for r in returned):
         return function
 
-    @functools.wraps(function)
     def opened(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
         if found is NotImplemented:

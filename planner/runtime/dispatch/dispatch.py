@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...capture.aot_front import by_aot_autograd
 from ...capture.attention_calls import attention_chosen
 from ...capture.capture import Captured, Stage, capture, decompositions, is_dynamic
 from ...capture.collectives import process_groups
@@ -68,7 +69,8 @@ class Dispatcher(PlanRunners):
             real = matching(inputs, fakes)
             return Given(fakes, stage, real, None if real is None else with_tensors(gm, inputs))
 
-        compiler = aot_autograd(
+        compiler = partial(
+            by_aot_autograd,
             fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
             # May be asked for late, and must not hold the inputs until then.
             bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),

@@ -12,31 +12,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
+from ...collector import paused
 from .calls import MOST, kind_of_call
 from .frames import COUNTS
 from .front_end import entered, is_plain
 
 _SEEN, _AGAIN = "_fusionplan_seen", "_fusionplan_again"
+_COLLECTS = "_fusionplan_collects"
 
 
 def loaded(
-    compiled: Any, model: Callable[..., Any], again: Callable[[Any], Any] | None = None
+    compiled: Any,
+    model: Callable[..., Any],
+    again: Callable[[Any], Any] | None = None,
+    collects: bool = False,
 ) -> Any:
     """compiled: what `torch.compile` made of the model by our back end. again: loads a model in the
-    same way; for copies, and processes to which it is sent."""
+    same way; for copies, and processes to which it is sent. collects: the collector of cycles runs
+    in the first call, too, as a tune may be part of it; else it waits, as that call traces."""
     if isinstance(compiled, OptimizedModule):
         compiled.__class__ = LoadedModule
-        compiled.__dict__[_AGAIN] = again
+        compiled.__dict__ |= {_AGAIN: again, _COLLECTS: collects}
         return compiled
     if compiled is model or isinstance(compiled, (type, torch.nn.Module)):
         return compiled  # torch.compile is switched off, or has compiled a class
-    short = _Short()
+    short = _Short(collects)
 
     @functools.wraps(compiled)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +68,7 @@ class LoadedModule(OptimizedModule):
         model: torch.nn.Module = own["_modules"]["_orig_mod"]
         short = own.get(_SEEN)
         if short is None:
-            short = own[_SEEN] = _Short()
+            short = own[_SEEN] = _Short(own.get(_COLLECTS, False))
         elif short.eager and short.is_eager(args, kwargs, model.training):
             return model(*args, **kwargs)
         elif short.enter and is_plain():
@@ -77,7 +83,9 @@ class _Short:
     """Which calls go to eager directly, and what enters Dynamo: None before a call has succeeded,
     False where all of torch.compile is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, collects: bool) -> None:
+        self.traced = collects
+        """Whether a call has succeeded; the collector waits until then."""
         self.enter: Callable[..., Any] | Literal[False] | None = None
         self.eager: set[Any] = set()
 
@@ -99,7 +107,9 @@ class _Short:
     ) -> Any:
         """The call. If it ran nothing but frames left alone, its like go to eager from now on."""
         graphs, left = COUNTS.graphs, COUNTS.left
-        result = compiled(*args, **kwargs)
+        with nullcontext() if self.traced else paused():
+            result = compiled(*args, **kwargs)
+        self.traced = True
         graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
         if left and left == graphs and len(self.eager) < MOST:
             with suppress(TypeError):

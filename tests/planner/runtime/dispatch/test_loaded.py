@@ -1,6 +1,7 @@
 """The short way of a loaded model: only for calls that eager runs, and never another result."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -257,3 +258,26 @@ def test_functions_and_containers(backend):
         given = ((x, {"y": x}),), {"by": {"factor": factor}}
         torch.testing.assert_close(fast(*given[0], **given[1]), add(*given[0], **given[1]))
     assert fast.__name__ == "add"
+
+
+@pytest.mark.parametrize("kind", ["module", "function"])
+@pytest.mark.parametrize("collects", [False, True])
+def test_the_collector_waits_until_a_call_has_succeeded(kind, collects):
+    seen = []
+
+    def backend(gm, inputs):
+        seen.append(gc.isenabled())
+        if len(seen) == 1:
+            raise ValueError("the first time")
+        return gm
+
+    torch._dynamo.reset()
+    model = Twice() if kind == "module" else lambda x: x * 2
+    fast = loaded(torch.compile(model, backend=backend), model, collects=collects)
+    with pytest.raises(Exception, match="the first time"):
+        fast(torch.randn(2, 4))
+    assert gc.isenabled()
+    fast(torch.randn(2, 4))
+    fast(torch.randn(2, 2, 4)[0] if kind == "module" else torch.randn(2, 3, 4))
+    assert seen == [collects, collects, *([True] if kind == "function" else [])]
+    assert gc.isenabled()

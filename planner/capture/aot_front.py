@@ -1,0 +1,46 @@
+"""AOTAutograd asked for a graph, without the half of Inductor that torch's own door to it imports.
+
+`torch._dynamo.backends.common.aot_autograd` imports Inductor's scheduler for a log that nobody has
+asked for, in every process that compiles anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch._dynamo import disable as _disable
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import aot_module_simplified
+
+disable: Callable[[Any], Callable[..., Any]] = _disable
+"""Keeps Dynamo from tracing a function."""
+
+
+def by_aot_autograd(
+    gm: fx.GraphModule, inputs: Sequence[Any], bw_compiler: Callable[..., Any], **given: Any
+) -> Callable[..., Any]:
+    """What `aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)` gives."""
+    nested = any(isinstance(x, (list, tuple, dict)) for x in inputs)
+    if nested or os.environ.get("TORCH_COMPILE_DEBUG") == "1":
+        return aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        # Dynamo traces neither the compiler, which may be asked for late, nor what it gives.
+        return disable(disable(bw_compiler)(*args, **kwargs))
+
+    counted = counters["aot_autograd"]
+    counted["total"] += 1
+    try:
+        found = aot_module_simplified(gm, inputs, bw_compiler=backward, **given)
+    except TensorifyScalarRestartAnalysis:  # Dynamo traces again
+        raise
+    except Exception:
+        counted["not_ok"] += 1
+        raise
+    counted["ok"] += 1
+    return disable(found)
