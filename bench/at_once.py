@@ -32,8 +32,9 @@ LOOK_S = 0.05
 THREADS = 8
 """With which Inductor compiles where it chooses among many kernels, as for products."""
 
-LARGE_AT_ONCE = 2
-"""Tunes on a GPU, at most, of cases that take much of its memory."""
+LARGE_AT_ONCE = 1
+"""Tunes on a GPU, at most, of cases that take much of its memory: two, and seven small ones beside
+them, filled an H100 of 80 GB."""
 
 PREPARING = 0.6
 """Part of a batch's time by which its processes have to be ready to be measured."""

@@ -129,7 +129,7 @@ def run_together(
 
 def mixed(workloads: Sequence[Workload]) -> list[Workload]:
     """Those with matrix products, which take long to compile, among the others; first those that
-    take much memory, of which few are tuned at once."""
+    take much memory, of which one is tuned at a time."""
     workloads = sorted(workloads, key=lambda w: w.eager_extra <= LARGE)
     long = [w for w in workloads if w.flops]
     short = [w for w in workloads if not w.flops]

@@ -116,12 +116,12 @@ def test_one_that_is_not_ready_in_time_leaves_the_others_theirs(tmp_path: Path) 
     assert not [event for event in logged(tmp_path) if event[1:3] == ("late", "alone")]
 
 
-def test_few_that_take_much_memory_are_tuned_at_once(tmp_path: Path) -> None:
+def test_one_that_takes_much_memory_is_tuned_at_a_time(tmp_path: Path) -> None:
     run(tmp_path, [f"large {number}" for number in range(6)] + ["small"], 7)
     events = [(name, what) for step, name, what, _ in logged(tmp_path) if step == "--tune"]
     running = most = 0
     for name, what in events:
         running += {"begin": 1, "end": -1}[what] if name != "small" else 0
         most = max(most, running)
-    assert most <= LARGE_AT_ONCE * 2  # of two GPUs; all six would be at it by now
+    assert most <= LARGE_AT_ONCE * 2  # of two GPUs; else all six would be at it
     assert len(events) == 2 * 7
