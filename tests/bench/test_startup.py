@@ -1,5 +1,7 @@
 """Time to a first result: processes of their own, here on a CPU and without torch.compile."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,15 @@ def test_a_process_of_its_own_tells_its_time_and_where_it_went(workload, monkeyp
     assert told["torch"] > 0.1
     assert told["run"] > 0
     assert told["trace"] == told["lookup"] == 0.0
+
+
+def test_a_start_ends_with_the_first_result(workload, monkeypatch):
+    told = {"torch": 1.0, "model": 0.5, "import": 0.0, "first": 1.0, "second": 0.5, "at": 102.5}
+    monkeypatch.setattr(startup, "WAYS", (EAGER,))
+    monkeypatch.setattr(startup.time, "time", lambda: 100.0)
+    done = subprocess.CompletedProcess([], 0, stdout=f"noise\n{json.dumps(told)}\n")
+    monkeypatch.setattr(startup, "_started", lambda *_: done)
+    assert startup.measured(workload, "cpu", "", 2).seconds == {EAGER: [2.5, 2.5]}
 
 
 def test_phases_are_those_of_the_first_call():
