@@ -2,9 +2,9 @@
 
 Each way runs a workload twice in a process of its own, by a stored plan, by a bundle with machine
 code or by torch.compile with warm caches, in turns. A figure is the time from the start of the
-process to its first result, beyond that of an eager one: what compiling, or loading the plan, costs.
-How long the process takes to end is no part of it. A second table says where the time of our ways
-goes, by phase.
+process to its first result, beyond that of an eager one: what compiling, or loading the plan,
+costs. How long the process takes to end is no part of it. A second table says where the time of our
+ways goes, by phase.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ LIMIT_S = 300.0
 
 @dataclass(slots=True)
 class Startup:
-    """seconds: of every run, by way, from the start of the process to its first result. phases: of every run, by way and
-    phase. failed: what a process said."""
+    """seconds: of every run, by way, from the start of the process to its first result. phases: of
+    every run, by way and phase. failed: what a process said."""
 
     name: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
