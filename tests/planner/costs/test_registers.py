@@ -11,13 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from compiling import by_compiler
+from corpus import graph_of
 from fusionplan.planner.config import NATURAL, Config
 from fusionplan.planner.costs.registers import pressure
 from fusionplan.planner.costs.tile_cache import scheduled
 from fusionplan.planner.graph.graph import Graph, Node, Ref
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.nests.group_nests import schedule_group
 from graphs import dense
+
+ATEN = torch.ops.aten
 
 SAMPLE = Path(__file__).with_name("register_sample.json")
 SURE = 200  # Predicted registers below which no spill is expected.
@@ -114,3 +121,43 @@ def test_operands_that_warps_hold_whole_are_counted(blocks, num_warps, k, compil
     registers, spilled = pressure(scheduled(kernel.nest, config), num_warps)
     assert (spilled > 0) == (compiled[1] > 0)
     assert spilled or registers == pytest.approx(compiled[0], rel=0.25)
+
+
+X, W, Y = (torch.empty(s, dtype=torch.bfloat16) for s in ((4096, 2048), (2048, 2048), (4096, 2048)))
+EPILOGUES = {
+    "none": (lambda x, w: x @ w, X, W),
+    "gelu": (lambda x, w: F.gelu(x @ w), X, W),
+    "residual": (lambda x, w, y: x @ w + y, X, W, Y),
+    "gelu's gradient": (lambda x, w, y: ATEN.gelu_backward(x @ w, y), X, W, Y),
+    "and gelu": (lambda x, w, y: (ATEN.gelu_backward(x @ w, y), F.gelu(y)), X, W, Y),
+}
+
+
+@pytest.mark.parametrize(
+    "name, columns, subtiles, compiled",
+    [
+        ("none", 256, 1, (154, 0)),
+        ("gelu", 256, 1, (183, 0)),
+        ("residual", 256, 1, (231, 0)),
+        ("residual", 256, 2, (188, 0)),
+        ("residual", 128, 1, (105, 0)),
+        ("gelu's gradient", 256, 1, (255, 0)),
+        ("gelu's gradient", 256, 2, (174, 0)),
+        ("and gelu", 256, 1, (255, 1232)),
+        ("and gelu", 256, 2, (228, 0)),
+    ],
+)
+def test_what_waits_for_the_results_of_a_product(name, columns, subtiles, compiled) -> None:
+    """By Triton 3.7 for sm_90: tiles of 128 rows, eight warps."""
+    function, *inputs = EPILOGUES[name]
+    graph = graph_of(function, inputs)
+    part = subgraph(graph, [n.id for n in graph.nodes if is_compute(n)])
+    blocks = (("r0", 64), ("x0", 128), ("x1", columns))
+    config = Config(
+        blocks, 8, 3, reduction="loop", group=8, access="descriptor", subtiles=subtiles
+    )
+    (kernel,) = schedule_group(part.graph, config.layout).kernels
+    program = scheduled(kernel.nest, config)
+    registers, spilled = pressure(program, 8, ahead=True, described=True)
+    assert (spilled > 0) == (compiled[1] > 0)
+    assert spilled or registers == pytest.approx(compiled[0], rel=0.3)
