@@ -133,6 +133,7 @@ EPILOGUES = {
 }
 
 
+@pytest.mark.dynamo
 @pytest.mark.parametrize(
     "name, columns, subtiles, compiled",
     [
@@ -153,11 +154,9 @@ def test_what_waits_for_the_results_of_a_product(name, columns, subtiles, compil
     graph = graph_of(function, inputs)
     part = subgraph(graph, [n.id for n in graph.nodes if is_compute(n)])
     blocks = (("r0", 64), ("x0", 128), ("x1", columns))
-    config = Config(
-        blocks, 8, 3, reduction="loop", group=8, access="descriptor", subtiles=subtiles
-    )
+    config = Config(blocks, 8, 3, reduction="loop", group=8, access="descriptor", subtiles=subtiles)
     (kernel,) = schedule_group(part.graph, config.layout).kernels
     program = scheduled(kernel.nest, config)
-    registers, spilled = pressure(program, 8, ahead=True, described=True)
+    registers, spilled = pressure(program, 8, True, False, True)
     assert (spilled > 0) == (compiled[1] > 0)
     assert spilled or registers == pytest.approx(compiled[0], rel=0.3)
