@@ -1,9 +1,9 @@
 """`python -m fusionplan.bench.row_lengths`: functions of rows of every length.
 
-Softmax, layer norm, RMS norm and cross-entropy of rows of lengths that are no powers of two, in
-three types, by the cost model's plan without a tune. A byte of such a row should take as long as
-one of the next power of two: `ratio` says how much longer it takes, `of least` how much longer
-than the device needs to read and write all tensors once.
+Softmax, layer norm, RMS norm, cross-entropy and divergences of rows of lengths that are no powers
+of two, in three types, by the cost model's plan without a tune. A byte of such a row should take as
+long as one of the next power of two: `ratio` says how much longer it takes, `of least` how much
+longer than the device needs to read and write all tensors once.
 """
 
 from __future__ import annotations
@@ -62,13 +62,34 @@ def _cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, target)
 
 
-FUNCTIONS: Mapping[str, tuple[Callable[..., torch.Tensor], int]] = {
-    "softmax": (_softmax, 0),
-    "layer_norm": (_layer_norm, 2),
-    "rms_norm": (_rms_norm, 1),
-    "cross_entropy": (_cross_entropy, 0),
+def _kl_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.kl_div(x.log_softmax(-1), y.log_softmax(-1), log_target=True, reduction="batchmean")
+
+
+def _js_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    p, q = x.softmax(-1), y.softmax(-1)
+    middle = ((p + q) / 2).log()
+    sides = (F.kl_div(middle, each, reduction="batchmean") for each in (p, q))
+    return torch.stack([*sides]).mean()
+
+
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """A function of rows. matrices, vectors: how many of each it takes, as long as a row."""
+
+    call: Callable[..., torch.Tensor]
+    matrices: int = 1
+    vectors: int = 0
+
+
+FUNCTIONS: Mapping[str, RowFunction] = {
+    "softmax": RowFunction(_softmax),
+    "layer_norm": RowFunction(_layer_norm, vectors=2),
+    "rms_norm": RowFunction(_rms_norm, vectors=1),
+    "cross_entropy": RowFunction(_cross_entropy),
+    "kl_divergence": RowFunction(_kl_divergence, matrices=2),
+    "js_divergence": RowFunction(_js_divergence, matrices=2),
 }
-"""The function of rows, and how many vectors as long as a row it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +111,9 @@ class RowCase:
 
     def inputs(self, device: torch.device) -> list[torch.Tensor]:
         dtype = getattr(torch, self.dtype)
-        made = [torch.randn(self.count, self.columns, device=device, dtype=dtype)]
-        _, vectors = FUNCTIONS[self.function]
-        made += [torch.randn(self.columns, device=device, dtype=dtype) for _ in range(vectors)]
+        takes = FUNCTIONS[self.function]
+        shapes = [(self.count, self.columns)] * takes.matrices + [(self.columns,)] * takes.vectors
+        made = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
         if self.function == "cross_entropy":
             made.append(torch.randint(self.columns, (self.count,), device=device))
         return made
@@ -125,7 +146,7 @@ class TimedRows:
 
 def graph_of(rows: RowCase) -> Graph:
     """The graph of a combination, without data."""
-    function, _ = FUNCTIONS[rows.function]
+    function = FUNCTIONS[rows.function].call
     with FakeTensorMode():
         given = rows.inputs(torch.device("cpu"))
         opened = make_fx(lambda *x: [function(*x)], decomposition_table=decompositions())(*given)
@@ -151,15 +172,16 @@ def planned(rows: RowCase, profile: DeviceProfile) -> PlannedRows:
 
 
 def timed(each: PlannedRows, device: torch.device) -> TimedRows:
-    """Median of some rounds of calls one after the other. Raises RuntimeError where a result is
-    not eager's."""
+    """Median of some rounds of calls one after the other. Raises AssertionError where a result is
+    not that of float32."""
     run = Executor(captured_of(each.graph, device), each.plan, device)
     inputs = each.rows.inputs(device)
     (result,) = run(*inputs)
-    function, _ = FUNCTIONS[each.rows.function]
+    function = FUNCTIONS[each.rows.function].call
     few = inputs if result.dim() == 0 else [inputs[0][:64], *inputs[1:]]
     mine = result if result.dim() == 0 else result[:64]
-    torch.testing.assert_close(mine, function(*few), rtol=2e-2, atol=2e-2)
+    exact = function(*(t.float() if t.is_floating_point() else t for t in few))
+    torch.testing.assert_close(mine.float(), exact, rtol=2e-2, atol=2e-2)
     moved = sum(t.nbytes for t in (*inputs, result))
     laps = []
     for _ in range(ROUNDS):
