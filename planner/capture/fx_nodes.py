@@ -62,6 +62,26 @@ def is_pointwise(node: fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
+_BY_STRIDE = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
+"""Views that are there for some strides only."""
+
+
+def is_view(target: Any) -> bool:
+    """Whether the target of a node gives a view of its operand."""
+    return isinstance(target, torch._ops.OpOverload) and target.is_view
+
+
+def takes_any_strides(node: fx.Node) -> bool:
+    """Whether all that reads a value, perhaps through views, reads it in any strides."""
+    for user in node.users:
+        if is_view(user.target) and user.target not in _BY_STRIDE:
+            if not takes_any_strides(user):
+                return False
+        elif not is_pointwise(user):
+            return False
+    return True
+
+
 def turned_matrix(matrix: Any) -> fx.Node | None:
     """That of which a matrix is the transpose."""
     if not isinstance(matrix, fx.Node) or matrix.target not in SWAPS:

@@ -22,6 +22,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..capture import is_dynamic
 from ..decompositions.decompose import decompositions
+from ..fx_nodes import is_view, takes_any_strides
 from ..on_a_copy import rewritten_copy
 from .derived_values import MADE, known, value_of
 from .masks import Band, Piecewise, band, split
@@ -41,9 +42,6 @@ _NEUTRAL: dict[Any, bool] = {
     aten.logical_or.default: False,
 }
 """By operation of booleans, the operand that changes nothing."""
-
-_BY_STRIDE = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
-"""Views that are there for some strides only."""
 
 
 def simplify_masks(gm: fx.GraphModule) -> fx.GraphModule:
@@ -168,7 +166,7 @@ class _Simplified:
         """Another value of the same dtype in place of a node, broadcast to its shape."""
         if not isinstance(kept, fx.Node) or value_of(kept).dtype != value_of(node).dtype:
             return
-        if not _takes_any_strides(node):
+        if not takes_any_strides(node):
             return
         if value_of(kept).shape != value_of(node).shape:
             with self.graph.inserting_before(node):
@@ -180,7 +178,7 @@ class _Simplified:
     def _views_again(self, node: fx.Node) -> None:
         """The metadata of its views, whose strides may have changed."""
         for user in node.users:
-            if _is_view(user.target):
+            if is_view(user.target):
                 _describe(user, user, _run(user.target, user.args, user.kwargs))
                 self._views_again(user)
 
@@ -193,7 +191,7 @@ class _Simplified:
         simple = split(value)
         if simple is None or simple.operations >= _operations(node):
             return
-        if not _takes_any_strides(node):
+        if not takes_any_strides(node):
             return
         with self.graph.inserting_before(node):
             made = self._simple(node, simple)
@@ -323,24 +321,7 @@ def _operations(node: fx.Node) -> int:
             if source not in seen:
                 seen.add(source)
                 pending.append(source)
-    return sum(n.target not in MADE and not _is_view(n.target) for n in seen)
-
-
-def _takes_any_strides(node: fx.Node) -> bool:
-    """Whether all that reads a value, perhaps through views, reads it in any strides."""
-    for user in node.users:
-        if not isinstance(user.target, torch._ops.OpOverload):
-            return False
-        if _is_view(user.target) and user.target not in _BY_STRIDE:
-            if not _takes_any_strides(user):
-                return False
-        elif torch.Tag.pointwise not in user.target.tags:
-            return False
-    return True
-
-
-def _is_view(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target.is_view
+    return sum(n.target not in MADE and not is_view(n.target) for n in seen)
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .convolution_bias import split_biases
 from .known_lookups import known_lookups
 from .lookups_first import lookups_first
 from .move_weight_scales import move_weight_scales
+from .narrow_broadcasts import narrow_broadcasts
 from .nest_reductions import nest_reductions
 from .open_complex import open_complex
 from .reassociate import reassociate
@@ -47,6 +48,7 @@ INFERENCE_REWRITES: tuple[Rewrite, ...] = (
     move_weight_scales,
     stack_products,
     split_packed_sums,
+    narrow_broadcasts,
     turn_broadcasts,
 )
 """Of a graph without a backward pass, after the others."""

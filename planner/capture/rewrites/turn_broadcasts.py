@@ -9,6 +9,7 @@ it is read; that copy is part of the kernel that computes it, where there is one
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -71,8 +72,8 @@ def _is_apart(node: fx.Node) -> bool:
 
 
 def _readers(node: fx.Node, path: _Path) -> Iterator[tuple[fx.Node, _Path]]:
-    """The operations on single elements that read a tensor across its order, each with the views
-    between."""
+    """The operations on single elements that read a tensor across its order, each with what lies
+    between: views, and operations whose results lie as the tensor does."""
     for user in node.users:
         value = value_of(user)
         if value is None:
@@ -83,6 +84,8 @@ def _readers(node: fx.Node, path: _Path) -> Iterator[tuple[fx.Node, _Path]]:
             continue  # It tells a product's operand its order.
         elif is_pointwise(user) and value.dim() and value.stride(-1) == 1 and _is_apart(node):
             yield user, path
+        elif is_pointwise(user) and _is_apart(user) and node not in user.kwargs.values():
+            yield from _readers(user, (*path, user))
 
 
 def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
@@ -92,17 +95,25 @@ def _copied(node: fx.Node, readers: list[tuple[fx.Node, _Path]]) -> bool:
     made: dict[fx.Node, fx.Node] = {}
     changed = False
     for reader, path in readers:
-        instead = turned
-        for view in path:
-            if view not in made:
-                with node.graph.inserting_after(instead):
-                    made[view] = called(view, view.target, (instead, *view.args[1:]), **view.kwargs)
-            instead = made[view]
-        changed |= _replaced(reader, path[-1] if path else node, instead)
+        before, instead = node, turned
+        for each in path:
+            if each not in made:
+                with node.graph.inserting_before(each):
+                    made[each] = called(
+                        each, each.target, _with(each, before, instead), **each.kwargs
+                    )
+            before, instead = each, made[each]
+        if value_of(instead).stride(-1) == 1:
+            changed |= _replaced(reader, before, instead)
     for unused in (*reversed(made), *reversed(made.values()), turned):
         if not unused.users:
             node.graph.erase_node(unused)
     return changed
+
+
+def _with(node: fx.Node, before: fx.Node, instead: fx.Node) -> Any:
+    """A node's arguments with another node in place of one."""
+    return fx.map_arg(node.args, lambda n: instead if n is before else n)
 
 
 def _replaced(reader: fx.Node, before: fx.Node, instead: fx.Node) -> bool:
