@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from ..config import Layout
 from ..errors import Refused
 from ..graph.sizes import nominal
+from ..stream.split_reduction import HELD_ROW
 from ..values.values import Fold, Index, Load, Output, Scan, Values
 from .linear_forms import LinearForm, Role, TileAxis, all_forms, load_form, store_form
 
 HELD_BESIDE_LOOP = 4096
 """Elements that reductions beside the looped one may hold whole."""
-
-HELD_ROW = 16384
-"""Elements of a row that a loop over rows may hold whole, with the sums over the rows."""
 
 HELD_RESULT = 512
 """Elements of a result axis held whole so that a contraction before it is not done again."""

@@ -1,9 +1,10 @@
 """A reduction cut over the grid: its values as those of several kernels.
 
-The longest reduced axis is divided into `parts`. One kernel for each sweep over it writes what its
-folds come to in every part; the kernels after it combine those, each for itself because they are
-few: extrema by their own fold, sums that follow an extremum or a mean by the same H by which a loop
-corrects them (`online.py`). The order is fixed, so results repeat exactly.
+The longest reduced axis is divided into `parts`, or that of rows of which a program can hold one.
+One kernel for each sweep over it writes what its folds come to in every part; the kernels after it
+combine those, each for itself because they are few: extrema by their own fold, sums that follow an
+extremum or a mean by the same H by which a loop corrects them (`online.py`). The order is fixed, so
+results repeat exactly.
 
 Outputs that need none of these folds can be written by the first kernel, which reads what they are
 made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
@@ -13,7 +14,7 @@ in one sweep over memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -43,6 +44,8 @@ SMALLEST, _SMALLEST_PRODUCT = 4096, 1024
 """Elements below which a reduction is not worth cutting; where products are summed, or computed, of
 which each element is a row of a matrix."""
 
+HELD_ROW = 16384
+"""Elements of a row that a loop over rows may hold whole, with the sums over the rows."""
 
 Written = Literal["tmp", "out"]
 
@@ -69,15 +72,18 @@ class SplitKernels:
 
 
 def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitKernels:
-    """The values with their longest reduction in `parts`. early: outputs that need no such fold are
+    """The values with one reduction in `parts`. early: outputs that need no such fold are
     written by the first kernel. Raises Refused where it cannot be cut."""
     if any(output.part is not None for output in values.outputs):
         raise Refused("split", "a result is stored in parts")
     if any(isinstance(value.kind, Scan) for value in values.values):
         raise Refused("split", "a scan is not cut into parts")
-    over = _longest(values)
+    classes = _reduced_together(values)
+    rows = _rows(values, classes, parts)
+    over = rows or max(classes, key=lambda c: _elements(c, values))
     least = _SMALLEST_PRODUCT if _are_multiplied(values, over) else SMALLEST
-    if math.prod(values.extents[f] for f in over) < max(least, 2 * parts):
+    walked = sum(classes, ()) if rows else over
+    if _elements(walked, values) < least or _elements(over, values) < 2 * parts:
         raise Refused("split", "no reduction is large enough to be cut")
     wholes, divided = _divided(values, over, parts)
     derived = derive(values, frozenset(over))
@@ -117,13 +123,21 @@ def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int]:
     raise Refused("split", f"no reduced axis divides into {parts} parts")
 
 
+def _has_parts(values: Values, over: Factors, parts: int) -> bool:
+    try:
+        _divided(values, over, parts)
+    except Refused:
+        return False
+    return True
+
+
 def _divides(parts: int, extent: int) -> bool:
     """Whether an axis has equal parts, and where it varies at all sizes of its bucket."""
     return (divisor_of(extent) if varies(extent) else extent) % parts == 0
 
 
-def _longest(values: Values) -> Factors:
-    """The factors of the largest set that the same folds reduce, outer to inner."""
+def _reduced_together(values: Values) -> list[Factors]:
+    """The factors that the same folds reduce, outer to inner."""
     classes: dict[frozenset[int], list[int]] = {}
     for factor in values.extents:
         folds = frozenset(
@@ -133,13 +147,44 @@ def _longest(values: Values) -> Factors:
             classes.setdefault(folds, []).append(factor)
     if not classes:
         raise Refused("split", "nothing is reduced")
-    found = max(classes.values(), key=lambda c: math.prod(nominal(values.extents[f]) for f in c))
-    order = next(
-        v.kind.reduced
-        for v in values.values
-        if isinstance(v.kind, Fold) and set(found) <= set(v.kind.reduced)
+    reduced = [v.kind.reduced for v in values.values if isinstance(v.kind, Fold)]
+    order = {frozenset(c): next(r for r in reduced if {*c} <= {*r}) for c in classes.values()}
+    return [tuple(f for f in order[frozenset(c)] if f in c) for c in classes.values()]
+
+
+def _rows(values: Values, classes: Sequence[Factors], parts: int) -> Factors:
+    """Rows that are summed up while each is reduced along memory, as in the backward pass of a
+    norm: a program holds one and walks over several, however few they are beside their length.
+    Empty where there are none, or no such parts."""
+    products = any(isinstance(v.kind, Fold) and v.kind.times is not None for v in values.values)
+    if len(classes) != 2 or products:
+        return ()
+    for rows, row in (classes, reversed(classes)):
+        if _lie_along(values, row) and not _lie_along(values, rows):
+            is_held = _elements(row, values) <= HELD_ROW
+            is_long = _elements(rows, values) >= 2 * parts
+            return rows if is_held and is_long and _has_parts(values, rows, parts) else ()
+    return ()
+
+
+def _lie_along(values: Values, factors: Collection[int]) -> bool:
+    """Whether neighbours along one of the factors lie side by side in the largest operand."""
+    loads = [v.kind for v in values.values if isinstance(v.kind, Load)]
+    most = max((_loaded(load, values) for load in loads), default=0)
+    return any(
+        d.stride * d.step == 1 and not {*factors}.isdisjoint(d.factors[-1:])
+        for load in loads
+        if _loaded(load, values) == most
+        for d in load.dims
     )
-    return tuple(f for f in order if f in found)
+
+
+def _loaded(load: Load, values: Values) -> int:
+    return math.prod(nominal(values.size(d.factors)) for d in load.dims)
+
+
+def _elements(factors: Factors, values: Values) -> int:
+    return math.prod(nominal(values.extents[f]) for f in factors)
 
 
 @dataclass(slots=True)
@@ -203,15 +248,7 @@ class _SplitBuilder:
         has in a tile, and those stay neighbours."""
         if self._is_product(fold):
             return contiguous(shape)
-        loads = [v.kind for v in self.values.values if isinstance(v.kind, Load)]
-        most = max((self._elements(load) for load in loads), default=0)
-        along = any(
-            d.stride * d.step == 1 and not self.over.isdisjoint(d.factors[-1:])
-            for load in loads
-            if self._elements(load) == most
-            for d in load.dims
-        )
-        if not along:
+        if not _lie_along(self.values, self.over):
             return contiguous(shape)
         *rest, part = contiguous((*shape[1:], shape[0]))
         return (part, *rest)
@@ -226,9 +263,6 @@ class _SplitBuilder:
             for v in (fold.kind.source, fold.kind.times)
         )
         return bool(left - right and right - left)
-
-    def _elements(self, load: Load) -> int:
-        return math.prod(nominal(self.values.size(d.factors)) for d in load.dims)
 
     def is_cut(self, value: Value) -> bool:
         return isinstance(value.kind, Fold) and self.over <= set(value.kind.reduced)

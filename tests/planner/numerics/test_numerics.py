@@ -304,6 +304,21 @@ def test_a_norms_gradients_are_one_pass_over_memory(width: int) -> None:
         assert [t.shape for t in program.temporaries] == 2 * [(config.split, width)]
 
 
+@pytest.mark.parametrize("rows, width, blocks", [(64, 300, 2), (48, 1000, 1)])
+def test_fewer_rows_than_columns_are_cut_all_the_same(rows: int, width: int, blocks: int) -> None:
+    """Each program holds rows whole: what lies along memory is not cut, though it is longer."""
+    x, dy, w = data(rows, width), data(rows, width, seed=1), data(width, seed=2)
+    mean, rstd = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + 1e-5).rsqrt()
+    inputs = [dy, x, mean, rstd, w]
+    sizes = (("r0", blocks), ("x0", 1), ("y0", 8))
+    config = Config(sizes, 1, 1, reduction="loop", split=16)
+    assert check(layer_norm_backward, inputs, [config]) == 2
+    group = whole_group(captured(layer_norm_backward, inputs)[0].graph).graph
+    program = lower(group, config)
+    assert not isinstance(program, Refusal)
+    assert [t.shape for t in program.temporaries] == 2 * [(16, width)]
+
+
 @pytest.mark.parametrize(
     "function",
     [

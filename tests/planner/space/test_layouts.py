@@ -35,3 +35,23 @@ def test_a_power_of_two_is_cut_by_powers_of_two() -> None:
     parts = {each.split for each in layouts(total(1 << 17), H200)} - {1}
     assert parts
     assert all(each & (each - 1) == 0 for each in parts)
+
+
+def sums(rows: int, columns: int) -> Graph:
+    b = Builder()
+    x = b.input(rows, columns)
+    return b.graph(
+        b.op("sum.dim_IntList", x, (0,), shape=(columns,)),
+        b.op("sum.dim_IntList", x, (1,), shape=(rows,)),
+    )
+
+
+@pytest.mark.parametrize("columns", [4096, 8192, 12288])
+def test_rows_and_columns_are_summed_at_one_reading(columns: int) -> None:
+    """Programs hold a row each, sum some of them up, and a second kernel sums their parts."""
+    space = space_of(sums(8192, columns), H200)
+    assert isinstance(space, Space)
+    ((config, cost),) = space.ranked(1)
+    assert config.layout.loops_once
+    assert config.split > 1
+    assert cost.hbm_bytes < 1.2 * 4 * 8192 * columns
