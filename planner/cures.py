@@ -27,12 +27,13 @@ _NOTHING = "Nothing to do: the planner chooses another layout or config, the sam
 
 RULES: Mapping[str, Advice] = {
     "apart": Advice(
-        "No value spans the whole grid, so that programs would repeat each other's work.",
-        "Nothing: the parts are kernels of their own, which costs one more launch.",
+        "No value of the group has all axes of the grid, so that programs would compute the same "
+        "things several times.",
+        "Nothing to do: the parts become separate kernels, which costs one more launch.",
     ),
     "bodies": Advice(
         "A region needs one plan for each of its graphs, and some are missing.",
-        "Nothing, unless the plan was edited by hand: then tune again.",
+        "Nothing to do, unless the plan was edited by hand: then tune again.",
     ),
     "buffers": Advice(
         "The group reads and writes more than 40 tensors.",
@@ -47,8 +48,8 @@ RULES: Mapping[str, Advice] = {
         "Write into slices of one result. Else the concatenation runs as ATen.",
     ),
     "config": Advice(
-        "The config has no block for an axis, or one that its nest does not have.",
-        "Nothing, unless the plan was edited by hand: then tune again.",
+        "The config has no block for an axis, or a block for an axis that the nest does not have.",
+        "Nothing to do, unless the plan was edited by hand: then tune again.",
     ),
     "constant": Advice(
         "A constant of this kind cannot be written into a kernel.",
@@ -56,8 +57,8 @@ RULES: Mapping[str, Advice] = {
     ),
     "convex": Advice(
         "A path leaves the group and comes back: the kernel would wait for itself.",
-        "Take what lies on the path into the kernel: often it is an operation that runs as ATen, "
-        "which `planner explain` names.",
+        "Often an operation that runs as ATen is on that path; `planner explain` names it. Write "
+        "it in operations that a kernel can hold.",
     ),
     "descriptor": Advice("No access of the kernel can be made by a descriptor.", _NOTHING),
     "dtype": Advice(
@@ -65,27 +66,32 @@ RULES: Mapping[str, Advice] = {
         "Compute in a type that has kernels. Else the operation runs as ATen.",
     ),
     "empty": Advice(
-        "There is nothing to iterate over, or an extremum of nothing.",
+        "A tensor has no elements: there is nothing to compute, or no maximum or minimum.",
         "Leave the operation out for empty tensors. Eager decides what it gives.",
     ),
     "factor": Advice(
         "A reshape cuts across an axis, so one loop nest cannot serve both sides of it.",
         "Reshape so that whole axes are split or merged, or reshape at an end of the chain.",
     ),
-    "flat": Advice("The axes cannot be merged into one, or there is only one.", _NOTHING),
+    "flat": Advice(
+        "The axes of the group cannot be merged into one (flat tiling), or there is only one.",
+        _NOTHING,
+    ),
     "held": Advice(
-        "The reduced axes are too long to lie in the registers of one block.",
-        "Nothing: the reduction is a loop, or it is split over several programs.",
+        "The reduced axes are too long for the registers of one block.",
+        "Nothing to do: the reduction becomes a loop, or it is split over several programs.",
     ),
     "indexed": Advice(
-        "The group looks up by index in a value that it computes itself, or in a number, or a mask "
-        "is the index.",
-        "Nothing: what is looked up is stored by another kernel first.",
+        "The group reads by index from a value that it computes itself, or from a number, or the "
+        "index is a mask.",
+        "Nothing to do: another kernel stores that value first.",
     ),
-    "layout": Advice("The group has no such way to reduce, or to tile its axes.", _NOTHING),
+    "layout": Advice(
+        "This group cannot be reduced, or its axes cannot be tiled, as the layout says.", _NOTHING
+    ),
     "loop": Advice(
-        "There is nothing to loop over, or the loops would need each other.",
-        "Nothing: another way to reduce is taken.",
+        "There is no axis to loop over, or one loop would need the result of another one.",
+        "Nothing to do: the group is reduced in another way.",
     ),
     "online": Advice(
         "Two reductions of a row cannot be made in one sweep: no rule says how to correct the "
@@ -94,34 +100,34 @@ RULES: Mapping[str, Advice] = {
         "`planner explain` names the step that failed. Else the row is read once more.",
     ),
     "fold": Advice(
-        "No call of the library computes a convolution with what follows it in this region.",
-        "Nothing: what follows is a kernel of its own.",
+        "The library has no call for this convolution together with what follows it.",
+        "Nothing to do: what follows becomes a separate kernel.",
     ),
     "opaque": Advice(
         "The table of operations has no row for this operation, so no kernel of ours holds it.",
         "Write it in operations that are known, or leave it: it runs as ATen.",
     ),
     "options": Advice(
-        "A plan for a region names no size that can be read.",
-        "Nothing, unless the plan was edited by hand: then tune again.",
+        "The plan of a region names no chunk size, or no call, that can be read.",
+        "Nothing to do, unless the plan was edited by hand: then tune again.",
     ),
     "output": Advice(
-        "The group gives something that is no tensor, or writes nothing.",
-        "Nothing: the operation runs as ATen.",
+        "The group has a result that is no tensor, or it has no result.",
+        "Nothing to do: the operation runs as ATen.",
     ),
     "recompute": Advice(
-        "Every block would compute a long reduction or a matrix product again that it shares with "
-        "its neighbours.",
-        "Nothing: the shared value is stored once by a kernel of its own.",
+        "Neighbouring blocks would each compute the same long reduction or matrix product again.",
+        "Nothing to do: a separate kernel computes and stores the shared value once.",
     ),
     "scan": Advice(
-        "The scan cannot be in this kernel: it goes along one axis, held whole or in one loop.",
-        "Nothing: it runs in a kernel of its own, or as ATen.",
+        "A kernel can hold a scan only if its axis is held whole, or is walked in one loop. That "
+        "is not so for this one.",
+        "Nothing to do: the scan becomes a separate kernel, or runs as ATen.",
     ),
     "shared": Advice("The tiles need more shared memory than a multiprocessor has.", _NOTHING),
     "size": Advice(
         "The group has more than 96 operations, or its accesses need too many values.",
-        "Nothing: it is split where least is stored between the parts.",
+        "Nothing to do: it is split where the fewest bytes are stored between the parts.",
     ),
     "slow": Advice(
         "The cost model expects this config to take many times the time of the best one.", _NOTHING
@@ -129,24 +135,28 @@ RULES: Mapping[str, Advice] = {
     "spills": Advice(
         "The cost model expects far more values than a thread has registers.", _NOTHING
     ),
-    "split": Advice("No reduction is long enough to be cut, or one does not divide.", _NOTHING),
+    "split": Advice(
+        "No reduction is long enough to be split over the grid, or its parts would not be equal.",
+        _NOTHING,
+    ),
     "subtiles": Advice("No matmul has columns that can be computed in parts.", _NOTHING),
-    "tile": Advice("A block would hold more elements than its registers can.", _NOTHING),
+    "tile": Advice("A block would hold more elements than fit into its registers.", _NOTHING),
     "transposed": Advice(
-        "A computed value meets its own transpose.",
-        "Nothing: the value is stored first. An input that meets its transpose is read twice.",
+        "A value that the group computes is combined with its own transpose.",
+        "Nothing to do: another kernel stores the value first. An input with its transpose is no "
+        "problem: it is read twice.",
     ),
     "vendor": Advice(
-        "No call of a vendor's library by this name computes what the group computes.",
-        "Nothing, unless the plan was edited by hand: then tune again.",
+        "The library call that the plan names does not compute what the group computes.",
+        "Nothing to do, unless the plan was edited by hand: then tune again.",
     ),
     "walk": Advice(
-        "No axis of a region's large values can be walked in chunks.",
-        "Nothing: the values are stored, or computed again where that is possible.",
+        "The large values of the region cannot be computed in chunks along any axis.",
+        "Nothing to do: the values are stored, or computed again where that is possible.",
     ),
     "window": Advice(
-        "A slice that cannot be moved to where the data is loaded: of a reduction, or through a "
-        "reshape.",
+        "A slice cannot be made where the data is loaded: it is of the result of a reduction, or "
+        "there is a reshape in between.",
         "Slice the inputs rather than the results. Else the slice runs as ATen.",
     ),
 }
@@ -165,7 +175,7 @@ WARNINGS: Mapping[str, Advice] = {
     ),
     "no-plan": Advice(
         "A graph of the model has no plan that may run here, and runs as the baseline.",
-        "`planner tune` makes a plan; `planner why-miss` says what the stored ones differ in.",
+        "`planner tune` makes a plan. `planner why-miss` says how the stored plans differ.",
     ),
     "store": Advice(
         "The store cannot be read, or there is no profile of the device. No graph has a plan.",
@@ -173,7 +183,7 @@ WARNINGS: Mapping[str, Advice] = {
     ),
     "unplannable": Advice(
         "A graph cannot be captured as the planner needs it, and runs as the baseline.",
-        "The text names the operation: leave it out of the compiled part, or report it.",
+        "The text names the operation: keep it out of the compiled function, or report it.",
     ),
     "inductor": Advice(
         "The plan or the baseline is torch.compile's, which failed; the graph runs by ATen.",
@@ -186,7 +196,7 @@ WARNINGS: Mapping[str, Advice] = {
     ),
     "no-cudagraph": Advice(
         "The plan asks for a CUDA graph, which could not be captured; the kernels run one by one.",
-        "Often something outside uses the stream or the memory: the text is CUDA's.",
+        "Often other code uses the same stream or memory. The text is CUDA's own message.",
     ),
     "kernel-cache": Advice(
         "Compiled kernels cannot be kept where Triton keeps them; a temporary folder is used.",
@@ -194,7 +204,7 @@ WARNINGS: Mapping[str, Advice] = {
     ),
     "saved": Advice(
         "What the forward pass saves for the backward pass could not be chosen.",
-        "Nothing is wrong with the numbers; torch's own choice is used. Report the text.",
+        "The numbers are right: torch's own choice is used. Please report the text.",
     ),
 }
 """Every warning of the library, by name."""
