@@ -36,8 +36,12 @@ LARGE_AT_ONCE = 1
 """Tunes on a GPU, at most, of cases that take much of its memory: two, and seven small ones beside
 them, filled an H100 of 80 GB."""
 
-PREPARING = 0.6
-"""Part of a batch's time by which its processes have to be ready to be measured."""
+STRAGGLES = 2.0
+"""Times the seconds in which half of the processes that measure are ready, after which the others
+wait for none that is not,"""
+
+PATIENT_S = 20.0
+"""and never below these seconds."""
 
 NO_TIME = "no time was left"
 
@@ -88,6 +92,7 @@ class AtOnce:
     """The file for what it prints besides."""
     large: Callable[[str], bool] = lambda name: False
     """Whether a case takes much of a GPU's memory."""
+    patient_s: float = PATIENT_S
 
     def one_by_one(self, names: Sequence[str]) -> None:
         """Each case is tuned and then measured, alone on its GPU; after `until` none begins."""
@@ -109,10 +114,8 @@ class AtOnce:
             def measure(gpu: int) -> None:
                 own = names[gpu :: len(self.gpus)]
                 for first in range(0, len(own), self.count):
-                    batches = -(-(len(own) - first) // self.count)
-                    until = time.monotonic() + PREPARING * (self._left / batches)
                     batch = own[first : first + self.count]
-                    self._side_by_side(batch, gpu, Path(folder, str(gpu)), until)
+                    self._side_by_side(batch, gpu, Path(folder, str(gpu)))
 
             with ThreadPoolExecutor(len(self.gpus)) as pool:
                 list(pool.map(measure, range(len(self.gpus))))
@@ -148,9 +151,9 @@ class AtOnce:
     def _left(self) -> float:
         return max(0.0, self.until - time.monotonic())
 
-    def _side_by_side(self, names: Sequence[str], gpu: int, turns: Path, until: float) -> None:
-        """Side by side until each is ready, then one after the other. What is not ready at `until`,
-        on the monotonic clock, is not measured."""
+    def _side_by_side(self, names: Sequence[str], gpu: int, turns: Path) -> None:
+        """Side by side until each is ready, then one after the other. Where there is a limit, what
+        straggles is not measured."""
         turns.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             go, running = Path(folder, "go"), dict[str, tuple[subprocess.Popen[bytes], Path]]()
@@ -158,17 +161,25 @@ class AtOnce:
                 ready = Path(folder, str(place))
                 more = {VARIABLE: str(turns), READY: str(ready), GO: str(go)}
                 running[name] = self._begun("--measure", name, self.gpus[gpu], more), ready
-            late = list(running)
-            while time.monotonic() < until and late:
-                time.sleep(LOOK_S)
-                late = [
-                    n for n in late if running[n][0].poll() is None and not running[n][1].exists()
-                ]
+            late = self._late(running)
             for name in late:
                 running[name][0].kill()
             go.touch()
             for name, (process, _) in running.items():
                 self._ended("--measure", name, process, NO_TIME if name in late else "")
+
+    def _late(self, running: Mapping[str, tuple[subprocess.Popen[bytes], Path]]) -> list[str]:
+        """Those of the processes that are not ready when it is time to begin."""
+        began, half, late = time.monotonic(), math.inf, list(running)
+        while late and (now := time.monotonic()) < self.until:
+            if len(late) <= len(running) / 2:
+                half = min(half, now - began)
+            limited = not math.isinf(self.until)
+            if limited and now - began > max(self.patient_s, STRAGGLES * half):
+                break
+            time.sleep(LOOK_S)
+            late = [n for n in late if running[n][0].poll() is None and not running[n][1].exists()]
+        return late
 
     def _begun(
         self, step: str, name: str, gpu: str, more: Mapping[str, str]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from .at_once import NO_TIME, THREADS, AtOnce
+from .at_once import NO_TIME, PATIENT_S, THREADS, AtOnce
 from .result import Missing, WorkloadReport
 from .run import BenchError, Children, Say, SoFar, measured_of
 from .workloads import WORKLOADS, Workload
@@ -40,6 +40,7 @@ class Together:
     keep: Callable[[WorkloadReport], object]
     folder: Path
     until: float
+    patient_s: float = PATIENT_S
     _began: dict[tuple[str, str], float] = field(default_factory=dict)
     _tuned_s: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -59,6 +60,7 @@ class Together:
             self.threads,
             self.into,
             self.is_large,
+            self.patient_s,
         )
         work.together(names) if self.tune else work.measured(names)
         for name in names:
@@ -121,10 +123,12 @@ def run_together(
     say: Say,
     keep: Callable[[WorkloadReport], object],
     until: float,
+    patient_s: float = PATIENT_S,
 ) -> None:
     """Fill `found`."""
     with tempfile.TemporaryDirectory() as folder:
-        Together(found, children, tune, say, keep, Path(folder), until).run(gpus, count)
+        each = Together(found, children, tune, say, keep, Path(folder), until, patient_s)
+        each.run(gpus, count)
 
 
 def mixed(workloads: Sequence[Workload]) -> list[Workload]:

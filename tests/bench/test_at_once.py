@@ -22,8 +22,8 @@ def note(what):
     with open(log, "a") as file:
         file.write(json.dumps([step, name, what, time.monotonic()]) + chr(10))
 note("begin")
-if name.startswith("large"):
-    time.sleep(0.1)
+if name.startswith("large") or "slow" in name and step == "--measure":
+    time.sleep(0.5 if waits else 0.1)
 if name == "late" and step == "--measure":
     time.sleep(60)
 if waits:
@@ -39,7 +39,9 @@ note("end")
 """
 
 
-def run(tmp_path: Path, names: Sequence[str], count: int, until: float = math.inf) -> list[str]:
+def run(
+    tmp_path: Path, names: Sequence[str], count: int, until: float = math.inf, patient_s: float = 20
+) -> list[str]:
     """What was told: the steps that ended, in order."""
     told = []
 
@@ -57,6 +59,7 @@ def run(tmp_path: Path, names: Sequence[str], count: int, until: float = math.in
     work = AtOnce(
         *(["0", "1"], count, until, command, tell, lambda step, name: tmp_path / f"{name}"),
         large=lambda name: name.startswith("large"),
+        patient_s=patient_s,
     )
     (work.together if count > 1 else work.one_by_one)(names)
     return told
@@ -109,11 +112,29 @@ def test_after_the_limit_nothing_begins(tmp_path: Path) -> None:
     assert run(tmp_path, ["a"], 1, time.monotonic() - 1) == []
 
 
-def test_one_that_is_not_ready_in_time_leaves_the_others_theirs(tmp_path: Path) -> None:
-    told = run(tmp_path, ["late", "x", "b"], 2, time.monotonic() + 4.0)
+def test_one_that_straggles_leaves_the_others_their_time(tmp_path: Path) -> None:
+    told = run(tmp_path, ["late", "x", "b"], 2, time.monotonic() + 40.0, patient_s=0.5)
     assert "--measure late no time was left" in told
     assert {"--measure b", "--measure x"} < {*told}
     assert not [event for event in logged(tmp_path) if event[1:3] == ("late", "alone")]
+
+
+def test_none_is_given_up_where_half_take_as_long(tmp_path: Path) -> None:
+    """Three of four take long to be ready; the one that does not waits for them."""
+    names = ["a", *(f"slow {number}" for number in range(3))]
+    told = run(
+        tmp_path,
+        [n for name in names for n in (name, f"gpu 1 {name}")],
+        4,
+        time.monotonic() + 60.0,
+        patient_s=0.0,
+    )
+    assert sorted(told) == sorted(
+        f"--{step} {name}"
+        for step in ("tune", "measure")
+        for n in names
+        for name in (n, f"gpu 1 {n}")
+    )
 
 
 def test_one_that_takes_much_memory_is_tuned_at_a_time(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def logged(tmp_path: Path) -> list[str]:
     return (tmp_path / "log").read_text().splitlines()
 
 
-def together(children, kept, until=math.inf, tune=True):
+def together(children, kept, until=math.inf, tune=True, patient_s=20.0):
     found = SoFar([WORKLOADS[name] for name in NAMES], ["--at-once", "3"])
     run_together(
         *(found, children),
@@ -71,6 +71,7 @@ def together(children, kept, until=math.inf, tune=True):
         say=lambda text: None,
         keep=kept.append,
         until=until,
+        patient_s=patient_s,
     )
     return found.report()
 
@@ -98,7 +99,8 @@ def test_what_fails_is_told_and_leaves_the_others(fake):
 
 
 def test_what_had_no_time_is_told(fake):
-    report = together(fake(slow="splade_head")(None, "cpu", 1.0), [], time.monotonic() + 4.0)
+    children = fake(slow="splade_head")(None, "cpu", 1.0)
+    report = together(children, [], time.monotonic() + 10.0, patient_s=0.5)
     assert report.failed == {"splade_head": "measure: no time was left"}
     report = together(fake()(None, "cpu", 1.0), [], time.monotonic() - 1.0)
     assert report.failed == dict.fromkeys(NAMES, "no time was left")
