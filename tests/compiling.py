@@ -1,5 +1,5 @@
 """What needs the real compiler runs in a process of its own: the interpreter is on in that of the
-tests, and Triton looks at the variable once.
+tests, and Triton looks at the variable once. So does what ends its process, or needs a new one.
 
 Each script has a new process, but none imports torch and Triton again: a server that has imported
 them, and done nothing else, forks for each.
@@ -20,37 +20,50 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 LIMIT_S = 400
-PRELOADED = (
-    "torch._dynamo.backends.common",
-    "triton.backends.nvidia.compiler",
-    "fusionplan.planner.lower",
-    "fusionplan.planner.runtime.execution.executor",
-)
-"""What most scripts import."""
+PRELOADED = {
+    "0": (
+        "torch._dynamo.backends.common",
+        "triton.backends.nvidia.compiler",
+        "fusionplan.planner.lower",
+        "fusionplan.planner.runtime.execution.executor",
+    ),
+    "1": ("torch", "triton", "triton.runtime.interpreter"),
+}
+"""What most scripts import, with the compiler ("0"); and with the interpreter, without us."""
+
+Done = subprocess.CompletedProcess[str]
 
 
 def by_compiler(script: Path, *arguments: str | Path) -> Any:
     """What a script prints as JSON, run without the interpreter."""
-    if _read_at_import(os.environ) != _server().read_at_import:
+    if _read_at_import(os.environ) != _server("0").read_at_import:
         return _by_itself(script, *arguments)
+    done = forked([str(script), *map(str, arguments)])
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def forked(
+    command: Sequence[str], interpret: str = "0", variables: Mapping[str, str] | None = None
+) -> Done:
+    """What `python COMMAND` comes to: a script with its arguments, "-m" with a module, or "-c" with
+    a text. With the interpreter ("1") nothing of ours is imported, nor on the path."""
     with tempfile.TemporaryDirectory() as folder:
         request = {
-            "script": str(script),
-            "arguments": list(map(str, arguments)),
-            "environment": {**os.environ, "TRITON_INTERPRET": "0"},
+            "command": list(command),
+            "environment": {**os.environ, "TRITON_INTERPRET": interpret, **(variables or {})},
             "folder": os.getcwd(),
             "into": folder,
         }
-        status = _server().ask(json.dumps(request))
+        status = _server(interpret).ask(json.dumps(request))
         told, errors = ((Path(folder) / name).read_text() for name in ("stdout", "stderr"))
-    assert status == 0, errors
-    return json.loads(told)
+    return Done(list(command), status, told, errors)
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
@@ -74,13 +87,14 @@ def _by_itself(script: Path, *arguments: str | Path) -> Any:
 class _Server:
     """The process that forks. One request at a time; each answer is an exit status."""
 
-    def __init__(self) -> None:
+    def __init__(self, interpret: str) -> None:
         self.read_at_import = _read_at_import(os.environ)
+        alone = ["-I"] if interpret == "1" else ["-P"]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
+            [sys.executable, *alone, __file__, interpret],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "TRITON_INTERPRET": "0"},
+            env={**os.environ, "TRITON_INTERPRET": interpret},
             text=True,
             start_new_session=True,
         )
@@ -105,17 +119,17 @@ class _Server:
 
 
 @cache
-def _server() -> _Server:
-    made = _Server()
+def _server(interpret: str) -> _Server:
+    made = _Server(interpret)
     atexit.register(made.end)
     return made
 
 
-def _serve() -> None:
+def _serve(interpret: str) -> None:
     """Forks for each line that is read, and writes its exit status."""
     requests, answers = sys.stdin, sys.stdout
     gc.disable()
-    for name in PRELOADED:
+    for name in PRELOADED[interpret]:
         importlib.import_module(name)
     gc.freeze()  # collections in a child would copy what it shares with the others
     gc.enable()
@@ -139,12 +153,22 @@ def _run(request: dict[str, Any]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
-        sys.argv = [request["script"], *request["arguments"]]
-        sys.path.insert(0, str(Path(request["script"]).parent))
-        runpy.run_path(request["script"], run_name="__main__")
+        first, *arguments = request["command"]
+        if first == "-m":
+            sys.argv = arguments
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        elif first == "-c":
+            sys.argv = [first, *arguments[1:]]
+            exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = [first, *arguments]
+            sys.path.insert(0, str(Path(first).parent))
+            runpy.run_path(first, run_name="__main__")
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - as Python itself tells of an error at its end
         traceback.print_exc()
     finally:
@@ -154,4 +178,4 @@ def _run(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from compiling import forked
 from fusionplan.bench import startup
 from fusionplan.bench.started import COMPILED, EAGER, OURS
 from fusionplan.bench.workloads import Workload
@@ -29,6 +30,10 @@ def workload(tmp_path: Path) -> Workload:
 @pytest.mark.process
 def test_a_plan_that_is_not_there_is_said(workload, monkeypatch, tmp_path):
     monkeypatch.setattr(startup, "WAYS", (OURS,))
+    started = ["-m", "fusionplan.bench.started"]
+    monkeypatch.setattr(
+        startup.subprocess, "run", lambda command, **_: forked(started + command[3:])
+    )
     found = startup.measured(workload, "cpu", str(tmp_path / "none.db"), 1)
     assert found.failed.startswith(f"{OURS}: ")
     assert "none.db" in found.failed

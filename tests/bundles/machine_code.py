@@ -3,7 +3,7 @@ empty cache of Triton's; prints what it found as JSON.
 
 make FILE: bundle the kernels of a plan for compute capability 9.0. start FILE: use them, where the
 compiler fails. other FILE: the same, of another version of Triton. first CACHE: compile them with
-this cache. again CACHE: use them from it, where the compiler fails.
+this cache. again CACHE: use them from it, where the compiler fails. both FILE CACHE: again, start.
 """
 
 import json
@@ -146,10 +146,14 @@ def again(cache):
         return str(error)
 
 
-STEPS = {"make": make, "start": start, "other": other, "first": first, "again": again}
+def both(file, cache):
+    return [again(cache), start(file)]
+
+
+STEPS = {"make": make, "start": start, "other": other, "first": first, "again": again, "both": both}
 
 if __name__ == "__main__":
-    step, place = sys.argv[1:]
+    step, *places = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         knobs.cache.dir = folder
-        print(json.dumps(STEPS[step](Path(place))))
+        print(json.dumps(STEPS[step](*map(Path, places))))

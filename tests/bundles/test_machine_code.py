@@ -68,12 +68,15 @@ def test_machine_code_of_another_version_is_not_used(start):
     assert "kernels are compiled" in warned
 
 
-def test_settings_that_change_machine_code_are_told(made, start, monkeypatch, tmp_path):
+def test_settings_that_change_machine_code_are_told(made, monkeypatch, tmp_path):
     """Nor is what was compiled before found by them."""
+    folder, file, _ = made
     by_compiler(SCRIPT, "first", tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     monkeypatch.setenv("PTXAS_OPTIONS", "-O0")
-    assert "the compiler was called" in by_compiler(SCRIPT, "again", tmp_path)
-    (warned,) = start("start")["warned"]
+    again, started = by_compiler(SCRIPT, "both", file, tmp_path)
+    assert "the compiler was called" in again
+    (warned,) = started["warned"]
     assert "its triton options is" in warned
     assert "(-O0)" in warned
 

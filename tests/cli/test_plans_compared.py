@@ -1,15 +1,13 @@
 """planner diff, planner why-miss and planner repro."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
+from compiling import forked
 from fusionplan.cli import stored, why_miss
 from fusionplan.db import Store
 from fusionplan.planner.config import Config
@@ -245,13 +243,7 @@ def test_repro_runs_alone(planner, stored_net, tmp_path):
     assert "fusionplan" not in script.read_text()
 
     def run():
-        return subprocess.run(
-            [sys.executable, "-I", script],
-            env=os.environ | {"TRITON_INTERPRET": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return forked([str(script)], interpret="1")
 
     done = run()
     assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
@@ -269,13 +261,7 @@ def test_repro_runs_in_the_interpreter_what_that_has_no_code_for(planner, quick,
     script = tmp_path / "alone.py"
     assert planner("repro", "net", "-o", script).code == 0
     assert "libdevice.expm1(" in script.read_text()
-    done = subprocess.run(
-        [sys.executable, "-I", script],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked([str(script)], interpret="1")
     assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
 
 
@@ -297,13 +283,7 @@ def test_repro_of_a_wrong_trial(planner, filled, tmp_path):
     assert text.startswith(f'# Trial {trial.id} of "fused_add_relu')
     assert "raise SystemExit(7)" in text.splitlines()[0]
     assert "num_warps=8" in text
-    done = subprocess.run(
-        [sys.executable, "-I", tmp_path / "alone.py"],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked([str(tmp_path / "alone.py")], interpret="1")
     assert (done.returncode, done.stdout.split()[-1]) == (0, "ok"), done.stderr
 
 

@@ -4,8 +4,6 @@ built in."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from compiling import forked
 from fusionplan.planner.costs.device import (
     A100,
     B200,
@@ -209,7 +208,7 @@ def test_settings_are_part_of_the_key(name: str) -> None:
 ADOPTS = """
 import json, sys
 from fusionplan.planner.settings import adopt, settings
-for given in json.load(sys.stdin):
+for given in json.loads(sys.argv[1]):
     adopt(given)
     print(json.dumps({name: settings().get(name) for name in given}))
 """
@@ -221,10 +220,8 @@ def test_another_process_adopts_every_setting() -> None:
     for change in SETTINGS.values():
         with change():
             given.append(settings())
-    command = [sys.executable, "-P", "-c", ADOPTS]
-    told = subprocess.run(
-        command, input=json.dumps(given), text=True, capture_output=True, check=True
-    )
+    told = forked(["-c", ADOPTS, json.dumps(given)])
+    assert told.returncode == 0, told.stderr
     assert [json.loads(line) for line in told.stdout.splitlines()] == given
 
 
