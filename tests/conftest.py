@@ -72,6 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Watch(), "costs of tests")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        os.environ["PLANNER_TEST_SHARED"] = folder.name  # what processes of a run make once
+        config.add_cleanup(folder.cleanup)
 
 
 @pytest.hookimpl(trylast=True)
