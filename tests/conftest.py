@@ -80,16 +80,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Dynamo times the guards of all that it compiles, for its log, and first empties the caches
-    of the processor: a third of what it takes to capture a small function. Triton's interpreter
-    does much for nothing."""
-    guards = sys.modules.get("torch._dynamo.guards")
-    if hasattr(guards, "profile_guard_manager"):
-        guards.profile_guard_manager = lambda *_: 0.0
+    """Once all is imported: torch's capture and Triton's interpreter do much for nothing."""
     if "torch" in sys.modules:
-        from quick_interpreter import quicken
+        import quick_dynamo
+        import quick_interpreter
 
-        quicken()
+        quick_dynamo.quicken()
+        quick_interpreter.quicken()
     gc.collect()
     gc.freeze()
     # A capture makes and leaves some hundred thousand objects, few of them in cycles.
