@@ -15,7 +15,7 @@ def look_little(change: Callable[[object, str, object], None]) -> None:
     from fusionplan.planner.covers import cover
     from fusionplan.planner.covers.cheapest import CoverEffort
 
-    change(cover, "CoverEffort", lambda: CoverEffort(enumerated=60, priced=6))
+    change(cover, "CoverEffort", lambda: CoverEffort(enumerated=30, priced=3))
     price_quickly(change)
 
 
@@ -23,8 +23,8 @@ def price_quickly(change: Callable[[object, str, object], None]) -> None:
     """Bounds what is looked at for a group's price and its config, but not for a cover."""
     from fusionplan.planner.space import space
 
-    change(space, "_LOOKED_AT", 60)
-    change(space, "_QUICK", 2)
+    change(space, "_LOOKED_AT", 24)
+    change(space, "_QUICK", 1)
 
 
 def rank_few(change: Callable[[object, str, object], None]) -> None:

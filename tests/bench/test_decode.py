@@ -123,7 +123,7 @@ PACKED = Geometry(layers=1, width=128, heads=4, key_heads=2, head=32, inner=256,
 @pytest.mark.parametrize("weights", ["bfloat16", "int8", "int4", "float8"])
 @torch.no_grad()
 def test_a_step_is_eagers_at_both_ends_of_the_cache(
-    weights: str, monkeypatch: pytest.MonkeyPatch
+    weights: str, monkeypatch: pytest.MonkeyPatch, few_looks: None
 ) -> None:
     """One plan, as a CUDA graph of it would be recorded, for each position, and what it leaves in
     the caches."""

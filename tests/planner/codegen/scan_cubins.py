@@ -1,5 +1,5 @@
-"""Compiles the kernels of gated scans at full size, held and in loops, by the model's best configs,
-for an H200. No GPU is needed. Prints JSON: what the compiler made of each.
+"""Compiles the kernels of gated scans at full size, held and in loops, by the model's best configs
+of some hundred, for an H200. No GPU is needed. Prints JSON: what the compiler made of each.
 
     TRITON_INTERPRET=0 python tests/planner/codegen/scan_cubins.py
 """
@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpus import graph_of
+from few_looks import rank_few
 from fusionplan.planner.config import LOOP, NATURAL
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.lower import lower
@@ -50,6 +52,7 @@ CASES = {
 
 
 def main() -> None:
+    rank_few(setattr)
     found = []
     for name, (shape, function) in CASES.items():
         for dtype in (torch.bfloat16, torch.float32):

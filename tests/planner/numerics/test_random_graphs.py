@@ -42,7 +42,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, int]:
 
 
 @pytest.mark.parametrize("plan", EXAMPLES)
-def test_random_programs_equal_float64(plan: str) -> None:
+def test_random_programs_equal_float64(plan: str, few_looks: None) -> None:
     kernels: list[int] = []
 
     @settings(
