@@ -9,7 +9,7 @@ from fusionplan.bench import random_sizes
 def test_one_tune_serves_sizes_of_several_buckets(capsys, monkeypatch):
     monkeypatch.setitem(random_sizes.FUNCTIONS, "softmax", (_softmax, lambda n: [(4, n)], 1))
     monkeypatch.setattr(random_sizes, "drawn", lambda count, most: [20, 33, 70, 71])
-    options = ["softmax", "--device", "cpu", "--rounds", "1", "--seconds", "6"]
+    options = ["softmax", "--device", "cpu", "--rounds", "1", "--seconds", "3"]
     assert random_sizes.main(options) == 0
     out = capsys.readouterr().out
     assert "softmax      4 sizes: " in out

@@ -58,11 +58,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setenv("FLEET_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("FLEET_SECONDS", "0.3")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    nodes = Nodes(initialize_head=True, head_node_args={**small, "num_gpus": 0})
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    # Where nothing runs Ray starts no process for it, nor any that is to read its logs.
+    alone = {"num_cpus": 0, "num_gpus": 0, "no_monitor": True, "include_log_monitor": False}
+    nodes = Nodes(initialize_head=True, head_node_args=small | alone)
     try:
         for device in (H200.name, H200.name, "NVIDIA A100"):
-            nodes.add_node(**small, num_gpus=1, env_vars={"FLEET_DEVICE": device})
+            own = {"num_cpus": 1, "num_gpus": 1, "env_vars": {"FLEET_DEVICE": device}}
+            nodes.add_node(wait=False, **small, **own)
+        nodes.wait_for_nodes()
         yield nodes
     finally:
         nodes.shutdown()
