@@ -7,6 +7,8 @@ An overload with no row is opaque: it runs as `aten` and is never inside a gener
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from . import library  # noqa: F401 - defines the operators of our own
 from .dtypes import BOUNDS, DTYPES, FLOAT8, FLOATS, NARROW
 from .graph import INPUT, ITEM, Arg, Node, Ref, Symbol, TensorType
@@ -370,17 +372,22 @@ def is_compute(node: Node) -> bool:
 
 def bound(node: Node) -> dict[str, Arg]:
     """The node's arguments by the names of its schema, defaults filled in."""
-    named: dict[str, Arg] = {}
-    given = dict(node.kwargs)
-    for position, argument in enumerate(overload(node.op)._schema.arguments):
-        if position < len(node.args):
-            named[argument.name] = node.args[position]
-        elif argument.name in given:
-            named[argument.name] = given[argument.name]
-        else:
-            default = argument.default_value if argument.has_default_value() else None
-            named[argument.name] = tuple(default) if isinstance(default, list) else default
+    parameters = _parameters(node.op)
+    named = dict(parameters)
+    names = [name for name, _ in parameters]
+    named.update((n, v) for n, v in node.kwargs if n in named)
+    named.update(zip(names, node.args, strict=False))
     return named
+
+
+@lru_cache(maxsize=4096)
+def _parameters(op: str) -> tuple[tuple[str, Arg], ...]:
+    """Names in the schema of an overload, in order, each with its default."""
+    found: list[tuple[str, Arg]] = []
+    for argument in overload(op)._schema.arguments:
+        default = argument.default_value if argument.has_default_value() else None
+        found.append((argument.name, tuple(default) if isinstance(default, list) else default))
+    return tuple(found)
 
 
 def is_input(node: Node) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import Refused
 from ..graph.dtypes import FLOAT8, MATMUL_DTYPES, NARROW, register_dtype
@@ -69,11 +72,17 @@ def _samples(
             tensor = group.nodes[argument.node].type
             if tensor is None:
                 raise Refused("opaque", f"{group.nodes[argument.node].name} is no single tensor")
-            dtype = getattr(torch, tensor.dtype)
-            samples.append(torch.empty((1,) * len(tensor.shape), dtype=dtype, device="meta"))
+            samples.append(_sample(tensor.dtype, len(tensor.shape)))
         elif name != "alpha" and isinstance(argument, (bool, int, float)):
             samples.append(plain(argument))
     return samples
+
+
+@lru_cache(maxsize=256)
+def _sample(dtype: str, dimensions: int) -> torch.Tensor:
+    """A tensor of this dtype, as real as one without data is while torch traces, too."""
+    with _disable_current_modes():
+        return torch.empty((1,) * dimensions, dtype=getattr(torch, dtype), device="meta")
 
 
 def number_of(group: Graph, node: Node, operation: Pointwise, number: Arg) -> Arg:
