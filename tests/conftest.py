@@ -59,8 +59,16 @@ LONGEST = (
     "test_browser.py",
     "test_aligned_cubins.py",
     "test_scan_cubins.py",
+    "test_partition_search.py",
+    "test_modes_ahead.py",
+    "test_size_search.py",
+    "test_planning.py",
+    "test_exact.py",
+    "test_overlapping.py",
+    "test_start.py",
+    "test_faults.py",
 )
-"""Files of few tests that take from ten seconds to a minute. They come first: a process that began
+"""Files of few tests that take from five seconds to a minute. They come first: a process that began
 one of them last would keep the others waiting. `scripts/test` leaves files in this order."""
 
 
@@ -104,6 +112,13 @@ def faults_of_ours(monkeypatch):
 
     if registry is not None:
         monkeypatch.setattr(registry.log, "exception", again)
+
+
+@pytest.fixture
+def young():
+    """For a test that collects garbage: what is older than it is not looked through, which would
+    take seconds after some thousand tests."""
+    gc.freeze()
 
 
 @pytest.fixture

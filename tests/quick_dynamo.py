@@ -13,6 +13,7 @@ import torch
 
 
 def quicken() -> None:
+    _collect_no_garbage()
     _time_no_guards()
     _measure_no_compilation()
     _print_no_graphs()
@@ -23,6 +24,13 @@ def _of(module: str, *names: str) -> Any:
     """A module that is imported and has all these names; None where there is none."""
     found = sys.modules.get(module)
     return found if all(hasattr(found, name) for name in names) else None
+
+
+def _collect_no_garbage() -> None:
+    """After each compilation all that is young is looked through for garbage, which Python does by
+    itself after so many new objects."""
+    if hasattr(torch, "_dynamo") and hasattr(torch._dynamo.config, "run_gc_after_compile"):
+        torch._dynamo.config.run_gc_after_compile = False
 
 
 def _time_no_guards() -> None:

@@ -2,11 +2,10 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 
 import pytest
+from compiling import forked
 from fusionplan.bench import run as running
 from fusionplan.bench.__main__ import _parser as main_parser
 from fusionplan.bench.__main__ import main
@@ -216,20 +215,8 @@ def test_an_included_file_that_is_no_report(monkeypatch, capsys, measured, tmp_p
 
 @pytest.mark.slow
 def test_a_child_prints_one_document_and_nothing_else(tmp_path):
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "fusionplan.bench",
-        "--measure",
-        "custom_loss_many_small_ops",
-    ]
-    done = subprocess.run(
-        [*command, "--device", "cpu", "--store", str(tmp_path / "none.db")],
-        env=os.environ | {"TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["--device", "cpu", "--store", str(tmp_path / "none.db")]
+    measured = ["--measure", "custom_loss_many_small_ops"]
+    done = forked(["-m", "fusionplan.bench", *measured, *options])
     assert done.returncode == 0, done.stderr
     assert "why" in json.loads(done.stdout)

@@ -129,7 +129,7 @@ def in_vain(store):
     return weakref.ref(result)
 
 
-def test_a_store_that_fails_keeps_nothing_of_who_asked(path):
+def test_a_store_that_fails_keeps_nothing_of_who_asked(path, young):
     for _ in range(3):
         result = in_vain(path)
         gc.collect()

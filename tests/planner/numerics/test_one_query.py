@@ -115,7 +115,7 @@ LAYOUTS = [Layout("natural", "held", 64), Layout("natural", "loop", 64)]
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 @pytest.mark.parametrize("safe", [True, False], ids=["of torch", "plain softmax"])
 def test_parts_without_a_key_count_nothing(
-    layout: Layout, safe: bool, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, safe: bool, monkeypatch: pytest.MonkeyPatch, few_ranked: None
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     function = _at_position if safe else _plain
@@ -170,7 +170,9 @@ def _traced(
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("split", [1, 16])
-def test_keys_beyond_the_position_are_not_read(split: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_beyond_the_position_are_not_read(
+    split: int, monkeypatch: pytest.MonkeyPatch, few_ranked: None
+) -> None:
     """What lies there is NaN, which masks alone would not keep out of the sums."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     inputs = [*given(batch=4), torch.arange(LENGTH), torch.tensor([0])]

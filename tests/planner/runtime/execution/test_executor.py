@@ -160,7 +160,7 @@ def test_nothing_to_compute(captured, kernel):
     assert executor(x)[0].shape == (0, 4)
 
 
-def test_memory_is_freed_after_the_last_use(captured):
+def test_memory_is_freed_after_the_last_use(captured, young):
     alive, watched = [], []
 
     @torch.library.custom_op("fusionplan_test::watch", mutates_args=())
