@@ -206,6 +206,19 @@ def test_paths_that_pages_name_are_there():
     assert sorted(each for each in named if not (ROOT / each[1]).exists()) == []
 
 
+def test_every_benchmark_has_a_line():
+    text = (ROOT / "docs" / "howto-develop.md").read_text()
+    commands = {
+        path.stem
+        for path in (ROOT / "bench").glob("[!_]*.py")
+        if re.match(r'""".* -m fusionplan\.bench\.', path.read_text())
+    }
+    by_script = {"conformance", "kernel_texts", "planning", "table_age"}
+    assert len(commands) > 12
+    assert by_script < commands
+    assert sorted(n for n in commands - by_script if f"fusionplan.bench.{n}`" not in text) == []
+
+
 def test_every_rewrite_has_a_line():
     text = (ROOT / "docs" / "internals.md").read_text()
     files = {path.name for path in (ROOT / "planner/capture/rewrites").glob("[!_]*.py")}
