@@ -4,18 +4,28 @@ A module of torch.compile's enters a context, goes through the call of a module 
 and asks whether anybody traces or exports; together that takes as long as a small kernel. What a
 call needs is what tells Dynamo which frames are its own. Its guards are asked as always, and it
 compiles anew where they say so.
+
+Where a call was seen to run one graph and nothing beside it, its guards are asked from here and the
+code that Dynamo made is called, without the interpreter's way through every frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 import torch
-from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_frame
 from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as modules
+
+_MOST = 4
+"""Compiled frames that are kept, such as those of a few batch sizes."""
+_TRIES = 8
+"""Calls in a row without such a frame, after which none is looked for any more."""
 
 
 def entered(compiled: torch.nn.Module) -> Callable[..., Any] | None:
@@ -45,7 +55,11 @@ def entered(compiled: torch.nn.Module) -> Callable[..., Any] | None:
         finally:
             set_eval_frame(before)
 
-    return run
+    model = getattr(inner, "__self__", None)
+    forward = inspect.getattr_static(type(model), "forward", None)
+    if not isinstance(model, torch.nn.Module) or not isinstance(forward, FunctionType):
+        return run
+    return _Frames(model, forward, run) if _is_simple(forward.__code__) else run
 
 
 def is_plain() -> bool:
@@ -61,3 +75,76 @@ def is_plain() -> bool:
         and not torch.compiler.is_exporting()
         and not modules._has_any_global_hook()  # type: ignore[no-untyped-call]
     )
+
+
+class _Frame(NamedTuple):
+    """A compiled frame. guards: Dynamo's; they belong to no entry of its cache any more once what
+    they ask of is gone, or all is reset. check: asks them of a frame's variables."""
+
+    guards: Any
+    check: Callable[[Mapping[str, Any]], bool]
+    run: FunctionType
+
+
+class _Frames:
+    """The frames of a module's `forward` that Dynamo has compiled to one graph. enter: by way of
+    the interpreter, for all other calls."""
+
+    def __init__(
+        self, model: torch.nn.Module, forward: FunctionType, enter: Callable[..., Any]
+    ) -> None:
+        self._model, self._forward, self._enter = model, forward, enter
+        self._names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
+        self._found: list[_Frame] = []
+        self._tries = _TRIES
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Arguments by name, and those left out, are the interpreter's to find.
+        if kwargs or len(args) + 1 != len(self._names) or self._is_more():
+            return self._enter(*args, **kwargs)
+        given = dict(zip(self._names, (self._model, *args), strict=True))
+        for frame in self._found:
+            if frame.guards.cache_entry is not None and frame.check(given):
+                return frame.run(self._model, *args)
+        result = self._enter(*args)
+        if self._tries:
+            self._learn(given)
+        return result
+
+    def _is_more(self) -> Any:
+        """Whether a call of the model is more than one of its class's `forward`."""
+        own = self._model.__dict__
+        return (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or "forward" in own
+        )
+
+    def _learn(self, given: Mapping[str, Any]) -> None:
+        self._found = [frame for frame in self._found if frame.guards.cache_entry is not None]
+        for entry in _debug_get_cache_entry_list(self._forward.__code__):
+            guards, code = entry.guard_manager, entry.code
+            if _is_one_graph(code, self._forward.__code__) and guards.check(given):
+                run = FunctionType(code, self._forward.__globals__, code.co_name)
+                self._found = [_Frame(guards, guards.check, run), *self._found][:_MOST]
+                self._tries = _TRIES
+                return
+        self._tries -= 1
+
+
+def _is_simple(code: CodeType) -> bool:
+    """Whether a call's arguments are all that the frame of such code begins with."""
+    flags = (
+        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+    )
+    return not (code.co_flags & flags or code.co_freevars or code.co_kwonlyargcount)
+
+
+def _is_one_graph(code: CodeType, of: CodeType) -> bool:
+    """Whether code that Dynamo made calls one graph, and nothing that it has to compile or skip."""
+    graphs = [name for name in code.co_names if name.startswith("__compiled_fn")]
+    resumed = any(name.startswith("__resume") for name in code.co_names)
+    same = (code.co_argcount, code.co_freevars) == (of.co_argcount, of.co_freevars)
+    return len(graphs) == 1 and not resumed and same

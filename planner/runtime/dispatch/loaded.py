@@ -63,7 +63,8 @@ class LoadedModule(OptimizedModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own = self.__dict__
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
+        hooked = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]
+        if hooked or torch.compiler.is_compiling():
             return super().__call__(*args, **kwargs)
         model: torch.nn.Module = own["_modules"]["_orig_mod"]
         short = own.get(_SEEN)

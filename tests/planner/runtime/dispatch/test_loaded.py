@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 
 import pytest
 import torch
@@ -177,6 +178,133 @@ def test_the_guards_are_asked_in_every_call(asked, entries):
     assert entries == ["long", *["guards"] * 4]
     assert len(asked) == 2
     assert torch._C._dynamo.eval_frame.get_eval_frame_callback() is None
+
+
+@pytest.fixture
+def by_frames(monkeypatch):
+    """Grows with each call that goes by way of the interpreter to Dynamo."""
+    from fusionplan.planner.runtime.dispatch import front_end
+
+    found, made = [], front_end._Frames
+
+    def counting(model, forward, enter):
+        return made(model, forward, lambda *a, **k: found.append(a) or enter(*a, **k))
+
+    monkeypatch.setattr(front_end, "_Frames", counting)
+    return found
+
+
+def ran(fast, x, wanted, by_frames):
+    """Calls that go by way of the interpreter, of three that give what is wanted."""
+    before = len(by_frames)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), wanted)
+    return len(by_frames) - before
+
+
+def test_a_call_of_one_graph_asks_the_guards_itself(asked, by_frames):
+    """What they see decides: attributes, the mode of gradients, the module, and what is left."""
+    model, other = Scaled(), Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    fast(x)
+    assert ran(fast, x, x * 2, by_frames) == 1  # it is learned by the first
+    assert ran(fast, x, x * 2, by_frames) == 0
+    assert ran(fast, y, y * 2, by_frames) == 1
+    with torch.no_grad():
+        assert ran(fast, x, x * 2, by_frames) == 1
+    model.factor = 3
+    assert ran(fast, x, x * 3, by_frames) == 1
+    other.factor = 5
+    second = loaded(torch.compile(other, backend=planned(asked), dynamic=False), other)
+    second(x)
+    assert ran(second, x, x * 5, by_frames) == 1
+    torch._dynamo.reset()
+    assert ran(fast, x, x * 3, by_frames) == 1
+    handle = model.register_forward_hook(lambda *_: torch.zeros(()))
+    assert torch.equal(fast(x), torch.zeros(()))
+    handle.remove()
+    assert ran(fast, x, x * 3, by_frames) == 0
+    model.forward = lambda x: x * 7
+    torch.testing.assert_close(fast(x), x * 7)
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, scale=2.0, *, shift=None):
+        found = self.layer(x) * scale
+        return found if shift is None else found + shift
+
+
+def test_parts_of_a_model_that_are_replaced(asked, by_frames):
+    """What Dynamo's guards ask of may be gone."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x) * 2
+
+    model = Model()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            fast(x)
+        for _ in range(3):
+            model.layer = nn.Linear(4, 4)
+            for _ in range(3):
+                torch.testing.assert_close(fast(x), model.layer(x) * 2)
+        model.layer.weight = nn.Parameter(torch.zeros(4, 4))
+        torch.testing.assert_close(fast(x), model.layer(x) * 2)
+        model.layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        torch.testing.assert_close(fast(x), model.layer(x) * 2)
+
+
+def test_arguments_by_name_and_left_out(asked, entries):
+    model = Layers()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), model(x))
+            torch.testing.assert_close(fast(x, 3.0), model(x, 3.0))
+            torch.testing.assert_close(fast(x=x, scale=3.0), model(x, 3.0))
+            torch.testing.assert_close(fast(x, shift=x), model(x, shift=x))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        fast(x, other=1)
+
+
+def test_what_is_not_one_graph_goes_by_way_of_the_interpreter(asked, by_frames):
+    class Broken(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            torch._dynamo.graph_break()
+            return y + 1
+
+    model = Broken()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        fast(x)
+        assert ran(fast, x, x * 2 + 1, by_frames) == 3
+
+
+def test_a_loaded_model_within_another_compiled_function(asked):
+    model = Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x = torch.randn(3, 4)
+    outer = torch.compile(lambda x: fast(x) + 1, backend="eager")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            torch.testing.assert_close(outer(x), x * 2 + 1)
+            torch.testing.assert_close(fast(x), x * 2)
 
 
 def test_an_error_of_the_model_leaves_dynamo_as_it_was(asked, entries):
