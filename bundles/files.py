@@ -1,4 +1,4 @@
-"""Files of the user's that are written whole or not at all."""
+"""Atomic writes: a file of the user's is written whole, or stays as it was."""
 
 from __future__ import annotations
 

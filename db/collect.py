@@ -1,4 +1,4 @@
-"""Taking out of a store what nobody needs any more."""
+"""Removes old plans and trials from a store (`planner gc`)."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Records out of one store and into another, which loses nothing by it."""
+"""Copies records from one store into another, in which nothing is lost."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""The store that is meant where none is named."""
+"""The default store: the one that is used if none is named."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Python's garbage collector beside work that makes many small objects."""
+"""Pauses Python's garbage collector during work that makes many small objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results kept for the objects that they were computed of."""
+"""Caches of results, by the object that each was computed from."""
 
 from __future__ import annotations
 

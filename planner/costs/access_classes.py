@@ -1,4 +1,4 @@
-"""Loads and stores that no block sizes tell apart: a tile of each costs the same, counted once.
+"""Classes of loads and stores that cost the same with any block sizes: each is counted once.
 
 A stencil or a recurrence in one kernel has hundreds of loads that differ in their offsets alone.
 """

@@ -1,7 +1,7 @@
-"""A graph in pieces small enough to look for their best covers, and covers that can run.
+"""Cuts a graph into pieces that are small enough for the search, and makes covers that can run.
 
-What no edge joins is apart anyway. A larger piece is cut where least passes from one group to the
-next, between groups of a cover that is known: its groups stay whole, so that it remains a cover.
+Parts of a graph that no edge joins are pieces anyway. A larger piece is cut where the fewest bytes
+pass, between two groups of a known cover: its groups stay whole, so that it remains a cover.
 """
 
 from __future__ import annotations

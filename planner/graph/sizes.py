@@ -1,13 +1,13 @@
-"""Numbers of a graph that are other ones for other sizes of its inputs.
+"""Numbers of a graph that depend on sizes which vary.
 
-A graph with symbolic sizes is captured at the sizes at hand and at two sets of *probe* sizes,
-which never change. A number that differs between them becomes a `Size` (or an `Amount`): the
-number itself, which every decision and every sum goes by, and beside it what it is at the probes,
-by which kernel text tells it from others and from a constant. It equals, hashes and prints as the
-plain number, so a graph's key is that of the static graph.
+A graph with symbolic sizes is captured at the present sizes and at two sets of *probe* sizes, which
+never change. A number that differs between them becomes a `Size` (or an `Amount`, a float). It
+holds the number itself, which all decisions and sums use, and its values at the probes. By these
+the text of a kernel tells it from other numbers and from a constant. It equals, hashes and prints
+as the plain number, so a graph's key is that of the static graph.
 
-A kernel gets such a number as an argument. Nothing relies on the flag being kept: where some
-arithmetic loses it, the number stands in the text, and another size gets another kernel.
+A kernel gets such a number as an argument. If some arithmetic makes a plain number of it, nothing
+is wrong: the number is in the text, and another size gets another kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan for all sizes, at some of them."""
+"""The plan for given sizes, made from a plan for all sizes."""
 
 from __future__ import annotations
 

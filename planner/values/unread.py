@@ -1,4 +1,4 @@
-"""Values that no result is made of, left out."""
+"""Drops values that no result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group at the smallest and the largest sizes of its bucket: its kernels run at all between."""
+"""Checks a group at the smallest and the largest sizes of its bucket; it is used at all between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block of code that ends after some seconds, wherever it is, as Ctrl-C would end it."""
+"""Ends a block of code after some seconds, wherever it is, as Ctrl-C would."""
 
 from __future__ import annotations
 

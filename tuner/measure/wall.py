@@ -1,4 +1,4 @@
-"""The seconds of a whole tune: one budget on the wall clock, which all of its work spends."""
+"""The time budget of a whole tune, on the wall clock. Every step takes from it."""
 
 from __future__ import annotations
 

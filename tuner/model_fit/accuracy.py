@@ -1,7 +1,7 @@
-"""The ledger read back: what the cost model expects of every kernel that was timed, and how well.
+"""The accuracy of the cost model on every kernel that was timed and is in the store.
 
-The seconds that a trial was predicted to take are those of its day. Here each is estimated again,
-from the group and the config that the store holds, with the model and the profile of today.
+A trial is stored with the prediction of its day. Here each is predicted again, from its group and
+its config, with the model and the profile of today.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C in a tune, remembered for those who wait for the result of what it ended."""
+"""Remembers that Ctrl-C was pressed in a tune, so that it ends with its best result so far."""
 
 from __future__ import annotations
 

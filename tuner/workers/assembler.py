@@ -1,9 +1,9 @@
-"""One ptxas for what torch.compile compiles.
+"""Makes all of torch.compile's processes use one ptxas.
 
-Torch's wheels for CUDA 13 bring a ptxas of their own. Inductor's compile workers take it, but not
-the process that asked them: that has Triton's, and so looks for their kernels under other keys of
-Triton's cache, finds none, and compiles every choice of `max-autotune` again, one after the other,
-half a second each.
+Torch's wheels for CUDA 13 bring a ptxas of their own. Inductor's compile workers use it, but the
+process that started them uses Triton's. So that process looks for the kernels under other keys of
+Triton's cache, does not find them, and compiles every choice of `max-autotune` again, one after the
+other, half a second each.
 """
 
 from __future__ import annotations

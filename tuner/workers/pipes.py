@@ -1,4 +1,4 @@
-"""A worker process's two pipes, at either end, and that it never outlives its parent."""
+"""The two pipes of a worker process, at both ends. The worker ends when its parent does."""
 
 from __future__ import annotations
 

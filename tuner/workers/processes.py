@@ -1,4 +1,4 @@
-"""Worker processes as whoever talks to them sees them."""
+"""The interface of worker processes for those who send them requests."""
 
 from __future__ import annotations
 

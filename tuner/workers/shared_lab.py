@@ -1,4 +1,4 @@
-"""One lab for all graphs of a model: to start its processes takes seconds, for each graph anew."""
+"""One lab for all graphs of a model, because starting its processes takes seconds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A step that a loop calls as text is generated, without torch.compile's front end.
+"""One step of a loop that generates text, called without torch.compile's front end.
 
-In each call Dynamo asks of every parameter whether it is as it was when the graph was captured, and
-the CUDA graph asks where each of them lies: some 50 microseconds of the host for a model of 150
-parameters. A step asks that of its arguments only.
+In each call Dynamo's guards check every parameter, and the CUDA graph checks the address of each:
+some 50 microseconds of the host for a model of 150 parameters. A step checks its arguments only.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Dynamo entered without what torch.compile does around it in each call.
+"""Enters Dynamo directly, without the work that torch.compile does around it in each call.
 
-A module of torch.compile's enters a context, goes through the call of a module that has no hooks,
-and asks whether anybody traces or exports; together that takes as long as a small kernel. What a
-call needs is what tells Dynamo which frames are its own. Its guards are asked as always, and it
-compiles anew where they say so.
+A module of torch.compile's enters a context, runs the call of a module that has no hooks, and asks
+whether anybody traces or exports. Together that takes as long as a small kernel. All that a call
+needs is to tell Dynamo which frames are its own. Its guards are checked as always, and if they
+fail, it compiles again.
 
-Where a call was seen to run one graph and nothing beside it, its guards are asked from here and the
-code that Dynamo made is called, without the interpreter's way through every frame.
+If a call is known to run one graph and nothing else, the guards are checked here, and the code that
+Dynamo made is called, without the interpreter's way through every frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exceptions by which the compilation of a graph is left."""
+"""Exceptions that end the compilation of a graph, and say how it runs instead."""
 
 from __future__ import annotations
 

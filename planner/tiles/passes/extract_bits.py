@@ -1,4 +1,4 @@
-"""Numbers of a few bits in a byte, converted to float32 straight from the byte.
+"""Convert numbers of a few bits to float32 straight from their byte.
 
 Written plainly, each weight of 4 bits is masked or shifted out of its byte, moved by a zero point,
 and converted: six instructions or more, for a GPU computes with 32 bits. In place of them the bits

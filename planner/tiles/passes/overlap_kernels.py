@@ -1,4 +1,4 @@
-"""A kernel may be launched while the one before it ends, and lets the next one be launched."""
+"""Let a kernel be launched while the one before it still runs (programmatic dependent launch)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block sizes for the axes, and the nest's items as instructions, in their order."""
+"""Give the axes their block sizes, and write the nest's items as instructions, in their order."""
 
 from __future__ import annotations
 

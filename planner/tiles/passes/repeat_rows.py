@@ -1,4 +1,4 @@
-"""A loop over the rows of a filter, in place of the same instructions for each of its rows.
+"""Make a loop over the rows of a filter, in place of the same instructions for each of its rows.
 
 A filter's taps are written out, so that pixels stay in registers from tap to tap. Of 49 taps that
 is straight-line code of 60 KB, which an SM fetches again for every program, and the compiler holds

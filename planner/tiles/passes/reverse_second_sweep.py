@@ -1,4 +1,4 @@
-"""Every second walk of an axis goes backwards: the caches have still what the first read last."""
+"""Walk every second sweep of an axis backwards: the caches still hold what was read last."""
 
 from __future__ import annotations
 

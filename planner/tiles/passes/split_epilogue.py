@@ -1,4 +1,4 @@
-"""An epilogue in parts: what follows the matrix products, over some of a tile's columns at a time.
+"""Split the epilogue: compute what follows the matrix products for a part of a tile's columns.
 
 An accumulator of 128 x 256 with an activation behind it does not fit the registers twice. In parts,
 only one part's intermediate results are alive beside it, and a descriptor's store stages one part

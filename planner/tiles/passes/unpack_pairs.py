@@ -1,8 +1,8 @@
-"""Loads of bfloat16 become float32 two at a time, where neighbours are values of their own.
+"""Convert loads of bfloat16 to float32 two at a time, where neighbours are separate values.
 
-Two of them lie in a register of 32 bits. One is shifted up, of the other the low bits are masked:
-two instructions, where the compiler takes three. Under a filter whose pixels a thread keeps, every
-eighth instruction converts.
+Two of them are in one register of 32 bits. One is shifted up; the low bits of the other are masked.
+These are two instructions, where the compiler takes three. Under a filter whose pixels a thread
+keeps, every eighth instruction converts.
 """
 
 from __future__ import annotations
