@@ -70,6 +70,8 @@ def exit_code(error: BaseException) -> int:
     """The exit code for an error that reached the top: its own where it has one."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if _is_out_of_memory(error):
+        return DEVICE
     code = getattr(error, "exit_code", INTERNAL)
     return code if isinstance(code, int) else INTERNAL
 
@@ -96,6 +98,11 @@ def message(error: BaseException) -> str:
     if _is_parser_error(error):
         text = _one_line(error.format_message())  # type: ignore[attr-defined]
         return f"{text.rstrip('.')} (see planner --help)"
+    if _is_out_of_memory(error):
+        return (
+            "the device's memory is full: give a smaller batch, or end what else runs on it "
+            f"({_one_line(str(error))})"
+        )
     if exit_code(error) != INTERNAL:
         return _one_line(str(error))
     text = _one_line(str(error)) or "no message"
@@ -105,6 +112,11 @@ def message(error: BaseException) -> str:
         f"internal error, {type(error).__name__}: {text}; "
         "please report it with what PLANNER_DEBUG=1 shows"
     )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """By its name: torch is not imported to tell an error."""
+    return any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
 
 
 def _one_line(text: str) -> str:

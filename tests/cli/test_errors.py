@@ -295,3 +295,12 @@ def test_as_a_process(planner_process, arguments, code):
     result = planner_process(*arguments)
     assert_told(result, code)
     assert len(result.err.splitlines()) == 1, result.err
+
+
+def test_a_full_memory_is_the_devices(capsys):
+    from fusionplan.cli.errors import DEVICE, report
+
+    assert report(torch.OutOfMemoryError("CUDA out of memory.\nTried a lot")) == DEVICE
+    told = capsys.readouterr().err
+    assert told.startswith("planner: the device's memory is full: give a smaller batch")
+    assert told.count("\n") == 1

@@ -16,7 +16,7 @@ import torch
 
 from ...planner.capture.capture import Captured, Stage
 from ...planner.covers.pricing import SPARED
-from ...planner.errors import FusionplanError
+from ...planner.errors import FusionplanError, summary_of
 from ...planner.graph.graph import Graph
 from ...planner.graph.ops import is_compute
 from ...planner.lowerings.registry import lowering_of
@@ -170,6 +170,9 @@ def _check(
         verdict = judge(executor, given)
     except FusionplanError as error:
         verdict = Failed(str(error))
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        verdict = Failed(f"out of device memory: {summary_of(error)}")
     if isinstance(verdict, Failed):
         arena.progress.note(f"plan {number} is left out: {verdict.reason}")
         return

@@ -8,8 +8,8 @@ from ...planner.plan import Plan
 from ..decision.finalists import Finalists
 from ..search.tuned_groups import Identity
 
-INTERRUPTED, LOST = "interrupted", "the GPU is lost"
-"""Why a plan was not compared."""
+INTERRUPTED = "interrupted"
+"""Why a plan was not compared, where Ctrl-C or the end of all time is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from ...db.store import Store
 from ...planner.capture.capture import Captured, Stage
 from ...planner.costs.device import DeviceProfile, builtin, profile_of
-from ...planner.errors import Refusal
+from ...planner.errors import Refusal, summary_of
 from ...planner.graph.graph import key as graph_key
 from ...planner.graph.varying import bucket_key, family_key, is_varying
 from ...planner.origin import Origin
@@ -52,14 +52,14 @@ from ..search.tuned_groups import (
     plan_of,
     runners_up,
 )
-from ..trial.outcome import DeviceLost
+from ..trial.outcome import DeviceFull, DeviceLost
 from ..workers.kernels_ahead import KernelCompilers
 from ..workers.lab import Lab
 from .effort import EFFORTS, TuneLimits
 from .gated_lab import GatedLab
 from .offline import plan_offline
 from .other_sizes import SIZES_SHARE, OtherSizes
-from .searched_plans import INTERRUPTED, LOST, Searched
+from .searched_plans import INTERRUPTED, Searched
 from .tune_site import RULES_ON_CPU, LabOptions, TuneSite
 
 RUNNERS_UP, WITHIN = 3, 1.04
@@ -294,10 +294,16 @@ class Session:
             return Finalists()
 
     def _note_if_lost(self, error: DeviceLost | RuntimeError) -> None:
-        """Raises the error again where it is not the loss of the device that has raised it."""
-        why = None if isinstance(error, DeviceLost) else why_lost(self.captured.device)
-        if why is not None:
-            self.lost = DeviceLost(self.captured.device, why)
+        """Raises the error again where neither the loss of the device nor its full memory has
+        raised it."""
+        device = self.captured.device
+        full = isinstance(error, torch.OutOfMemoryError)
+        why = None if full or isinstance(error, DeviceLost) else why_lost(device)
+        if full:
+            torch.cuda.empty_cache()
+            self.lost = DeviceFull(device, summary_of(error))
+        elif why is not None:
+            self.lost = DeviceLost(device, why)
         elif isinstance(error, DeviceLost):
             self.lost = error
         else:
@@ -309,7 +315,7 @@ class Session:
         contest. Raises KeyboardInterrupt, or DeviceLost, where there is nothing."""
         if found.is_empty:
             raise self.lost or KeyboardInterrupt
-        why = why if self.lost is None else LOST
+        why = why if self.lost is None else self.lost.SAID
         self.progress.note(f"{why}: the plan was not compared with eager and torch.compile")
         return found.uncompared()
 

@@ -23,11 +23,24 @@ class DeviceLost(DeviceError):
     """The GPU does nothing any more, whatever it is given: what fails on it says nothing of any
     candidate."""
 
+    SAID = "the GPU is lost"
+    _TEXT = (
+        "{device} does nothing any more ({why}): see `nvidia-smi` and `dmesg`, reset it, and tune "
+        "again; what was measured is in the store"
+    )
+
     def __init__(self, device: object, why: str) -> None:
-        super().__init__(
-            f"{device} does nothing any more ({why}): see `nvidia-smi` and `dmesg`, reset it, and "
-            "tune again; what was measured is in the store"
-        )
+        super().__init__(self._TEXT.format(device=device, why=why))
+
+
+class DeviceFull(DeviceLost):
+    """Something else has taken the GPU's memory: nothing more can be measured on it."""
+
+    SAID = "the GPU's memory is full"
+    _TEXT = (
+        "the memory of {device} is full ({why}): end what else runs on it, or give a smaller "
+        "batch, and tune again; what was measured is in the store"
+    )
 
 
 class TunerError(FusionplanError):

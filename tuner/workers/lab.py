@@ -22,6 +22,7 @@ from ..trial import outcome as outcomes
 from ..trial.outcome import (
     Candidate,
     Crashed,
+    DeviceFull,
     DeviceLost,
     Failure,
     Miscompiled,
@@ -200,6 +201,10 @@ def usual_compilers() -> int:
     return max(1, min(12, len(os.sched_getaffinity(0)) - 3))
 
 
+_FULL = "out of memory"
+"""In the error of a process for which the device has no room."""
+
+
 class WorkerLab:
     """Compile workers and one measuring worker. `device`: "cuda:0", or "cpu" with `interpret`."""
 
@@ -367,7 +372,8 @@ class WorkerLab:
             why = answer.reason if isinstance(answer, Outcome) else answer.get("lost")
             if why is None:
                 return
-        raise DeviceLost(self._device, str(why))
+        kind = DeviceFull if _FULL in str(why) else DeviceLost
+        raise kind(self._device, str(why))
 
     def check(self, group: Group, candidate: Candidate) -> Failure | str:
         """Run a candidate over all data sets without timing it: why it fails, or what was

@@ -14,13 +14,13 @@ from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.versions import versions
-from fusionplan.tuner.decision import decide
+from fusionplan.tuner.decision import decide, finalists
 from fusionplan.tuner.measure import lost_device
 from fusionplan.tuner.measure.measure_role import MeasureRole
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.session import session as sessions
 from fusionplan.tuner.session.session import Session, TuneLimits, TuneSite
-from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, DeviceLost, Timed
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, Crashed, DeviceFull, DeviceLost, Timed
 from fusionplan.tuner.workers.lab import Group, WorkerLab
 from tuner_fakes import FakeLab, FakeStopwatch, OpenLab, baselines, captured
 from tuner_graphs import pointwise
@@ -146,6 +146,37 @@ def test_a_crash_is_the_candidates_only_where_a_new_process_can_use_the_device(l
     opened = lab(timed)
     assert isinstance(opened.measure(group, ATEN), Timed)
     assert opened.pool.asked == [("measure", False)]
+
+
+def test_a_device_without_room_for_a_process_is_full_and_not_lost(lab):
+    end = Crashed("a worker does not start: CUDA error: out of memory")
+    with pytest.raises(DeviceFull, match=r"the memory of cuda:0 is full .*smaller batch"):
+        lab(Crashed("signal SIGABRT"), end, end).measure(Group.of(pointwise(), "g"), ATEN)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("place", ["the check of plans", "the contest"])
+def test_a_neighbour_that_takes_the_memory_leaves_what_was_found(tmp_path, monkeypatch, place):
+    """Of a plan that is checked without memory, and of a model that is timed so."""
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB\nmore")
+
+    if place == "the contest":
+        monkeypatch.setattr(decide.Decision, "plans", full)
+    else:
+        monkeypatch.setattr(finalists, "judge", full)
+    lab = FakeLab(lambda group, candidate: 1e-5 if candidate.config else 1.0)
+    plan, notes = tuned(tmp_path, lab, lambda: 1.0)
+    said = " ".join(notes)
+    assert "CUDA out of memory. Tried to allocate 4.00 GiB" in said
+    assert "more" not in said.split("GiB")[1][:6]
+    if place == "the contest":
+        assert (plan.evidence, [g.lowering for g in plan.groups]) == ("searched", ["triton"])
+        assert "the GPU's memory is full: the plan was not compared" in said
+    else:  # eager is all that is left to run
+        assert plan.evidence == "measured"
+        assert not plan.groups
 
 
 def test_a_device_is_asked_for_a_sum(monkeypatch: pytest.MonkeyPatch):
