@@ -46,11 +46,12 @@ def schedules_of(
 def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
     """The layouts worth a try. A reduction is cut only where whole rows leave the device idle."""
     found = [NATURAL, FLAT, LOOP, NESTED]
-    # Rows and columns of which neither can be held beside a loop: two loops have the same axes.
     plain = schedule_group(group, LOOP)
+    nested = isinstance(plain, Refusal)
     if isinstance(plain, Refusal):
+        # Rows and columns of which neither can be held beside a loop: two loops have the same axes.
         plain = schedule_group(group, NESTED)
-    if isinstance(plain, Refusal):
+    if isinstance(plain, Refusal) or (nested and plain.kernels[0].nest.contractions):
         return found
     nest = plain.kernels[0].nest
     sides = dot_sides(nest)
