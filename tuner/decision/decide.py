@@ -45,7 +45,7 @@ RunByPlans = Callable[[Plans], Model]
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A graph of the model with the plans that it has; `identity`: of any plan of it."""
+    """A graph of the model with its finalists. identity: the common part of all its plans."""
 
     part: ModelGraph
     finalists: Finalists
@@ -56,7 +56,7 @@ class Entrant:
         return self.part.key
 
     def passed(self, plan: Plan) -> Passed:
-        """What the gate says of one of its plans, or of a baseline's."""
+        """The result of the gate for one of its plans; a plan that is a baseline needs no check."""
         of = self.finalists
         runners = (r for r in (of.best, of.plain, of.graphed, of.sparing) if r is not None)
         known = next((r.passed for r in runners if r.plan == plan), None)
@@ -66,9 +66,9 @@ class Entrant:
 @dataclass(slots=True)
 class Decision:
     """One decision on all graphs of a model. ring: its turns hold copies of the user's call.
-    ours_only: a baseline is kept only where there is nothing of ours. conditions: clocks and
-    temperature, asked for after the contest. wall: the time of the tune, of which each contest may
-    take half of what is left."""
+    ours_only: a baseline is kept only if there is no plan of ours. conditions: returns clocks and
+    temperature, after the contest. wall: the time budget of the tune; each contest may take half
+    of what is left of it."""
 
     entrants: Sequence[Entrant]
     baselines: Baselines
@@ -81,7 +81,7 @@ class Decision:
     wall: Wall | None = None
     left_out: dict[str, str] = field(default_factory=dict)
     _ready_s: float = 0.0
-    """Seconds that it took until the model ran by a plan of ours."""
+    """Seconds that it took until the model ran by a plan of ours: the mean over these plans."""
 
     def plans(self) -> list[Plan]:
         """The plan to keep for each graph, in order, with the record of the contest."""
@@ -109,7 +109,7 @@ class Decision:
         return self.ring.within(self.wall.left_s / 2) if self.wall else self.ring
 
     def _own(self) -> dict[str, Plans]:
-        """Ours by name, without those that are as another. None where no kernel of ours runs."""
+        """Our plans by name, each only once. Empty if no kernel of ours runs."""
         found: dict[str, Plans] = {}
         kinds: dict[str, Callable[[Finalists], RunnablePlan | None]] = {
             SPARING: lambda f: f.sparing or f.best,
@@ -132,7 +132,8 @@ class Decision:
         return found
 
     def _runs(self, plans: Mapping[str, Plans]) -> dict[str, TurnCall]:
-        """Ours as `load` runs them, ready to be timed; what does not run is left out."""
+        """The model by each of these plans, as `load` runs it, ready to be timed. A plan that does
+        not run is left out."""
         given = {
             n: through(self.run_by(p), self.ring.turns, self.training) for n, p in plans.items()
         }
@@ -142,8 +143,8 @@ class Decision:
         return ours.ready
 
     def _fell(self, name: str, error: Exception) -> None:
-        """A contestant that ran raises an error, as a CUDA graph may for other inputs. Raises it
-        where it is the user's own model."""
+        """Leaves out a contestant that ran before and now raises an error, as a CUDA graph may for
+        other inputs. Raises the error if it is of the user's own model."""
         if name == EAGER:
             raise error
         self.left_out[name] = describe(error)
@@ -163,8 +164,9 @@ class Decision:
     def _as_kept(
         self, winner: str, told: Contest, own: Mapping[str, Plans], runs: Mapping[str, TurnCall]
     ) -> tuple[Plans, Contest]:
-        """A baseline that won, run by the plan that says so, beside itself and the best of ours:
-        the plan is kept only where it does not lose to ours. runs: the contestants' calls."""
+        """The plans to keep when a baseline has won. A second contest times the baseline as its
+        plan runs it, the baseline itself, and the best of our plans. The baseline's plan is kept
+        only if it does not lose to ours. runs: the contestants' calls."""
         best = _preferred(told, own, [n for n in own if n not in self.left_out])
         kept: dict[str, Plans] = {AS_KEPT: self._baseline(winner)}
         anew = self._captured_anew(winner)
@@ -194,8 +196,8 @@ class Decision:
         }
 
     def _captured_anew(self, mode: str) -> Plans | None:
-        """The kernels of a mode with CUDA graphs in a graph of ours, whose call costs the host
-        less; of inference with sizes that stay."""
+        """The plan that replays the kernels of a mode with CUDA graphs as a CUDA graph of ours,
+        whose call costs the host less. Only for inference with fixed sizes."""
         graphs = [entrant.part.captured.graph for entrant in self.entrants]
         one = not self.training and len(graphs) == 1 and not is_varying(graphs[0])
         if not one or not INDUCTOR.owns_cuda_graphs(mode):
@@ -203,7 +205,7 @@ class Decision:
         return {key: replace(p, cudagraph=True) for key, p in self._baseline(mode).items()}
 
     def _measured(self, kept: Plans, told: Contest) -> list[Plan]:
-        """With the seconds of the whole call, of which each graph has its share."""
+        """The kept plans with their seconds: each graph's share of the whole call."""
         figures = _figures(told)
         baselines = {n: s for n, s in figures.items() if n in {EAGER, *self.baselines.given}}
         shares = self._shares()
@@ -219,7 +221,8 @@ class Decision:
         ]
 
     def _shares(self) -> list[float]:
-        """Of one call of each graph, by what they take as bare executors; alike where unknown."""
+        """The share of each graph in the time of a call, by the times of its executor alone. Equal
+        shares if one of these is not known."""
         found = [e.finalists.best for e in self.entrants]
         seconds = [runner.plan.measured if runner else None for runner in found]
         times = [entrant.part.times for entrant in self.entrants]
@@ -231,8 +234,9 @@ class Decision:
 
 
 def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = ()) -> str:
-    """The winner, or of some of them the least behind, the first of equals. In its place ours that
-    spares memory, where that takes little more time and no baseline is faster."""
+    """The contestant to keep: the least behind, and of equals the first. among: if any are given,
+    only these count. Our plan that spares memory is taken in its place if it takes only a little
+    more time and no baseline is faster."""
     found = [c for c in told.contestants if c.name in (among or {c.name})]
     least = min((c.behind for c in found), default=0.0)
     best = next((c.name for c in found if c.behind <= least * (1 + TIE)), told.winner)
@@ -245,7 +249,7 @@ def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = (
 
 
 def _joined(told: Contest, again: Contest, chosen: str) -> Contest:
-    """The first contest with what is kept in it, by its time beside the baseline's."""
+    """The first contest, with the kept plan as one more contestant: the second contest timed it."""
     kept = next(c for c in again.contestants if c.name == chosen)
     return replace(
         told, contestants=(*told.contestants, replace(kept, name=AS_KEPT)), winner=AS_KEPT
@@ -253,7 +257,7 @@ def _joined(told: Contest, again: Contest, chosen: str) -> Contest:
 
 
 def _figures(told: Contest) -> dict[str, float]:
-    """Seconds of all, in the one of the two ways in which the winner gains less."""
+    """The seconds of all contestants, cold or busy: those in which the winner gains less."""
     cold = {c.name: c.cold_s for c in told.contestants}
     busy = {c.name: c.busy_s for c in told.contestants}
 
@@ -266,14 +270,14 @@ def _figures(told: Contest) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A graph of the model that has no plan yet is no news."""
+    """Without warnings of graphs that have no plan yet."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FusionplanWarning)
         yield
 
 
 def by_executor(captured: Captured, plans: Plans) -> Model:
-    """A graph by itself, run by its plan, for a caller that has no model."""
+    """A graph run by its plan, for callers that have a graph and no model."""
     plan = plans[key(captured.graph)]
     way = whole_way(plan, captured.graph)
     if way is not None:

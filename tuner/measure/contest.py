@@ -25,21 +25,22 @@ TurnCall = Callable[[int], object]
 """Runs on the inputs of a turn."""
 
 BUSY_S, MOST_BUSY = 2e-3, 16
-"""Seconds that the calls of a busy lap take together at least; most calls of one."""
+"""A busy lap takes at least so many seconds, but has at most so many calls."""
 
 SURE = 3.0
-"""Standard deviations of an interval, 99.7%: it is looked at after every round, and one of so many
-looks would soon mislead at 95%."""
+"""Half of an interval in standard deviations, for 99.7%. It is looked at after every round: with
+95% one of so many looks would soon mislead."""
 
 CLEARLY = 0.02
-"""Behind the leader's interval by more than this part, a contestant drops out."""
+"""A contestant drops out if it is slower than the leader's interval by more than this part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """least, most: rounds. budget_s: seconds of all runs, from the least number of rounds on.
-    width: half of an interval that is narrow enough to call two contestants equal. warm_up: calls
-    of each before the first that counts; None: every turn, and three more."""
+    """least, most: the number of rounds. budget_s: seconds for all runs; the least number of rounds
+    is made in any case. width: two contestants can be called equal if half of the interval is no
+    wider than this. warm_up: calls of each contestant that do not count, before the others; None:
+    one with every set of inputs, and three more."""
 
     least: int = 10
     most: int = 400
@@ -70,12 +71,12 @@ class Laps:
         return Laps({n: [] for n in names}, {n: [] for n in names})
 
     def without(self, names: Collection[str]) -> Laps:
-        """Of the others."""
+        """The laps of all other contestants."""
         kept = [name for name in self.cold if name not in names]
         return Laps({n: self.cold[n] for n in kept}, {n: self.busy[n] for n in kept})
 
     def behind(self, name: str) -> Behind:
-        """In whichever of the two ways it does worse."""
+        """How far it is behind the fastest: cold or busy, whichever is worse."""
         both = [_behind(name, laps) for laps in (self.cold, self.busy)]
         return max(both, key=lambda behind: behind.median)
 
@@ -97,7 +98,8 @@ class _Failing:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What this contestant does; its error is raised where nobody else is left."""
+        """Around a call of this contestant: if it raises an error, it is taken out. The error is
+        raised if no other contestant is left."""
         try:
             yield
         except Exception as error:
@@ -126,8 +128,9 @@ class Ring:
         calls: Mapping[str, TurnCall],
         fails: Callable[[str, Exception], None] | None = None,
     ) -> Contest:
-        """All of them in turn, in the order of preference among equals. At least one. fails: told
-        of those that raise an error, which are left out then; None: it is raised."""
+        """Times all of them in turn, at least one. calls: in the order of preference among equals.
+        fails: called for each that raises an error, which is then left out; None: the error is
+        raised."""
         failing = _Failing(dict(calls), fails)
         self._warm_up(failing)
         count = self._count(failing)
@@ -144,7 +147,8 @@ class Ring:
         return self._result(laps, list(failing.calls), running)
 
     def _warm_up(self, failing: _Failing) -> None:
-        """Every contestant on every turn: a graph may be captured for addresses that come again."""
+        """Calls every contestant with every set of inputs: a CUDA graph may be recorded for
+        addresses that come again."""
         for name, call in list(failing.calls.items()):
             with failing.of(name):
                 self.turns.watch(partial(call, 0))
@@ -156,7 +160,7 @@ class Ring:
                     self.stopwatch.laps([partial(call, turn)])
 
     def _count(self, failing: _Failing) -> int:
-        """Calls of a busy lap."""
+        """The number of calls in a busy lap."""
         once: list[float] = []
         for name, call in list(failing.calls.items()):
             with failing.of(name):
@@ -164,7 +168,7 @@ class Ring:
         return max(2, min(MOST_BUSY, math.ceil(BUSY_S / max(min(once), 1e-9))))
 
     def _lap(self, name: str, call: TurnCall, laps: Laps, number: int, count: int) -> float:
-        """Both laps of a round; the seconds that they took."""
+        """Makes the cold and the busy lap of a round. Returns the seconds that they took."""
         self.turns.restore(number)
         cold = self.stopwatch.laps([partial(call, number)])[0]
         turns = range(number + 1, number + 1 + count)
@@ -217,7 +221,7 @@ class Ring:
 
 
 def _running(laps: Laps, running: Sequence[str], rounds: int, least: int) -> list[str]:
-    """Without those that are clearly behind."""
+    """The contestants that are not clearly behind."""
     if rounds < least:
         return list(running)
     behind = {name: laps.behind(name) for name in running}
