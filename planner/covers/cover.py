@@ -1,4 +1,4 @@
-"""Partitions of a graph into groups: which are possible, which the model thinks best."""
+"""Covers of a graph: which groups are possible, and which of them the cost model thinks best."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def cut_edges(graph: Graph) -> tuple[Edge, ...]:
 
 
 def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
-    """Groups (node ids, free nodes included) that grow along every edge not cut, as far as they
-    stay legal. Every compute node is in exactly one group."""
+    """Groups (node ids, free nodes included) that grow along every edge that is not in cuts, as
+    far as they stay legal. Every compute node is in exactly one group."""
     return _grow(graph, lambda edge: edge not in cuts, lambda left, right: True).groups
 
 
 def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
-    """The edges where the model says, of two groups at a time, that two kernels are faster than
-    one: where the search for covers starts."""
+    """The edges between groups of which the model says, pair by pair, that two kernels are faster
+    than one. The search for covers starts with these cuts."""
     grown = _greedy(graph, device)
     home = {node: number for number, group in enumerate(grown) for node in group}
     return frozenset((a, b) for a, b in cut_edges(graph) if home[a] != home[b])
 
 
 def best_cover(graph: Graph, device: DeviceProfile) -> Groups:
-    """The cheapest groups that the model finds. A node may be in several: the first that holds it
-    stores its value, if it is stored (see `group.copies_in`)."""
+    """The groups of the cheapest cover by the model. A node may be in several groups: if its value
+    is stored, the first of them stores it (see `group.copies_in`)."""
     return covers(graph, device, 1)[0].groups
 
 
@@ -80,13 +80,14 @@ def covers(
 
 
 def learned(graph: Graph, device: DeviceProfile, known: Mapping[str, float]) -> Groups:
-    """The cheapest groups where some have other seconds, by key, than the model's."""
+    """The groups of the cheapest cover, with known seconds for some groups, by key, and the
+    model's seconds for the others."""
     whole = GraphContent(key(graph), graph)
     return _searched(whole, device, CoverEffort(), tuple(sorted(known.items()))).best.groups
 
 
 def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
-    """The edges whose ends no group has together."""
+    """The edges of which no group holds both ends."""
     homes: dict[int, set[int]] = {}
     for number, nodes in enumerate(groups):
         for node in nodes:
@@ -96,7 +97,7 @@ def cuts_of(graph: Graph, groups: Groups) -> frozenset[Edge]:
 
 @dataclass(frozen=True, slots=True)
 class GraphContent:
-    """A graph by its content, names left out."""
+    """A graph that is equal to others with the same content, whatever their names are."""
 
     key: str
     graph: Graph = field(compare=False)
@@ -138,7 +139,7 @@ def _order(group: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Prices:
-    """The prices of candidates: the model's, and those that are known by a group's key."""
+    """The seconds of candidates: known ones by a group's key, else the model's."""
 
     ground: Ground
     known: Mapping[str, float]
@@ -157,7 +158,7 @@ class _Prices:
 
 
 class _Searched:
-    """Puts the covers of the pieces together; start: one cover of the whole that is right."""
+    """Joins the covers of the pieces to covers of the graph. start: a legal cover of the graph."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class _Searched:
         self.best = self._cover([each.groups for each in results], self.chosen)
 
     def others(self, count: int) -> list[Cover]:
-        """The next best covers: one piece in another way."""
+        """The next best covers: each has another cover of one piece."""
         best = [result for _, result in self.found]
         changes = [
             (other.seconds - result.seconds, number, other)
@@ -204,9 +205,9 @@ class _Searched:
         return made
 
     def _cover(self, pieces: Sequence[Sequence[CandidateGroup]], chosen: Chosen) -> Cover:
-        """The groups in the order of the graph, those that compute again what others store last.
-        The start where the parts together cannot run, or would store more than they were priced
-        with."""
+        """The groups in the order of the graph; last those that compute again what others store.
+        If the parts cannot run together, or would store more than their prices include, this is
+        the start."""
         groups = sorted(chain(*pieces), key=lambda c: (c.copies != 0, _order(c.nodes)))
         found = self._nodes(groups)
         seconds = 0.0
@@ -224,8 +225,8 @@ class _Searched:
 
 @paused()
 def modelled_plan(graph: Graph, device: DeviceProfile) -> Plan:
-    """The model's plan of a graph: its best cover, each group with its best config; regions of
-    several groups in another way where that spares a large value and costs little."""
+    """The model's plan of a graph: its best cover, each group with its best config. A region of
+    several groups is run by another lowering if that avoids a large value and costs little."""
     groups = _apart(graph, device)
     found = tuple(group.nodes for group in groups)
     for region in regions(graph, found):
@@ -250,8 +251,8 @@ def _apart(graph: Graph, device: DeviceProfile) -> list[GroupPlan]:
 
 
 def replaced(groups: Sequence[GroupPlan], region: GroupPlan) -> list[GroupPlan]:
-    """The groups with those of a region replaced by it, where they make it up, perhaps with nodes
-    that are in no group."""
+    """The groups, with those of a region replaced by the region, if the region is made of whole
+    groups and of nodes that are in no group."""
     own = groups_inside(groups, region)
     outside = [g for g in groups if g not in own]
     left = set(region.nodes).difference(*(g.nodes for g in own))
@@ -272,8 +273,8 @@ def group_plan(
     device: DeviceProfile,
     known: tuple[Config, Cost] | None = None,
 ) -> GroupPlan:
-    """A group by the model: as one kernel, by a vendor's call, or left to ATen and the vendor's
-    products. known: the best config, where that was looked for before."""
+    """The model's plan of a group: one kernel, a vendor's call, or ATen with the vendor's matrix
+    products. known: the best config, if it was searched for before."""
     part = GroupContent.of(graph, nodes, copies)
     best = None
     if not pricing.is_left(part):
@@ -287,8 +288,8 @@ def group_plan(
 def region_group(
     graph: Graph, region: tuple[int, ...], groups: Groups, device: DeviceProfile
 ) -> GroupPlan | None:
-    """A region of these groups in the way that the model thinks best, its bodies by the model's
-    plans; None where there is none, or the groups one after another are much faster."""
+    """The plan of a region by the lowering that the model thinks best, its bodies by the model's
+    plans. None if no lowering is possible, or if the groups one after another are much faster."""
     part = GroupContent.of(graph, region)
     inside = [GroupContent.of(graph, nodes) for nodes in groups if set(nodes) <= set(region)]
     apart_s = sum(pricing.seconds(each, device) for each in inside)
@@ -311,12 +312,12 @@ def cover_s(graph: Graph, device: DeviceProfile) -> float:
 
 
 def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
-    """Groups that grow edge by edge where the model says so."""
+    """Groups that grow edge by edge, while the model says that one kernel is faster than two."""
     return _grown(GraphContent(key(graph), graph), device).groups
 
 
 class _Grown(NamedTuple):
-    """Groups that were grown. stops: edges along which none was, the budget being spent."""
+    """Groups that were grown. stops: edges that were left out because the budget was spent."""
 
     groups: Groups
     stops: int
@@ -347,8 +348,8 @@ def _grow(
     worth: Callable[[int, int], bool],
     budget: CoverBudget | None = None,
 ) -> _Grown:
-    """wanted: the edges to grow along; worth: whether two groups that may join should; budget: how
-    much may be looked at."""
+    """Grows groups edge by edge. wanted: the edges to grow along. worth: whether two groups that
+    may join should. budget: the limit of groups that are looked at."""
     dependences = Dependences(graph)
     own = (n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id))
     home = Homes(graph, own)

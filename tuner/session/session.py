@@ -102,9 +102,9 @@ def tune_captured(
 
 @dataclass(slots=True)
 class Session:
-    """One tune of one graph. static: addresses of inputs that stay in place from call to call,
-    such as weights. wall: the time of the tune, None: a new one of `limits.seconds`; share: the
-    part of what is left before its end that is this graph's."""
+    """One tune of one graph. static: addresses of inputs that are the same in every call, such as
+    weights. wall: the time budget of the tune; None: a new one of `limits.seconds`. share: this
+    graph's part of the time that is left before the end of the tune."""
 
     captured: Captured
     inputs: Sequence[Any]
@@ -121,7 +121,7 @@ class Session:
     wall: Wall | None = None
     share: float = 1.0
     lost: DeviceLost | None = None
-    """Set where the device does nothing any more: nothing is timed on it from then on."""
+    """Set when the device has stopped working: nothing is timed on it from then on."""
     _other_sizes: OtherSizes = field(default_factory=OtherSizes)
     _ledger: Ledger | None = None
     """Of the search."""
@@ -164,8 +164,8 @@ class Session:
         contest: Callable[[], Sequence[Plan]] | None,
         found: Sequence[tuple[Session, Searched]],
     ) -> list[Plan]:
-        """The plans that the contest of all graphs keeps; as the searches left them where Ctrl-C
-        ends it, or the device is lost. None: no contest can be."""
+        """The plans that the contest of all graphs keeps. If Ctrl-C ends the contest, or the device
+        is lost: the best plans of the searches. contest: None if there can be none."""
         sessions = [session for session, _ in found]
         if contest is not None and not any(session.lost for session in sessions):
             try:
@@ -182,8 +182,8 @@ class Session:
     def searched(
         self, profile: DeviceProfile, baselines: Baselines, stage: Stage = "inference"
     ) -> Searched:
-        """Search on the device, and the best plans by themselves. The baselines are compiled at the
-        same time, by the first search of a tune."""
+        """Searches on the device, then checks and times the best plans. During the first search of
+        a tune the baselines are compiled."""
         wall = self._begun()
         identity = self._record(profile)
         findings, tasks = Findings(), Tasks(self.captured.graph, profile, self.site.cover)
@@ -265,7 +265,7 @@ class Session:
         compilers: KernelCompilers,
         turn: Turn,
     ) -> Finalists:
-        """Of the plans that the search found, and the one that the store has."""
+        """The finalists among the plans that the search found and the one that the store has."""
         self.progress.phase("verify", "checking and timing the best plans")
         # What a forward graph saves stays in place for its backward graph, as in a training loop.
         count = TURNS if stage != "backward" else 1
@@ -294,8 +294,8 @@ class Session:
             return Finalists()
 
     def _note_if_lost(self, error: DeviceLost | RuntimeError) -> None:
-        """Raises the error again where neither the loss of the device nor its full memory has
-        raised it."""
+        """Remembers a lost device, or one whose memory is full, if that caused the error. Else
+        raises the error again."""
         device = self.captured.device
         full = isinstance(error, torch.OutOfMemoryError)
         why = None if full or isinstance(error, DeviceLost) else why_lost(device)
@@ -311,8 +311,8 @@ class Session:
         self.progress.note(str(self.lost))
 
     def uncompared(self, found: Searched, why: str = INTERRUPTED) -> Plan:
-        """What is kept when Ctrl-C, the end of all time or the loss of the device has ended the
-        contest. Raises KeyboardInterrupt, or DeviceLost, where there is nothing."""
+        """The plan that is kept without a contest: after Ctrl-C, the end of all time, or the loss
+        of the device. Raises KeyboardInterrupt, or DeviceLost, if there is none."""
         if found.is_empty:
             raise self.lost or KeyboardInterrupt
         why = why if self.lost is None else self.lost.SAID
@@ -335,7 +335,7 @@ class Session:
     def _tell_what_was_not_tried(
         self, tasks: Tasks, findings: Findings, partitions: Sequence[Partition]
     ) -> None:
-        """A budget may end before the first kernel was measured, or before each group's was."""
+        """Says so if the budget ended before any kernel was measured, or one of every group."""
         own = {task.group.key: task for p in partitions[:1] for task in tasks.all(p.groups)}
         ours = {key: task.space for key, task in own.items() if not task.vendor_s}
         possible = [key for key, space in ours.items() if not isinstance(space, Refusal)]
@@ -353,7 +353,7 @@ class Session:
             )
 
     def _begun(self) -> Wall:
-        """The time of the tune, which runs from the first look at it where it is this graph's."""
+        """The time budget of the tune. That of a single graph begins with the first call."""
         if self.wall is None:
             self.wall = Wall(self.limits.seconds)
         return self.wall
@@ -388,8 +388,9 @@ class Session:
         lab: GatedLab,
         stop: Stop,
     ) -> GraphSearch | None:
-        """Until the budget is spent, or Ctrl-C once something is known. prepare: plans the graph;
-        None: the time was over before it was planned."""
+        """Searches until the budget is spent, or until Ctrl-C if there is a result by then.
+        prepare: plans the graph. Returns None if the time was over before the graph was
+        planned."""
         beside = lab.baselines.compiles and self.site.beside(self.captured.device)
         made: list[GraphSearch] = []
 
@@ -422,8 +423,8 @@ class Session:
         return made[0] if made else None
 
     def _beside(self, work: Callable[[], None], lab: GatedLab, stop: Stop) -> None:
-        """Work in a thread, while torch.compile compiles the baselines in this one: that keeps one
-        core busy and the device idle, but where it times kernels of its own."""
+        """Does the work in another thread while torch.compile compiles the baselines in this one.
+        Compiling keeps one core busy and leaves the device idle, except while it times kernels."""
         device = self.captured.device
         is_cuda = device.type == "cuda"
 
