@@ -187,6 +187,9 @@ def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--weights", choices=("bfloat16", "int8", "int4", "float8"), nargs="+", default=["bfloat16"]
     )
+    parser.add_argument(
+        "--head", action="store_true", help="the head has weights of its own, kept as the layers'"
+    )
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
     parser.add_argument("--without", nargs="*", default=[], help="ways that are left out, by name")
     parser.add_argument("--tune", type=float, default=0.0, metavar="SECONDS")
@@ -202,7 +205,7 @@ def measured(options: argparse.Namespace, batch: int, weights: Any, read: float)
     """Time, and print, one model in all ways."""
     of, device = GEOMETRIES[options.model], torch.device("cuda")
     of = replace(of, layers=options.layers or of.layers)
-    model = made(of, batch, device, weights)
+    model = made(of, batch, device, weights, packs_head=options.head)
     inputs = given(of, batch, options.position, device)
     calls: dict[str, Call] = {}
     for name, make in ways(model, inputs, options.modes, options.tune):
@@ -213,7 +216,8 @@ def measured(options: argparse.Namespace, batch: int, weights: Any, read: float)
             torch.cuda.synchronize()
             print(f"{name}: ready after {time.perf_counter() - start:.1f} s", file=sys.stderr)
     least = model.nbytes(options.position) / read * 1e6
-    print(f"{options.model}, {weights} weights\n\n| batch | way | us a step | of the least |")
+    kept = f"{weights} weights, {'the head too' if options.head else 'the head in bfloat16'}"
+    print(f"{options.model}, {kept}\n\n| batch | way | us a step | of the least |")
     print("| ---: | --- | ---: | ---: |", flush=True)
     for line in shown(batch, least, microseconds(calls)):
         print(line, flush=True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 Weights = Literal["bfloat16", "int8", "int4", "float8"]
-"""How the weights of a layer are kept; those of embeddings and head stay bfloat16."""
+"""How the weights of linear layers are kept; those of embeddings stay bfloat16."""
 
 GROUP = 128
 """Weights of 4 bits that share a scale."""
@@ -187,10 +187,13 @@ class Layer(nn.Module):
 class DecodeStep(nn.Module):
     """From the last token of each sequence, and its position, to the logits of the next."""
 
-    def __init__(self, of: Geometry, batch: int, weights: Weights = "bfloat16") -> None:
+    def __init__(
+        self, of: Geometry, batch: int, weights: Weights = "bfloat16", packs_head: bool = False
+    ) -> None:
         super().__init__()
         self.of = of
         self.words = nn.Embedding(of.words, of.width)
+        self.head = linear(of.width, of.words, weights) if packs_head else None
         self.layers = nn.ModuleList(Layer(of, weights) for _ in range(of.layers))
         self.after = Norm(of.width)
         kept = (batch, of.key_heads, of.cache, of.head)
@@ -212,7 +215,8 @@ class DecodeStep(nn.Module):
         for i, layer in enumerate(self.layers):
             cache = getattr(self, f"keys_{i}"), getattr(self, f"values_{i}")
             x = layer(x, cache, position, rotary, mask)
-        logits = F.linear(self.after(x), self.words.weight)
+        x = self.after(x)
+        logits = F.linear(x, self.words.weight) if self.head is None else self.head(x)
         if self.of.cap:
             logits = torch.tanh(logits / (0.6 * self.of.cap)) * (0.6 * self.of.cap)
         return logits
@@ -220,7 +224,10 @@ class DecodeStep(nn.Module):
     def nbytes(self, position: int) -> int:
         """Bytes that a step at this position reads at least."""
         weights = sum(p.nbytes for p in self.parameters())
-        weights += sum(b.nbytes for n, b in self.named_buffers() if n.startswith("layers"))
+        if self.head is not None:  # of the embeddings a row for each sequence
+            weights -= self.words.weight.nbytes
+        packed = ("layers", "head")
+        weights += sum(b.nbytes for n, b in self.named_buffers() if n.startswith(packed))
         kept = sum(b.nbytes for n, b in self.named_buffers() if n.startswith(("keys", "values")))
         return weights + kept * (position + 1) // self.of.cache
 
@@ -231,11 +238,13 @@ def made(
     device: torch.device,
     weights: Weights = "bfloat16",
     dtype: torch.dtype = torch.bfloat16,
+    packs_head: bool = False,
 ) -> DecodeStep:
-    """A step with random weights, whose activations keep their size and have this dtype."""
+    """A step with random weights, whose activations keep their size and have this dtype.
+    packs_head: the head has weights of its own, kept as the layers' are."""
     torch.manual_seed(0)
     with torch.device(device):
-        model = DecodeStep(of, batch, weights)
+        model = DecodeStep(of, batch, weights, packs_head)
     for each in [*model.parameters(), *model.buffers()]:
         if each.dtype == torch.float32:
             each.data = each.data.to(dtype)

@@ -49,6 +49,17 @@ def test_the_least_is_the_weights_and_what_the_caches_hold() -> None:
     assert model.nbytes(7) == weights + 2 * 2 * 2 * 8 * 8 * 2
 
 
+def test_a_packed_head_is_read_in_place_of_the_embeddings() -> None:
+    tied, packed = (made(SMALL, 1, CPU, "int8", packs_head=own) for own in (False, True))
+    words = SMALL.words * SMALL.width
+    assert tied.nbytes(7) - packed.nbytes(7) == 2 * words - (words + 2 * SMALL.words)
+    tokens, position = given(SMALL, 1, 7, CPU)
+    assert packed.head is not None
+    packed.head.weight.zero_()
+    assert not packed(tokens, position).any()
+    assert tied(tokens, position).any()
+
+
 def test_inputs_are_a_token_of_each_sequence_and_the_position() -> None:
     tokens, position = given(SMALL, 3, 7, CPU)
     assert tokens.shape == (3,)
