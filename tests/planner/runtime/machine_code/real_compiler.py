@@ -351,6 +351,17 @@ def machine_code(kernel):
     return [(int(a, 16), b) for a, b in re.findall(r"/\*([0-9a-f]{4})\*/\s+(.*?);", listing)]
 
 
+def rounded():
+    """The conversions of a kernel that rounds to bfloat16 on its way, and how many elements a
+    thread has."""
+    x = torch.empty(64, 1024, dtype=torch.bfloat16, device="meta")
+    graph = whole_group(graph_of(lambda x, w: (x.float() * 2.5).bfloat16().float() * w, [x, x]))
+    (kernel,) = lower(graph.graph, Config((("x0", 1024),), 4, 1)).kernels
+    assert "as_bfloat16(" in kernel.text
+    names = [text.split()[0] for _, text in machine_code(kernel)]
+    return [name for name in names if name.startswith("F2F")], 1024 // 128
+
+
 def left_under_way(code):
     products = [at for at, text in code if re.search(r"HGMMA\S* R\d+, R\d+, gdesc", text)]
     back = [(int(m[1], 16), at) for at, text in code if (m := re.search(r"BRA 0x(\w+)", text))]
@@ -404,6 +415,7 @@ json.dump(
             for numerics in ("eager", "fast")
         ],
         "fetches": fetches(),
+        "rounded": rounded(),
         "meets": [meets(90), meets(80)],
         "begins_ahead": [begins_ahead(""), begins_ahead(", num_stages=3")],
         "interpreted": interpreted(),

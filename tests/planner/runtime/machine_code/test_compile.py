@@ -202,6 +202,13 @@ def test_functions_keep_the_least_numbers_unless_only_sums_see_them(found):
     assert flushed == ["ex2.approx.ftz"]
 
 
+@pytest.mark.process
+def test_two_numbers_are_rounded_by_one_instruction(found) -> None:
+    """One alone is rounded an eighth as fast."""
+    conversions, elements = found["rounded"]
+    assert conversions == ["F2FP.BF16.F32.PACK_AB"] * (elements // 2)
+
+
 def test_other_threads_compile_as_ever_meanwhile(monkeypatch):
     """Triton has one hook for all."""
     monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *_: ("theirs", "1"))
