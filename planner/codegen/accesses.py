@@ -34,7 +34,8 @@ class AccessPrinter(Scope):
         self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
         """In a repeat, where an input's loads begin, by the terms of their offset."""
 
-    def load(self, each: TileLoad) -> None:
+    def load(self, each: TileLoad, raw: str = "") -> None:
+        """raw: what was loaded before, as it lies in memory."""
         value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
         load = value.kind
         assert isinstance(load, values.Load)
@@ -44,7 +45,7 @@ class AccessPrinter(Scope):
             text = self.rows.load(each, name, value.origin)
             self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
             return
-        text = self._loaded(each, load, dims)
+        text = raw or self._loaded(each, load, dims)
         match each.place:
             case TilePlace.SHARED:
                 self.raw[value.id] = name
@@ -65,6 +66,14 @@ class AccessPrinter(Scope):
             self.bind(value.id, f"from_pairs({text})", dims)
             return
         self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
+
+    def load_raw(self, each: TileLoad) -> str:
+        """The name of what is loaded, as it lies in memory."""
+        value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
+        assert isinstance(value.kind, values.Load)
+        name = f"v{value.id}_kept"
+        self.line(f"{name} = {self._loaded(each, value.kind, dims)}")
+        return name
 
     def selected_load(self, each: SelectedLoad) -> None:
         """What the index of the choice says of addresses it also says of masks: only the ends of

@@ -24,6 +24,7 @@ from ..tiles.instructions import (
     Grid,
     Head,
     LaunchNext,
+    LoadsTogether,
     Prefetch,
     SelectedLoad,
     TileCompute,
@@ -55,6 +56,8 @@ class TritonPrinter(AccessPrinter):
         super().__init__(program)
         assert program.grid is not None, "tiles are given to programs"
         self.grid: Grid = program.grid
+        self.together: set[int] = set()
+        """Values that were loaded together behind the wait."""
         self.loops = 0
         """How many loops the text has begun."""
 
@@ -62,7 +65,7 @@ class TritonPrinter(AccessPrinter):
         """The lines of the kernel's body."""
         grid, head = self.grid, self.program.head
         in_parts = any(isinstance(each, EpilogueSubtiles) for each in self.program.body)
-        early = (TileLoad, SelectedLoad, Prefetch, FirstBlock)
+        early = (TileLoad, SelectedLoad, Prefetch, FirstBlock, LoadsTogether)
         first = next((i for i, each in enumerate(head) if isinstance(each, early)), len(head))
         self._head(head[:first])
         if not in_parts:
@@ -95,6 +98,8 @@ class TritonPrinter(AccessPrinter):
                     self.prefetch(each)
                 case FirstBlock():
                     self._first_block(each)
+                case LoadsTogether():
+                    self._together(each)
                 case LaunchNext():
                     self.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
                 case Wait():
@@ -140,7 +145,7 @@ class TritonPrinter(AccessPrinter):
                 case EpilogueSubtiles():
                     self._in_parts(each)
                 case TileLoad():
-                    if each.value not in self.done:
+                    if each.value not in self.done and each.value not in self.together:
                         self.load(each)
                 case SelectedLoad():
                     self.selected_load(each)
@@ -387,6 +392,19 @@ class TritonPrinter(AccessPrinter):
         for load in each.loads:
             self.load(load)
         self.first_left, self.left = self.left, []
+
+    def _together(self, each: LoadsTogether) -> None:
+        """The indices of loops that have one block stand before the loops as well."""
+        self.left = self.first_left
+        needed = {a for load in each.loads for a in load.access.axes}
+        for axis in self.nest.with_role(Role.LOOP):
+            if axis in needed:
+                self._index(axis, "")
+        kept = [self.load_raw(load) for load in each.loads]
+        self.line("tl.debug_barrier()", "none of these loads begins later")
+        for load, raw in zip(each.loads, kept, strict=True):
+            self.load(load, raw)
+        self.left, self.together = [], {load.value for load in each.loads}
 
     def _begun(self, loop: TileLoop, carried: mma_and_reductions.Carried) -> None:
         """The first block, whose loads are under way since before the wait."""

@@ -131,8 +131,18 @@ class FirstBlock:
     loads: tuple[TileLoad, ...]
 
 
-Head = tuple[LaunchNext | TileLoad | SelectedLoad | Prefetch | FirstBlock | Wait, ...]
-"""What stands before all else: the wait, and what is loaded or prefetched before it."""
+@dataclass(frozen=True, slots=True)
+class LoadsTogether:
+    """Read tiles before the threads of a program meet, so that no compiler begins one later."""
+
+    loads: tuple[TileLoad, ...]
+
+
+Head = tuple[
+    LaunchNext | TileLoad | SelectedLoad | Prefetch | FirstBlock | Wait | LoadsTogether, ...
+]
+"""What stands before all else: the wait, and what is loaded or prefetched before it and at once
+behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +362,13 @@ Change = Callable[[Instruction, Loops, Blocks], Instruction]
 """From an instruction, the loops around it and the blocks there to what takes its place."""
 
 
-def loads_of(each: Instruction | LaunchNext | Prefetch | FirstBlock | Wait) -> tuple[TileLoad, ...]:
+def loads_of(
+    each: Instruction | LaunchNext | Prefetch | FirstBlock | Wait | LoadsTogether,
+) -> tuple[TileLoad, ...]:
     """The loads that an instruction is: itself, one for each tensor that it may read, or none."""
     if isinstance(each, SelectedLoad):
         return each.pieces
-    if isinstance(each, FirstBlock):
+    if isinstance(each, (FirstBlock, LoadsTogether)):
         return each.loads
     return (each,) if isinstance(each, TileLoad) else ()
 

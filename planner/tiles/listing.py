@@ -18,6 +18,7 @@ from .instructions import (
     Head,
     Instruction,
     LaunchNext,
+    LoadsTogether,
     Mma,
     OnesMma,
     Prefetch,
@@ -51,6 +52,9 @@ def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | Non
             lines.append(f"prefetch in{each.input}, {each.count} lines along {name}")
         elif isinstance(each, FirstBlock):
             lines.append(f"first block of {nest.axes[each.axis].name}, as far as masks leave it:")
+            lines += told.lines(each.loads, "  ")
+        elif isinstance(each, LoadsTogether):
+            lines.append("at once:")
             lines += told.lines(each.loads, "  ")
         else:
             lines.append("launch next" if isinstance(each, LaunchNext) else "wait")

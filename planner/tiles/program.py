@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class TileProgram:
     """One kernel. Values are numbered as in the nest, axes too. What the head loads the body does
-    not load."""
+    not load, but for first blocks and loads together, which it names where it would load them."""
 
     nest: Nest
     blocks: Blocks

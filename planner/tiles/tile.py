@@ -30,6 +30,7 @@ from .passes.join_short_rows import join_short_rows
 from .passes.keep_operands_shared import keep_operands_shared
 from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
+from .passes.load_together import load_together
 from .passes.overlap_kernels import overlap_kernels
 from .passes.pipeline_loops import pipeline_loops
 from .passes.place_blocks import place_blocks
@@ -83,6 +84,7 @@ PASSES: tuple[Pass, ...] = (
     overlap_kernels,
     load_before_wait,
     load_before_meeting,
+    load_together,
 )
 """Each is given what those before it have decided."""
 

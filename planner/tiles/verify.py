@@ -15,6 +15,7 @@ from .instructions import (
     EpilogueSubtiles,
     Evaluation,
     FirstBlock,
+    LoadsTogether,
     Mma,
     OnesMma,
     Reduce,
@@ -42,6 +43,7 @@ def _problems(program: TileProgram) -> Iterator[str]:
     done = set[int]()
     yield from checker.body(early, done, set())
     yield from _begun(program)
+    yield from _together(program)
     yield from checker.body(program.body, done, set())
     wanted = {out.index for out in program.nest.outputs}
     stored = set(checker.stored)
@@ -62,6 +64,18 @@ def _begun(program: TileProgram) -> Iterator[str]:
     wanted = [(each.axis, each.begun) for each in loops]
     if [(each.axis, tuple(i.value for i in each.loads)) for each in blocks] != wanted:
         yield f"the head loads {blocks} for loops that begin with {wanted}"
+
+
+def _together(program: TileProgram) -> Iterator[str]:
+    """What is loaded together behind the wait is loaded in the body, once for all its turns."""
+    loads = {each: loops for each, loops in program.walk() if isinstance(each, TileLoad)}
+    for each in (
+        load for own in program.head if isinstance(own, LoadsTogether) for load in own.loads
+    ):
+        if each not in loads:
+            yield f"the head loads {each}, which the body does not"
+        elif any(program.blocks.count(loop.axis) > 1 for loop in loads[each]):
+            yield f"the head loads {each} once, which a loop loads in every turn"
 
 
 class _Checker:

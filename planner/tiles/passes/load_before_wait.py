@@ -29,6 +29,9 @@ from ..program import TileProgram
 _MOST = 256
 """Bytes of a thread that may lie in registers through the wait, of the 1,020 that it has."""
 
+_MOST_BLOCK = 512
+"""Those with a first block, whose program does little else."""
+
 _LINE = 128
 """Bytes of a line of the L2 cache."""
 
@@ -49,7 +52,7 @@ def load_before_wait(
         return program
     room = _MOST * 32 * num_warps
     loads = tuple(_chosen(program, program.body, unwritten, room))
-    room -= sum(_bytes(program, each) for each in loads)
+    room = _MOST_BLOCK * 32 * num_warps - sum(_bytes(program, each) for each in loads)
     body = tuple(each for each in program.body if each not in loads)
     first = _first_block(program, body, loads, unwritten, room)
     if first is not None:

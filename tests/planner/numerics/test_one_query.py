@@ -4,21 +4,23 @@ the parts empty."""
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.attention_calls import attention
 from fusionplan.planner.capture.capture import Captured, capture, decompositions
-from fusionplan.planner.config import Layout, ReductionLayout
+from fusionplan.planner.codegen.source import Program
+from fusionplan.planner.config import Config, Layout, ReductionLayout
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.ops import is_compute
-from fusionplan.planner.groups.group import GroupContent, subgraph, with_free_nodes
+from fusionplan.planner.groups.group import GroupContent, Subgraph, subgraph, with_free_nodes
 from fusionplan.planner.groups.unwritten import places
+from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.triton import space_for
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.plan import GroupPlan, Plan
@@ -26,7 +28,7 @@ from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.execution.overlapping import overlapping
 from fusionplan.planner.space.space import Space
 from fusionplan.planner.tiles.instructions import FirstBlock, Wait
-from fusionplan.planner.tiles.passes import load_before_wait
+from fusionplan.planner.tiles.passes import load_before_wait, load_together
 from fusionplan.planner.tiles.tile import Around, tile
 from fusionplan.planner.tiles.verify import verify
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -276,13 +278,21 @@ def test_the_first_keys_are_read_before_the_wait(
     """Of both caches the kernel writes one row itself, and no other kernel any: their first blocks
     are straight-line work, and what is left is a loop."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(load_before_wait, "_MOST", 1 << 16)
+    monkeypatch.setattr(load_before_wait, "_MOST_BLOCK", 1 << 16)
+    monkeypatch.setattr(load_together, "_MOST", 1 << 16)
     captured, inputs = _step()
     group = _group(captured.graph, keys, reduction)
     part = subgraph(captured.graph, group.nodes)
     assert _begun(group, captured.graph, places(captured.graph, part.inputs, group.nodes))
     plan = Plan(key(captured.graph), H200.key, (), "modelled", (group,), overlaps=True)
-    run = Executor(captured, plan, captured.device, updates=True)
+    kept = _caches_and_position(captured.graph, part)
+
+    def lowered(graph: Graph, config: Config, **more: Any) -> Program | Refusal:
+        return lower(graph, config, **{**more, "unwritten": kept})
+
+    run = Executor(captured, plan, captured.device, updates=True, lower=lowered)
+    text = run.launchers[0].source.text
+    assert ("tl.debug_barrier()" in text) == (keys == LENGTH)
     for position in (0, 200, LENGTH - 1):
         inputs[-1] = torch.tensor([position])
         ours, theirs = ([x.clone() for x in inputs] for _ in range(2))
@@ -291,6 +301,11 @@ def test_the_first_keys_are_read_before_the_wait(
         own = (eager.double() - wanted).abs().max()
         assert (found.double() - wanted).abs().max() <= 2 * own + 2**-9 * wanted.abs().max()
         assert all(torch.equal(a, b) for a, b in zip(ours[1:3], theirs[1:3], strict=True))
+
+
+def _caches_and_position(graph: Graph, part: Subgraph) -> frozenset[int]:
+    """The inputs that may be read early where a kernel before gives the query and the new rows."""
+    return frozenset(part.inputs.index(graph.inputs[place]) for place in (1, 2, 5))
 
 
 def _begun(group: GroupPlan, graph: Graph, unwritten: Collection[int]) -> list[tuple[int, ...]]:
@@ -325,6 +340,31 @@ def test_what_is_read_early_is_written_by_no_other_kernel() -> None:
     assert group.config is not None
     ahead = replace(group, config=replace(group.config, num_stages=3))
     assert _begun(ahead, graph, own) == []  # Its loads are begun ahead as it is.
+
+
+def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
+    """Before the threads first meet: a barrier is what no compiler moves a load over."""
+    captured, _ = _step()
+    graph = captured.graph
+    (group,) = overlapping(modelled_plan(graph, H200), graph, H200, (9, 0)).groups
+    assert group.config is not None
+    part = subgraph(graph, group.nodes)
+    own = _caches_and_position(graph, part)
+    program = lower(part.graph, group.config, unwritten=own)
+    assert isinstance(program, Program)
+    early, rest = program.kernels[0].text.split("tl.extra.cuda.gdc_wait()")
+    loads, computed = rest.split("tl.debug_barrier()")
+    assert early.count("tl.load(") >= 3  # the position, keys and values
+    assert loads.count("tl.load(") == 3
+    assert "tl.load(" not in computed
+    assert "debug_barrier" not in program.kernels[1].text
+    sizes = {**dict(group.config.blocks), "r0": 16}
+    several = replace(group.config, blocks=tuple(sorted(sizes.items())))
+    assert LENGTH // several.split > 16
+    others = lower(part.graph, group.config), lower(part.graph, several, unwritten=own)
+    for other in others:  # without launches that overlap; a loop
+        assert isinstance(other, Program)
+        assert "debug_barrier" not in other.kernels[0].text
 
 
 def test_parts_are_one_block_where_launches_overlap() -> None:
