@@ -119,7 +119,7 @@ def driver() -> list[Check]:
 
         pynvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 - NVML is a convenience: any failure is only told
-        text = f"NVML does not answer, clocks are not recorded: {error}"
+        text = f"NVML does not answer, so clocks are not recorded: {error}"
         return [Check("driver", "note", text)]
     try:
         return [Check("driver", "ok", str(pynvml.nvmlSystemGetDriverVersion()))]
@@ -204,7 +204,7 @@ def _future(path: os.PathLike[str]) -> Check:
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
-        return Check("store", "ok", f"{path}: not made yet, planner tune makes it")
+        return Check("store", "ok", f"{path}: not made yet; `planner tune` makes it")
     return Check("store", "broken", f"{path}: cannot be made, {folder} is not writable", STORE)
 
 

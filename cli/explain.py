@@ -168,7 +168,7 @@ def _print(console: Console, explained: _Explained) -> None:
         console.print("no groups: the whole graph runs as eager does")
     table = gaps_table(explanation) if len(explanation.groups) > 1 else None
     if table is not None:
-        _heading(console, "time beyond the least, the most first")
+        _heading(console, "groups by their time above the least, the largest first")
         console.print(_indented(table, 1))
     for group in explanation.groups:
         _print_group(console, group)
@@ -221,7 +221,7 @@ def _print_group(console: Console, group: GroupExplanation, number: str = "") ->
     if group.predicted is not None:
         _lines(console, ["cost"], 1)
         console.print(_indented(_figures(group), 2))
-    _section(console, "layouts it does not have", [str(d) for d in group.layouts])
+    _section(console, "layouts that are not possible", [str(d) for d in group.layouts])
 
 
 def _print_bodies(console: Console, group: GroupExplanation, number: str) -> None:
