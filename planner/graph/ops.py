@@ -252,10 +252,33 @@ def row(node: Node) -> Row | None:
     return _PLAIN.get(node.op) or _checked(node)
 
 
+_NO_BOOLS = frozenset(
+    f"aten.{name}"
+    for name in [
+        "abs.default",
+        "relu.default",
+        "round.default",
+        "trunc.default",
+        "hypot.default",
+        "fmod.Tensor",
+        "fmod.Scalar",
+        "remainder.Tensor",
+        "remainder.Scalar",
+    ]
+)
+"""Operations that eager refuses of booleans."""
+
+_FLOATS_ALONE = frozenset({"aten.hypot.default"})
+"""And of integers."""
+
+_BY_TYPE = _NO_BOOLS | {"aten.pow.Tensor_Scalar", "aten.nextafter.default"}
+"""Operations that have a row for some element types, or some arguments, alone."""
+
+
 def _is_plain(name: str, found: Row) -> bool:
     """Whether a row holds whatever the arguments and the element type are."""
     if isinstance(found, Pointwise):
-        named = name in ("aten.pow.Tensor_Scalar", "aten.nextafter.default") or "_mode" in name
+        named = name in _BY_TYPE or "_mode" in name
         return not (named or found.checks_numbers or found is POW or found is BITWISE_NOT)
     if isinstance(found, View):
         return name != "aten.as_strided.default"
@@ -269,7 +292,9 @@ def _checked(node: Node) -> Row | None:
     """The row of a node of which more than the name counts."""
     assert node.type is not None
     if node.op == "aten.pow.Tensor_Scalar":
-        power = _power(node)
+        power, exponent = _power(node), node.args[1]
+        if isinstance(exponent, int) and exponent < 0 and node.type.dtype not in FLOATS:
+            return None  # which eager refuses
         return None if power is POW and node.type.dtype not in FLOATS else power
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
@@ -286,6 +311,10 @@ def _checked(node: Node) -> Row | None:
         return None  # libdevice's is of floats, which do not hold every integer
     if node.op == "aten.as_strided.default" and bound(node)["storage_offset"] is not None:
         return None  # counted from the beginning of memory, which only the caller knows
+    if node.op in _NO_BOOLS and node.type.dtype == "bool":
+        return None
+    if node.op in _FLOATS_ALONE and node.type.dtype not in FLOATS:
+        return None
     if node.op == "aten.nextafter.default" and node.type.dtype not in FLOATS - NARROW:
         return None  # 16-bit floats are float32 in registers
     if isinstance(found, Contraction) and not node.type.numel:

@@ -18,6 +18,7 @@ from hostile import (
     programs,
     promotion,
     reductions,
+    refused,
     special,
     states,
     transforms,
@@ -49,6 +50,7 @@ FAMILIES = (
     *turned.FAMILIES,
     *weighted_losses.FAMILIES,
     *corners.FAMILIES,
+    *refused.FAMILIES,
     elements.elements,
 )
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]

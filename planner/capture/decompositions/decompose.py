@@ -18,6 +18,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..refused_types import left_whole
 from .by_index import BY_INDEX
 from .elementwise import OPENED, has_gaps, memory_order
 from .lists import LISTS
@@ -80,7 +81,10 @@ def _table() -> Decompositions:
     table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
     table.update(get_decompositions(_OPENED))
     table.update(_OWN)
-    return {op: inside(_with_fresh_results(op, function)) for op, function in table.items()}
+    return {
+        op: inside(left_whole(op, _with_fresh_results(op, function)))
+        for op, function in table.items()
+    }
 
 
 _depth = threading.local()

@@ -26,6 +26,7 @@ from ...capture.collectives import process_groups
 from ...capture.data_dependent import in_parts
 from ...capture.dynamo_writes import results_overlap, writes_overlap
 from ...capture.element_indices import elements_indexed
+from ...capture.refused_types import has_refused_product
 from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
@@ -143,6 +144,8 @@ class Dispatcher(PlanRunners):
         with _disable_current_modes(), torch.no_grad():
             try:
                 if given.stage == "forward" and results_overlap(gm, given.results):
+                    raise RunsWhole(AS_EAGER)
+                if has_refused_product(gm):
                     raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
