@@ -33,6 +33,9 @@ _precompiles = "1" if shutil.which("openssl") else "0"
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", _precompiles)
 
 
+# Its plugins that are installed beside it would be imported: trio's, which no test needs.
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
+
 # What is imported and collected stays to the end: the collector would look through it some hundred
 # times before the first test runs, and then with each of its full rounds.
 gc.disable()
@@ -95,7 +98,6 @@ def pytest_collection_finish() -> None:
 
         quick_dynamo.quicken()
         quick_interpreter.quicken()
-    gc.collect()
     gc.freeze()
     # A capture makes and leaves some hundred thousand objects, few of them in cycles.
     gc.set_threshold(50_000, 20, 20)

@@ -43,8 +43,9 @@ def test_no_torch_where_none_is_needed(planner_process, filled):
 def test_a_look_at_the_store_is_quick(filled, tmp_path):
     """In seconds of the processor, for others may have it; once Python has compiled the modules."""
     filled.close()
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env |= {"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled"), "PLANNER_STORE": filled.location}
+    env = os.environ | {"PLANNER_STORE": filled.location}
+    if env.pop("PYTHONDONTWRITEBYTECODE", ""):
+        env["PYTHONPYCACHEPREFIX"] = str(tmp_path / "compiled")
 
     def seconds(command):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
