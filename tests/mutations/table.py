@@ -217,8 +217,7 @@ change(
     "a guard below",
     "[Bound(form=form)] * below + ",
     "",
-    "planner/covers/test_copies.py",
-    "planner/numerics/test_random_graphs.py",
+    "planner/numerics/test_depthwise.py",
 )
 of("planner/tiles/passes/select_mma.py", "planner/tiles/test_tile.py")
 change("the least side of an mma", ">= _least(nest, a, fold) for", ">= 1 for")
