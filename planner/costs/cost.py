@@ -192,7 +192,8 @@ def _alone_s(work: Work, longest: float, other: float, device: DeviceProfile) ->
         1.0 if work.sweeps or work.started < work.programs else min(1.0, _TOGETHER / work.waves)
     )
     waits = _WAITS + (_WAITS_TOGETHER - _WAITS) * together
-    apart = 0.12 + (waits / work.resident if work.folds and not work.ahead else 0.0)
+    held = work.folds and not (work.ahead or work.begun)
+    apart = 0.12 + (waits / work.resident if held else 0.0)
     walked = _WALKED if work.turns else 1.0
     between_s = work.waves * device.waits.persistent_tile_s if work.ahead else 0.0
     return (longest + apart * other) * walked + between_s

@@ -11,6 +11,8 @@ from ..nests.nest import Nest
 from ..tiles.instructions import (
     Grid,
     OnesMma,
+    Reduce,
+    TileLoad,
     TileLoop,
     TileScan,
     loads_of,
@@ -49,8 +51,8 @@ class Work:
     l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
     under way at once; awkward: times the seconds of a plain copy. turns, sweeps, folds: of one
     program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
-    loads are begun while it works. products: see `matrix`, None without any. launches: two where
-    rows are copied before."""
+    loads are begun while it works; begun: those of a loop's next turns, while threads meet in
+    each. products: see `matrix`, None without any. launches: two where rows are copied before."""
 
     programs: int
     started: int
@@ -73,6 +75,7 @@ class Work:
     sweeps: int
     folds: int
     ahead: bool
+    begun: bool
     products: matrix.Products | None
     launches: int = 1
 
@@ -127,6 +130,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         sweeps=sweeps(program),
         folds=_folds(program),
         ahead=ahead,
+        begun=config.num_stages > 2 and meets_in_turns(program),
         products=matrix.products_of(multiplying, config, programs, spills),
         launches=1 + _copies_rows(program),
     )
@@ -162,6 +166,24 @@ def _resident_blocks(registers: int, threads: int, shared: int, device: DevicePr
 
 
 @by_body
+def meets_in_turns(program: TileProgram) -> bool:
+    """Whether threads meet in every turn of a loop, at sums along rows that the turn holds: they
+    wait for memory each time, unless loads of the next turns are under way."""
+    loops = (each for each in program.body if isinstance(each, TileLoop))
+    inner = (each for loop in loops for each in loop.body)
+    return not program.mmas and any(isinstance(e, Reduce) and not e.carried for e in inner)
+
+
+@once
+def _turn_bytes(program: TileProgram) -> int:
+    """Of the tiles that a turn of a loop loads."""
+    loops = (each for each in program.body if isinstance(each, TileLoop))
+    loads = (each for loop in loops for each in loop.body if isinstance(each, TileLoad))
+    sizes = ((program.elements(e.value), itemsize(e.access.type.dtype)) for e in loads)
+    return sum(elements * size for elements, size in sizes if elements > 1)
+
+
+@by_body
 def _folds(program: TileProgram) -> int:
     """Scans, and reductions in which threads meet: all but products of tiles."""
     scans = sum(isinstance(each, TileScan) for each, _ in program.walk())
@@ -179,6 +201,8 @@ def shared_bytes(nest: Nest, config: Config) -> int:
         staged = shared_memory.staged_bytes(loading, run)
     if staged:
         staged = max(staged, shared_memory.stored_bytes(program, config.subtiles))
+    elif meets_in_turns(program):
+        staged = (config.num_stages - 1) * _turn_bytes(program)
     grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
     ahead = _ahead_bytes(program, grid) if loads_next_tiles(grid) else 0
     return max(_crossing_bytes(program, config.num_warps), staged, ahead)

@@ -12,7 +12,7 @@ from ..config import NATURAL, Config, Layout
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
 from ..costs.tile_cache import once, placed
-from ..costs.work import shared_bytes
+from ..costs.work import meets_in_turns, shared_bytes
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph
@@ -342,6 +342,8 @@ class Space:
                 yield self.config(one)
                 if not few and layout.holds:
                     yield from self._ahead(first.nest, one)
+                elif meets_in_turns(placed(first.nest, self.config(one))):
+                    yield self.config(one | {"num_stages": STAGES[-1]})
 
     def _ahead(self, nest: Nest, one: dict[str, ParameterValue]) -> Iterator[Config]:
         """The same by few programs that load their next tiles while they work on one, where a fold

@@ -54,4 +54,5 @@ def test_rows_and_columns_are_summed_at_one_reading(columns: int) -> None:
     ((config, cost),) = space.ranked(1)
     assert config.layout.loops_once
     assert config.split > 1
+    assert config.num_stages == 3  # the next rows are read while threads meet at the sum of one
     assert cost.hbm_bytes < 1.2 * 4 * 8192 * columns
