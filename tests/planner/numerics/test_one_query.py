@@ -2,6 +2,7 @@
 the parts empty."""
 
 import math
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, cast
@@ -365,6 +366,26 @@ def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
     for other in others:  # without launches that overlap; a loop
         assert isinstance(other, Program)
         assert "debug_barrier" not in other.kernels[0].text
+
+
+@pytest.mark.parametrize("columns, keys, warps", [(64, 128, 4), (128, 64, 4), (256, 64, 8)])
+def test_parts_have_128_bytes_of_keys_for_each_thread(
+    columns: int, keys: int, warps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("SIZE", columns), ("HEADS", 16), ("SHARED", 8)):
+        monkeypatch.setattr(sys.modules[__name__], name, size)
+    captured, _ = _step()
+    graph = captured.graph
+    group = _group(graph, LENGTH)
+    space = space_for(GroupContent.of(graph, group.nodes), H200)
+    assert isinstance(space, Space)
+    config = next(c for c in space.enumerate() if c.split > 1 and c.reduction == "loop")
+    group = replace(group, config=config, predicted=1e-6, kernels=2)
+    plan = Plan(key(graph), H200.key, (), "modelled", (group,))
+    (found,) = overlapping(plan, graph, H200, (9, 0)).groups
+    assert found.config is not None
+    assert (found.config.block("r0"), found.config.num_warps) == (keys, warps)
+    assert keys * columns * 2 == 128 * 32 * warps
 
 
 def test_parts_are_one_block_where_launches_overlap() -> None:
