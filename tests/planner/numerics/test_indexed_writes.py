@@ -160,7 +160,7 @@ def test_a_group_does_not_read_what_it_writes_at_several_places() -> None:
         return [cache + 1]
 
     graph = made(function, *given(torch.float32, 6, 2)).graph
-    found = has_nest(GroupContent("", graph))
+    found = has_nest(GroupContent("writes by index", graph))
     assert isinstance(found, Refusal)
     assert found.rule == "indexed"
 

@@ -47,7 +47,7 @@ def test_a_group_is_scheduled_once_for_each_layout(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(nest, "_build", counted)
     graph = parse(RELU.format(rows=64, summed=48, columns=80))
-    assert has_nest(GroupContent("", graph)) is None
+    assert has_nest(GroupContent("relu of a product", graph)) is None
     assert isinstance(space_of(graph, BUILTIN["h100"]), Space)
     assert len(made) == len(set(made)) >= 3
 
