@@ -44,6 +44,7 @@ from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
 from .frames import COUNTS, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
+from .pass_through import PassThrough, passes_through
 from .plan_runners import (
     Live,
     PlanRunners,
@@ -70,12 +71,21 @@ class Dispatcher(PlanRunners):
             real = matching(inputs, fakes)
             return Given(fakes, stage, real, None if real is None else with_tensors(gm, inputs))
 
+        through: list[PassThrough] = []
+
+        def inferred(g: fx.GraphModule, x: Sequence[Any]) -> Boxed:
+            made = self._compile(g, given(x, "inference"))
+            if is_dynamic(g) or not passes_through(g):
+                return made
+            through.append(PassThrough(made))
+            return through[-1].graph
+
         compiler = partial(
             by_aot_autograd,
             fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
             # May be asked for late, and must not hold the inputs until then.
             bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
-            inference_compiler=lambda g, x: self._compile(g, given(x, "inference")),
+            inference_compiler=inferred,
             partition_fn=partition,
             decompositions=decompositions(),
             keep_inference_input_mutations=keeps_writes(gm, inputs),
@@ -88,7 +98,7 @@ class Dispatcher(PlanRunners):
                 chosen = attention_chosen(elements_indexed(gm), self.numerics)
                 compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
-            return compiled
+            return through[0].called(compiled) if len(through) == 1 else compiled
 
         return self._compiled(gm, inputs, opened)
 
