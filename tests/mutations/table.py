@@ -351,6 +351,18 @@ change(
     "pass",
     "planner/runtime/dispatch/test_failures.py",
 )
+of("planner/runtime/dispatch/front_end.py", "planner/runtime/dispatch/test_loaded.py")
+change("guards are asked", "is not None and frame.check(given):", "is not None:")
+change(
+    "guards of what is gone",
+    "            if frame.guards.cache_entry is not None and frame.check(given):",
+    "            if frame.check(given):",
+)
+change("hooks of a loaded model", " or self._is_more():", ":")
+of("planner/runtime/dispatch/pass_through.py", "planner/runtime/dispatch/test_pass_through.py")
+change("a wrapper that does something", "all(map(lambda a, b: a is b, some, others))", "True")
+change("autocast is off within", "is None or _autocasts() or", "is None or")
+change("a graph that writes has its wrapper", "and node.target._schema.is_mutable", "and False")
 of(
     "planner/runtime/machine_code/wgmma_waits.py",
     "planner/runtime/machine_code/test_wgmma_waits.py",
