@@ -358,7 +358,7 @@ change(
     "            if frame.guards.cache_entry is not None and frame.check(given):",
     "            if frame.check(given):",
 )
-change("hooks of a loaded model", " or self._is_more():", ":")
+change("hooks of a loaded model", " or self._does_more():", ":")
 of("planner/runtime/dispatch/pass_through.py", "planner/runtime/dispatch/test_pass_through.py")
 change("a wrapper that does something", "all(map(lambda a, b: a is b, some, others))", "True")
 change("autocast is off within", "is None or _autocasts() or", "is None or")

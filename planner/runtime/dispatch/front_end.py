@@ -100,7 +100,7 @@ class _Frames:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Arguments by name, and those left out, are the interpreter's to find.
-        if kwargs or len(args) + 1 != len(self._names) or self._is_more():
+        if kwargs or len(args) + 1 != len(self._names) or self._does_more():
             return self._enter(*args, **kwargs)
         given = dict(zip(self._names, (self._model, *args), strict=True))
         for frame in self._found:
@@ -111,7 +111,7 @@ class _Frames:
             self._learn(given)
         return result
 
-    def _is_more(self) -> Any:
+    def _does_more(self) -> Any:
         """Whether a call of the model is more than one of its class's `forward`."""
         own = self._model.__dict__
         return (

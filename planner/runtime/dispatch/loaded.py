@@ -5,7 +5,8 @@ a call costs more than eager does: some ten microseconds, more than a small oper
 call that was seen to run nothing but frames that are left alone goes to the model directly next
 time. Eager is right for any call; only shapes and types decide whether it is the fastest.
 
-Any other call of a module, from the second on, goes to Dynamo's guards at once (`front_end`).
+Any other call of a module, from the second on, enters Dynamo without the rest of torch.compile's
+front end (`front_end`).
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def loaded(
 
 
 class LoadedModule(OptimizedModule):
-    """A module of torch.compile's, with the short way. A pickle or a copy of it is loaded anew from
-    the model: what is compiled belongs to this process."""
+    """A module of torch.compile's, with both short ways. A pickle or a copy of it is loaded anew
+    from the model: what is compiled belongs to this process."""
 
     def __reduce__(self) -> Any:
         again = self.__dict__.get(_AGAIN)

@@ -45,11 +45,11 @@ class PassThrough:
 
     def called(self, wrapper: Callable[..., Any]) -> Callable[..., Any]:
         graph = self._graph
-        nothing = False
+        does_nothing = False
 
         def call(*args: Any) -> Any:
-            nonlocal nothing
-            if nothing:
+            nonlocal does_nothing
+            if does_nothing:
                 if not torch.is_grad_enabled():
                     return graph(list(args))
                 torch._C._set_grad_enabled(False)
@@ -59,19 +59,20 @@ class PassThrough:
                     torch._C._set_grad_enabled(True)
             if not self._tries:
                 return wrapper(*args)
-            self._seen = None
-            results = wrapper(*args)
-            nothing = self._was_nothing(args, results)
-            self._tries = 0 if nothing else self._tries - 1
+            try:
+                results = wrapper(*args)
+                does_nothing = self._did_nothing(args, results)
+            finally:
+                self._seen = None  # It would hold the tensors of this call.
+            self._tries = 0 if does_nothing else self._tries - 1
             return results
 
         return call
 
-    def _was_nothing(self, args: tuple[Any, ...], results: Any) -> bool:
+    def _did_nothing(self, args: tuple[Any, ...], results: Any) -> bool:
         if self._seen is None or _autocasts() or not isinstance(results, (list, tuple)):
             return False
         inputs, outputs = self._seen
-        self._seen = None
         return _are(args, inputs) and _are(results, outputs)
 
 

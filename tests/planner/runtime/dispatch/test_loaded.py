@@ -266,7 +266,7 @@ def test_parts_of_a_model_that_are_replaced(asked, by_frames):
         torch.testing.assert_close(fast(x), model.layer(x) * 2)
 
 
-def test_arguments_by_name_and_left_out(asked, entries):
+def test_arguments_by_name_and_left_out(asked):
     model = Layers()
     fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
     x = torch.randn(3, 4)

@@ -1,5 +1,9 @@
 """AOTAutograd's wrapper is left out only where it does nothing."""
 
+import gc
+import weakref
+from contextlib import nullcontext
+
 import pytest
 import torch
 from fusionplan.planner.graph.graph import key
@@ -52,6 +56,29 @@ def test_a_wrapper_that_switches_autocast_off_stays():
         assert calls_of_the_wrapper(graph, lambda g: lambda *a: g([*a])) == 5
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_tensor_of_a_call_is_held_after_it(autocast, fails):
+    made = PassThrough(lambda args: [args[0] * 2])
+
+    def wrapper(*args):
+        found = made.graph([*args])
+        if fails:
+            raise ValueError("as asked")
+        return found
+
+    call, given = made.called(wrapper), []
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        for _ in range(5):
+            x = torch.ones(3)
+            given.append(weakref.ref(x))
+            with pytest.raises(ValueError, match="as asked") if fails else nullcontext():
+                call(x)
+            del x
+    gc.collect()
+    assert [x() for x in given] == [None] * 5
+
+
 def test_gradients_are_off_in_the_graph():
     modes = []
 
@@ -87,13 +114,13 @@ WRAPPED = {"a view of the input", "written"}
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_are_those_of_eager_in_every_call(name, gradients, monkeypatch):
     function, direct = FUNCTIONS[name], []
-    nothing = PassThrough._was_nothing
+    nothing = PassThrough._did_nothing
 
     def told(self, args, results):
         direct.append(nothing(self, args, results))
         return direct[-1]
 
-    monkeypatch.setattr(pass_through.PassThrough, "_was_nothing", told)
+    monkeypatch.setattr(pass_through.PassThrough, "_did_nothing", told)
 
     def find(captured):
         work = tuple(n.id for n in captured.graph.nodes if n.op != "input")
