@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from ..planner.errors import FusionplanError
+from ..planner.errors import MORE_MEMORY, FusionplanError
 from ..terminal import escaped
 
 OK = 0
@@ -99,10 +99,7 @@ def message(error: BaseException) -> str:
         text = _one_line(error.format_message())  # type: ignore[attr-defined]
         return f"{text.rstrip('.')} (see planner --help)"
     if _is_out_of_memory(error):
-        return (
-            "the device's memory is full: give a smaller batch, or end what else runs on it "
-            f"({_one_line(str(error))})"
-        )
+        return f"the device's memory is full: {MORE_MEMORY} ({_one_line(str(error))})"
     if exit_code(error) != INTERNAL:
         return _one_line(str(error))
     text = _one_line(str(error)) or "no message"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MORE_MEMORY = "give a smaller batch, or end what else runs on the device"
+"""The way out where the device's memory is full."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

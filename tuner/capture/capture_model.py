@@ -31,7 +31,7 @@ from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes
 from ...planner.collector import paused
-from ...planner.errors import ModelError, PlanError, summary_of
+from ...planner.errors import MORE_MEMORY, ModelError, PlanError, summary_of
 from ...planner.graph.graph import Numerics, key
 from ...planner.graph.ops import is_compute
 from .traced_model import TracedGraph, TracedModel
@@ -213,10 +213,7 @@ def _floats(value: Any) -> list[torch.Tensor]:
     return []
 
 
-_NO_MEMORY = (
-    "the device's memory is too small for the model on these inputs: give a smaller batch, or free "
-    "what else is on the device"
-)
+_NO_MEMORY = f"the device's memory is too small for the model on these inputs: {MORE_MEMORY}"
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ...planner.config import Config
-from ...planner.errors import DeviceError, FusionplanError
+from ...planner.errors import MORE_MEMORY, DeviceError, FusionplanError
 from ...planner.lowerings import registry
 from ...planner.lowerings.registry import LOWERINGS, REGIONAL, TRITON
 from ...planner.plan import LoweringName
@@ -38,8 +38,8 @@ class DeviceFull(DeviceLost):
 
     SAID = "the GPU's memory is full"
     _TEXT = (
-        "the memory of {device} is full ({why}): end what else runs on it, or give a smaller "
-        "batch, and tune again; what was measured is in the store"
+        f"the memory of {{device}} is full ({{why}}): {MORE_MEMORY}, and tune again; what was "
+        "measured is in the store"
     )
 
 
