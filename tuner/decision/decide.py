@@ -177,17 +177,18 @@ class Decision:
             calls[best] = runs[best]
         calls[winner] = self.baselines.ready[winner]
         again = self._told(self._ring.contest(calls, self._fell))
+        told = _joined(told, again, kept)
         chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
         if chosen in own:
-            self.progress.note(
-                f"{winner} is the fastest, but by a plan it is no faster than ours, which is kept"
-            )
+            fell = [f"does not run by a plan: {why}" for n, why in again.left_out if n in kept]
+            short = fell[0] if fell else "is no faster by a plan"
+            self.progress.note(f"{winner} is the fastest, but {short}; ours is kept")
             return own[chosen], replace(told, winner=chosen)
         if chosen not in kept and any(c.name == EAGER for c in told.contestants):
             self.progress.note(f"{winner} is the fastest, but runs by no plan; eager is kept")
             return self._baseline(EAGER), replace(told, winner=EAGER)
         self.progress.note(f"{winner} is the fastest; it is kept as the plan")
-        return kept.get(chosen, kept[AS_KEPT]), _joined(told, again, chosen)
+        return kept.get(chosen, kept[AS_KEPT]), _as_winner(told, chosen)
 
     def _baseline(self, name: str) -> Plans:
         return {
@@ -248,12 +249,18 @@ def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = (
     return SPARING if enough else best
 
 
-def _joined(told: Contest, again: Contest, chosen: str) -> Contest:
-    """The first contest, with the kept plan as one more contestant: the second contest timed it."""
-    kept = next(c for c in again.contestants if c.name == chosen)
-    return replace(
-        told, contestants=(*told.contestants, replace(kept, name=AS_KEPT)), winner=AS_KEPT
-    )
+def _joined(told: Contest, again: Contest, kept: Mapping[str, Plans]) -> Contest:
+    """The first contest, with the baseline's plans as more contestants: the second contest timed
+    them. Those that did not run are left out with the reason."""
+    timed = tuple(c for c in again.contestants if c.name in kept)
+    return replace(told, contestants=told.contestants + timed, left_out=again.left_out)
+
+
+def _as_winner(told: Contest, chosen: str) -> Contest:
+    """With the kept plan as the winner, and no other plan of the same baseline."""
+    own = next(c for c in told.contestants if c.name == chosen)
+    others = tuple(c for c in told.contestants if not c.name.startswith(AS_KEPT))
+    return replace(told, contestants=(*others, replace(own, name=AS_KEPT)), winner=AS_KEPT)
 
 
 def _figures(told: Contest) -> dict[str, float]:

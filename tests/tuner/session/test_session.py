@@ -157,6 +157,37 @@ def test_a_baseline_that_is_slow_as_a_plan_is_not_kept(
     assert [g.lowering for g in plan.groups] == ["triton"]
     assert plan.measured == 1.0
     assert plan.speedup == 0.8
+    assert plan.contest is not None
+    assert plan.contest.winner == "plan"
+    assert {c.name: c.cold_s for c in plan.contest.contestants} == {
+        "eager": 0.8,
+        "plan": 1.0,
+        "as kept": 4.0,
+    }
+
+
+def test_the_record_says_why_a_faster_baseline_is_not_kept(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
+        (plan,) = plans.values()
+
+        def run(*inputs: torch.Tensor) -> float:
+            if whole_way(plan, captured.graph) is not None:
+                raise RuntimeError("out of memory")
+            return 1.0
+
+        return run
+
+    monkeypatch.setattr(session_module, "by_executor", by_executor)
+    tuning = session(store, graph, FakeLab(wide))
+    plan = tuning.measured(H200, baselines(eager=0.8))
+    assert [g.lowering for g in plan.groups] == ["triton"]
+    assert plan.contest is not None
+    assert any(n == "as kept" and "out of memory" in why for n, why in plan.contest.left_out)
+    (note,) = [n for n in tuning.progress.of("note") if "is the fastest" in n]
+    assert "eager is the fastest, but does not run by a plan" in note
+    assert "out of memory; ours is kept" in note
 
 
 @pytest.mark.parametrize("good", [0, 4])
