@@ -358,7 +358,9 @@ def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
     assert early.count("tl.load(") >= 3  # the position, keys and values
     assert loads.count("tl.load(") == 3
     assert "tl.load(" not in computed
-    assert "debug_barrier" not in program.kernels[1].text
+    parts, together = program.kernels[1].text.split("tl.debug_barrier()")
+    assert parts.count("tl.load(") == 3
+    assert "tl.load(" not in together
     sizes = {**dict(group.config.blocks), "r0": 16}
     several = replace(group.config, blocks=tuple(sorted(sizes.items())))
     assert LENGTH // several.split > 16

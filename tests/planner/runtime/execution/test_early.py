@@ -121,3 +121,43 @@ def test_weights_side_by_side_are_read_early_by_rows_with_ends() -> None:
     (wait,) = (i for i, line in enumerate(lines) if "gdc_wait" in line)
     assert "r0_in" in lines[masked]
     assert given < masked < wait
+
+
+def test_small_loads_stand_together_behind_the_wait() -> None:
+    """A product's second matrix stays behind them: in registers together with the first it would
+    leave room for fewer programs."""
+    x, w, v, r = (
+        torch.empty(n, c, dtype=torch.bfloat16)
+        for n, c in ((1, 2048), (512, 2048), (512, 2048), (1, 512))
+    )
+
+    def function(x, w, v, r):
+        return [(x @ w.t()) * (x @ v.t()) + r]
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) for each in (x, w, v, r)]
+        graph = capture(make_fx(function)(*fakes)).graph
+    config = Config((("x0", 4),), num_warps=4, num_stages=1)
+    (kernel,) = lower(graph, config, unwritten=frozenset((1,))).kernels
+    before, after = kernel.text.split("tl.debug_barrier()")
+    early, together = (part.count("tl.load(") for part in before.split("tl.extra.cuda.gdc_wait()"))
+    assert (early, together, after.count("tl.load(")) == (1, 2, 1)
+    assert "tl.load(in2" in after
+    (other,) = lower(graph, config).kernels
+    assert "debug_barrier" not in other.text
+
+
+def test_loads_of_a_kernel_without_a_sum_stay_where_they_are() -> None:
+    x, y, z = (torch.empty(4096, dtype=torch.bfloat16) for _ in range(3))
+
+    def function(x, y, z):
+        return [(x + y) * z]
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) for each in (x, y, z)]
+        graph = capture(make_fx(function)(*fakes)).graph
+    config = Config((("x0", 512),), num_warps=4, num_stages=1)
+    (kernel,) = lower(graph, config, unwritten=frozenset((2,))).kernels
+    early, late = kernel.text.split("tl.extra.cuda.gdc_wait()")
+    assert (early.count("tl.load("), late.count("tl.load(")) == (1, 2)
+    assert "debug_barrier" not in late
