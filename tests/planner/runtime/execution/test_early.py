@@ -161,3 +161,21 @@ def test_loads_of_a_kernel_without_a_sum_stay_where_they_are() -> None:
     early, late = kernel.text.split("tl.extra.cuda.gdc_wait()")
     assert (early.count("tl.load("), late.count("tl.load(")) == (1, 2)
     assert "debug_barrier" not in late
+
+
+@pytest.mark.parametrize("columns, early", [(1152, 3), (2048, 2)])
+def test_what_blocks_hold_beyond_the_ends_of_rows_is_not_read_early(columns, early) -> None:
+    """Of three matrices all are read before the wait where their rows end within blocks of 2,048,
+    two where rows are as long as the blocks."""
+    x, *weights = (torch.empty(n, columns, dtype=torch.bfloat16) for n in (1, 512, 512, 512))
+
+    def function(x, a, b, c):
+        return [(x @ a.t()) * (x @ b.t()) * (x @ c.t())]
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(each) for each in (x, *weights)]
+        graph = capture(make_fx(function)(*fakes)).graph
+    config = Config((("x0", 4),), num_warps=4, num_stages=1)
+    (kernel,) = lower(graph, config, unwritten=frozenset((1, 2, 3))).kernels
+    before, after = kernel.text.split("tl.extra.cuda.gdc_wait()")
+    assert (before.count("tl.load("), after.count("tl.load(")) == (early, 4 - early)
