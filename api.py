@@ -300,7 +300,7 @@ def dispatcher_for(options: Options) -> Dispatcher:
 
     default: OnMiss = "model" if interpreted() else "baseline"
     on_miss = options.on_miss or default
-    policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics)
+    policy = Policy(on_miss, options.baseline, options.cudagraph, options.numerics, remembers=True)
     told: set[str] = set()
     """What was wrong with the bundle."""
 

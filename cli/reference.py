@@ -42,8 +42,10 @@ without it, `[tool.planner]` in `pyproject.toml` there.
 |---|---|---|---|
 {rows}
 
-Three more variables change what a process does:
+Four more variables change what a process does:
 
+- `PLANNER_CAPTURE=again` traces every graph anew. Else a process that runs by a stored plan takes
+  over what an earlier one traced.
 - `PLANNER_DEBUG=1` adds the traceback to an error.
 - `PLANNER_PROFILE=launches`: while torch's profiler runs, kernels are launched one by one and not
   as a CUDA graph, so that the profile names each kernel and the lines of the model behind it.

@@ -33,6 +33,9 @@ _precompiles = "1" if shutil.which("openssl") else "0"
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", _precompiles)
 
 
+# A test sees what a first process does, whatever ran before it.
+os.environ.setdefault("PLANNER_CAPTURE", "again")
+
 # Its plugins that are installed beside it would be imported: trio's, which no test needs.
 os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 

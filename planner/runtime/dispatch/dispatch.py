@@ -36,7 +36,7 @@ from ...graph.graph import key
 from ...graph.ops import is_compute
 from ...graph.varying import bucket_key
 from ...lowerings.base import Boxed
-from ...lowerings.registry import ATEN, INDUCTOR
+from ...lowerings.registry import ATEN, INDUCTOR, lowering_of
 from ...plan import GroupPlan, Plan
 from ...versions import versions
 from ..cuda_graphs.step import WATCH
@@ -44,6 +44,7 @@ from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
 from .frames import COUNTS, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
+from .opened_before import OpenedBefore
 from .pass_through import PassThrough, passes_through
 from .plan_runners import (
     Live,
@@ -71,13 +72,16 @@ class Dispatcher(PlanRunners):
             real = matching(inputs, fakes)
             return Given(fakes, stage, real, None if real is None else with_tensors(gm, inputs))
 
+        before = OpenedBefore.of(gm, inputs, self.numerics) if self.policy.remembers else None
         through: list[PassThrough] = []
 
         def inferred(g: fx.GraphModule, x: Sequence[Any]) -> Boxed:
-            made = self._compile(g, given(x, "inference"))
+            seen: list[Captured] = []
+            made = self._compile(g, given(x, "inference"), seen)
             if is_dynamic(g) or not passes_through(g):
                 return made
-            through.append(PassThrough(made))
+            told = partial(before.keep, *seen) if before is not None and seen else _nothing
+            through.append(PassThrough(made, told))
             return through[-1].graph
 
         compiler = partial(
@@ -95,6 +99,9 @@ class Dispatcher(PlanRunners):
             # A tune that a miss leads to may leave tensors in cycles.
             waiting = nullcontext() if self.policy.on_miss == "tune" else paused()
             with phase("trace"), waiting:
+                ready = None if before is None else self._ready(before, given)
+                if ready is not None:
+                    return PassThrough(_boxed(ready)).called(None)
                 chosen = attention_chosen(elements_indexed(gm), self.numerics)
                 compiled: Callable[..., Any] = compiler(chosen, inputs)
             log.info("seconds of this process so far: %s", told())
@@ -149,7 +156,30 @@ class Dispatcher(PlanRunners):
             self.warn("inductor", str(id(gm)), text)
             return ATEN.whole(gm, inputs, "")
 
-    def _compile(self, gm: fx.GraphModule, given: Given) -> Boxed:
+    def _ready(
+        self, before: OpenedBefore, given: Callable[[Sequence[Any], Stage], Given]
+    ) -> Boxed | None:
+        """What runs a graph that was opened before; None where it has to be opened again: nothing
+        is kept of it, or it has no plan all of whose groups can be built of what is kept."""
+        with _disable_current_modes(), torch.no_grad():
+            captured = before.found()
+            if captured is None:
+                return None
+            with phase("lookup"):
+                plan = self.sources.find(captured)
+            if not isinstance(plan, Plan) or any(lowering_of(g) is INDUCTOR for g in plan.groups):
+                return None
+            fakes = [captured.fx_nodes[i].meta["val"] for i in captured.graph.inputs]
+            live = self._live(captured, plan, given(fakes, "inference"))
+            if not isinstance(live, Live) or live.runner is None:
+                return None
+            self.live[plan.graph_key, "inference"] = live
+            return live.runner.boxed
+
+    def _compile(
+        self, gm: fx.GraphModule, given: Given, seen: list[Captured] | None = None
+    ) -> Boxed:
+        """seen: takes the graph as it was captured, where it is static."""
         given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
             try:
@@ -160,6 +190,8 @@ class Dispatcher(PlanRunners):
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
                 captured = capture(rewritten(gm, given.stage, self.numerics), self.numerics)
+                if seen is not None:
+                    seen.append(captured)
                 return _boxed(self.static(captured, given))
             except DYNAMOS:
                 raise
@@ -246,6 +278,10 @@ class Dispatcher(PlanRunners):
         device = self.sources.device_key(captured.device)
         current = tuple(sorted(versions().items()))
         return Plan(key(captured.graph), device, current, "modelled", groups)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _agreed(live: Live | str, groups: Sequence[str]) -> Live | str:

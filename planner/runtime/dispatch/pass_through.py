@@ -23,8 +23,10 @@ _TRIES = 3
 class PassThrough:
     """`graph` is what AOTAutograd is to wrap; `called` what is called in place of its wrapper."""
 
-    def __init__(self, graph: Boxed) -> None:
+    def __init__(self, graph: Boxed, told: Callable[[], object] = lambda: None) -> None:
+        """told: called once, if the wrapper is seen to do nothing."""
         self._graph = graph
+        self._told = told
         self._tries = _TRIES
         self._seen: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
 
@@ -43,13 +45,14 @@ class PassThrough:
         watched._boxed_call = True  # type: ignore[attr-defined]
         return watched
 
-    def called(self, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    def called(self, wrapper: Callable[..., Any] | None) -> Callable[..., Any]:
+        """wrapper: None where another process has seen that it does nothing."""
         graph = self._graph
-        does_nothing = False
+        does_nothing = wrapper is None
 
         def call(*args: Any) -> Any:
             nonlocal does_nothing
-            if does_nothing:
+            if does_nothing or wrapper is None:
                 if not torch.is_grad_enabled():
                     return graph(list(args))
                 torch._C._set_grad_enabled(False)
@@ -62,6 +65,8 @@ class PassThrough:
             try:
                 results = wrapper(*args)
                 does_nothing = self._did_nothing(args, results)
+                if does_nothing:
+                    self._told()
             finally:
                 self._seen = None  # It would hold the tensors of this call.
             self._tries = 0 if does_nothing else self._tries - 1

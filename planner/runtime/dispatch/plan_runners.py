@@ -51,12 +51,14 @@ class Unreadable(str):
 class Policy:
     """on_miss: what a graph without a plan does. baseline: how it then runs ("auto": Inductor on
     CUDA, else eager). cudagraph: replay inference graphs even where the plan does not say so.
-    numerics: see `Graph`."""
+    numerics: see `Graph`. remembers: graphs are kept for processes to come as they were opened (see
+    `opened_before`)."""
 
     on_miss: OnMiss = "baseline"
     baseline: Baseline = "auto"
     cudagraph: bool = False
     numerics: Numerics = "fast"
+    remembers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,9 @@ def _argument(value: Arg, nodes: Sequence[fx.Node], device: torch.device) -> Any
     if value.kind == "device":
         return device if value.name == "graph" else torch.device(value.name)
     if value.kind in ("dtype", "layout", "memory_format"):
-        return getattr(torch, value.name)
+        found = getattr(torch, value.name, None)
+        if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+            return found
     raise PlanError(f"an operation with a {value.kind} cannot run by itself")
 
 
