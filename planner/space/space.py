@@ -180,7 +180,20 @@ class Space:
     ) -> dict[Layout, _Judged]:
         """The best of a few usual configs of each of these layouts that has one."""
         usual = {layout: list(self._usual(layout, known)) for layout in layouts}
-        return {layout: min(some, key=_by_seconds) for layout, some in usual.items() if some}
+        best = {layout: min(some, key=_by_seconds) for layout, some in usual.items() if some}
+        return {layout: self._in_step(one) for layout, one in best.items()}
+
+    def _in_step(self, found: _Judged) -> _Judged:
+        """A loop over rows by larger blocks with as many more warps, as long as that is clearly
+        better: fewer rows are under way, so that L2 still has what a later sweep reads again."""
+        config = found[0]
+        if config.split > 1 or not config.layout.loops_once or not self._is_open(config):
+            return found
+        while larger := _sorted(self, self._in_step_with(found[0], 2)):
+            if larger[0][1].seconds > _CLEARLY * found[1].seconds:
+                break
+            found = larger[0]
+        return found
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:
         """The first few blocks and warps of a layout, each run in the first way in which it can be,
@@ -257,17 +270,27 @@ class Space:
             found = near[0]
 
     def _neighbours(self, config: Config) -> Iterator[Config]:
-        """Those with one block or the warps twice or half as large."""
+        """Those with one block or the warps twice or half as large, or both in step."""
+        for factor in (2, 0.5):
+            for blocks in self._resized(config, factor):
+                yield replace(config, blocks=blocks)
+            yield from self._in_step_with(config, factor)
+            if config.num_warps * factor in WARPS:
+                yield replace(config, num_warps=int(config.num_warps * factor))
+
+    def _in_step_with(self, config: Config, factor: float) -> Iterator[Config]:
+        """Those with one block and the warps larger by a factor: a thread has as many elements."""
+        if config.num_warps * factor in WARPS:
+            for blocks in self._resized(config, factor):
+                yield replace(config, blocks=blocks, num_warps=int(config.num_warps * factor))
+
+    def _resized(self, config: Config, factor: float) -> Iterator[tuple[tuple[str, int], ...]]:
+        """The blocks with one of them larger by a factor."""
         extents = {a.name: a.extent for a in _tiled(self.schedules[config.layout])}
         for place, (name, size) in enumerate(config.blocks):
-            for other in (2 * size, size // 2):
-                if 1 <= other <= power_of_two(extents[name]):
-                    changed = ((name, other),)
-                    blocks = config.blocks[:place] + changed + config.blocks[place + 1 :]
-                    yield replace(config, blocks=blocks)
-        for warps in (2 * config.num_warps, config.num_warps // 2):
-            if warps in WARPS:
-                yield replace(config, num_warps=warps)
+            if 1 <= size * factor <= power_of_two(extents[name]):
+                changed = ((name, int(size * factor)),)
+                yield config.blocks[:place] + changed + config.blocks[place + 1 :]
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs of every class, in turns: it ranks like configs well, but the

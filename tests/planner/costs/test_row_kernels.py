@@ -15,6 +15,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import timed
 from fusionplan.planner.costs.device import H100
 from fusionplan.planner.costs.work import work_of
+from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.space.space import Space, space_of
 
 pytestmark = pytest.mark.dynamo
@@ -81,6 +82,26 @@ def test_the_choice_for_a_layer_norm_is_near_the_best(columns: int) -> None:
 def test_rows_that_fit_the_registers_are_held() -> None:
     """They were walked in a loop, in 243 us."""
     assert chosen(layer_norms(32000)).layout.holds
+
+
+def test_long_rows_are_compared_by_the_blocks_they_will_have() -> None:
+    """The RMS norm of 65,536 columns was planned as two kernels, in 281 us, for few rows were
+    looked at by blocks that leave their second reading in L2: one kernel takes 1.14 times its
+    bytes, about 205 us."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return (wide * scale).to(x.dtype) * w
+
+    shapes = ((2048, 65536), (65536,))
+    of = space(function, *shapes)
+    assert str(chosen(of)) == "r0=8192 x0=1 warps=32 stages=1 loop evict=first"
+    quick = of.quick()
+    assert quick is not None
+    assert quick.seconds <= 1.06 * of.judge(chosen(of)).seconds
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    assert len(modelled_plan(graph_of(function, given), H100).groups) == 1
 
 
 READS = {
