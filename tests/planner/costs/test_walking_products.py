@@ -138,3 +138,43 @@ def test_a_turn_takes_its_time_however_little_it_multiplies() -> None:
         expected[tile, programs, summed] = cost.seconds
     for tile, programs in ((WIDE, 1), (SQUARE, 2)):
         assert expected[tile, programs, 32] > 1.25 * expected[tile, programs, 64]
+
+
+def batch_norm_residual(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, *norm: torch.Tensor
+) -> torch.Tensor:
+    mean, variance, scale, shift = (n.float() for n in norm)
+    found = F.linear(x, w).float()
+    found = (found - mean) * torch.rsqrt(variance + 1e-5) * scale + shift
+    return F.relu(found.to(x.dtype) + r)
+
+
+FEW_TURNS: dict[tuple[tuple[int, int, int], int, int], float] = {
+    ((128, 64, 4), 0, 64): 35.4,
+    ((128, 128, 8), 0, 64): 35.5,
+    ((128, 64, 4), 2, 64): 41.6,
+    ((128, 128, 8), 2, 32): 41.8,
+    ((128, 128, 4), 2, 32): 44.3,
+}
+"""Microseconds of a bottleneck's last layer in ResNet, 12544 x 256 x 1024 with batch norm and
+residual, by tile, programs an SM, and what is summed in a turn: its loop has 4 or 8 turns."""
+
+
+def test_a_short_loop_hides_little_of_what_stands_between_tiles() -> None:
+    vector = torch.empty(1024, dtype=torch.bfloat16, device="meta")
+    shapes = (12544, 256), (1024, 256), (12544, 1024)
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    found = space_of(graph_of(batch_norm_residual, [*given, *[vector] * 4]), H100)
+    assert isinstance(found, Space)
+    expected = dict[int, list[float]]()
+    for (tile, programs, summed), us in FEW_TURNS.items():
+        usual = config(tile, programs)
+        blocks = tuple((name, summed if name == "r0" else n) for name, n in usual.blocks)
+        of_parts = usual.subtiles if programs else 1
+        cost = found.judge(replace(usual, blocks=blocks, subtiles=of_parts))
+        assert isinstance(cost, Cost)
+        assert cost.seconds == pytest.approx(us * 1e-6, rel=0.12)
+        expected.setdefault(programs, []).append(cost.seconds)
+    assert max(expected[0]) < min(expected[2])
+    (best, _), *_ = found.ranked(1)
+    assert not best.programs
