@@ -84,17 +84,6 @@ class Dispatcher(PlanRunners):
             through.append(PassThrough(made, told))
             return through[-1].graph
 
-        compiler = partial(
-            by_aot_autograd,
-            fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
-            # May be asked for late, and must not hold the inputs until then.
-            bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
-            inference_compiler=inferred,
-            partition_fn=partition,
-            decompositions=decompositions(),
-            keep_inference_input_mutations=keeps_writes(gm, inputs),
-        )
-
         def opened() -> Callable[..., Any]:
             # A tune that a miss leads to may leave tensors in cycles.
             waiting = nullcontext() if self.policy.on_miss == "tune" else paused()
@@ -102,8 +91,17 @@ class Dispatcher(PlanRunners):
                 ready = None if before is None else self._ready(before, given)
                 if ready is not None:
                     return PassThrough(_boxed(ready)).called(None)
-                chosen = attention_chosen(elements_indexed(gm), self.numerics)
-                compiled: Callable[..., Any] = compiler(chosen, inputs)
+                compiled = by_aot_autograd(
+                    attention_chosen(elements_indexed(gm), self.numerics),
+                    inputs,
+                    fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
+                    # May be asked for late, and must not hold the inputs until then.
+                    bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
+                    inference_compiler=inferred,
+                    partition_fn=partition,
+                    decompositions=decompositions(),
+                    keep_inference_input_mutations=keeps_writes(gm, inputs),
+                )
             log.info("seconds of this process so far: %s", told())
             return through[0].called(compiled) if len(through) == 1 else compiled
 

@@ -32,7 +32,7 @@ from torch._functorch import config
 from triton import knobs
 
 from ...capture.capture import Captured, outputs_of
-from ...graph.graph import INPUT, Graph, Numerics, from_json, key, to_json
+from ...graph.graph import INPUT, Graph, Numerics, TensorType, from_json, key, to_json
 from ...versions import versions
 from ..execution.modules import captured_of
 
@@ -148,15 +148,15 @@ class OpenedBefore:
         if device not in {x.device for x in self.inputs}:
             raise ValueError(f"it is for {device}")
         _check_operations(graph)
-        captured = captured_of(graph, device)
+        captured = captured_of(graph, device, inputs_alone=True)
         for node in captured.fx_nodes:
             _check_call(node)
-        wanted = [_type(x) for x in self.inputs]
-        if [_type(captured.fx_nodes[i].meta["val"]) for i in graph.inputs] != wanted:
+        types = [node.type for node in graph.nodes]
+        if [types[i] for i in graph.inputs] != [TensorType(*_type(x)) for x in self.inputs]:
             raise ValueError("its inputs are others")
-        results = [o.meta.get("example_value") for o in outputs_of(self.gm.graph)]
-        made = [o and o.meta["val"] for o in outputs_of(captured.gm.graph)]
-        if list(map(_type, made)) != list(map(_type, results)):
+        results = [o.meta["example_value"] for o in outputs_of(self.gm.graph)]
+        made = [types[o] for o in graph.outputs if o is not None]
+        if made != [TensorType(*_type(x)) for x in results]:
             raise ValueError("its results are others")
         ours = list(self.gm.graph.nodes)
         for node, line in zip(captured.fx_nodes, data["lines"], strict=True):
@@ -255,8 +255,8 @@ def _given(inputs: Sequence[Any]) -> list[Any] | None:
     return found if found else None
 
 
-def _type(x: Any) -> tuple[Any, ...]:
-    return tuple(x.shape), tuple(x.stride()), str(x.dtype)
+def _type(x: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    return tuple(x.shape), tuple(x.stride()), str(x.dtype).removeprefix("torch.")
 
 
 def _operations(gm: fx.GraphModule) -> list[Any] | None:

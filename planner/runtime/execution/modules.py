@@ -16,9 +16,10 @@ from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from ...graph.ops import overload
 
 
-def captured_of(graph: Graph, device: torch.device) -> Captured:
-    """The graph with an FX graph that computes it on a device. Raises PlanError for a node that
-    is no operator."""
+def captured_of(graph: Graph, device: torch.device, inputs_alone: bool = False) -> Captured:
+    """The graph with an FX graph that computes it on a device. inputs_alone: other nodes have no
+    fake values, which take as long as all else and only Inductor reads. Raises PlanError for a
+    node that is no operator."""
     made = fx.Graph()
     nodes: list[fx.Node] = []
     with FakeTensorMode() as mode:
@@ -29,7 +30,9 @@ def captured_of(graph: Graph, device: torch.device) -> Captured:
                 args = tuple(_argument(a, nodes, device) for a in node.args)
                 kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
                 new = made.call_function(_overload(node.op), args, kwargs)
-            new.meta["val"] = None if node.type is None else _fake(node.type, device, mode)
+            left_out = inputs_alone and node.op != INPUT
+            typed = None if left_out else node.type
+            new.meta["val"] = None if typed is None else _fake(typed, device, mode)
             nodes.append(new)
     made.output(tuple(None if o is None else nodes[o] for o in graph.outputs))
     return Captured(fx.GraphModule(torch.nn.Module(), made), graph, device, tuple(nodes))
