@@ -358,7 +358,14 @@ change(
     "            if frame.guards.cache_entry is not None and frame.check(given):",
     "            if frame.check(given):",
 )
-change("hooks of a loaded model", " or self._does_more():", ":")
+change("hooks of a loaded model", "if self._does_more():", "if False:")
+of("planner/runtime/dispatch/arguments.py", "planner/runtime/dispatch/test_loaded.py")
+change("defaults of a loaded function", "found = self._defaults() | found", "found")
+change(
+    "more arguments by name",
+    "for n, v in kwargs.items() if n not in self._names}",
+    "for n, v in ()}",
+)
 of("planner/runtime/dispatch/pass_through.py", "planner/runtime/dispatch/test_pass_through.py")
 change("a wrapper that does something", "all(map(lambda a, b: a is b, some, others))", "True")
 change("autocast is off within", "is None or _autocasts() or", "is None or")

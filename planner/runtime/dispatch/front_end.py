@@ -1,9 +1,9 @@
 """Enters Dynamo directly, without the work that torch.compile does around it in each call.
 
-A module of torch.compile's enters a context, runs the call of a module that has no hooks, and asks
-whether anybody traces or exports. Together that takes as long as a small kernel. All that a call
-needs is to tell Dynamo which frames are its own. Its guards are checked as always, and if they
-fail, it compiles again.
+What torch.compile makes of a module or a function enters a context, runs the call of a module that
+has no hooks, and asks whether anybody traces or exports. Together that takes as long as a small
+kernel. All that a call needs is to tell Dynamo which frames are its own. Its guards are checked as
+always, and if they fail, it compiles again.
 
 If a call is known to run one graph and nothing else, the guards are checked here, and the code that
 Dynamo made is called, without the interpreter's way through every frame.
@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import _get_tracing_state
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_frame
 from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as modules
+
+from .arguments import Arguments, is_simple
 
 _MOST = 4
 """Compiled frames that are kept, such as those of a few batch sizes."""
@@ -28,11 +32,10 @@ _TRIES = 8
 """Calls in a row without such a frame, after which none is looked for any more."""
 
 
-def entered(compiled: torch.nn.Module) -> Callable[..., Any] | None:
-    """A module of torch.compile's as a function that enters Dynamo at once. None where its options
-    ask for more than that. It may be called where `is_plain`."""
-    context: Any = getattr(compiled, "dynamo_ctx", None)
-    inner = getattr(compiled.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
+def entered(compiled: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What torch.compile made of a module or a function, as a function that enters Dynamo at once.
+    None where its options ask for more than that. It may be called where `is_plain`."""
+    context, inner = _parts(compiled)
     if inner is None or context is None or not callable(context.callback):
         return None
     if context.fullgraph or context.error_on_graph_break is not None:
@@ -56,25 +59,49 @@ def entered(compiled: torch.nn.Module) -> Callable[..., Any] | None:
             set_eval_frame(before)
 
     model = getattr(inner, "__self__", None)
-    forward = inspect.getattr_static(type(model), "forward", None)
-    if not isinstance(model, torch.nn.Module) or not isinstance(forward, FunctionType):
+    function = inner
+    if isinstance(model, torch.nn.Module):
+        function = inspect.getattr_static(type(model), "forward", None)
+    elif model is not None:
         return run
-    return _Frames(model, forward, run) if _is_simple(forward.__code__) else run
+    if not isinstance(function, FunctionType) or not is_simple(function):
+        return run
+    return _Frames(model, function, run)
+
+
+def _parts(compiled: Any) -> tuple[Any, Callable[..., Any] | None]:
+    """The context that torch.compile enters, and what it calls within."""
+    if isinstance(compiled, torch.nn.Module):
+        wrapped = compiled.__dict__.get("forward")
+        inner = getattr(wrapped, "_torchdynamo_orig_callable", None)
+        return getattr(compiled, "dynamo_ctx", None), inner
+    with suppress(AttributeError, ValueError):
+        names, cells = compiled.__code__.co_freevars, compiled.__closure__ or ()
+        found = {n: cell.cell_contents for n, cell in zip(names, cells, strict=True)}
+        return found.get("self"), found.get("fn")
+    return None, None
 
 
 def is_plain() -> bool:
     """Whether nothing but a call of the model is under way: nobody traces, exports or has asked
     torch.compile to behave otherwise, and no hook is told of all modules' calls."""
-    stance = eval_frame._stance
     return (
-        stance.stance == "default"
-        and stance.backend is None
-        and not stance.skip_guard_eval_unsafe
-        and torch._C._get_tracing_state() is None
+        (eval_frame._stance is _USUAL or _is_usual(eval_frame._stance))
+        and _get_tracing_state() is None
         and not _symbolic_trace._is_fx_tracing_flag
-        and not torch.compiler.is_exporting()
+        and not torch.compiler._is_exporting_flag
         and not modules._has_any_global_hook()  # type: ignore[no-untyped-call]
     )
+
+
+def _is_usual(stance: Any) -> bool:
+    return (
+        stance.stance == "default" and stance.backend is None and not stance.skip_guard_eval_unsafe
+    )
+
+
+_USUAL = eval_frame._stance if _is_usual(eval_frame._stance) else None
+"""What torch.compile was told to do when this was imported; it is there again after each change."""
 
 
 class _Frame(NamedTuple):
@@ -87,32 +114,38 @@ class _Frame(NamedTuple):
 
 
 class _Frames:
-    """The frames of a module's `forward` that Dynamo has compiled to one graph. enter: by way of
-    the interpreter, for all other calls."""
+    """The frames of a function, or of a module's `forward`, that Dynamo has compiled to one graph.
+    enter: by way of the interpreter, for all other calls."""
 
     def __init__(
-        self, model: torch.nn.Module, forward: FunctionType, enter: Callable[..., Any]
+        self,
+        model: torch.nn.Module | None,
+        function: FunctionType,
+        enter: Callable[..., Any],
     ) -> None:
-        self._model, self._forward, self._enter = model, forward, enter
-        self._names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
+        self._model, self._function, self._enter = model, function, enter
+        self._own = () if model is None else (model,)
+        self._arguments = Arguments(function)
         self._found: list[_Frame] = []
         self._tries = _TRIES
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Arguments by name, and those left out, are the interpreter's to find.
-        if kwargs or len(args) + 1 != len(self._names) or self._does_more():
+        if self._does_more():
             return self._enter(*args, **kwargs)
-        given = dict(zip(self._names, (self._model, *args), strict=True))
+        own = self._own + args
+        given = self._arguments.bound(own, kwargs)
         for frame in self._found:
             if frame.guards.cache_entry is not None and frame.check(given):
-                return frame.run(self._model, *args)
-        result = self._enter(*args)
+                return self._arguments.like(frame.run)(*own, **kwargs)
+        result = self._enter(*args, **kwargs)
         if self._tries:
             self._learn(given)
         return result
 
     def _does_more(self) -> Any:
         """Whether a call of the model is more than one of its class's `forward`."""
+        if self._model is None:
+            return False
         own = self._model.__dict__
         return (
             own["_forward_hooks"]
@@ -124,27 +157,23 @@ class _Frames:
 
     def _learn(self, given: Mapping[str, Any]) -> None:
         self._found = [frame for frame in self._found if frame.guards.cache_entry is not None]
-        for entry in _debug_get_cache_entry_list(self._forward.__code__):
+        for entry in _debug_get_cache_entry_list(self._function.__code__):
             guards, code = entry.guard_manager, entry.code
-            if _is_one_graph(code, self._forward.__code__) and guards.check(given):
-                run = FunctionType(code, self._forward.__globals__, code.co_name)
+            if _is_one_graph(code, self._function.__code__) and guards.check(given):
+                run = FunctionType(code, self._function.__globals__, code.co_name)
                 self._found = [_Frame(guards, guards.check, run), *self._found][:_MOST]
                 self._tries = _TRIES
                 return
         self._tries -= 1
 
 
-def _is_simple(code: CodeType) -> bool:
-    """Whether a call's arguments are all that the frame of such code begins with."""
-    flags = (
-        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
-    )
-    return not (code.co_flags & flags or code.co_freevars or code.co_kwonlyargcount)
-
-
 def _is_one_graph(code: CodeType, of: CodeType) -> bool:
     """Whether code that Dynamo made calls one graph, and nothing that it has to compile or skip."""
     graphs = [name for name in code.co_names if name.startswith("__compiled_fn")]
     resumed = any(name.startswith("__resume") for name in code.co_names)
-    same = (code.co_argcount, code.co_freevars) == (of.co_argcount, of.co_freevars)
-    return len(graphs) == 1 and not resumed and same
+    return len(graphs) == 1 and not resumed and _signature(code) == _signature(of)
+
+
+def _signature(code: CodeType) -> tuple[Any, ...]:
+    flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return code.co_argcount, code.co_kwonlyargcount, code.co_freevars, flags

@@ -5,15 +5,15 @@ a call costs more than eager does: some ten microseconds, more than a small oper
 call that was seen to run nothing but frames that are left alone goes to the model directly next
 time. Eager is right for any call; only shapes and types decide whether it is the fastest.
 
-Any other call of a module, from the second on, enters Dynamo without the rest of torch.compile's
-front end (`front_end`).
+Any other call, from the second on, enters Dynamo without the rest of torch.compile's front end
+(`front_end`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -47,9 +47,16 @@ def loaded(
 
     @functools.wraps(compiled)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return compiled(*args, **kwargs)
         if short.eager and short.is_eager(args, kwargs):
             return model(*args, **kwargs)
-        return short.watched(compiled, args, kwargs)
+        if short.enter and is_plain():
+            return short.watched(short.enter, args, kwargs)
+        result = short.watched(compiled, args, kwargs)
+        if short.enter is None:
+            short.enter = entered(compiled) or False
+        return result
 
     return run
 
@@ -109,11 +116,15 @@ class _Short:
     ) -> Any:
         """The call. If it ran nothing but frames left alone, its like go to eager from now on."""
         graphs, left = COUNTS.graphs, COUNTS.left
-        with nullcontext() if self.traced else paused():
+        if self.traced:
             result = compiled(*args, **kwargs)
-        self.traced = True
-        graphs, left = COUNTS.graphs - graphs, COUNTS.left - left
-        if left and left == graphs and len(self.eager) < MOST:
+        else:
+            with paused():
+                result = compiled(*args, **kwargs)
+            self.traced = True
+        if COUNTS.left == left:
+            return result
+        if COUNTS.left - left == COUNTS.graphs - graphs and len(self.eager) < MOST:
             with suppress(TypeError):
                 self.eager.add((kind_of_call(args, kwargs), torch.is_grad_enabled(), training))
         return result

@@ -280,6 +280,79 @@ def test_arguments_by_name_and_left_out(asked):
         fast(x, other=1)
 
 
+def plain(x, scale=2.0, *, shift=None):
+    found = x * scale
+    return found if shift is None else found + shift
+
+
+def collecting(first, *others, by=1.0, **named):
+    return first * by + sum(others) + sum(named.values())
+
+
+X = torch.arange(12.0).reshape(3, 4)
+
+CALLS = {
+    "places": (plain, [((X,), {}), ((X, 3.0), {})]),
+    "names": (plain, [((), {"x": X}), ((), {"scale": 3.0, "x": X}), ((X,), {"shift": X})]),
+    "others": (collecting, [((X,), {}), ((X, X), {}), ((X, X, X), {"by": 2.0})]),
+    "more": (collecting, [((X,), {"a": X}), ((), {"first": X, "b": X, "by": 3.0})]),
+}
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+@pytest.mark.parametrize("calls", CALLS)
+def test_every_form_of_a_call_asks_the_guards_itself(asked, by_frames, calls, kind):
+    function, given = CALLS[calls]
+    model = function
+    if kind == "module":
+        model = {plain: Plain, collecting: Collecting}[function]()
+    torch._dynamo.reset()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    for args, kwargs in given * 2:
+        torch.testing.assert_close(fast(*args, **kwargs), function(*args, **kwargs))
+    assert len(by_frames) == len(given)  # each kind of call is learned once
+    for args, kwargs in given:
+        assert torch.equal(fast(*args, **kwargs), function(*args, **kwargs))
+    assert len(by_frames) == len(given)
+
+
+class Plain(nn.Module):
+    def forward(self, x, scale=2.0, *, shift=None):
+        found = x * scale
+        return found if shift is None else found + shift
+
+
+class Collecting(nn.Module):
+    def forward(self, first, *others, by=1.0, **named):
+        return first * by + sum(others) + sum(named.values())
+
+
+def test_calls_that_do_not_fit_a_function_are_its_own_errors(asked, by_frames):
+    torch._dynamo.reset()
+    fast = loaded(torch.compile(plain, backend=planned(asked), dynamic=False), plain)
+    assert ran(fast, X, X * 2, by_frames) == 1
+    for args, kwargs in [((), {}), ((X, 2.0, X), {}), ((X,), {"x": X}), ((X,), {"other": 1})]:
+        with pytest.raises(TypeError, match="argument"):
+            fast(*args, **kwargs)
+    assert torch.equal(fast(X), X * 2)
+
+
+def test_defaults_that_change(asked):
+    def function(x, scale=2.0, *, shift=1.0):
+        return x * scale + shift
+
+    torch._dynamo.reset()
+    fast = loaded(torch.compile(function, backend=planned(asked), dynamic=False), function)
+    for _ in range(4):
+        assert torch.equal(fast(X), X * 2 + 1)
+    function.__defaults__ = (3.0,)
+    for _ in range(4):
+        assert torch.equal(fast(X), X * 3 + 1)
+    function.__kwdefaults__["shift"] = 5.0
+    for _ in range(4):
+        assert torch.equal(fast(X), X * 3 + 5)
+
+
 def test_what_is_not_one_graph_goes_by_way_of_the_interpreter(asked, by_frames):
     class Broken(nn.Module):
         def forward(self, x):
