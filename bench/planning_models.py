@@ -15,6 +15,7 @@ from .planning_networks import (
     attention_layers,
     attention_training,
     different_training,
+    dilated,
     gru,
     lstm,
     optimizer,
@@ -359,7 +360,7 @@ CASES: dict[str, tuple[Callable[[], PlanningCase], bool]] = {
     },
     **{
         make.__name__: (make, True)
-        for make in (pointwise, powers, gru, attention_training, different_training)
+        for make in (pointwise, powers, gru, attention_training, different_training, dilated)
     },
 }
 """By name: what makes the function and its inputs, and whether it is planned with its backward

@@ -167,6 +167,30 @@ def different_training(count: int = 24) -> PlanningCase:
     return _model(_Different(256, count), tensor(2048, 256, dtype=torch.bfloat16), training=True)
 
 
+class _Dilated(nn.Module):
+    """WaveNet: gated convolutions, each with twice the dilation of the one before."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Conv1d(width, 2 * width, 2, dilation=2**i) for i in range(count)
+        )
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        skipped = torch.zeros_like(x)
+        for i, layer in enumerate(self.layers):
+            filtered, gate = layer(F.pad(x, (2**i, 0))).chunk(2, 1)
+            z = torch.tanh(filtered) * torch.sigmoid(gate)
+            x, skipped = x + z, skipped + z
+        return F.relu(skipped), x
+
+
+def dilated(count: int = 3) -> PlanningCase:
+    """So small that launches are all it takes: hundreds of covers cost about the same."""
+    module = _Dilated(4, count).to(device="meta")
+    return module, [tensor(2, 4, 12, grad=True)]
+
+
 def optimizer(count: int = 40) -> PlanningCase:
     """Adam over tensors of different shapes."""
 

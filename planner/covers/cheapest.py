@@ -22,7 +22,7 @@ Price = Callable[[CandidateGroup], float | None]
 _BATCH = 12
 _EQUAL = 1e-6
 _RISE = 0.01  # Of the best cover's seconds: a bound that rises by less has not come nearer.
-_QUICK = 3000  # Entries of a program that takes some hundredths of a second; 6000 take a second.
+_QUICK = 3000  # Entries of a program that takes some hundredths of a second; 10000 take a third.
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Search:
             return CheapestCover(best.chosen, start_s, start_s, start_s, True)
         self._most = len(self.known) + self.effort.priced
         groups, complete = enumerated(self.ground, self.region, start_s, self.effort.enumerated)
-        program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
+        program = self._program()
         best = self._improved(best, program)
         least_s = 0.0
         if complete:
@@ -98,7 +98,7 @@ class Search:
 
     def others(self, found: CheapestCover, count: int) -> list[CheapestCover]:
         """The next best covers of what has been priced."""
-        program = IntegerProgram(self.region, self._needed(), self.cycle, self.effort.tree)
+        program = self._program()
         program.forbid(found.groups)
         more: list[CheapestCover] = []
         while len(more) < count:
@@ -112,6 +112,10 @@ class Search:
                 )
             )
         return more
+
+    def _program(self) -> IntegerProgram:
+        sources = self.ground.sources
+        return IntegerProgram(self.region, self._needed(), sources, self.cycle, self.effort.tree)
 
     def _needed(self) -> int:
         ground, found = self.ground, self.ground.kept & self.region

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import scipy.optimize
 from corpus import corpus_graph
 from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.costs.device import H200
@@ -238,12 +240,59 @@ def test_groups_that_wait_for_each_other_are_never_chosen_together() -> None:
     crossed = [ground.candidate(bitset((1, 4))), ground.candidate(bitset((2, 3)))]
     assert waiting(ground, (), crossed) == crossed
     single = [ground.candidate(1 << n) for n in (1, 2, 3, 4)]
-    program = IntegerProgram(ground.compute, ground.kept, lambda c: waiting(ground, (), c))
+    program = IntegerProgram(
+        ground.compute, ground.kept, ground.sources, lambda c: waiting(ground, (), c)
+    )
     found = program.solve([*crossed, *single], [1e-6, 1e-6, *[1e-4] * 4])
     assert found is not None
     assert set(found.chosen) not in (set(crossed),)
     assert len(set(found.chosen) & set(crossed)) == 1
     assert not waiting(ground, (), found.chosen)
+
+
+def dilated(layers: int) -> Graph:
+    """Gated layers with an opaque operation in each, in which much is kept for a backward pass."""
+    small = TensorType((16,), (1,), "float32")
+    nodes = [Node(0, "x", "input", type=small)]
+
+    def op(name: str, *sources: int) -> int:
+        number, args = len(nodes), tuple(map(Ref, sources))
+        nodes.append(Node(number, f"n{number}", f"aten.{name}", args, type=small))
+        return number
+
+    x, skipped, kept = 0, op("neg.default", 0), list[int]()
+    for _ in range(layers):
+        y = op("relu.default", op("digamma.default", op("neg.default", x)))
+        kept += (op("tanh.default", y), op("sigmoid.default", y))
+        z = op("mul.Tensor", *kept[-2:])
+        x, skipped = op("add.Tensor", x, z), op("add.Tensor", skipped, z)
+    return Graph(tuple(nodes), (x, skipped, *kept))
+
+
+def test_rows_of_edges_stand_for_most_rows_of_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cover is the same, by a few programs that are small."""
+    ground = Ground(dilated(3), H200)
+    groups, _ = enumerated(ground, ground.compute, math.inf, 4000)
+    candidates = [each for group in groups for each in ground.variants(group)]
+    drawn = [random.Random(f"{c.nodes} {c.copies}").choice((1, 4, 4)) for c in candidates]
+    seconds = [c.floor_s * times for c, times in zip(candidates, drawn, strict=True)]
+    original, rows = scipy.optimize.milp, list[int]()
+
+    def solved(*costs: Any, **given: Any) -> Any:
+        rows.append(given["constraints"].A.shape[0])
+        return original(*costs, **given)
+
+    monkeypatch.setattr(scipy.optimize, "milp", solved)
+    found = []
+    for sources, watched in ((ground.sources, 0), ([0] * len(ground.sources), ground.compute)):
+        program = IntegerProgram(ground.compute, ground.kept, sources, lambda chosen: ())
+        program.watched = watched
+        found.append(program.solve(candidates, seconds))
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].seconds == pytest.approx(found[1].seconds, rel=1e-6)
+    assert len(rows) == 4
+    assert rows[0] < rows[1] < rows[2] < rows[3] / 2
 
 
 # --- large ----------------------------------------------------------------------------------------
@@ -262,7 +311,7 @@ def test_a_region_of_200_nodes_is_solved_in_seconds(width: int) -> None:
     for node in bits(region):
         if ground.users[node] & ~region:
             stored |= 1 << node
-    program = IntegerProgram(region, stored, lambda c: waiting(ground, (), c))
+    program = IntegerProgram(region, stored, ground.sources, lambda c: waiting(ground, (), c))
     began = time.process_time()
     found = program.solve([c for c, _ in known], [s for _, s in known])
     assert time.process_time() - began < 15.0  # on an idle core at most one
