@@ -14,12 +14,16 @@ from .errors import Refusal, Refused
 from .graph.graph import Graph, TensorType
 from .graph.ops import is_compute
 from .nests.group_nests import KernelNest, Schedule, Source, schedule_group
-from .nests.linear_forms import Access
+from .nests.linear_forms import Access, Role
 from .nests.placement import Evaluate, WriteOutput
+from .tiles.blocks import Blocks
 from .tiles.program import TileProgram
 from .tiles.tile import Around, Pass, passed
 from .trace.indexed_writes import target_of
 from .values.values import Load
+
+_COLUMNS, _TILE = 32, 2048
+"""Elements of float32 in a line of memory, and those that a warp holds in 64 registers."""
 
 
 def lower(
@@ -41,7 +45,8 @@ def lower(
     try:
         for number, (kernel, around) in enumerate(_with_around(found, unwritten)):
             own = f"{name}_{number}" if several else name
-            source = emit(kernel.nest, config, own, interpreted=interpreted, around=around)
+            fewer = _combined(kernel, config) if number and unwritten else config
+            source = emit(kernel.nest, fewer, own, interpreted=interpreted, around=around)
             fast = group.numerics == "fast"
             plain = source.plain and replace(source.plain, contracts=fast)
             source = replace(source, contracts=fast, plain=plain)
@@ -54,6 +59,20 @@ def lower(
         return refused.refusal
     written = tuple(_written(group))
     return Program(tuple(kernels), tuple(temporaries), written, frozenset(updated(found)))
+
+
+def _combined(kernel: KernelNest, config: Config) -> Config:
+    """The config of a later kernel where launches overlap. One that combines parts and reads no
+    more than whole lines of memory has one warp, which holds its tile: its sums over the parts then
+    take no barrier, and it lies beside the programs of the kernel before."""
+    nest, sources = kernel.nest, dict(kernel.inputs)
+    blocks = Blocks.of(nest, config.blocks)
+    dense = {t.axis for each in nest.stores.values() for t in each.offset.terms if t.scale == 1}
+    grid = {*nest.with_role(Role.GRID)}
+    lines = blocks.elements(grid) == blocks.elements(grid & dense) == _COLUMNS
+    parts = all(sources[i].kind == "tmp" for i in _read(kernel)) and not any(nest.loops())
+    fits = nest.largest_tile(blocks.sizes) <= _TILE
+    return replace(config, num_warps=1) if lines and parts and fits else config
 
 
 def updated(found: Schedule) -> Iterator[tuple[int, int]]:

@@ -359,8 +359,8 @@ def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
     assert loads.count("tl.load(") == 3
     assert "tl.load(" not in computed
     parts, together = program.kernels[1].text.split("tl.debug_barrier()")
-    assert parts.count("tl.load(") == 3
-    assert "tl.load(" not in together
+    assert (parts.count("tl.load("), together.count("tl.load(")) == (2, 1)
+    assert together.index("tl.load(") < together.index("max_nan(")  # All of the parts' columns.
     sizes = {**dict(group.config.blocks), "r0": 16}
     several = replace(group.config, blocks=tuple(sorted(sizes.items())))
     assert LENGTH // several.split > 16
@@ -368,6 +368,25 @@ def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
     for other in others:  # without launches that overlap; a loop
         assert isinstance(other, Program)
         assert "debug_barrier" not in other.kernels[0].text
+
+
+def test_single_warps_combine_parts_where_launches_overlap() -> None:
+    """Each reads whole lines of memory; with tiles of other shapes all warps do."""
+    captured, _ = _step()
+    graph = captured.graph
+    (group,) = overlapping(modelled_plan(graph, H200), graph, H200, (9, 0)).groups
+    config, part = group.config, subgraph(graph, group.nodes)
+    assert config is not None
+    assert [config.block(name) for name in ("y0", "y1")] == [1, 32]
+    own = _caches_and_position(graph, part)
+    warps = []
+    for shape, early in (((1, 32), own), ((1, 32), frozenset()), ((4, 4), own), ((2, 32), own)):
+        sizes = {**dict(config.blocks), "y0": shape[0], "y1": shape[1]}
+        other = replace(config, blocks=tuple(sorted(sizes.items())))
+        program = lower(part.graph, other, unwritten=early)
+        assert isinstance(program, Program)
+        warps.append([kernel.num_warps for kernel in program.kernels])
+    assert warps == [[4, 1], [4, 4], [4, 4], [4, 4]]
 
 
 @pytest.mark.parametrize("columns, keys, warps", [(64, 128, 4), (128, 64, 4), (256, 64, 8)])
