@@ -160,3 +160,26 @@ def test_what_waits_for_the_results_of_a_product(name, columns, subtiles, compil
     registers, spilled = pressure(program, 8, True, False, True)
     assert (spilled > 0) == (compiled[1] > 0)
     assert spilled or registers == pytest.approx(compiled[0], rel=0.22)
+
+
+def two_layers(x, scale, a, b):  # the first operand is computed once for a tile's whole loop
+    return torch.relu(torch.relu(x * scale) @ a) @ b
+
+
+@pytest.mark.dynamo
+@pytest.mark.parametrize("programs, spills", [(0, False), (264, True)])
+def test_an_operand_of_the_next_tile_waits_beside_this_ones(programs: int, spills: bool) -> None:
+    """ResNet's pair of 1x1 convolutions: 200 registers, and 255 with 152 bytes spilled by programs
+    that walk (H100, Triton 3.6)."""
+    sizes = (200704, 64), (64,), (64, 256), (256, 64)
+    inputs = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in sizes]
+    graph = graph_of(two_layers, inputs)
+    part = subgraph(graph, [n.id for n in graph.nodes if is_compute(n)])
+    blocks = (("r0", 32), ("x0", 128))
+    config = Config(
+        blocks, 4, 3, reduction="loop", group=4, access="descriptor", programs=programs, subtiles=2
+    )
+    (kernel,) = schedule_group(part.graph, config.layout).kernels
+    program = scheduled(kernel.nest, config)
+    _, spilled = pressure(program, 4, True, programs > 0, True)
+    assert (spilled > 0) == spills
