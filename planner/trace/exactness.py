@@ -86,8 +86,11 @@ class Forms:
             return Form(Op.MUL, operands, inverts=True)
         return form
 
-    def plus_one(self, node: Node, form: Form, values: Sequence[Value]) -> Form:
-        """The form of a sum of 1 and a quick function as one function, where there is one."""
+    def joined(self, node: Node, form: Form, values: Sequence[Value]) -> Form:
+        """The form of an operation and of what it reads as one function, where there is one: the
+        quick inverse of a quick root, the sum of 1 and a quick function."""
+        if form.op is Op.RECIPROCAL and form.accuracy is not Accuracy.EXACT:
+            return _of_root(form, values)
         number = [a for _, a in form.operands if isinstance(a, (int, float)) and a == 1]
         read = [a for _, a in form.operands if isinstance(a, Ref)]
         if form.op is not Op.ADD or len(number) != 1 or len(read) != 1 or len(form.operands) != 2:
@@ -392,6 +395,15 @@ def _is_factor_of_bfloat16(group: Graph, node: Node) -> bool:
     if not users or node.id in group.outputs:
         return False
     return all(op_of(u) is Op.MUL and _is_factor_of_bfloat16(group, u) for u in users)
+
+
+def _of_root(form: Form, values: Sequence[Value]) -> Form:
+    """The inverse of a quick square root as one instruction, which errs less than both."""
+    (root,) = (a for _, a in form.operands if isinstance(a, Ref))
+    kind = values[root.node].kind
+    if isinstance(kind, Compute) and (kind.op, kind.accuracy) == (Op.SQRT, form.accuracy):
+        return Form(Op.RSQRT, kind.operands)
+    return form
 
 
 def _quick(form: Form) -> Form:

@@ -294,7 +294,7 @@ class Tracer:
                 elif factors:
                     dims[position] = factors
         form = self.forms.of(node, operation, operands, working)
-        form = self.forms.plus_one(node, form, self.values)
+        form = self.forms.joined(node, form, self.values)
         given = dict(form.operands)
         if form.inverts:
             given["other"] = self._inverse(given["other"], node)

@@ -161,3 +161,30 @@ def test_nothing_is_left_of_equal_numbers_whose_mean_is_subtracted(
     assert torch.equal(ours, inputs[2].expand(64, 104))
     # A product would also be one operation with the difference that follows, without a rounding.
     assert re.search(r"tl\.div_rn\(\w+, 104\.0\)", made.kernels[0].text)
+
+
+def inverse_root(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (x * torch.reciprocal(torch.sqrt(v.float()))).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype, one", [(torch.bfloat16, True), (torch.float32, False)])
+def test_an_inverse_root_that_16_bits_are_made_of_is_one_function(
+    dtype: torch.dtype, one: bool
+) -> None:
+    config = Config((("x0", 2), ("x1", 32)), num_warps=1, num_stages=1)
+    text = kernel(inverse_root, config, tensor(6, 100, dtype=dtype), tensor(100, dtype=dtype))
+    assert ("tl.rsqrt(" in text) is one
+    assert ("sqrt_rn(" in text) is not one
+    v = data(100, dtype=dtype).abs()
+    v[:6] = torch.tensor([0.0, -0.0, -1.0, torch.inf, torch.nan, 1e-30])
+    assert check(inverse_root, [data(6, 100, dtype=dtype), v], [config]) == 1
+
+
+def test_an_inverse_root_whose_root_is_a_result_too() -> None:
+    def function(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        root = torch.sqrt(v.float())
+        return root.to(x.dtype), (x * torch.reciprocal(root)).to(x.dtype)
+
+    inputs = data(6, 100, dtype=torch.bfloat16), data(6, 100, dtype=torch.bfloat16).abs()
+    flat = Config((("x0", 256),), num_warps=1, num_stages=1)
+    assert check(function, inputs, [flat]) == 1
