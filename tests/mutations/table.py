@@ -380,6 +380,8 @@ change(
 )
 change("a kept graph is of these inputs", '        "inputs": given,\n', "")
 change("a kept graph is of these settings", "torch's settings\": settings", "torch's settings\": 0")
+of("planner/runtime/dispatch/dispatch.py", "planner/runtime/dispatch/test_opened_before.py")
+change("a kept graph's wrapper was seen", "if kept.runs_whole or any(", "if any(")
 of(
     "planner/runtime/machine_code/wgmma_waits.py",
     "planner/runtime/machine_code/test_wgmma_waits.py",

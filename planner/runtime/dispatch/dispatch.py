@@ -74,13 +74,13 @@ class Dispatcher(PlanRunners):
 
         before = OpenedBefore.of(gm, inputs, self.numerics) if self.policy.remembers else None
         through: list[PassThrough] = []
+        seen: list[Captured] = []
 
         def inferred(g: fx.GraphModule, x: Sequence[Any]) -> Boxed:
-            seen: list[Captured] = []
             made = self._compile(g, given(x, "inference"), seen)
             if is_dynamic(g) or not passes_through(g):
                 return made
-            told = partial(before.keep, *seen) if before is not None and seen else _nothing
+            told = partial(before.keep, seen[-1]) if before and seen else _nothing
             through.append(PassThrough(made, told))
             return through[-1].graph
 
@@ -91,17 +91,22 @@ class Dispatcher(PlanRunners):
                 ready = None if before is None else self._ready(before, given)
                 if ready is not None:
                     return PassThrough(_boxed(ready)).called(None)
-                compiled = by_aot_autograd(
-                    attention_chosen(elements_indexed(gm), self.numerics),
-                    inputs,
-                    fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
-                    # May be asked for late, and must not hold the inputs until then.
-                    bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
-                    inference_compiler=inferred,
-                    partition_fn=partition,
-                    decompositions=decompositions(),
-                    keep_inference_input_mutations=keeps_writes(gm, inputs),
-                )
+                try:
+                    compiled = by_aot_autograd(
+                        attention_chosen(elements_indexed(gm), self.numerics),
+                        inputs,
+                        fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
+                        # May be asked for late, and must not hold the inputs until then.
+                        bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
+                        inference_compiler=inferred,
+                        partition_fn=partition,
+                        decompositions=decompositions(),
+                        keep_inference_input_mutations=keeps_writes(gm, inputs),
+                    )
+                except RunsWhole:
+                    if before and seen and self._is_planned(seen[-1]):
+                        before.keep(seen[-1], runs_whole=True)
+                    raise
             log.info("seconds of this process so far: %s", told())
             return through[0].called(compiled) if len(through) == 1 else compiled
 
@@ -158,14 +163,22 @@ class Dispatcher(PlanRunners):
         self, before: OpenedBefore, given: Callable[[Sequence[Any], Stage], Given]
     ) -> Boxed | None:
         """What runs a graph that was opened before; None where it has to be opened again: nothing
-        is kept of it, or it has no plan all of whose groups can be built of what is kept."""
+        is kept of it, or it has no plan all of whose groups can be built of what is kept. Raises
+        RunsWhole when its plan says to run the whole graph in one way."""
         with _disable_current_modes(), torch.no_grad():
-            captured = before.found()
-            if captured is None:
+            kept = before.found()
+            if kept is None:
                 return None
+            captured = kept.captured
             with phase("lookup"):
                 plan = self.sources.find(captured)
-            if not isinstance(plan, Plan) or any(lowering_of(g) is INDUCTOR for g in plan.groups):
+            if not isinstance(plan, Plan):
+                return None
+            way = whole_way(plan, captured.graph)
+            if way is not None:
+                self.live[plan.graph_key, "inference"] = Live(plan)
+                raise RunsWhole(way, plan.frame)
+            if kept.runs_whole or any(lowering_of(g) is INDUCTOR for g in plan.groups):
                 return None
             fakes = [captured.fx_nodes[i].meta["val"] for i in captured.graph.inputs]
             live = self._live(captured, plan, given(fakes, "inference"))
@@ -173,6 +186,11 @@ class Dispatcher(PlanRunners):
                 return None
             self.live[plan.graph_key, "inference"] = live
             return live.runner.boxed
+
+    def _is_planned(self, captured: Captured) -> bool:
+        """Whether a plan was found for a graph of inference, be it that of eager."""
+        live = self.live.get((key(captured.graph), "inference"))
+        return live is not None and not live.why
 
     def _compile(
         self, gm: fx.GraphModule, given: Given, seen: list[Captured] | None = None

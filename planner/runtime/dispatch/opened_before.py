@@ -5,8 +5,9 @@ give the same each time. So what they gave is kept as a file beside Triton's mac
 graph as JSON data, as a store keeps it, by a digest of all that it follows from. That is Dynamo's
 graph, what is known of its inputs, torch's settings and the versions of torch and of this package.
 
-Only inference is kept, and of that only graphs in which no operation writes or is random, around
-which AOTAutograd's wrapper was seen to do nothing. All else goes the long way. Nothing of a file is
+Only inference is kept, and of that only graphs in which no operation writes or is random. They run
+by groups only if AOTAutograd's wrapper around them was seen to do nothing. All else goes the long
+way. Nothing of a file is
 executed: its graph may name operations without side effects, and has to fit the inputs and results
 that Dynamo's graph has. PLANNER_CAPTURE=again has a process go the long way always.
 """
@@ -57,6 +58,15 @@ _NAME_SPACES = ("aten", "prims", "fusionplan")
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A graph as it was opened before. runs_whole: it may only be asked for a plan, and run as a
+    whole in the way that the plan says."""
+
+    captured: Captured
+    runs_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedBefore:
     """A Dynamo graph and where is kept what it was opened into. key: see `_known`."""
 
@@ -81,8 +91,8 @@ class OpenedBefore:
         text = json.dumps(known, sort_keys=True)
         return OpenedBefore(gm, inputs, hashlib.sha256(text.encode()).hexdigest())
 
-    def found(self) -> Captured | None:
-        """What is kept; None where there is nothing, or nothing that fits."""
+    def found(self) -> Kept | None:
+        """None where there is nothing, or nothing that fits."""
         try:
             opened = self._read()
             return None if opened in ("", _NOT_TO_BE_KEPT) else self._opened(json.loads(opened))
@@ -90,13 +100,14 @@ class OpenedBefore:
             log.info("a graph is opened again, what is kept of it cannot be used: %s", error)
             return None
 
-    def keep(self, captured: Captured) -> None:
-        """For processes to come, or that this cannot be kept."""
+    def keep(self, captured: Captured, runs_whole: bool = False) -> None:
+        """For processes to come, or that this cannot be kept. runs_whole: the plan says that the
+        graph runs in one way, so that nobody has seen what AOTAutograd's wrapper does."""
         with suppress(Exception):  # as in `found`
             if self._read() == _NOT_TO_BE_KEPT:
                 return
         try:
-            text = self._text(captured)
+            text = self._text(captured, runs_whole)
         except Exception as error:  # noqa: BLE001 - as in `found`
             log.info("a graph is opened in every process: %s", error)
             text = _NOT_TO_BE_KEPT
@@ -113,7 +124,7 @@ class OpenedBefore:
             raise ValueError("it is for something else, or was changed")
         return opened
 
-    def _text(self, captured: Captured) -> str:
+    def _text(self, captured: Captured, runs_whole: bool) -> str:
         """Raises ValueError or PlanError for what `found` would not give back."""
         if captured.updates:
             raise ValueError("it writes into its inputs")
@@ -122,9 +133,10 @@ class OpenedBefore:
             "graph_key": key(captured.graph),
             "device": str(captured.device),
             "lines": self._lines(captured),
+            "runs_whole": runs_whole,
         }
         text = json.dumps(opened, allow_nan=False)
-        if self._opened(json.loads(text)).graph != captured.graph:
+        if self._opened(json.loads(text)).captured.graph != captured.graph:
             raise ValueError("its graph is more than data")
         return text
 
@@ -139,7 +151,7 @@ class OpenedBefore:
             own.setdefault(str(node.meta.get("stack_trace") or ""), place)
         return [own.get(str(n.meta.get("stack_trace") or "")) for n in captured.fx_nodes]
 
-    def _opened(self, data: Mapping[str, Any]) -> Captured:
+    def _opened(self, data: Mapping[str, Any]) -> Kept:
         """Raises an exception of some kind for data that is no graph, or none of these inputs and
         results."""
         graph, device = from_json(data["graph"]), torch.device(data["device"])
@@ -162,7 +174,7 @@ class OpenedBefore:
         for node, line in zip(captured.fx_nodes, data["lines"], strict=True):
             if line is not None:
                 node.meta["stack_trace"] = ours[line].meta.get("stack_trace")
-        return captured
+        return Kept(captured, data["runs_whole"] is not False)
 
 
 def _check_operations(graph: Graph) -> None:

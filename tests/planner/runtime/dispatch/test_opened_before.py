@@ -346,12 +346,38 @@ def test_without_a_plan_for_it_a_graph_is_opened_again(start):
     """Then the long way says what is missing, and runs the baseline."""
     x, y = pair()
     start(chain, x, y)
-    with pytest.warns(match="there is none"):
-        found, dispatcher = start(chain, x, y, make=lambda captured: "there is none")
-    assert start.opened == 1
+    for _ in range(2):
+        with pytest.warns(match="there is none"):
+            found, dispatcher = start(chain, x, y, make=lambda captured: "there is none")
+        assert start.opened == 1
     assert torch.equal(found, chain(x, y))
     (live,) = dispatcher.live.values()
     assert live.runner is None
+
+
+@pytest.mark.parametrize("frame", [True, False])
+def test_a_plan_of_eager_is_found_without_opening_the_graph(frame, start, monkeypatch):
+    """What is kept for that is not enough for a plan with kernels: its wrapper was not seen."""
+
+    def eager(captured):
+        return Plan(key(captured.graph), "cpu", (), "measured", (), frame=frame)
+
+    x, y = pair()
+    for opened in (1, 0, 0):
+        found, dispatcher = start(chain, x, y, make=eager)
+        assert start.opened == opened
+        assert torch.equal(found, chain(x, y))
+        (live,) = dispatcher.live.values()
+        assert live.runner is None
+        assert live.plan.frame == frame
+    for opened in (1, 0):
+        _, dispatcher = start(chain, x, y)
+        assert start.opened == opened
+        (live,) = dispatcher.live.values()
+        assert live.runner.kernels_per_call == 1
+    found, dispatcher = start(chain, x, y, make=eager)
+    assert start.opened == 0
+    assert torch.equal(found, chain(x, y))
 
 
 def test_groups_of_inductor_are_built_of_the_graph_itself(start):
@@ -359,7 +385,8 @@ def test_groups_of_inductor_are_built_of_the_graph_itself(start):
 
     def make(captured):
         work = tuple(n.id for n in captured.graph.nodes if n.op != "input")
-        return Plan(key(captured.graph), "cpu", (), "measured", (GroupPlan(work, "inductor", ""),))
+        group = GroupPlan(work[:1], "inductor", "")
+        return Plan(key(captured.graph), "cpu", (), "measured", (group,))
 
     start(chain, x, y)
     start(chain, x, y, make=make)
