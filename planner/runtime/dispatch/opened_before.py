@@ -32,8 +32,8 @@ from torch import fx
 from torch._functorch import config
 from triton import knobs
 
-from ...capture.capture import Captured, outputs_of
-from ...graph.graph import INPUT, Graph, Numerics, TensorType, from_json, key, to_json
+from ...capture.capture import CONSTANT, Captured, outputs_of
+from ...graph.graph import INPUT, Graph, Node, Numerics, TensorType, from_json, key, to_json
 from ...versions import versions
 from ..execution.modules import captured_of
 
@@ -48,8 +48,20 @@ _FORM = 1
 _NOT_TO_BE_KEPT = "null"
 """Stands for a graph that was looked at and cannot be kept."""
 
-_MODULES: tuple[Any, ...] = (torch, F, torch._C._nn, operator, torch.special, torch.linalg)
+_MODULES: tuple[Any, ...] = (
+    torch,
+    F,
+    torch._C._nn,
+    operator,
+    torch.special,
+    torch.linalg,
+    torch.amp.autocast_mode,  # Rotary embeddings switch autocast off.
+    torch._C,
+)
 """Where the functions are that a Dynamo graph may call."""
+
+_MOST_NUMBERS = 1024
+"""Of a constant."""
 
 _FOLDER_OF_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 
@@ -133,6 +145,7 @@ class OpenedBefore:
             "graph_key": key(captured.graph),
             "device": str(captured.device),
             "lines": self._lines(captured),
+            "constants": dict(_constants(captured)),
             "runs_whole": runs_whole,
         }
         text = json.dumps(opened, allow_nan=False)
@@ -160,7 +173,9 @@ class OpenedBefore:
         if device not in {x.device for x in self.inputs}:
             raise ValueError(f"it is for {device}")
         _check_operations(graph)
-        captured = captured_of(graph, device, inputs_alone=True)
+        constants = {int(i): values for i, values in data["constants"].items()}
+        held = {i: _constant(graph.nodes[i], values, device) for i, values in constants.items()}
+        captured = captured_of(graph, device, inputs_alone=True, constants=held)
         for node in captured.fx_nodes:
             _check_call(node)
         types = [node.type for node in graph.nodes]
@@ -175,6 +190,29 @@ class OpenedBefore:
             if line is not None:
                 node.meta["stack_trace"] = ours[line].meta.get("stack_trace")
         return Kept(captured, data["runs_whole"] is not False)
+
+
+def _constants(captured: Captured) -> Iterator[tuple[str, list[Any]]]:
+    """The numbers of tensors that the user's code writes down; Dynamo's graph, and so the key, has
+    them. Raises ValueError for what is more than a few numbers, in order."""
+    for node, source in zip(captured.graph.nodes, captured.fx_nodes, strict=True):
+        if node.op == CONSTANT:
+            value = operator.attrgetter(str(source.target))(captured.gm)
+            plain = type(value) is torch.Tensor and not value.requires_grad
+            if not plain or not value.is_contiguous() or value.numel() > _MOST_NUMBERS:
+                raise ValueError(f"{node.name} is more than a few numbers")
+            yield str(node.id), value.flatten().tolist()
+
+
+def _constant(node: Node, values: Sequence[Any], device: torch.device) -> torch.Tensor:
+    """Raises ValueError or TypeError where that is no constant."""
+    if node.op != CONSTANT or node.args or node.type is None:
+        raise ValueError(f"{node.name} is no constant")
+    dtype = getattr(torch, node.type.dtype)
+    made = torch.tensor(values, dtype=dtype, device=device).reshape(node.type.shape)
+    if made.stride() != node.type.stride:
+        raise ValueError(f"{node.name} does not lie in order")
+    return made
 
 
 def _check_operations(graph: Graph) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,16 +17,24 @@ from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
 from ...graph.ops import overload
 
 
-def captured_of(graph: Graph, device: torch.device, inputs_alone: bool = False) -> Captured:
+def captured_of(
+    graph: Graph,
+    device: torch.device,
+    inputs_alone: bool = False,
+    constants: Mapping[int, torch.Tensor] = MappingProxyType({}),
+) -> Captured:
     """The graph with an FX graph that computes it on a device. inputs_alone: other nodes have no
-    fake values, which take as long as all else and only Inductor reads. Raises PlanError for a
-    node that is no operator."""
-    made = fx.Graph()
+    fake values, which take as long as all else and only Inductor reads. constants: by node. Raises
+    PlanError for a node that is no operator."""
+    made, root = fx.Graph(), torch.nn.Module()
     nodes: list[fx.Node] = []
     with FakeTensorMode() as mode:
         for node in graph.nodes:
             if node.op == INPUT:
                 new = made.placeholder(node.name)
+            elif node.id in constants:
+                root.register_buffer(f"constant{node.id}", constants[node.id])
+                new = made.get_attr(f"constant{node.id}")
             else:
                 args = tuple(_argument(a, nodes, device) for a in node.args)
                 kwargs = {k: _argument(v, nodes, device) for k, v in node.kwargs}
@@ -35,7 +44,7 @@ def captured_of(graph: Graph, device: torch.device, inputs_alone: bool = False) 
             new.meta["val"] = None if typed is None else _fake(typed, device, mode)
             nodes.append(new)
     made.output(tuple(None if o is None else nodes[o] for o in graph.outputs))
-    return Captured(fx.GraphModule(torch.nn.Module(), made), graph, device, tuple(nodes))
+    return Captured(fx.GraphModule(root, made), graph, device, tuple(nodes))
 
 
 def _overload(name: str) -> Any:

@@ -178,6 +178,25 @@ def test_other_inputs_and_settings_are_opened_again(start, monkeypatch):
     assert start.opened == 0
 
 
+def narrow(x, y):
+    with torch.autocast("cpu", enabled=False), torch.no_grad():
+        return (x * torch.tensor([0.5, 1.5, 2.0, 3.0, 0.25, 7.0])).exp() + torch.cat(
+            (torch.tensor([]), y.flatten())
+        ).view(4, 6)
+
+
+def test_constants_and_modes_within_a_graph_are_kept(start):
+    """A cache of transformers begins with an empty tensor; rotary embeddings leave autocast."""
+    x, y = pair()
+    first, _ = start(narrow, x, y)
+    second, dispatcher = start(narrow, x, y)
+    assert start.opened == 0
+    assert torch.equal(first, second)
+    torch.testing.assert_close(second, narrow(x, y))
+    (live,) = dispatcher.live.values()
+    assert live.runner.kernels_per_call > 0
+
+
 def writes(x, y):
     x.add_(y)
     return x * 2
@@ -191,7 +210,8 @@ def writes(x, y):
         lambda x, y: F.dropout(x, 0.5) * y,
         lambda x, y: x + torch.rand(6) * y,
         lambda x, y: x.to(torch.complex64) * (1j * y),
-        lambda x, y: (x * y, torch.tensor([1.0, 2.0, 3.0])),
+        lambda x, y: x * torch.tensor([1j, 2.0, 3.0, 1.0, 2.0, 3.0]) + y,
+        lambda x, y: x * torch.tensor([0.5] * 2000)[:6] + y,
     ],
 )
 def test_what_writes_is_random_or_more_than_data_is_opened_in_every_process(
@@ -287,6 +307,7 @@ CHANGES = {
     "no operation": other_operation("os.system"),
     "another device": lambda data: data.update(device="meta"),
     "lines that are not there": lambda data: data.update(lines=[10_000] * len(data["lines"])),
+    "a constant in place of an operation": lambda data: data.update(constants={"2": [1.0]}),
     "nothing": lambda data: data.clear(),
 }
 
