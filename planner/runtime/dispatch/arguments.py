@@ -22,7 +22,7 @@ def is_simple(function: FunctionType) -> bool:
 
 
 class Arguments:
-    """How a call of one simple function binds its arguments."""
+    """The binding of a call's arguments to the parameters of one simple function."""
 
     def __init__(self, function: FunctionType) -> None:
         code = function.__code__
