@@ -375,8 +375,8 @@ change("a kept graph is whole", "if json.loads(head) != _head(self.key, opened):
 change("a kept graph has no effects", "            _check_call(node)", "            pass")
 change(
     "a kept graph fits its inputs",
-    "if [types[i] for i in graph.inputs] != [",
-    "if [] == [",
+    "if tuple(types[i] for i in graph.inputs) != self.types:",
+    "if False:",
 )
 change("a kept graph is of these inputs", '        "inputs": given,\n', "")
 change("a kept graph is of these settings", "torch's settings\": settings", "torch's settings\": 0")

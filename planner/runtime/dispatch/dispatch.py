@@ -80,7 +80,7 @@ class Dispatcher(PlanRunners):
             made = self._compile(g, given(x, "inference"), seen)
             if is_dynamic(g) or not passes_through(g):
                 return made
-            told = partial(before.keep, seen[-1]) if before and seen else _nothing
+            told = partial(before.keep, seen[-1]) if before and seen else None
             through.append(PassThrough(made, told))
             return through[-1].graph
 
@@ -294,10 +294,6 @@ class Dispatcher(PlanRunners):
         device = self.sources.device_key(captured.device)
         current = tuple(sorted(versions().items()))
         return Plan(key(captured.graph), device, current, "modelled", groups)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _agreed(live: Live | str, groups: Sequence[str]) -> Live | str:

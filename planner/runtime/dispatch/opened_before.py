@@ -80,10 +80,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBefore:
-    """A Dynamo graph and where is kept what it was opened into. key: see `_known`."""
+    """A Dynamo graph and where is kept what it was opened into. key: see `_known`. The inputs
+    themselves are not held, for it may outlive the call that they are of."""
 
     gm: fx.GraphModule
-    inputs: Sequence[torch.Tensor]
+    types: tuple[TensorType, ...]
+    devices: frozenset[torch.device]
     key: str
 
     @staticmethod
@@ -101,7 +103,9 @@ class OpenedBefore:
         if known is None:
             return None
         text = json.dumps(known, sort_keys=True)
-        return OpenedBefore(gm, inputs, hashlib.sha256(text.encode()).hexdigest())
+        types = tuple(TensorType(*_type(x)) for x in inputs)
+        found = hashlib.sha256(text.encode()).hexdigest()
+        return OpenedBefore(gm, types, frozenset(x.device for x in inputs), found)
 
     def found(self) -> Kept | None:
         """None where there is nothing, or nothing that fits."""
@@ -170,7 +174,7 @@ class OpenedBefore:
         graph, device = from_json(data["graph"]), torch.device(data["device"])
         if key(graph) != data["graph_key"]:
             raise ValueError("its graph is another")
-        if device not in {x.device for x in self.inputs}:
+        if device not in self.devices:
             raise ValueError(f"it is for {device}")
         _check_operations(graph)
         constants = {int(i): values for i, values in data["constants"].items()}
@@ -179,7 +183,7 @@ class OpenedBefore:
         for node in captured.fx_nodes:
             _check_call(node)
         types = [node.type for node in graph.nodes]
-        if [types[i] for i in graph.inputs] != [TensorType(*_type(x)) for x in self.inputs]:
+        if tuple(types[i] for i in graph.inputs) != self.types:
             raise ValueError("its inputs are others")
         results = [o.meta["example_value"] for o in outputs_of(self.gm.graph)]
         made = [types[o] for o in graph.outputs if o is not None]

@@ -23,10 +23,10 @@ _TRIES = 3
 class PassThrough:
     """`graph` is what AOTAutograd is to wrap; `called` what is called in place of its wrapper."""
 
-    def __init__(self, graph: Boxed, told: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, graph: Boxed, told: Callable[[], object] | None = None) -> None:
         """told: called once, if the wrapper is seen to do nothing."""
         self._graph = graph
-        self._told = told
+        self._told = told or _nothing
         self._tries = _TRIES
         self._seen: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
 
@@ -70,6 +70,8 @@ class PassThrough:
             finally:
                 self._seen = None  # It would hold the tensors of this call.
             self._tries = 0 if does_nothing else self._tries - 1
+            if not self._tries:
+                self._told = _nothing  # It may hold the graph that Dynamo has traced.
             return results
 
         return call
@@ -79,6 +81,10 @@ class PassThrough:
             return False
         inputs, outputs = self._seen
         return _are(args, inputs) and _are(results, outputs)
+
+
+def _nothing() -> None:
+    pass
 
 
 def passes_through(gm: fx.GraphModule) -> bool:

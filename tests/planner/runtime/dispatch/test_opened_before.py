@@ -3,8 +3,10 @@
 A process to come is a new dispatcher here, after Dynamo has forgotten all.
 """
 
+import gc
 import hashlib
 import json
+import weakref
 
 import pytest
 import torch
@@ -412,6 +414,27 @@ def test_groups_of_inductor_are_built_of_the_graph_itself(start):
     start(chain, x, y)
     start(chain, x, y, make=make)
     assert start.opened == 1
+
+
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("passes", [True, False])
+def test_no_tensor_of_the_first_call_is_held(opened, passes, start):
+    def function(x, y):
+        return chain(x, y), *([x.view(-1)] if not passes else [])
+
+    if not opened:
+        start(function, *pair())
+    torch._dynamo.reset()
+    dispatcher = Dispatcher(Policy(remembers=True), Sources(of_kernels))
+    fast = torch.compile(function, backend=dispatcher, dynamic=False)
+    given = []
+    for _ in range(2):
+        x, y = pair()
+        given += [weakref.ref(x), weakref.ref(y)]
+        fast(x, y)
+        del x, y
+    gc.collect()
+    assert [tensor() for tensor in given] == [None] * 4
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(start, monkeypatch, tmp_path):
