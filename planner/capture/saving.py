@@ -41,7 +41,7 @@ from ..graph.ops import (
 )
 from .capture import hint
 from .rewrites.rewrite import GRADIENT_REWRITES, rewritten_joint
-from .ties import compared, settle
+from .ties import Test, anchors, behind_views, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]
 
@@ -187,7 +187,8 @@ class _Survey:
     gradients: list[Any]
     static: set[fx.Node]  # parameters: stored, whatever becomes of the graph
     floor: int
-    settled: set[fx.Node] = field(default_factory=set)  # computed again though compared
+    settled: set[fx.Node] = field(default_factory=set)  # tests that the best element passes
+    _tests: dict[fx.Node, list[Test]] = field(default_factory=dict)
     _forward: list[fx.Node] = field(default_factory=list)
     _members: set[fx.Node] = field(default_factory=set)
     _streamed: set[fx.Node] = field(default_factory=set)
@@ -199,6 +200,7 @@ class _Survey:
         self._members = _ancestors([*self.outputs, *tagged])
         self._forward = [n for n in self.graph.nodes if n in self._members]
         self._streamed, self._origin = set(), {}
+        self._tests = anchors(self.graph)
         for node in reversed(self._forward):
             if self._is_streamed(node):
                 self._streamed.add(node)
@@ -208,7 +210,9 @@ class _Survey:
     def settle(self) -> bool:
         """Makes tied values safe to compute again; whether there are any."""
         tied = [node for node, origin in self._origin.items() if origin.tied]
-        self.settled = {node for node in tied if settle(self.graph, node)}
+        for node in tied:
+            if settle(self.graph, node, self._tests[node]):
+                self.settled |= {test for test, _ in self._tests[node]}
         return bool(self.settled)
 
     def mark(self) -> None:
@@ -216,8 +220,7 @@ class _Survey:
         again, folds of grown values must be saved."""
         needed = self._needed()
         for node in self._forward:
-            is_stored = self._origin[node].leaves == {node}
-            if is_stored and node in needed and self._is_compared(node):
+            if not self._origin[node].grown and node in needed and self._is_compared(node):
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
             # What the user's own checkpointing has marked stays as it is.
             if self._origin[node].grown and node in needed:
@@ -235,8 +238,12 @@ class _Survey:
 
     def _is_compared(self, node: fx.Node) -> bool:
         """Whether the step asks where the value equals a fold of itself, as the gradient of a
-        maximum does. Computed again by another kernel, its last bits may be others."""
-        return node not in self.settled and bool(compared(node))
+        maximum does. Computed again by another kernel, its last bits may be others: one that has
+        kept in registers what is rounded in memory, or takes a product and a sum as one. Not so
+        one operation on inputs."""
+        if all(test in self.settled for test, _ in self._tests.get(node, ())):
+            return False
+        return not all(behind_views(n).op == "placeholder" for n in node.all_input_nodes)
 
     def _is_statistic(self, node: fx.Node) -> bool:
         return _is_tensor(node) and any(self._folds(node, n) for n in self._grown_inputs(node))
@@ -283,7 +290,7 @@ class _Survey:
         leaves, added = self._leaves(kind, sources)
         given = all(s.given for s in sources) and not heavy
         if self._is_grown(node, heavy, leaves, added):
-            if heavy and self._is_compared(node):
+            if self._is_compared(node):
                 return _Origin(frozenset([node]), given, tied=True)
             return _Origin(leaves, given, True, heavy)
         if heavy or self._size(leaves) > _bytes(node):

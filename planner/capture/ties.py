@@ -19,7 +19,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..graph.ops import OPS, Cast, Reduction, View
+from ..graph.ops import OPS, Cast, Pointwise, Reduction, View
 from .decompositions.decompose import decompositions
 from .decompositions.losses import arg_extremum, dims_of
 
@@ -28,20 +28,53 @@ aten = torch.ops.aten
 _SIGNS: dict[Any, int] = {aten.amax.default: 1, aten.amin.default: -1}
 
 
-def compared(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
-    """The tests of a value for equality with a fold of itself, each with that fold."""
-    tests = [u for u in node.users if u.target in (aten.eq.Tensor, aten.ne.Tensor)]
-    pairs = [(t, _behind_views(o)) for t in tests for o in t.all_input_nodes if o is not node]
-    return [
-        (t, f) for t, f in pairs if _is_fold(f) and node in map(_behind_views, f.all_input_nodes)
-    ]
+Test = tuple[fx.Node, fx.Node]
+"""A test for equality, and the fold with which it compares."""
 
 
-def settle(graph: fx.Graph, node: fx.Node) -> bool:
-    """Lets the first extremal element pass each such test; False where that cannot be. The index
-    belongs to the forward pass."""
-    tests = compared(node)
-    plain = bool(tests) and all(f.target in _SIGNS and f.args[0] is node for _, f in tests)
+def anchors(graph: fx.Graph) -> dict[fx.Node, list[Test]]:
+    """The values that are tested for equality with a fold of themselves, each with its tests."""
+    found: dict[fx.Node, list[Test]] = {}
+    for test in graph.nodes:
+        if test.target in (aten.eq.Tensor, aten.ne.Tensor) and len(test.all_input_nodes) == 2:
+            for value, other in (test.all_input_nodes, reversed(test.all_input_nodes)):
+                fold = behind_views(other)
+                anchor = _anchor(value, fold) if _is_fold(fold) else None
+                if anchor is not None:
+                    found.setdefault(anchor, []).append((test, fold))
+    return found
+
+
+def _anchor(value: fx.Node, fold: fx.Node) -> fx.Node | None:
+    """The value itself, if the fold is of it. Else what both are made of, each by operations on it
+    alone: autograd takes the absolute value again, and a sum may be in two steps."""
+    folded = [fold.all_input_nodes[0]]
+    while (source := _only(folded[-1], (*_LOCAL, Reduction))) is not None:
+        folded.append(source)
+    if value is folded[0]:
+        return value
+    last = value if value in folded else None
+    while (source := _only(value, _LOCAL)) is not None:
+        value = source
+        last = value if value in folded else last
+    return last
+
+
+def _only(node: fx.Node, kinds: tuple[type, ...]) -> fx.Node | None:
+    """The only tensor that a node is made of, if its operation is of one of these kinds."""
+    if node.op != "call_function" or len(node.all_input_nodes) != 1:
+        return None
+    known = node.target in _SAME or isinstance(OPS.get(str(node.target)), kinds)
+    return node.all_input_nodes[0] if known else None
+
+
+def settle(graph: fx.Graph, node: fx.Node, tests: Sequence[Test]) -> bool:
+    """Lets the first extremal element pass each test of a value; False where that cannot be. The
+    index belongs to the forward pass."""
+    plain = bool(tests) and all(
+        fold.target in _SIGNS and fold.args[0] is node and node in test.all_input_nodes
+        for test, fold in tests
+    )
     if not plain or any(test.target is not aten.eq.Tensor for test, _ in tests):
         return False
     indices = [_index(graph, fold) for _, fold in tests]
@@ -119,8 +152,20 @@ def _is_fold(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(OPS.get(str(node.target)), Reduction)
 
 
-def _behind_views(node: fx.Node) -> fx.Node:
+def behind_views(node: fx.Node) -> fx.Node:
     """The value that a node shows in another shape or dtype."""
-    while node.op == "call_function" and isinstance(OPS.get(str(node.target)), (View, Cast)):
+    while _shows(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def _shows(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    return node.target in _SAME or isinstance(OPS.get(str(node.target)), (View, Cast))
+
+
+_SAME = (aten.alias.default, aten.detach.default, aten.clone.default)
+"""Operations that give their operand again, as autograd keeps it."""
+
+_LOCAL = (View, Cast, Pointwise)

@@ -21,6 +21,7 @@ from ..groups.legality import LARGEST_GROUP, MOST_BUFFERS, Dependences
 from ..groups.needs import read_whole
 from ..memo import Keeping, asked_once
 from ..trace.indexed_writes import nbytes_given
+from ..trace.precision import is_stored_beside_its_extremum
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,15 @@ class Ground(Keeping):
 
     @cached_property
     def cheap(self) -> int:
-        """Nodes that may be computed more than once: pointwise work without its own library."""
+        """Nodes that may be computed more than once: pointwise work without its own library. Not
+        what the caller gets rounded, and may compare with its maximum: a copy is not rounded."""
         found = 0
         for node in bits(self.compute):
             kind = row(self.graph.nodes[node])
             pointwise = isinstance(kind, Pointwise) and kind.cost != "libdevice"
             if pointwise or isinstance(kind, (Cast, Concat)):
-                found |= 1 << node
+                own = self.graph.nodes[node]
+                found |= (not is_stored_beside_its_extremum(self.graph, own)) << node
         return found
 
     @cached_property

@@ -15,6 +15,7 @@ from ..graph.numbers import stored
 from ..graph.op import Op
 from ..graph.ops import (
     MAX,
+    MIN,
     Cast,
     Concat,
     Contraction,
@@ -104,8 +105,9 @@ def dtype_of(node: Node) -> str:
 def rounds(group: Graph, node: Node) -> bool:
     """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
     wrote does, but where it is only stored, or an operand of products of matrices, for there it is
-    rounded in any case; so does a stored one whose maximum is taken, for a softmax of other numbers
-    than those that its gradient will read would not sum to 1. With the numerics of eager the result
+    rounded in any case; so does a stored one whose maximum or minimum is taken, for a softmax of
+    other numbers than those that its gradient will read would not sum to 1, and the gradient of a
+    maximum would find no element that is equal to it. With the numerics of eager the result
     of every operation does."""
     if node.type is None or node.type.dtype not in NARROW:
         return False
@@ -116,7 +118,7 @@ def rounds(group: Graph, node: Node) -> bool:
         kinds = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise)
         return bool(users) and isinstance(row(node), kinds)
     own = row(node)
-    if node.id in group.outputs and _has_maximum(group, node):
+    if is_stored_beside_its_extremum(group, node):
         return True
     if not isinstance(own, Cast) or not own.by_user:
         return False
@@ -129,15 +131,19 @@ def rounds(group: Graph, node: Node) -> bool:
     return False
 
 
-def _has_maximum(group: Graph, node: Node) -> bool:
-    """Whether the maximum of a node's elements is taken, behind views and casts."""
+def is_stored_beside_its_extremum(group: Graph, node: Node) -> bool:
+    """Whether a result of 16 bits is an output, and the maximum or the minimum of its elements is
+    taken, behind views, casts and operations on each element alone."""
+    if node.type is None or node.type.dtype not in NARROW or node.id not in group.outputs:
+        return False
     users = [group.nodes[user] for user in group.users(node.id)]
     while users:
         user = users.pop()
         kind = row(user)
-        if isinstance(kind, Reduction) and kind.monoid == MAX:
+        if isinstance(kind, Reduction) and kind.monoid in (MAX, MIN):
             return True
-        if isinstance(kind, (View, Cast)):
+        alone = isinstance(kind, Pointwise) and len(user.inputs) == 1
+        if alone or isinstance(kind, (View, Cast)):
             users += [group.nodes[further] for further in group.users(user.id)]
     return False
 

@@ -146,6 +146,22 @@ autograd("gradient_of_zero_size", "f32[0,5] f32[5]", lambda x, y: (x * y).sum() 
 autograd("tied_weights", "f32[5,4] f32[4,4]", lambda x, w: ((x @ w).relu() @ w.t()) @ w)
 autograd("deep_sharing", "f32[5,4]", lambda x: (y := x.sin()) * (z := y * y) + z * (y + z))
 
+
+def normed(h: Tensor, w: Tensor, g: Tensor) -> Tensor:
+    """Of 16 bits, made of what is rounded as it is stored, but not while it is in registers."""
+    y = h @ w
+    return y + F.rms_norm(y.float(), g.shape, g.float()).to(h.dtype)
+
+
+ROUNDED = "bf16[6,8] bf16[8,8] f32[8]"
+autograd("extremum_of_rounded", ROUNDED, lambda *a: normed(*a).amax(0))
+autograd("extremum_of_rounded_as_float", ROUNDED, lambda *a: normed(*a).float().amax(0))
+autograd("extremum_of_rounded_as_half", ROUNDED, lambda *a: normed(*a).half().amax(0).float())
+autograd("extremum_of_all_rounded", ROUNDED, lambda *a: normed(*a).float().amin((0, 1)))
+autograd("largest_size_of_rounded", ROUNDED, lambda *a: normed(*a).float().norm(torch.inf, 0))
+autograd("scaled_by_largest_size", ROUNDED, lambda *a: (x := normed(*a)) / x.abs().amax())
+autograd("both_extrema_of_rounded", ROUNDED, lambda *a: normed(*a).float().aminmax(dim=0))
+
 # --- autocast -----------------------------------------------------------------------------------
 
 autocasts = Family("autocast", dynamo=True)

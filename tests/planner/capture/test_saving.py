@@ -21,7 +21,8 @@ from oracle import DEVICE
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
-from torch.utils.checkpoint import checkpoint
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 pytestmark = pytest.mark.usefixtures("few_looks", "fresh_dynamo")
 
@@ -475,6 +476,28 @@ def test_checkpoints_of_the_user_stay():
     assert ours.contractions() == usual.contractions()
     assert 64 * 1280 not in [t.numel() for t in ours.saved]
     close(ours.results, gradients(function, inputs))
+
+
+@pytest.mark.parametrize("shown", [torch.Tensor.float, torch.Tensor.abs, torch.clone])
+@pytest.mark.parametrize("operations", [1, 2])
+def test_what_is_compared_with_its_maximum_is_saved(shown, operations):
+    """Computed again by another kernel it may have other last bits, and none equals the maximum;
+    but for one operation on inputs, which has the same."""
+
+    def joint(a, b, tangent):
+        x = a + b if operations == 1 else a * 2 + b
+        largest = shown(x).amax(0)
+        return largest, tangent * (shown(x) == largest)
+
+    a, b = torch.randn(2, 4, 6, dtype=torch.bfloat16)
+    graph = make_fx(joint, tracing_mode="fake")(a, b, torch.randn(6)).graph
+    *_, output = graph.nodes
+    survey = saving._Survey(graph, [output.args[0][0]], [output.args[0][1]], set(), 0)
+    survey.look()
+    survey.mark()
+    (total,) = (n for n in graph.nodes if n.target is aten.add.Tensor)
+    is_saved = total.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
+    assert is_saved == (operations == 2)
 
 
 @pytest.mark.dynamo

@@ -8,6 +8,7 @@ from corpus import Function, corpus_graph, graph_of, tensor
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.candidates import Ground
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.planner.explanation import Explanation
@@ -16,6 +17,7 @@ from fusionplan.planner.groups.group import copies_in, is_copied, subgraph
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.execution.executor import Executor
+from fusionplan.planner.trace.precision import is_stored_beside_its_extremum, rounds
 from oracle import DEVICE, assert_close
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -94,6 +96,25 @@ def test_what_is_told_of_a_node_that_is_computed_twice() -> None:
     assert plan.predicted <= boundary.apart_s < (boundary.together_s or 0.0)
     assert told.chosen == plan.chosen
     assert print_module(graph, plan).count("def group_") == 2
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_is_compared_with_its_maximum_is_computed_once(shown: bool) -> None:
+    """Shown to the caller it is rounded, and its maximum is of rounded numbers; of a copy it is
+    of others."""
+    narrow, row = TensorType((8, 16), (16, 1), "bfloat16"), TensorType((8,), (1,), "bfloat16")
+    nodes = (
+        Node(0, "x", "input", type=narrow),
+        Node(1, "exp", "aten.exp.default", (Ref(0),), type=narrow),
+        Node(2, "abs", "aten.abs.default", (Ref(1),), type=narrow),
+        Node(3, "amin", "aten.amin.default", (Ref(2), (1,)), type=row),
+        Node(4, "neg", "aten.neg.default", (Ref(1),), type=narrow),
+    )
+    graph = Graph(nodes, (3, 4, *(1,) * shown))
+    assert is_stored_beside_its_extremum(graph, nodes[1]) == shown
+    assert rounds(graph, nodes[1]) == shown
+    cheap = Ground(graph, H200).cheap
+    assert (cheap >> 1 & 1, cheap >> 4 & 1) == (not shown, 1)
 
 
 @pytest.mark.dynamo
