@@ -162,6 +162,18 @@ autograd("largest_size_of_rounded", ROUNDED, lambda *a: normed(*a).float().norm(
 autograd("scaled_by_largest_size", ROUNDED, lambda *a: (x := normed(*a)) / x.abs().amax())
 autograd("both_extrema_of_rounded", ROUNDED, lambda *a: normed(*a).float().aminmax(dim=0))
 
+
+def slope_along(x: Tensor, w: Tensor) -> Tensor:
+    """Forward over backward: many of the derivatives are zeros that have no memory."""
+
+    def energy(y: Tensor) -> Tensor:
+        return torch.tanh(y @ w).square().sum() + (y**3).sum() / 7 + F.softplus(y).sum()
+
+    return torch.func.jvp(torch.func.grad(energy), (x,), (x.sin(),))[1]
+
+
+autograd("gradient_of_a_slope", "f32[4,5] f32[5,5]", slope_along)
+
 # --- autocast -----------------------------------------------------------------------------------
 
 autocasts = Family("autocast", dynamo=True)
@@ -300,6 +312,13 @@ results(
     "sizes_with_gradient",
     ["f32[3,7]", "f32[1,7]", "f32[9,7]", "f32[2,7]"],
     lambda x: F.layer_norm(x, (7,)) * x.shape[0],
+    dynamic=True,
+    grad=True,
+)
+results(
+    "no_rows_put_again",
+    ["f32[5,7]", "f32[1,7]", "f32[0,7]"],
+    lambda x: torch.cat((x, x[:1] * 2)).exp() + x.sum(0),
     dynamic=True,
     grad=True,
 )

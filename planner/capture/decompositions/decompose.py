@@ -278,6 +278,8 @@ def _slice_scatter(
     low, high, _ = slice(start, end).indices(x.shape[dim])
     if src.shape[dim] != high - low:
         return NotImplemented
+    if not x.shape[dim]:
+        return aten.clone.default(x)
     left = aten.slice.Tensor(x, dim, 0, low)
     right = aten.slice.Tensor(x, dim, high, x.shape[dim])
     parts = [part for part in (left, to(src, x.dtype), right) if part.shape[dim]]

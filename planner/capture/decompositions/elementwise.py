@@ -387,7 +387,21 @@ def _eye(
     return to(here, dtype or torch.get_default_dtype())
 
 
+def _zeros(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    """Zeros with memory of their own. What torch makes for derivatives that are zero has none: a
+    kernel would read at address 0."""
+    return aten.full.default(list(size), 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
 OPENED: dict[Any, Callable[..., Any]] = {
+    aten._efficientzerotensor.default: _zeros,
     **dict.fromkeys((aten.floor.default, aten.ceil.default, aten.trunc.default), _kept_whole),
     aten.round.default: _kept_whole,
     aten.pow.Tensor_Scalar: _power,
