@@ -73,7 +73,7 @@ refused(
 for name, function in _OF_INTS.items():
     refused(f"{name}_of_ints", "i64[4,8]", function)
 for name, function in _OF_BOOLS.items():
-    refused(f"{name}_of_bools", "bool[4,8]", function)
+    refused(f"{name}_of_bools", "bool[4,8]", function, cpu=name == "abs")
 
 
 def taken(name: str, inputs: str, function: Callable[..., Any]) -> None:
