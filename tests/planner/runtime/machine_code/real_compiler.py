@@ -66,7 +66,7 @@ def ahead():
     short = TEXT.replace("16384", "64")
     good = [replace(ROWS, text=short.replace("1e-6", f"{i}e-7")) for i in (3, 5)]
     bad = replace(ROWS, text=short.replace("tl.rsqrt", "rsqrt"))
-    sources = [*good, bad, replace(good[0], grid=7)]
+    sources = [*good, bad, replace(good[0], grid=7 * ROWS.grid)]
     with tempfile.TemporaryDirectory() as folder, knobs.cache.scope():
         knobs.cache.dir = folder
         before = len(missing(sources, Target()))

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 from compiling import by_compiler
+from fusionplan.planner.codegen.source import Scalar
 from fusionplan.planner.runtime.machine_code import compile as compiling
 from fusionplan.planner.runtime.machine_code.compile import (
     CompileFailed,
     KernelResources,
     Target,
     _mended,
+    code_key_of,
     compile_kernel,
     interpreted,
     jit_function,
@@ -112,8 +114,43 @@ def test_a_kernel_is_compiled_again_where_that_spares_spills(
     monkeypatch.setattr(compiling, "_built", built)
     monkeypatch.setattr(compiling, "_resources", read)
     monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
-    made = compile_kernel(kernel("x", 128), Target())
+    made = compile_kernel(replace(kernel("x", 128), grid=4096), Target())
     assert made.kernel.name == kept
+
+
+LOOP = "for r0 in tl.range(0, 49):"
+
+
+@pytest.mark.parametrize(
+    "changes, registers",
+    [
+        ({}, 255),
+        ({"num_warps": 16}, 128),
+        ({"grid": 4096}, None),  # Others run on the same SM.
+        ({"scalars": (Scalar(64),)}, None),  # It may be more programs at other sizes.
+        ({"text": "tl.load(x)"}, None),
+        ({"text": f"{LOOP} tl.dot(a, b)"}, None),
+    ],
+)
+def test_registers_are_told_where_no_other_program_needs_them(kernel, changes, registers):
+    source = replace(kernel("x", 128), **{"grid": 64, "text": LOOP, **changes})
+    assert compiling._allowed(source) == registers
+    keys = [code_key_of(replace(source, grid=n), Target(), True) for n in (source.grid, 8192)]
+    assert (keys[0] != keys[1]) == (registers is not None)
+
+
+def test_the_compiler_is_told_at_its_first_run(kernel, monkeypatch):
+    told = []
+
+    def built(source, wanted, aligned, registers=None):
+        told.append(registers)
+        return Kernel(asm={"ttgir": "", "ptx": ""}, metadata_group={})
+
+    monkeypatch.setattr(compiling, "interpreted", lambda: False)
+    monkeypatch.setattr(compiling, "_built", built)
+    monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
+    compile_kernel(replace(kernel("x", 128), grid=64, text=f"# told\n{LOOP}"), Target())
+    assert told == [255]
 
 
 @pytest.mark.process
