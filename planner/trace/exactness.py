@@ -32,6 +32,9 @@ from .precision import dtype_of
 
 _SCALES = frozenset({Op.CONVERT, Op.MUL, Op.DIV})
 
+_KEEPS = frozenset({Op.MUL, Op.WHERE})
+"""Whose results err by no larger a share of themselves than their operands do."""
+
 _MANY = 4096
 """Elements in whose sum the rounding errors of each no longer count."""
 
@@ -56,10 +59,9 @@ class Forms:
 
     def __init__(self, group: Graph) -> None:
         self._group = group
-        types = [group.nodes[o].type for o in group.outputs if o is not None]
-        # Nothing that leaves the kernel shows more than 11 bits of a float.
-        self._narrow = all(t is not None and t.dtype in NARROW for t in types)
+        self._seen_rounded = _seen_rounded(group)
         self._rounded = _after_rounding(group)
+        self._factors = _factors_of_bfloat16(group)
         self._exact = _indexing(group)
         self._scaled = _scaled_products(group)
         self._logged = _summed_for_logarithm(group)
@@ -101,14 +103,14 @@ class Forms:
         op = PLUS_ONE.get(kind.op, Op.ADD)
         if has(op, Accuracy.QUICK):
             return Form(op, kind.operands, Accuracy.QUICK)
-        if has(op, Accuracy.RELAXED) and _is_factor_of_bfloat16(self._group, node):
+        if has(op, Accuracy.RELAXED) and node.id in self._factors:
             return Form(op, _scaled(op, kind.operands, values), Accuracy.RELAXED)
         return form
 
     def _cheaper(self, node: Node, form: Form, working: str | None) -> Form:
         if form.accuracy is Accuracy.BY_INVERSE:
             return self._multiplied(node, form, working)
-        if has(form.op, Accuracy.RELAXED) and _is_rounded_to_bfloat16(self._group, node):
+        if has(form.op, Accuracy.RELAXED) and node.id in self._factors:
             return form.at(Accuracy.RELAXED)
         if working != "float32":
             return form
@@ -125,11 +127,11 @@ class Forms:
         return _quick(form) if working == "float32" and exact else form
 
     def _is_quick(self, node: Node, op: Op) -> bool:
-        """What follows a rounding to 16 bits carries an error far above that of a quick form; what
-        is made of sums of such values is known better, but not to an exponential's error. In a
-        sum of many the errors of each no longer count."""
+        """What a rounding to 16 bits hides, or follows, carries an error far above that of a quick
+        form; what is made of sums of such values is known better, but not to an exponential's
+        error. In a sum of many the errors of each no longer count."""
         return (
-            self._narrow
+            node.id in self._seen_rounded
             or (op in EXPONENTIALS and node.id in self._rounded | self._logged | self._averaged)
             or not self._scaled.isdisjoint(node.inputs)
         )
@@ -169,6 +171,20 @@ def _is_power_of_two(number: Arg) -> bool:
     if not isinstance(number, (int, float)) or varies(number):
         return False
     return math.frexp(number)[0] in (0.5, -0.5) and 2.0**-100 < abs(number) < 2.0**100
+
+
+def _seen_rounded(group: Graph) -> frozenset[int]:
+    """Nodes of which eager shows no more than 11 bits of a float: it rounds to 16 bits their
+    results, or all that is made of them."""
+    found: set[int] = set()
+    for node in reversed(group.nodes):
+        if node.type is None:
+            continue
+        users = group.users(node.id)
+        hidden = bool(users) and node.id not in group.outputs and found.issuperset(users)
+        if node.type.dtype in NARROW or hidden:
+            found.add(node.id)
+    return frozenset(found)
 
 
 def _after_rounding(group: Graph) -> frozenset[int]:
@@ -378,23 +394,22 @@ def _averaged(group: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _is_rounded_to_bfloat16(group: Graph, node: Node) -> bool:
-    """Whether nothing sees more of the value than its bfloat16 rounding."""
-    if dtype_of(node) == "bfloat16":
-        return True
-    users = [group.nodes[u] for u in group.users(node.id)]
-    casts = (isinstance(row(u), Cast) and dtype_of(u) == "bfloat16" for u in users)
-    return bool(users) and node.id not in group.outputs and all(casts)
+def _factors_of_bfloat16(group: Graph) -> frozenset[int]:
+    """Nodes of which nothing sees more than a rounding to bfloat16, their own or that of products
+    with other values or of choices between them: of these, too, it shows in no more."""
+    found: set[int] = set()
 
+    def hides(user: Node) -> bool:
+        if isinstance(row(user), Cast) and dtype_of(user) == "bfloat16":
+            return True
+        return op_of(user) in _KEEPS and user.id in found
 
-def _is_factor_of_bfloat16(group: Graph, node: Node) -> bool:
-    """The same, perhaps after products with other values: of these, too, it shows in no more."""
-    if _is_rounded_to_bfloat16(group, node):
-        return True
-    users = [group.nodes[u] for u in group.users(node.id)]
-    if not users or node.id in group.outputs:
-        return False
-    return all(op_of(u) is Op.MUL and _is_factor_of_bfloat16(group, u) for u in users)
+    for node in reversed(group.nodes):
+        users = [group.nodes[u] for u in group.users(node.id)]
+        hidden = bool(users) and node.id not in group.outputs and all(map(hides, users))
+        if hidden or (node.type is not None and node.type.dtype == "bfloat16"):
+            found.add(node.id)
+    return frozenset(found)
 
 
 def _of_root(form: Form, values: Sequence[Value]) -> Form:

@@ -102,6 +102,53 @@ def test_stored_logits_are_read_as_they_are_stored() -> None:
     assert check(alone, [data(6, 100, dtype=torch.bfloat16)] * 2, [HELD]) == 1
 
 
+def entropy_and_logarithm(p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum is of float32, its terms are what eager rounds."""
+    wide = p.float()
+    logarithm = wide.log()
+    terms = torch.ops.prims.convert_element_type(wide * logarithm, p.dtype)
+    return terms.sum(-1, dtype=torch.float32), logarithm
+
+
+def entropy(p: torch.Tensor) -> torch.Tensor:
+    return entropy_and_logarithm(p)[0]
+
+
+@pytest.mark.parametrize(
+    "function, dtype, form",
+    [
+        (entropy, torch.bfloat16, "fast_log("),
+        (entropy, torch.float16, "quick_log("),
+        (entropy, torch.float32, "tl.log("),
+        (entropy_and_logarithm, torch.bfloat16, "tl.log("),
+    ],
+    ids=["bfloat16", "float16", "float32", "shown"],
+)
+def test_a_function_is_as_exact_as_a_rounding_on_the_way_shows(
+    function: Callable[..., object], dtype: torch.dtype, form: str
+) -> None:
+    text = kernel(function, HELD, tensor(6, 100, dtype=dtype))
+    assert re.findall(r"\S*log\(", text) == [form]
+    for config in (HELD, LOOP):
+        assert check(function, [data(6, 100, dtype=dtype).abs()], [config]) == 1
+
+
+def test_a_choice_between_results_shows_no_more_than_its_rounding() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        return torch.where(wide == 0, 0.0, wide * wide.log()).to(x.dtype)
+
+    def added(x: torch.Tensor) -> torch.Tensor:
+        return (x.float().log() + 1.0).to(x.dtype)
+
+    flat = Config((("x0", 64),), num_warps=1, num_stages=1)
+    half = tensor(640, dtype=torch.bfloat16)
+    assert "fast_log(" in kernel(chosen, flat, half)
+    assert "fast_log(" not in kernel(added, flat, half)
+    for function in (chosen, added):
+        assert check(function, [data(640, dtype=torch.bfloat16).abs()], [flat]) == 1
+
+
 def test_a_softmax_divides_once_for_a_row() -> None:
     half = tensor(6, 100, dtype=torch.bfloat16)
     text = kernel(softmax, HELD, half)
