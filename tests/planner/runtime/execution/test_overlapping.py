@@ -9,7 +9,8 @@ from fusionplan.planner.capture.rewrites.rewrite import rewritten
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
-from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.plan import Evidence, GroupPlan, Plan
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.execution.overlapping import SHORT_S
@@ -125,3 +126,42 @@ def test_smaller_weights_are_read_by_programs_of_more_rows(
     (found,) = Executor(captured, after, captured.device)(*given)
     (exact,) = function(x.double(), w, s.double())
     assert (found.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    "normed, given, wanted",
+    [
+        (True, (128, 6), (256, 3)),
+        (True, (128, 3), (128, 3)),
+        (True, (512, 6), (512, 6)),  # All its turns are under way at once.
+        (False, (128, 6), (128, 6)),
+    ],
+)
+def test_norms_before_products_take_fewer_turns(
+    normed: bool, given: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    """Their sum waits for the memory in each; as many bytes are under way for the product."""
+    x, g, w, v = (
+        torch.empty(n, c).bfloat16() for n, c in ((8, 2048), (1, 2048), (8192, 2048), (8192, 2048))
+    )
+
+    def function(x, g, w, v):
+        wide = x.float()
+        if normed:
+            wide = wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt()
+        row = wide.bfloat16() * g
+        return [(row @ w.t()).sigmoid() * (row @ v.t())]
+
+    traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(
+        x, g, w, v
+    )
+    graph = capture(traced).graph
+    nodes = tuple(i for i in range(len(graph.nodes)) if is_compute(graph.nodes[i]))
+    sizes = (("r0", given[0]), ("x0", 8), ("x1", 64 * 128 // given[0]))
+    config = Config(sizes, num_warps=4, num_stages=given[1], reduction="loop", group=8)
+    group = GroupPlan(nodes, "triton", key(graph), config, SHORT_S / 2)
+    plan = Plan("graph", "device", (), "modelled", (group,))
+    (found,) = chosen(plan, graph, H200, HOPPER).groups
+    assert found.config is not None
+    assert (found.config.block("r0"), found.config.num_stages) == wanted
+    assert found.config.block("x1") == config.block("x1")
