@@ -43,6 +43,12 @@ MEASURED: dict[int, dict[str, float]] = {
         "r0=8192 x0=1 warps=32 stages=1 loop": 226.0,
         "x0=1 y0=1 y1=2048 warps=8 stages=1 held split=8": 271.2,
     },
+    151936: {
+        "r0=8192 x0=1 warps=32 stages=1 loop evict=first": 286.8,
+        "r0=4096 x0=1 warps=16 stages=1 loop evict=first": 300.5,
+        "r0=2048 x0=1 warps=8 stages=1 loop evict=first": 309.9,
+        "r0=1024 x0=1 warps=4 stages=1 loop evict=first": 336.8,
+    },
     8192: {
         "x0=1 warps=16 stages=1 held": 184.3,
         "x0=1 warps=16 stages=1 held evict=first": 188.8,
