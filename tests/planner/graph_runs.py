@@ -18,6 +18,7 @@ import torch
 from fusionplan import executors
 from fusionplan.backend import planner as backend
 from fusionplan.planner.capture.capture import capture, decompositions
+from fusionplan.planner.capture.saving import partition
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.graph.parse import parse
 from fusionplan.planner.runtime.execution.executor import Executor
@@ -62,7 +63,12 @@ class Ran:
             torch._dynamo.reset()
             self.call = torch.compile(function, backend=backend, options=OPTIONS)
         else:
-            self.call = aot_function(function, self._compile, decompositions=decompositions())
+            self.call = aot_function(
+                function,
+                self._compile,
+                decompositions=decompositions(),
+                partition_fn=partition,
+            )
 
     def _function(self, *, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
         function = self.program.function(wide=wide)

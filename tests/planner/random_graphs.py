@@ -552,6 +552,14 @@ def smooth_fold(w: Writer) -> None:
         w.add(f"{v.name}.{kind}({dim})", v)
 
 
+def extremum(w: Writer) -> None:
+    """Its gradient goes to the elements that are equal to it."""
+    v = w.floating()
+    if v.own.dim():
+        kind = w.pick(("amax", "amin", "abs().amax", "float().amin"))
+        w.add(f"{v.name}.{kind}({w.choose(v.own.dim())})", v)
+
+
 def smooth_binary(w: Writer) -> None:
     a = w.floating()
     b = partner(w, a, FLOATS)
@@ -586,6 +594,7 @@ SMOOTH_STEPS: tuple[Callable[[Writer], None], ...] = (
     *[smooth] * 4,
     *[smooth_binary] * 4,
     *[smooth_fold] * 3,
+    *[extremum] * 2,
     *[view] * 4,
     *[product] * 2,
     norm,
