@@ -79,13 +79,14 @@ def gated(x: torch.Tensor, w: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
 
 
 def in_parts() -> Iterator[Cubin]:
-    """A product with GELU and a gate in wide tiles, its epilogue at once and in parts."""
+    """A product with GELU and a gate, walking over wide tiles, its epilogue whole and halved."""
     graph = graph_of(gated, GATED)
     plan = modelled_plan(graph, H200)
     (group,) = (g for g in plan.groups if g.config is not None)
     assert group.config is not None
     blocks = (("r0", 64), ("x0", 128), ("x1", 256))
-    wide = replace(group.config, blocks=blocks, num_warps=8, num_stages=3, reduction="loop")
+    walking = replace(group.config, programs=132, reduction="loop")
+    wide = replace(walking, blocks=blocks, num_warps=8, num_stages=3)
     for parts in (1, 2):
         config = replace(wide, subtiles=parts)
         yield from _cubins(f"gelu in {parts}", Planned(graph, plan), replace(group, config=config))
