@@ -139,6 +139,7 @@ def test_registers_are_told_where_no_other_program_needs_them(kernel, changes, r
     assert (keys[0] != keys[1]) == (registers is not None)
 
 
+@pytest.mark.process
 def test_the_compiler_is_told_at_its_first_run(kernel, monkeypatch):
     told = []
 
