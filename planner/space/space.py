@@ -184,15 +184,17 @@ class Space:
         return {layout: self._in_step(one) for layout, one in best.items()}
 
     def _in_step(self, found: _Judged) -> _Judged:
-        """A loop over rows by larger blocks with as many more warps, as long as that is clearly
-        better: fewer rows are under way, so that L2 still has what a later sweep reads again."""
+        """A loop over rows by larger blocks with as many more warps, or by smaller ones, as long as
+        that is clearly better. Of larger blocks fewer rows are under way, so that L2 still has what
+        a later sweep reads again; of smaller ones more hide what a program waits for."""
         config = found[0]
-        if config.split > 1 or not config.layout.loops_once or not self._is_open(config):
+        if not config.layout.loops_once or not self._is_open(config):
             return found
-        while larger := _sorted(self, self._in_step_with(found[0], 2)):
-            if larger[0][1].seconds > _CLEARLY * found[1].seconds:
-                break
-            found = larger[0]
+        for factor in (2, 0.5):
+            while near := _sorted(self, self._in_step_with(found[0], factor)):
+                if near[0][1].seconds > _CLEARLY * found[1].seconds:
+                    break
+                found = near[0]
         return found
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:

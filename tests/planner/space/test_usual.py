@@ -37,6 +37,22 @@ def test_a_product_is_priced_by_the_programs_that_walk(sizes: tuple[int, int, in
     assert best[1].seconds <= usual.seconds <= 1.03 * best[1].seconds
 
 
+@pytest.mark.parametrize("dims, kept", [("(0)", 20016), ("(1)", 20016)])
+def test_a_sum_is_priced_near_its_best_config(dims: str, kept: int) -> None:
+    """Sums of columns were priced at 2.0 ms where 0.44 are to be had."""
+    size = "[20016, 20016]"
+    graph = parse(
+        f"%0 = input() : float32{size}\n%1 = aten.exp.default(%0) : float32{size}\n"
+        f"%2 = aten.sum.dim_IntList(%1, {dims}) : float32[{kept}]\nreturn %2"
+    )
+    space = space_of(graph, BUILTIN["h200"])
+    assert isinstance(space, Space)
+    usual, best = space.quick(), space.top()
+    assert usual is not None
+    assert best is not None
+    assert best[1].seconds <= usual.seconds <= 1.12 * best[1].seconds
+
+
 def test_a_group_is_scheduled_once_for_each_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     build = nest._build
