@@ -7,9 +7,9 @@ graph, what is known of its inputs, torch's settings and the versions of torch a
 
 Only inference is kept, and of that only graphs in which no operation writes or is random. They run
 by groups only if AOTAutograd's wrapper around them was seen to do nothing. All else goes the long
-way. Nothing of a file is
-executed: its graph may name operations without side effects, and has to fit the inputs and results
-that Dynamo's graph has. PLANNER_CAPTURE=again has a process go the long way always.
+way. Nothing of a file is executed: its graph may name operations without side effects, and has to
+fit the inputs and results that Dynamo's graph has. PLANNER_CAPTURE=again has a process go the long
+way always.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch._functorch import config
 from triton import knobs
 
 from ...capture.capture import CONSTANT, Captured, outputs_of
-from ...graph.graph import INPUT, Graph, Node, Numerics, TensorType, from_json, key, to_json
+from ...graph.graph import INPUT, ITEM, Graph, Node, Numerics, TensorType, from_json, key, to_json
 from ...versions import versions
 from ..execution.modules import captured_of
 
@@ -223,7 +223,7 @@ def _check_operations(graph: Graph) -> None:
     """Raises ValueError for a graph with a value that is no plain tensor, but for the results of an
     operation with several."""
     for node in graph.nodes:
-        several = [graph.nodes[user].op == "operator.getitem" for user in graph.users(node.id)]
+        several = [graph.nodes[user].op == ITEM for user in graph.users(node.id)]
         if node.type is None and not (several and all(several) and node.op != INPUT):
             raise ValueError(f"{node.name} is no plain tensor")
     if any(o is None or graph.nodes[o].type is None for o in graph.outputs):

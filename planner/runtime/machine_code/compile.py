@@ -30,7 +30,15 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.interpreter import InterpretedFunction
 
-from ...codegen.source import AWAIT_LAST, BEGIN_NEXT, TF32, Buffer, KernelSource
+from ...codegen.source import (
+    AWAIT_LAST,
+    BEGIN_NEXT,
+    DOT,
+    LOOP,
+    TF32,
+    Buffer,
+    KernelSource,
+)
 from ...costs.registers import most
 from ...errors import FusionplanError, summary_of
 from ...graph.dtypes import SIGNATURE
@@ -293,7 +301,7 @@ def _allowed(source: KernelSource) -> int | None:
     added up before the next is loaded, and the memory is waited for as often. Not of products of
     tiles, whose loads do not pass the registers."""
     lone = source.grid <= _LONE and not source.scalars
-    loops = "tl.range(" in source.text and "tl.dot(" not in source.text
+    loops = LOOP in source.text and DOT not in source.text
     return most(source.num_warps) if lone and loops else None
 
 

@@ -169,7 +169,7 @@ def test_what_is_negated_holds_where_the_other_does_not() -> None:
 TABLE = {"graph.py", "library.py", "op.py", "ops.py", "pointwise.py", "rows.py", "texts.py"}
 """Files of planner/graph that say what an operation is. Capture is before the table."""
 
-FX_WORDS = {"input", "output", "placeholder", "get_attr", "call_function"}
+FX_WORDS = {"input", "output", "placeholder", "get_attr", "call_function", "call_method"}
 """Kinds of nodes, which are no operations."""
 
 OVERLOAD = re.compile(r"^(aten|prims|fusionplan)\.\w")
