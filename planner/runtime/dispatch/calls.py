@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import TensorGuards
 
 MOST = 256
 """Kinds of calls that are remembered."""
@@ -39,3 +42,34 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, .
     for name, value in kwargs.items():
         found += (name, kind_of(value))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCall:
+    """A call whose arguments are all tensors, as one question to torch: faster than `kind_of_call`,
+    and stricter, for strides and devices count, too."""
+
+    count: int
+    names: tuple[str, ...]
+    _check: Callable[..., bool]
+
+    @staticmethod
+    def of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> TensorCall | None:
+        """None where an argument is no plain tensor."""
+        given = (*args, *kwargs.values())
+        if not given or not all(type(value) in _TENSORS for value in given):
+            return None
+        with suppress(TypeError, RuntimeError):  # a tensor without strides
+            sizes: list[Any] = [list(x.shape) for x in given]
+            strides: list[Any] = [list(x.stride()) for x in given]
+            guards = TensorGuards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+            return TensorCall(len(given), tuple(kwargs), guards.check)
+        return None
+
+    def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether another call is like it."""
+        if not kwargs:
+            return not self.names and len(args) == self.count and self._check(*args)
+        if tuple(kwargs) != self.names or len(args) + len(kwargs) != self.count:
+            return False
+        return self._check(*args, *kwargs.values())

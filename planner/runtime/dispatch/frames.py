@@ -33,6 +33,9 @@ _left: dict[CodeType, str] = {}
 """Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
 
 
+_EAGER = "__fusionplan_eager"
+"""The beginning of such names."""
+
 _diverted: dict[CodeType, DivertedFrame] = {}
 """Code whose frame is being compiled for sizes that vary."""
 
@@ -57,10 +60,15 @@ def leave_frame_alone() -> bool:
     scope: dict[str, Any] = output.root_tx.f_globals
     if not _can_be_written(code):
         return False
-    _left[code] = output.install_global("__fusionplan_eager", _original(code, scope))
+    _left[code] = output.install_global(_EAGER, _original(code, scope))
     _keep_guards_of_inputs()
     COUNTS.left += 1
     return True
+
+
+def is_left_alone(made: CodeType) -> bool:
+    """Whether code that Dynamo made is the stub of a frame of fixed sizes that is left alone."""
+    return any(name.startswith(_EAGER) for name in made.co_names)
 
 
 class LeftAlone(Exception):

@@ -25,6 +25,7 @@ from torch.fx import _symbolic_trace
 from torch.nn.modules import module as modules
 
 from .arguments import Arguments, is_simple
+from .frames import COUNTS, is_left_alone
 
 _MOST = 4
 """Compiled frames that are kept, such as those of a few batch sizes."""
@@ -156,14 +157,22 @@ class _Frames:
         )
 
     def _learn(self, given: Mapping[str, Any]) -> None:
+        """Looks for what Dynamo has just run."""
         self._found = [frame for frame in self._found if frame.guards.cache_entry is not None]
         for entry in _debug_get_cache_entry_list(self._function.__code__):
             guards, code = entry.guard_manager, entry.code
-            if _is_one_graph(code, self._function.__code__) and guards.check(given):
+            if not guards.check(given):
+                continue
+            if is_left_alone(code):
+                COUNTS.graphs += 1
+                COUNTS.left += 1
+            elif _is_one_graph(code, self._function.__code__):
                 run = FunctionType(code, self._function.__globals__, code.co_name)
                 self._found = [_Frame(guards, guards.check, run), *self._found][:_MOST]
-                self._tries = _TRIES
-                return
+            else:
+                break
+            self._tries = _TRIES
+            return
         self._tries -= 1
 
 

@@ -20,12 +20,15 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
 from ...collector import paused
-from .calls import MOST, kind_of_call
+from .calls import MOST, TensorCall, kind_of_call
 from .frames import COUNTS
 from .front_end import entered, is_plain
 
 _SEEN, _AGAIN = "_fusionplan_seen", "_fusionplan_again"
 _COLLECTS = "_fusionplan_collects"
+
+_TENSOR_CALLS = 4
+"""To ask of more of them one after the other takes as long as to look for a kind of call."""
 
 
 def loaded(
@@ -97,15 +100,24 @@ class _Short:
         """Whether a call has succeeded; the collector waits until then."""
         self.enter: Callable[..., Any] | Literal[False] | None = None
         self.eager: set[Any] = set()
+        self._tensors: list[tuple[TensorCall, bool, bool]] = []
+        """The first few of these that have tensors alone; they are asked of first."""
 
     def is_eager(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool = False
     ) -> bool:
+        grad = torch.is_grad_enabled()
+        for call, with_grad, trained in self._tensors:
+            if with_grad is grad and trained is training and call.fits(args, kwargs):
+                return True
         try:
-            kind = kind_of_call(args, kwargs), torch.is_grad_enabled(), training
-            return kind in self.eager
+            found = (kind_of_call(args, kwargs), grad, training) in self.eager
         except TypeError:  # what cannot be told apart goes the long way
             return False
+        if found and len(self._tensors) < _TENSOR_CALLS:
+            alike = TensorCall.of(args, kwargs)
+            self._tensors += [(alike, grad, training)] if alike else []
+        return found
 
     def watched(
         self,

@@ -87,6 +87,38 @@ def test_calls_that_eager_runs_go_the_short_way(backend, asked, entries):
     assert entries == ["long", *["guards"] * 4]
 
 
+@pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
+def test_calls_of_tensors_that_eager_runs_are_known_by_one_question(backend, entries, monkeypatch):
+    from fusionplan.planner.runtime.dispatch import loaded as module
+
+    kinds, kind_of_call = [], module.kind_of_call
+    monkeypatch.setattr(
+        module, "kind_of_call", lambda *given: kinds.append(given) or kind_of_call(*given)
+    )
+    model = Twice()
+    fast = loaded(torch.compile(model, backend=backend, dynamic=False), model)
+
+    def asked_of(*args, **kwargs):
+        before = len(kinds), len(entries)
+        torch.testing.assert_close(fast(*args, **kwargs), model(*args, **kwargs))
+        return len(kinds) - before[0], len(entries) - before[1]
+
+    x, turned = torch.randn(3, 4), torch.randn(4, 3).t()
+    with torch.no_grad():
+        assert [asked_of(x) for _ in range(4)] == [(1, 1), (1, 0), (0, 0), (0, 0)]
+        assert asked_of(torch.randn(3, 4)) == (0, 0)
+        assert [asked_of(turned) for _ in range(3)] == [(1, 0), (0, 0), (0, 0)]
+        assert [asked_of(x=x)[1] for _ in range(3)] == [1, 0, 0]
+        assert asked_of(x=x) == (0, 0)
+        assert asked_of(torch.randn(5, 4))[1] == 1  # it has no plan
+        assert asked_of(x=torch.randn(5, 4))[1] == 1
+        assert [asked_of(x, flag=False)[0] for _ in range(3)][2] == 1  # more than tensors
+    assert asked_of(x)[1] == 1  # gradients are on
+    model.eval()
+    with torch.no_grad():
+        assert asked_of(x)[1] == 1  # another mode
+
+
 class Parts(nn.Module):
     """Two frames: one of sizes that vary, and one whose sizes stay."""
 
