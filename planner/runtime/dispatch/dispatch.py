@@ -45,7 +45,7 @@ from .compile_inputs import Given, device_of, has_no_numbers, matching, with_ten
 from .frames import COUNTS, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .opened_before import OpenedBefore
-from .pass_through import PassThrough, passes_through
+from .pass_through import PassThrough, passes_through, without_wrapper
 from .plan_runners import (
     Live,
     PlanRunners,
@@ -90,7 +90,7 @@ class Dispatcher(PlanRunners):
             with phase("trace"), waiting:
                 ready = None if before is None else self._ready(before, given)
                 if ready is not None:
-                    return PassThrough(_boxed(ready)).called(None)
+                    return without_wrapper(_boxed(ready))
                 try:
                     compiled = by_aot_autograd(
                         attention_chosen(elements_indexed(gm), self.numerics),

@@ -164,6 +164,7 @@ class _Frames:
             if not guards.check(given):
                 continue
             if is_left_alone(code):
+                # As when it was compiled: whoever counts learns that eager ran this call.
                 COUNTS.graphs += 1
                 COUNTS.left += 1
             elif _is_one_graph(code, self._function.__code__):

@@ -45,21 +45,14 @@ class PassThrough:
         watched._boxed_call = True  # type: ignore[attr-defined]
         return watched
 
-    def called(self, wrapper: Callable[..., Any] | None) -> Callable[..., Any]:
-        """wrapper: None where another process has seen that it does nothing."""
-        graph = self._graph
-        does_nothing = wrapper is None
+    def called(self, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        alone = without_wrapper(self._graph)
+        does_nothing = False
 
         def call(*args: Any) -> Any:
             nonlocal does_nothing
-            if does_nothing or wrapper is None:
-                if not torch.is_grad_enabled():
-                    return graph(list(args))
-                torch._C._set_grad_enabled(False)
-                try:
-                    return graph(list(args))
-                finally:
-                    torch._C._set_grad_enabled(True)
+            if does_nothing:
+                return alone(*args)
             if not self._tries:
                 return wrapper(*args)
             try:
@@ -81,6 +74,22 @@ class PassThrough:
             return False
         inputs, outputs = self._seen
         return _are(args, inputs) and _are(results, outputs)
+
+
+def without_wrapper(graph: Boxed) -> Callable[..., Any]:
+    """Calls a graph of inference around which the wrapper would do nothing but that it switches
+    gradients off."""
+
+    def call(*args: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return graph(list(args))
+        torch._C._set_grad_enabled(False)
+        try:
+            return graph(list(args))
+        finally:
+            torch._C._set_grad_enabled(True)
+
+    return call
 
 
 def _nothing() -> None:
