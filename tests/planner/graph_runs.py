@@ -145,42 +145,58 @@ def _weights(output: torch.Tensor, number: int) -> torch.Tensor:
 def check(program: Program, planner: Planner, seed: int = 0, door: Door = "traced") -> int:
     """Raises AssertionError where a result is wrong. Gives the number of kernels that ran."""
     ran = Ran(program, planner, door)
-    try:
-        for number, found in enumerate(ran.results(seed)):
-            if found[0].dtype == torch.float64:
-                raise AssertionError(
-                    "judged by several draws"
-                )  # whose reference is eager itself: see `_settle`
-            assert_close(*found, ran.name(number))
-    except AssertionError:
-        _settle(ran, seed)
+    worst: dict[int, Worst] = {}
+    for draws in range(1, DRAWS + 1):
+        look(ran, seed + draws - 1, worst)
+        if all(w.error <= w.limit * SPARE.get(draws, 0.0) for w in worst.values()):
+            break
+    else:
+        for number, w in worst.items():
+            told = f"error {w.error:.3g}, eager's own {w.own:.3g}, {w.size:.3g}"
+            assert w.error <= w.limit, f"{ran.name(number)}: {told}"
     assert ran.kernels or not ran.groups, "no kernel ran"  # small ones may be one launch
     return ran.kernels
 
 
-def _settle(ran: Ran, seed: int) -> None:
-    """The accuracy rule over several draws of the inputs: the largest error, eager's own largest
-    and the largest size. NaN and integers must be as eager has them in each."""
-    worst: dict[int, list[float]] = {}
-    types: dict[int, torch.dtype] = {}
-    for draw in range(seed, seed + DRAWS):
-        for number, (mine, exact, eager) in enumerate(ran.results(draw)):
-            if not mine.is_floating_point():
-                assert_close(mine, exact, eager, ran.name(number))
-                continue
-            assert mine.dtype == eager.dtype, f"{mine.dtype} is not {eager.dtype}"
-            assert torch.equal(mine.isnan(), eager.isnan()), "NaN differs from eager's"
-            finite = eager.isfinite() & exact.isfinite()
-            assert torch.equal(mine.isfinite() & exact.isfinite(), finite), "infinities differ"
-            types[number], place = mine.dtype, worst.setdefault(number, [0.0] * 3)
-            if finite.any():
-                sizes = (mine.double() - exact, eager.double() - exact, exact)
-                for i, size in enumerate(sizes):
-                    place[i] = max(place[i], size[finite].abs().max().item())
-    for number, (error, own, size) in worst.items():
-        limit = 2 * own + _rounding(ran.program, types[number]) * size
-        told = f"error {error:.3g}, eager's own {own:.3g}, {size:.3g}"
-        assert error <= limit, f"{ran.name(number)}: {told}"
+SPARE = {1: 1.0, 4: 0.5, 8: 0.5, 16: 0.5, 32: 0.5, DRAWS: 1.0}
+"""After how many draws it is asked whether results are right, and how much of the limit they may
+take. The first draw is judged by the accuracy rule. What fails there passes before all draws are
+made only with half of the limit to spare: many looks give chance no more room than one."""
+
+
+@dataclass(slots=True)
+class Worst:
+    """The accuracy rule over the draws of one result: its largest error, eager's own largest and
+    the largest size. rounding: what rounding may add to a result of size 1."""
+
+    rounding: float
+    error: float = 0.0
+    own: float = 0.0
+    size: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        return 2 * self.own + self.rounding * self.size
+
+
+def look(ran: Ran, draw: int, worst: dict[int, Worst]) -> None:
+    """Compares the results of one draw. NaN and integers must be as eager has them in each."""
+    for number, (mine, exact, eager) in enumerate(ran.results(draw)):
+        if not mine.is_floating_point():
+            assert_close(mine, exact, eager, ran.name(number))
+            continue
+        assert mine.dtype == eager.dtype, f"{mine.dtype} is not {eager.dtype}"
+        assert mine.shape == eager.shape, f"{[*mine.shape]} is not {[*eager.shape]}"
+        assert torch.equal(mine.isnan(), eager.isnan()), "NaN differs from eager's"
+        finite = eager.isfinite() & exact.isfinite()
+        assert torch.equal(mine.isfinite() & exact.isfinite(), finite), "infinities differ"
+        assert torch.equal(mine[mine.isinf()], eager[mine.isinf()]), "infinities differ"
+        place = worst.setdefault(number, Worst(_rounding(ran.program, mine.dtype)))
+        if finite.any():
+            sizes = (mine.double() - exact, eager.double() - exact, exact)
+            found = (size[finite].abs().max().item() for size in sizes)
+            held = (place.error, place.own, place.size)
+            place.error, place.own, place.size = map(max, held, found)
 
 
 def _rounding(program: Program, dtype: torch.dtype) -> float:

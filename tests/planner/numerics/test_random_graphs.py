@@ -5,7 +5,7 @@ stay, as small as they could be made."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -237,6 +237,45 @@ def test_every_door_finds_what_is_wrong(door: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(graph_runs.Ran, "results", off)
     with pytest.raises(AssertionError, match="v0: error"):
         check(program, PLANNERS["any"], 0, door)
+
+
+LATER = graph_runs.DRAWS
+
+
+@pytest.mark.parametrize(
+    "errors, draws, right",
+    [
+        # by draw: our error, eager's. The limit is twice eager's largest.
+        (lambda draw: (1.9, 1.0), 1, True),
+        (lambda draw: (1.0, 0.1 if draw < 3 else 1.0), 4, True),
+        (lambda draw: (1.5, 0.1 if draw < 3 else 1.0), LATER, True),
+        (lambda draw: (2.5, 1.0), LATER, False),
+        (lambda draw: (2.5 if draw == 2 else 0.9, 0.0 if draw == 0 else 2.0), LATER, True),
+        (lambda draw: (9.0 if draw == 40 else 1.5, 0.1 if draw < 3 else 1.0), LATER, False),
+    ],
+)
+def test_more_numbers_are_drawn_only_where_the_first_do_not_tell(
+    errors: Callable[[int], tuple[float, float]],
+    draws: int,
+    right: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[int] = []
+
+    def results(self: graph_runs.Ran, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        exact = torch.ones(3, dtype=torch.float64)
+        mine, eager = (exact + 1e-3 * error for error in errors(len(drawn)))
+        drawn.append(seed)
+        yield mine.float(), exact, eager.float()
+
+    program = parsed('def graph(a0: "float32[3]"):\n    v0 = a0 + 0.5\n    return (v0,)\n')
+    monkeypatch.setattr(graph_runs.Ran, "results", results)
+    if right:
+        check(program, PLANNERS["any"], 5, "recorded")
+    else:
+        with pytest.raises(AssertionError, match="v0: error"):
+            check(program, PLANNERS["any"], 5, "recorded")
+    assert drawn == [*range(5, 5 + draws)]
 
 
 def test_what_is_written_down_is_what_is_traced() -> None:
