@@ -156,17 +156,31 @@ def _rewritten(rewriter: Any, lines: list[str]) -> CodeType:
 
 
 def _patch_once_a_launch() -> None:
-    """triton.language is patched again for each call of a function of its own, such as `tl.sum`."""
+    """triton.language is patched again for each call of a function of its own, such as `tl.sum`,
+    and what is to be patched is looked for among all its names each time."""
     if not hasattr(interpreter, "_patch_lang") or not hasattr(interpreter, "_LangPatchScope"):
         return
     patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    patched: set[Any] = set()
+    modules = (tl, tl.core)
+    patched: list[Any] = []
+    known: dict[tuple[Any, ...], list[tuple[Any, str, Any]]] = {}
 
     def patch_once(function: Any) -> Any:
-        if function in patched:
+        names = function.__globals__.values()
+        wanted = [m for m in modules if m not in patched and any(m is value for value in names)]
+        if not wanted:
             return interpreter._LangPatchScope()
-        patched.add(function)
-        return patch(function)
+        key = (*patched, None, *wanted)
+        patched.extend(wanted)
+        if key not in known:
+            scope = patch(function)
+            known[key] = [(held, name, vars(held)[name]) for held, name, _ in scope._changes]
+            return scope
+        scope = interpreter._LangPatchScope()
+        for change in known[key]:
+            if vars(change[0]).get(change[1]) is not change[2]:
+                scope.set_attr(*change)
+        return scope
 
     @functools.wraps(launch)
     def launched(self: Any, *given: Any, **named: Any) -> Any:

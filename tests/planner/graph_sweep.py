@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import math
 import multiprocessing
@@ -175,7 +176,12 @@ class Swept:
 
 @functools.cache
 def _quicken() -> None:
+    """What makes the programs of a process run in less time. The garbage collector would walk
+    through all of torch again and again: a sixth of the time."""
     quicken()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def swept(seeds: Sequence[int], modelled_of: int, shrinks: bool) -> Swept:
