@@ -4,59 +4,42 @@ times kernels on the same device to choose among them. Whoever times holds the t
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import inspect
-import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from ..measure.fair_lock import FairLock
 from ..measure.turns import current_gpu_turn
 
 Turn = AbstractContextManager[Any]
 
 
-class SharedTurn:
-    """A turn that processes take by a lock on a file. One thread of one process holds it, as often
-    as it likes."""
-
-    def __init__(self, path: Path) -> None:
-        self._thread, self._held = threading.RLock(), 0
-        self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-
-    def __enter__(self) -> None:
-        self._thread.acquire()
-        if not self._held:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._held += 1
-
-    def __exit__(self, *error: object) -> None:
-        self._held -= 1
-        if not self._held:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._thread.release()
-
-
 @contextmanager
 def timed_in_turn(turn: Turn, runs: bool = False) -> Iterator[None]:
     """In the block, what Inductor times it times while it holds the turn: a kernel of its own by
-    one config, and all choices for a product. runs: so are its calls of a compiled graph. Other
-    tunes that share the GPU do not time meanwhile (see `measure.turns`)."""
+    one config, and one choice for a product. runs: so are its calls of a compiled graph, without
+    what the first of them compiles to tune its kernels. Other tunes that share the GPU do not time
+    meanwhile (see `measure.turns`)."""
     from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    places: list[tuple[type, str]] = [
-        (CachingAutotuner, "bench"),
-        (AlgorithmSelectorCache, "benchmark_choices"),
-        *([(CompiledFxGraph, "__call__")] if runs else []),
+    places: list[tuple[type, str, Callable[[Any, Turn], Any]]] = [
+        (CachingAutotuner, "bench", _in_turn),
+        (AlgorithmSelectorCache, "benchmark_choice", _in_turn),
     ]
-    before = [(owner, name, inspect.getattr_static(owner, name)) for owner, name in places]
-    for owner, name, given in before:
-        setattr(owner, name, _in_turn(given, turn))
+    if runs:
+        places += [
+            (CompiledFxGraph, "__call__", _in_turn),
+            (CachingAutotuner, "precompile", _out_of_turn),
+            (CachingAutotuner, "coordinate_descent_tuning", _out_of_turn),
+        ]
+    before = [(owner, name, inspect.getattr_static(owner, name)) for owner, name, _ in places]
+    for (owner, name, given), (_, _, changed) in zip(before, places, strict=True):
+        setattr(owner, name, changed(given, turn))
     try:
         yield
     finally:
@@ -74,6 +57,22 @@ def _in_turn(given: Any, turn: Turn) -> Any:
             return function(*args, **kwargs)
 
     return classmethod(held) if isinstance(given, classmethod) else held
+
+
+def _out_of_turn(given: Any, turn: Turn) -> Any:
+    """A method during which the thread does not hold the turn, even if it had it before."""
+
+    @functools.wraps(given)
+    def free(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            # Both are let go before either is taken again, and that in the order in which all take
+            # them: the last one here is the first one then.
+            for each in (current_gpu_turn(), turn):
+                if isinstance(each, FairLock):
+                    stack.enter_context(each.let_go())
+            return given(*args, **kwargs)
+
+    return free
 
 
 _LATER_S = 1e9

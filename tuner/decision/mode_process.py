@@ -24,9 +24,10 @@ import torch
 
 from ...planner.settings import adopt
 from ..capture.traced_model import TracedGraph, TracedModel, traced
+from ..measure.fair_lock import FairLock
 from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
-from .device_turns import SharedTurn, timed_in_turn
+from .device_turns import timed_in_turn
 from .inductor_workers import SpareProcess, leave_failed_workers
 from .silence_inductor import quiet_autotuning
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None, spare: SpareProcess | None = None) -> 
         adopt(json.loads(options.settings))
         # Importing it takes seconds, in which the model is captured.
         prepare()
-        return Compiling(SharedTurn(options.turn)).handle, ()
+        return Compiling(FairLock(options.turn)).handle, ()
 
     _begin_workers(spare)
     return serve(role)

@@ -22,9 +22,9 @@ import torch
 
 from ...planner.settings import settings
 from ..capture.capture_model import CallArguments, Model
+from ..measure.fair_lock import FairLock
 from ..workers.forks import Forks, WorkerProgram, forking
 from ..workers.pool import Answer, Pool, WorkerRole
-from .device_turns import SharedTurn
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ModesAhead:
     in Inductor's caches; where it is one, this process compiles the mode from the beginning."""
 
     begun: Mapping[str, Future[Answer]]
-    turn: SharedTurn
+    turn: FairLock
     close: Callable[[], None] = lambda: None
     """Ends the processes, whatever they are at."""
 
@@ -89,7 +89,7 @@ class ModeProcesses:
 
     def __init__(self, modes: Sequence[str], forks: Forks | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fusionplan-modes-"))
-        self.modes, self.turn = tuple(modes), SharedTurn(self._folder / "turn")
+        self.modes, self.turn = tuple(modes), FairLock(self._folder / "turn")
         roles: dict[str, WorkerRole] = {}
         for tuned in sorted({_tunes(mode) for mode in modes}):
             arguments = [str(self._folder / "turn"), "--settings", json.dumps(settings())]

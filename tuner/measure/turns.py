@@ -7,44 +7,31 @@ candidates, takes no turn and may fall into a measurement.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from .fair_lock import FairLock
 
 VARIABLE = "PLANNER_TURNS"
 
-_LOCK = threading.RLock()
-_held: set[str] = set()
-"""Files of which this process has the lock; changed by the holder of `_LOCK`."""
+_lock = cache(FairLock)
 
 
-@contextmanager
-def turn(gpu: str) -> Iterator[None]:
+def turn(gpu: str) -> AbstractContextManager[Any]:
     """Around what is timed on the GPU of this name, in this process alone of all that have the
-    same folder. A process that has the turn may take it again."""
+    same folder. A thread that has the turn may take it again."""
     folder = os.environ.get(VARIABLE)
     if not folder:
-        yield
-        return
+        return nullcontext()
     path = Path(folder, f"{gpu}.lock")
-    with _LOCK:
-        if str(path) in _held:
-            yield
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            _held.add(str(path))
-            try:
-                yield
-            finally:
-                _held.remove(str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _lock(path)
 
 
-def current_gpu_turn() -> AbstractContextManager[None]:
+def current_gpu_turn() -> AbstractContextManager[Any]:
     """The turn on the GPU that torch runs on in this process, if there is one."""
     if not os.environ.get(VARIABLE):
         return nullcontext()

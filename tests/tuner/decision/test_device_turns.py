@@ -8,6 +8,7 @@ import pytest
 from fusionplan.tuner.decision import device_turns
 from fusionplan.tuner.decision.baselines import Baselines
 from fusionplan.tuner.decision.device_turns import Stop, side_by_side, timed_in_turn
+from fusionplan.tuner.measure.fair_lock import FairLock
 from fusionplan.tuner.measure.time_limit import end_now
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import Silent
@@ -81,7 +82,7 @@ def test_what_inductor_times_holds_the_turns_and_nothing_stays_changed(monkeypat
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    places = [(CachingAutotuner, "bench"), (AlgorithmSelectorCache, "benchmark_choices")]
+    places = [(CachingAutotuner, "bench"), (AlgorithmSelectorCache, "benchmark_choice")]
     before = [vars(owner)[name] for owner, name in places]
 
     class Turn:
@@ -103,10 +104,10 @@ def test_what_inductor_times_holds_the_turns_and_nothing_stays_changed(monkeypat
             seen.append((turn.held, among_tunes.held))
             raise LookupError(name)
 
-    class Choices(list):
-        def __iter__(self):
+    class Inputs:
+        def __getattr__(self, name: str) -> object:
             seen.append((turn.held, among_tunes.held))
-            raise LookupError
+            raise LookupError(name)
 
     tuner = object.__new__(CachingAutotuner)
     tuner.custom_kernel = False
@@ -114,7 +115,42 @@ def test_what_inductor_times_holds_the_turns_and_nothing_stays_changed(monkeypat
         with pytest.raises(LookupError):
             CachingAutotuner.bench(tuner, Launcher())
         with pytest.raises(LookupError):
-            AlgorithmSelectorCache.benchmark_choices(Choices(), None)
+            AlgorithmSelectorCache.benchmark_choice(None, Inputs())
     assert seen == [(1, 1), (1, 1)]
     assert turn.held == among_tunes.held == 0
     assert [vars(owner)[name] for owner, name in places] == before
+
+
+def test_what_inductor_compiles_in_a_call_of_a_graph_is_out_of_turn(monkeypatch, tmp_path):
+    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    lock, among_tunes = FairLock(tmp_path / "turn"), FairLock(tmp_path / "gpu")
+    monkeypatch.setattr(device_turns, "current_gpu_turn", lambda: among_tunes)
+    held = {}
+
+    def note(name: str, then=lambda: None):
+        def method(self) -> None:
+            then()
+            held[name] = lock.is_mine and among_tunes.is_mine
+
+        return method
+
+    def tune_a_kernel() -> None:
+        CachingAutotuner.precompile(None)
+        CachingAutotuner.coordinate_descent_tuning(None)
+
+    monkeypatch.setattr(CachingAutotuner, "bench", note("bench"))
+    monkeypatch.setattr(CachingAutotuner, "precompile", note("precompile"))
+    tuning = note("coordinate descent", lambda: CachingAutotuner.bench(None))
+    monkeypatch.setattr(CachingAutotuner, "coordinate_descent_tuning", tuning)
+    monkeypatch.setattr(CompiledFxGraph, "__call__", note("call", tune_a_kernel))
+    with timed_in_turn(lock, runs=True):
+        CompiledFxGraph.__call__(None)
+    assert held == {
+        "precompile": False,
+        "bench": True,
+        "coordinate descent": False,
+        "call": True,
+    }
+    assert [lock.is_mine, among_tunes.is_mine] == [False, False]

@@ -17,13 +17,14 @@ from fusionplan.planner.lowerings.inductor import MODES
 from fusionplan.tuner.capture.capture_model import CallArguments
 from fusionplan.tuner.decision import mode_process, modes_ahead
 from fusionplan.tuner.decision.baselines import CUT_OFF, Baselines
-from fusionplan.tuner.decision.device_turns import SharedTurn, timed_in_turn
+from fusionplan.tuner.decision.device_turns import timed_in_turn
 from fusionplan.tuner.decision.modes_ahead import (
     ModeProcesses,
     ModesAhead,
     pays,
     write_model,
 )
+from fusionplan.tuner.measure.fair_lock import FairLock
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.trial.outcome import Crashed
@@ -240,7 +241,7 @@ def test_modes_are_compiled_here_as_they_become_ready(tmp_path: Path):
     slow: Future = Future()
     futures = {"default": slow, "reduce-overhead": answered({}), "max-autotune": Future()}
     closed: list[bool] = []
-    ahead = ModesAhead(futures, SharedTurn(tmp_path / "turn"), lambda: closed.append(True))
+    ahead = ModesAhead(futures, FairLock(tmp_path / "turn"), lambda: closed.append(True))
 
     def sleep(now: float) -> None:
         if now >= 20.0 and not slow.done():
@@ -259,7 +260,7 @@ def test_a_mode_that_is_done_before_the_decision_is_compared(tmp_path: Path):
     slow: Future = Future()
     futures = {"default": answered({}), "reduce-overhead": slow, "max-autotune": Future()}
     closed: list[bool] = []
-    ahead = ModesAhead(futures, SharedTurn(tmp_path / "turn"), lambda: closed.append(True))
+    ahead = ModesAhead(futures, FairLock(tmp_path / "turn"), lambda: closed.append(True))
     compiled, found = warmed(ahead)
     assert compiled == ["eager", "default"]
     slow.set_result({})
@@ -273,7 +274,7 @@ def test_a_mode_that_is_done_before_the_decision_is_compared(tmp_path: Path):
 
 def test_a_mode_that_is_done_when_the_time_is_over_is_not_begun(tmp_path: Path):
     slow: Future = Future()
-    ahead = ModesAhead({"default": slow}, SharedTurn(tmp_path / "turn"))
+    ahead = ModesAhead({"default": slow}, FairLock(tmp_path / "turn"))
     compiled, found = warmed(ahead)
     slow.set_result({})
     found.wall = Wall(0.0)
@@ -283,7 +284,7 @@ def test_a_mode_that_is_done_when_the_time_is_over_is_not_begun(tmp_path: Path):
 
 
 def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path):
-    ahead = ModesAhead({"default": answered(Crashed("it died"))}, SharedTurn(tmp_path / "turn"))
+    ahead = ModesAhead({"default": answered(Crashed("it died"))}, FairLock(tmp_path / "turn"))
     compiled, found = warmed(ahead)
     assert compiled == ["eager", "default"]
     assert not found.left_out
@@ -291,7 +292,7 @@ def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path
 
 def test_a_turn_is_held_by_one_thread_of_one_process(tmp_path: Path):
     file, order = tmp_path / "turn", []
-    here, elsewhere = SharedTurn(file), SharedTurn(file)  # as another process opens it
+    here, elsewhere = FairLock(file), FairLock(file)  # as another process opens it
     inside = threading.Event()
 
     def wait_for_it() -> None:
