@@ -33,9 +33,6 @@ from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..workers.kernels_ahead import KernelCompilers, kernels_of, lowered_once
 
-_ALWAYS = 2
-"""So many plans are checked whatever the time: the stored one and a new one."""
-
 PlanRun = Callable[..., list[Any]]
 
 
@@ -53,8 +50,8 @@ class RunnablePlan:
 class Arena:
     """The graph, the inputs and the site that all plans of a graph share. ring: holds copies of
     `inputs`, of which those that change from call to call are different tensors in each turn.
-    is_over: whether the time for checking plans is; the stored plan and a new one are checked
-    all the same, and what follows them until one is right."""
+    is_over: whether the time for checking plans is; those that are `always` checked are so all the
+    same, and what follows them until one is right."""
 
     captured: Captured
     inputs: Sequence[Any]
@@ -63,6 +60,9 @@ class Arena:
     progress: Progress
     stage: Stage = "inference"
     is_over: Callable[[], bool] = lambda: False
+    always: int = 1
+    """So many plans are checked whatever the time: the stored one, where there is one, and a new
+    one."""
     compilers: KernelCompilers | None = None
     """Those that compile a plan's kernels at the same time; None: they are compiled where they are
     loaded, one after the other."""
@@ -126,7 +126,7 @@ def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:
     found: dict[str, RunnablePlan] = {}
     given: list[GateCase] = []
     for number, plan in enumerate(plans):
-        over = bool(found) and number >= _ALWAYS and arena.is_over()
+        over = bool(found) and number >= arena.always and arena.is_over()
         if not over:
             # A stored plan says how it ran; here every plan is tried in all of its ways.
             plan = replace(plan, cudagraph=False, overlaps=False)

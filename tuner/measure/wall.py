@@ -31,8 +31,9 @@ plan is kept as it is."""
 LEAST_PROMISED = 30.0
 """Seconds of a tune from which that holds: in fewer, one plan is checked and compared anyway."""
 
-CONTEST_SHARE = 0.06
-"""Of all seconds, what is left to the contest where plans are still checked."""
+CONTEST_SHARE, LEAST_CONTEST_SHARE = 0.06, 0.03
+"""Of all seconds, what is left to the contest where plans are still checked, and where none was
+found right so far. The overrun comes to it."""
 
 LEAST_SHARE = 0.05
 """Of all seconds, what a search has at least, even where the baselines have left it none: its first
@@ -76,9 +77,10 @@ class Wall:
 
     def check_left_s(self, is_needed: bool) -> float:
         """What is left for checking a plan. is_needed: no other one was found right."""
-        if is_needed:
-            return self.left_s if self.seconds >= LEAST_PROMISED else float("inf")
-        return max(0.0, self.left_s - CONTEST_SHARE * self.seconds)
+        if is_needed and self.seconds < LEAST_PROMISED:
+            return float("inf")
+        share = LEAST_CONTEST_SHARE if is_needed else CONTEST_SHARE
+        return max(0.0, self.left_s - share * self.seconds)
 
     @property
     def before_end_s(self) -> float:

@@ -274,14 +274,15 @@ class Session:
         wall = self._begun()
         half_s = self.share * wall.before_end_s / 2
         until = wall.clock() + half_s
+        known = self._known(profile)
         arena = Arena(
             *(self.captured, self.inputs, identity, ring.within(half_s), self.progress, stage),
             is_over=lambda: wall.clock() >= until,
+            always=1 if known is None else 2,
             left_s=wall.check_left_s,
             compilers=None if self._on_cpu else compilers,
             turn=turn,
         )
-        known = self._known(profile)
         try:
             return finalists([*([known] if known else []), *plans], arena)
         except KeyboardInterrupt:

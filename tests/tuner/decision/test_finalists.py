@@ -38,6 +38,7 @@ def arena(given, inputs=(X,), stage="inference", device="cuda"):
         stage=stage,
         progress=told,
         is_over=lambda: False,
+        always=1,
         left_s=lambda is_needed: float("inf"),
         compilers=None,
         lower=lower,
@@ -187,14 +188,14 @@ def test_a_replay_that_computes_something_else_is_a_note(graphs):
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("over, wanted", [(False, ["0", "1", "2", "3"]), (True, ["0", "1"])])
-def test_plans_are_checked_as_long_as_there_is_time(over, wanted):
+@pytest.mark.parametrize("over, always, count", [(False, 1, 4), (True, 1, 1), (True, 2, 2)])
+def test_plans_are_checked_as_long_as_there_is_time(over, always, count):
     given = captured(lambda x: torch.relu(x) * 2, X)
     made = modelled_plan(given.graph, builtin("h200"))
     told = RecordedProgress()
-    where = on_cpu(given, progress=told, is_over=lambda: over, compilers=None)
-    assert list(finalists._runners([made] * 4, where)) == wanted
-    text = "2 of 4 plans are not compared: the time for checking them is over"
+    where = on_cpu(given, progress=told, is_over=lambda: over, always=always, compilers=None)
+    assert list(finalists._runners([made] * 4, where)) == ["0", "1", "2", "3"][:count]
+    text = f"{4 - count} of 4 plans are not compared: the time for checking them is over"
     assert told.of("note") == [text] * over
 
 
@@ -213,7 +214,7 @@ def test_a_check_that_takes_all_time_is_cut_off(monkeypatch, slow: int | None, k
 
     monkeypatch.setattr(finalists, "_check", check)
     told, began = RecordedProgress(), time.monotonic()
-    arena = SimpleNamespace(progress=told, is_over=lambda: False, left_s=left_s)
+    arena = SimpleNamespace(progress=told, is_over=lambda: False, always=1, left_s=left_s)
     plan = SimpleNamespace()
     monkeypatch.setattr(finalists, "replace", lambda plan, **changes: plan)
     assert list(finalists._runners([plan] * 3, arena)) == kept
