@@ -7,6 +7,7 @@ torch.compile made of them for the contestants, which would count towards its li
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,10 @@ import numpy
 import optuna
 import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
+
+from ...planner.errors import line_of
+
+log = logging.getLogger(__name__)
 
 RECOMPILATIONS = 1 << 16
 """Versions of one code object while a model is tuned: each contestant has one of its own. Beyond
@@ -46,12 +51,27 @@ def _random_numbers() -> Iterator[None]:
     states = random.getstate(), numpy.random.get_state()
     cuda: Any = torch.cuda
     devices = range(cuda.device_count()) if cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            numpy.random.set_state(states[1])
+    on_gpus = [(device, cuda.get_rng_state(device)) for device in devices]
+    on_cpu = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(on_cpu)
+        with _where_the_device_works():
+            for device, state in on_gpus:
+                cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def _where_the_device_works() -> Iterator[None]:
+    """A device that was lost during the tune has nothing left to put back: what was found before
+    is kept, and what became of the device was told."""
+    try:
+        yield
+    except RuntimeError as error:
+        log.debug("not put back: %s", line_of(error))
 
 
 @contextmanager
@@ -63,7 +83,7 @@ def _statistics(model: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
+        with torch.no_grad(), _where_the_device_works():
             for buffer, value in kept:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)

@@ -1,13 +1,15 @@
 """A tune leaves the model, its inputs and the process as it found them."""
 
 import random
+from types import SimpleNamespace
 
 import numpy
 import optuna
 import pytest
 import torch
 from fusionplan import tune
-from fusionplan.tuner.session.restore_process import process_restored
+from fusionplan.tuner.session import restore_process
+from fusionplan.tuner.session.restore_process import process_restored, settings_restored
 from torch import nn
 
 pytestmark = pytest.mark.process
@@ -60,6 +62,31 @@ def test_random_numbers_and_settings_are_put_back():
         assert (random.random(), numpy.random.rand()) == wanted[1:]
     finally:
         optuna.logging.set_verbosity(optuna.logging.INFO)
+
+
+def test_a_lost_device_hides_neither_what_was_found_nor_an_error(monkeypatch):
+    def lost(*given):
+        raise RuntimeError("CUDA error: misaligned address")
+
+    model = Counting().train()
+    model.register_buffer("on_the_device", torch.zeros(2))
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        get_rng_state=lambda device: torch.zeros(2),
+        set_rng_state=lost,
+    )
+    monkeypatch.setattr(restore_process.torch, "cuda", cuda)
+    monkeypatch.setattr(restore_process.torch, "equal", lost)
+    random.seed(3)
+    wanted = random.random()
+    random.seed(3)
+    with settings_restored(), restore_process._statistics(model):
+        random.seed(0)
+        found = "plan"
+    assert (found, random.random()) == ("plan", wanted)
+    with pytest.raises(ValueError, match="its own"), settings_restored():
+        raise ValueError("its own")
 
 
 @pytest.mark.dynamo
