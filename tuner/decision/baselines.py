@@ -36,6 +36,7 @@ from ..trial.inputs import DATA_SETS, make
 from ..workers.assembler import as_in_workers
 from .device_turns import LOOK_S, Turn, timed_in_turn
 from .inductor_workers import found_in_caches
+from .interrupted_graphs import forget_unfinished_warmup
 from .modes_ahead import ModesAhead
 from .silence_inductor import quiet_autotuning
 
@@ -186,6 +187,7 @@ class Baselines:
                     if torch.cuda.is_available():
                         torch.cuda.synchronize()
         except OutOfTime:
+            forget_unfinished_warmup()
             self._leave_out(name, CUT_OFF)
         except Exception as error:  # noqa: BLE001 - the user's model under another compiler
             self.left_out[name] = describe(error)
