@@ -317,7 +317,15 @@ def dispatcher_for(options: Options) -> Dispatcher:
     def tune(captured: Captured, given: Given) -> Plan:
         return _tuned(captured, given, options)
 
-    return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key))
+    def kept() -> Mapping[str, str]:
+        if options.bundle is None:
+            return {}
+        try:
+            return _use(options.bundle).contents.opened
+        except BundleError:  # told where its plans are looked for
+            return {}
+
+    return Dispatcher(policy, Sources(find, tune, _model, lambda d: profile_of(d).key, kept))
 
 
 def _model(captured: Captured) -> Plan:

@@ -41,12 +41,15 @@ class Code:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """records: plans with what belongs to them. code: None of a bundle that has no machine code.
-    about: who made it and when, for people. signer: of a bundle that was read."""
+    about: who made it and when, for people. signer: of a bundle that was read. opened: the graphs
+    of the model as AOTAutograd gave them, as text, by what they follow from (see
+    `planner/runtime/dispatch/opened_before.py`)."""
 
     records: Snapshot
     code: Code | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     signer: str = ""
+    opened: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,12 @@ class _Code:
 
 
 @dataclass(frozen=True, slots=True)
+class _Opened:
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Document:
     """Blobs stand in it by their SHA-256."""
 
@@ -79,6 +88,8 @@ class _Document:
     about: dict[str, str]
     records: Snapshot
     code: _Code | None
+    opened: tuple[_Opened, ...] = ()
+    """What earlier versions wrote has none."""
 
 
 _DOCUMENT: TypeAdapter[_Document] = TypeAdapter(_Document)
@@ -93,8 +104,10 @@ def write(path: Path, contents: Contents, private: Private) -> int:
     records = _to_give(contents.records)
     about = {"made": datetime.now(UTC).isoformat(timespec="seconds"), **contents.about}
     code = None if contents.code is None else _code(contents.code)
-    document = _DOCUMENT.dump_python(_Document(FORMAT, about, records, code), mode="json")
-    data = seal(document, _blobs(contents.code), private)
+    texts = {key: text.encode() for key, text in contents.opened.items()}
+    opened = tuple(_Opened(key, _digest(text)) for key, text in sorted(texts.items()))
+    document = _DOCUMENT.dump_python(_Document(FORMAT, about, records, code, opened), mode="json")
+    data = seal(document, (*_blobs(contents.code), *texts.values()), private)
     try:
         write_whole(path, data)
     except OSError as error:
@@ -139,7 +152,8 @@ def contents(sealed: Sealed) -> Contents:
         )
         host = (HostModule(h.folder, h.name, sealed.blobs[h.data]) for h in found.code.host)
         code = Code(found.code.maker, tuple(kernels), tuple(host))
-    return Contents(found.records, code, found.about, sealed.signer)
+    opened = {each.key: sealed.blobs[each.text].decode() for each in found.opened}
+    return Contents(found.records, code, found.about, sealed.signer, opened)
 
 
 def check(records: Snapshot) -> None:

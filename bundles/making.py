@@ -1,14 +1,18 @@
-"""The machine code of a model's plans, compiled for the device that they are for."""
+"""The machine code of a model's plans, compiled for the device that they are for, and the model's
+graphs as AOTAutograd gives them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..planner.codegen.source import KernelSource
 from ..planner.errors import PlanError, Refusal
 from ..planner.flat import flat
-from ..planner.graph.graph import Graph
+from ..planner.graph.graph import Graph, Numerics, key
 from ..planner.groups.group import subgraph
 from ..planner.groups.unwritten import places
 from ..planner.lower import lower
@@ -28,6 +32,8 @@ from ..planner.runtime.machine_code.compile import (
 from ..planner.runtime.machine_code.launch import plain
 from ..planner.runtime.machine_code.ready import MachineCode
 from .contents import Code
+
+log = logging.getLogger(__name__)
 
 
 def code_of(planned: Iterable[tuple[Graph, Plan]], target: Target) -> Code:
@@ -79,6 +85,37 @@ def _compiled(source: KernelSource, target: Target) -> Iterator[Compiled]:
             raise
         return  # It takes aligned buffers alone.
     yield found
+
+
+def opened_of(
+    model: Callable[..., Any],
+    call: Callable[[Callable[..., Any]], object],
+    plans: Mapping[str, Plan],
+    numerics: Numerics,
+) -> dict[str, str]:
+    """The graphs of a model of inference as AOTAutograd gives them, by which another process starts
+    without it: what is seen in two calls by these plans, by graph key. Empty where the model does
+    not run here. call: calls what it is given as the model is called."""
+    import torch
+
+    from ..planner.runtime.dispatch import kept_files
+    from ..planner.runtime.dispatch.dispatch import Dispatcher
+    from ..planner.runtime.dispatch.plan_runners import Policy, Sources
+
+    def find(captured: Any) -> Plan | str:
+        return plans.get(key(captured.graph), "it is not in the bundle")
+
+    torch._dynamo.reset()  # Of what was captured before, nothing is compiled again.
+    dispatcher = Dispatcher(Policy(numerics=numerics, remembers=True), Sources(find))
+    fast = torch.compile(model, backend=dispatcher, dynamic=False)
+    with kept_files.recorded() as found, torch.no_grad():
+        try:
+            for _ in range(2):
+                call(fast)
+        except Exception as error:  # noqa: BLE001 - the bundle is good without them
+            log.info("the bundle has no graphs as they were opened: %s", error)
+            return {}
+    return dict(found)
 
 
 def from_others(plans: Iterable[Plan]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import typer
 
 from ..db import Store
 from . import render
-from .captured import captured_model
+from .captured import captured_graphs, named_model
 from .errors import UsageError
 from .export import words
 from .options import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ..db import PlanRecord, Snapshot
     from ..planner.graph.graph import Graph
     from ..planner.plan import Plan
+    from ..tuner.session.place import Place
 
 EVIDENCE = ("measured", "any")
 
@@ -68,27 +71,31 @@ def bundle(
     if evidence not in EVIDENCE:
         raise UsageError(f"--evidence {evidence}: give one of {', '.join(EVIDENCE)}")
     from ..bundles.contents import Contents, plan_kernels, write
-    from ..bundles.making import code_of, from_others
+    from ..bundles.making import code_of, from_others, opened_of
     from ..bundles.signing import private_key, shown
     from ..planner.runtime.machine_code.compile import Target
 
     private = private_key()
     with Store.open(store, create=False, read_only=True) as opened:
-        name, captured, place = captured_model(
-            *(model, inputs, device, target),
-            training=training,
-            dynamic=dynamic,
-            numerics=numerics_of(numerics),
-        )
+        named, place = named_model(model, inputs, device, target)
+        name, precise = named.name, numerics_of(numerics)
+        captured = captured_graphs(named, training=training, dynamic=dynamic, numerics=precise)
         graphs = [part.captured.graph for part in captured.parts]
         found = [_plan(opened, graph, place.profile.key, name, evidence) for graph in graphs]
         kernels = sorted(plan_kernels(plan.to_json() for _, plan in found))
         records = opened.snapshot([record.key for record, _ in found], kernels)
     plans = [plan for _, plan in found]
     code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
-    size = write(output, Contents(records, code, {"model": name}), private)
+    kept: dict[str, str] = {}
+    if not (training or dynamic) and target is None and _runs_here(place):
+        by_key = {plan.graph_key: plan for plan in plans}
+        with contextlib.redirect_stdout(sys.stderr):
+            kept = opened_of(named.model, named.call.run, by_key, precise)
+    size = write(output, Contents(records, code, {"model": name}, opened=kept), private)
     written = _Written(
-        output, size, shown(private.public), from_others(plans), place.profile.name, code, records
+        *(output, size, shown(private.public), from_others(plans), place.profile.name, code),
+        records,
+        len(kept),
     )
     if json:
         render.print_json(written.to_json() | {"plans": [record.key for record, _ in found]})
@@ -99,7 +106,8 @@ def bundle(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A bundle that was written. size: in bytes; others: groups that torch.compile compiles."""
+    """A bundle that was written. size: in bytes; others: groups that torch.compile compiles;
+    opened: graphs that are there as AOTAutograd gives them."""
 
     file: Path
     size: int
@@ -108,6 +116,7 @@ class _Written:
     device: str
     code: Code
     records: Snapshot
+    opened: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -117,6 +126,7 @@ class _Written:
             "machine_code": len(self.code.kernels),
             "host_modules": len(self.code.host),
             "inductor": self.others,
+            "opened_graphs": self.opened,
         }
 
     def lines(self) -> Iterator[str]:
@@ -124,9 +134,19 @@ class _Written:
         count = len(self.code.kernels)
         yield f"{self.file}: {words(self.records)}"
         yield f"machine code of {count} kernels for {made_with}; {self.size:,} bytes"
+        if self.opened:
+            graphs = render.counted({"graphs": self.opened})
+            yield f"{graphs} that a process takes over without AOTAutograd"
         if self.others:
             yield f"{self.others} groups are torch.compile's, which compiles them at the start"
         yield f"signed by {self.signer}"
+
+
+def _runs_here(place: Place) -> bool:
+    """Whether kernels run on the device that the model is on."""
+    from ..planner.runtime.machine_code.compile import interpreted
+
+    return place.device.type == "cuda" or interpreted()
 
 
 def _plan(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..tuner.capture.capture_model import CapturedModel
     from ..tuner.records.found_plan import FoundPlan
     from ..tuner.session.place import Place
+    from .modelfile import NamedModel
 
 
 def captured_model(
@@ -27,19 +28,35 @@ def captured_model(
     dynamic: bool = False,
     numerics: Numerics = "fast",
 ) -> tuple[str, CapturedModel, Place]:
-    """The model's name, its graphs, and where they are planned for. What the model's own code
-    prints goes to stderr."""
+    """The model's name, its graphs, and where they are planned for."""
+    named, place = named_model(model, inputs, device, target)
+    captured = captured_graphs(named, training=training, dynamic=dynamic, numerics=numerics)
+    return named.name, captured, place
+
+
+def named_model(
+    model: str, inputs: str | None, device: str | None, target: str | None
+) -> tuple[NamedModel, Place]:
+    """The model with a call of it, and where it is planned for. What the model's own code prints
+    goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):
-        from ..tuner.capture.capture_model import capture_model
         from ..tuner.session.place import place_of
         from .modelfile import load_model
 
         place = place_of(device, target)
-        named = load_model(model, inputs, place.device)
-        captured = capture_model(
+        return load_model(model, inputs, place.device), place
+
+
+def captured_graphs(
+    named: NamedModel, *, training: bool = False, dynamic: bool = False, numerics: Numerics = "fast"
+) -> CapturedModel:
+    """Its graphs."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from ..tuner.capture.capture_model import capture_model
+
+        return capture_model(
             named.model, named.call, training=training, dynamic=dynamic, numerics=numerics
         )
-    return named.name, captured, place
 
 
 def opened_store(location: str | None, stack: contextlib.ExitStack) -> Store | None:

@@ -55,6 +55,9 @@ def gc(
 ) -> None:
     """Remove plans and trials from the store, and the graphs and kernels that only they used.
 
+    Without --of, graphs that processes kept for later ones are removed, too. They lie beside
+    Triton's machine code.
+
     Give at least one option. What is removed matches all options that are given. Profiles of
     devices, and Optuna's own copy of the trials, are kept.
     """
@@ -66,12 +69,25 @@ def gc(
         doomed = Doomed(before, _device(opened, of), versions)
         gone = opened.collect(doomed, dry_run=dry_run)
         location = opened.location
+    kept = _kept_graphs(before, other_versions, dry_run) if of is None else 0
     if json:
-        render.print_json({"store": location, "dry_run": dry_run, "gone": asdict(gone)})
+        told = {"store": location, "dry_run": dry_run, "gone": asdict(gone), "kept_graphs": kept}
+        render.print_json(told)
         return
     counts = render.counted(asdict(gone))
     word = "would go from" if dry_run else "gone from"
     render.out().print(f"{counts} {word} {location}", soft_wrap=True)
+    if kept:
+        word = "would go" if dry_run else "gone"
+        render.out().print(f"{render.counted({'kept graphs': kept})} {word}", soft_wrap=True)
+
+
+def _kept_graphs(before: datetime | None, other_versions: bool, dry_run: bool) -> int:
+    """How many graphs went that processes kept for later ones."""
+    from ..planner.runtime.dispatch.kept_files import collect
+
+    limit = float("inf") if before is None else before.timestamp()
+    return collect(lambda used: used < limit, other_versions, dry_run)
 
 
 def age(text: str) -> timedelta:

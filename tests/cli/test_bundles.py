@@ -194,6 +194,29 @@ class TestBundle:
         assert [p["name"] for p in shown["plans"]] == ["small"]
         assert planner("bundle", stored, *options).out.count("signed by ed25519:") == 1
 
+    @pytest.mark.dynamo
+    def test_graphs_are_in_it_where_the_model_runs(self, planner, small, filled, monkeypatch):
+        """Here by a plan that says: as eager."""
+        from fusionplan.bundles import making
+        from fusionplan.cli import bundle
+        from fusionplan.planner.graph.graph import key
+        from fusionplan.planner.plan import Plan
+
+        chain = filled.find_plan("chain")
+
+        def planned(store, graph, device, name, evidence):
+            return chain, Plan(key(graph), device, (), "measured", ())
+
+        monkeypatch.setattr(bundle, "_plan", planned)
+        monkeypatch.setattr(making, "kernels", lambda graph, plan: ())
+        for target, count in ((["--target", "h200"], 0), ([], 1)):
+            result = planner("bundle", small, "--device", "cpu", "--json", *target)
+            assert result.code == 0, result
+            assert json.loads(result.out)["opened_graphs"] == count
+            assert len(open_bundle("model.plan", trusted()).opened) == count
+        said = planner("bundle", small, "--device", "cpu").out
+        assert "1 graph that a process takes over without AOTAutograd" in said
+
 
 def test_a_plan_of_the_store_is_not_replaced_by_a_worse_one(planner, exported, tmp_path, filled):
     path, _ = exported

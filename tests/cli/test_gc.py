@@ -1,8 +1,11 @@
 """planner gc: what goes, what stays, and that a dry run changes nothing."""
 
 import json
+import os
 
 import pytest
+from fusionplan.planner.runtime.dispatch import kept_files
+from triton import knobs
 
 
 def gone(planner, *arguments):
@@ -44,6 +47,48 @@ def test_what_a_plan_needs_stays(planner, filled, monkeypatch):
     assert gone(planner, "--other-versions") == {"plans": 1, "trials": 0, "kernels": 0, "graphs": 0}
     assert counts(filled) == (1, 5, 1)
     assert planner("show", "chain", "--nest").code == 0
+
+
+class TestKeptGraphs:
+    @pytest.fixture
+    def files(self, monkeypatch, tmp_path):
+        """Two graphs that processes kept, one of them last used in 2001, and one of another
+        version; beside them something that is none."""
+        monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
+        kept_files.write("old", "{}")
+        kept_files.write("new", "{}")
+        with monkeypatch.context() as changed:
+            changed.setattr(kept_files, "_maker", lambda: "another")
+            kept_files.write("other", "{}")
+        (tmp_path / "cache/fusionplan/compiled.json").write_text("{}")
+        os.utime(kept_files.place("old"), (10**9, 10**9))
+        return lambda: sorted(f.name.split(".")[0] for f in (tmp_path / "cache").rglob("*.json"))
+
+    @pytest.mark.parametrize(
+        "arguments, gone",
+        [
+            (["--older", "1d"], {"old"}),
+            (["--other-versions"], {"other"}),
+            (["--other-versions", "--older", "1d"], set()),
+            (["--older", "1d", "--of", "NVIDIA H200"], set()),
+        ],
+    )
+    def test_go_by_the_same_conditions(self, planner, filled, files, arguments, gone):
+        everything = ["compiled", "new", "old", "other"]
+        assert files() == everything
+        for more in (["--dry-run"], []):
+            told = json.loads(planner("gc", *arguments, *more, "--json").out)
+            assert told["kept_graphs"] == len(gone)
+            assert files() == (everything if more else sorted({*everything} - gone))
+        said = planner("gc", *arguments, "--dry-run").out
+        assert "kept graph" not in said
+
+    def test_are_counted_in_words(self, planner, filled, files):
+        assert "1 kept graph would go" in planner("gc", "--older", "1d", "--dry-run").out
+
+    def test_what_is_read_counts_as_used(self, planner, filled, files):
+        assert kept_files.read("old") == "{}"
+        assert json.loads(planner("gc", "--older", "1d", "--json").out)["kept_graphs"] == 0
 
 
 @pytest.mark.parametrize(

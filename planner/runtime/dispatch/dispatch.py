@@ -72,7 +72,9 @@ class Dispatcher(PlanRunners):
             real = matching(inputs, fakes)
             return Given(fakes, stage, real, None if real is None else with_tensors(gm, inputs))
 
-        before = OpenedBefore.of(gm, inputs, self.numerics) if self.policy.remembers else None
+        before = None
+        if self.policy.remembers:
+            before = OpenedBefore.of(gm, inputs, self.numerics, self.sources.kept())
         through: list[PassThrough] = []
         seen: list[Captured] = []
 

@@ -4,6 +4,7 @@ AOTAutograd and our rewrites take a second for a model of twelve layers, in ever
 give the same each time. So what they gave is kept as a file beside Triton's machine code: the
 graph as JSON data, as a store keeps it, by a digest of all that it follows from. That is Dynamo's
 graph, what is known of its inputs, torch's settings and the versions of torch and of this package.
+A signed bundle carries it to other machines.
 
 Only inference is kept, and of that only graphs in which no operation writes or is random. They run
 by groups only if AOTAutograd's wrapper around them was seen to do nothing. All else goes the long
@@ -21,8 +22,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,16 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._functorch import config
-from triton import knobs
 
 from ...capture.capture import CONSTANT, Captured, outputs_of
 from ...graph.graph import INPUT, ITEM, Graph, Node, Numerics, TensorType, from_json, key, to_json
 from ...versions import versions
 from ..execution.modules import captured_of
+from . import kept_files
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "PLANNER_CAPTURE"
-
-_FOLDER = "fusionplan"
-_FORM = 1
-"""Counts up when the files are written in another form."""
 
 _NOT_TO_BE_KEPT = "null"
 """Stands for a graph that was looked at and cannot be kept."""
@@ -80,16 +76,21 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBefore:
-    """A Dynamo graph and where is kept what it was opened into. key: see `_known`. The inputs
-    themselves are not held, for it may outlive the call that they are of."""
+    """A Dynamo graph and where is kept what it was opened into. key: see `_known`; carried: the
+    same on other machines, "" where it is not asked for; given: what a bundle has, by such keys.
+    The inputs themselves are not held, for it may outlive the call that they are of."""
 
     gm: fx.GraphModule
     types: tuple[TensorType, ...]
     devices: frozenset[torch.device]
     key: str
+    carried: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(gm: Any, inputs: Sequence[Any], numerics: Numerics) -> OpenedBefore | None:
+    def of(
+        gm: Any, inputs: Sequence[Any], numerics: Numerics, given: Mapping[str, str] | None = None
+    ) -> OpenedBefore | None:
         """None where the graph is none of those that are kept."""
         if os.environ.get(VARIABLE) == "again":
             return None
@@ -102,43 +103,42 @@ class OpenedBefore:
             return None
         if known is None:
             return None
-        text = json.dumps(known, sort_keys=True)
         types = tuple(TensorType(*_type(x)) for x in inputs)
-        found = hashlib.sha256(text.encode()).hexdigest()
-        return OpenedBefore(gm, types, frozenset(x.device for x in inputs), found)
+        carried = ""
+        if given or kept_files.recording() is not None:
+            carried = _digest(known | {"package": kept_files.contents()})
+        devices = frozenset(x.device for x in inputs)
+        return OpenedBefore(gm, types, devices, _digest(known), carried, given or {})
 
     def found(self) -> Kept | None:
         """None where there is nothing, or nothing that fits."""
-        try:
-            opened = self._read()
-            return None if opened in ("", _NOT_TO_BE_KEPT) else self._opened(json.loads(opened))
-        except Exception as error:  # noqa: BLE001 - whatever the file holds, the model must run
-            log.info("a graph is opened again, what is kept of it cannot be used: %s", error)
+        if kept_files.recording() is not None:
             return None
+        for carried in (False, True):
+            try:
+                opened = self.given.get(self.carried, "") if carried else kept_files.read(self.key)
+                if opened not in ("", _NOT_TO_BE_KEPT):
+                    return self._opened(json.loads(opened))
+            except Exception as error:  # noqa: BLE001 - whatever it holds, the model must run
+                log.info("what is kept of a graph, opened before, cannot be used: %s", error)
+        return None
 
     def keep(self, captured: Captured, runs_whole: bool = False) -> None:
         """For processes to come, or that this cannot be kept. runs_whole: the plan says that the
         graph runs in one way, so that nobody has seen what AOTAutograd's wrapper does."""
+        to_carry = kept_files.recording()
         with suppress(Exception):  # as in `found`
-            if self._read() == _NOT_TO_BE_KEPT:
+            if to_carry is None and kept_files.read(self.key) == _NOT_TO_BE_KEPT:
                 return
         try:
             text = self._text(captured, runs_whole)
         except Exception as error:  # noqa: BLE001 - as in `found`
             log.info("a graph is opened in every process: %s", error)
             text = _NOT_TO_BE_KEPT
-        _write(self._place, f"{json.dumps(_head(self.key, text))}\n{text}")
-
-    def _read(self) -> str:
-        """The second line of the file; "" where there is none. Raises ValueError where the first
-        line does not belong to it."""
-        try:
-            head, _, opened = self._place.read_text().partition("\n")
-        except FileNotFoundError:
-            return ""
-        if json.loads(head) != _head(self.key, opened):
-            raise ValueError("it is for something else, or was changed")
-        return opened
+        if to_carry is None:
+            kept_files.write(self.key, text)
+        elif text != _NOT_TO_BE_KEPT:
+            to_carry[self.carried] = text
 
     def _text(self, captured: Captured, runs_whole: bool) -> str:
         """Raises ValueError or PlanError for what `found` would not give back."""
@@ -156,10 +156,6 @@ class OpenedBefore:
         if self._opened(json.loads(text)).captured.graph != captured.graph:
             raise ValueError("its graph is more than data")
         return text
-
-    @property
-    def _place(self) -> Path:
-        return Path(knobs.cache.dir) / _FOLDER / f"{self.key}.graph.json"
 
     def _lines(self, captured: Captured) -> list[int | None]:
         """For each node, the node of Dynamo's graph whose lines of the user's code are its own."""
@@ -254,7 +250,7 @@ def _is_random(node: fx.Node, target: torch._ops.OpOverload) -> bool:
 def _known(gm: fx.GraphModule, inputs: Sequence[Any], numerics: Numerics) -> Any:
     """All that AOTAutograd's graph follows from, as plain data; None where it cannot be said."""
     given, operations = _given(inputs), _operations(gm)
-    stamp, settings = _stamp(), _settings()
+    stamp, settings = kept_files.stamp(), _settings()
     if given is None or operations is None or stamp is None or settings is None:
         return None
     devices = sorted({x.device for x in inputs}, key=str)
@@ -387,36 +383,5 @@ def _about(device: torch.device) -> list[Any]:
     return [str(device), found.name, found.major, found.minor]
 
 
-@cache
-def _stamp() -> str | None:
-    """Size and time of each file of ours that makes graphs; None where they are no files."""
-    root = Path(__file__).parents[2]
-    found = hashlib.sha256()
-    files = list(_files(root))
-    for path in files:
-        about = path.stat()
-        found.update(f"{path.relative_to(root)} {about.st_size} {about.st_mtime_ns}\n".encode())
-    return found.hexdigest() if files else None
-
-
-def _files(root: Path) -> Iterator[Path]:
-    yield from sorted(root.glob("*.py"))
-    for folder in ("capture", "graph", "runtime/dispatch"):
-        yield from sorted((root / folder).rglob("*.py"))
-
-
-def _head(key: str, opened: str) -> dict[str, Any]:
-    """The first line of a file; the second is what it is about."""
-    return {"form": _FORM, "key": key, "sha256": hashlib.sha256(opened.encode()).hexdigest()}
-
-
-def _write(place: Path, text: str) -> None:
-    part = place.with_name(f"{place.name}.{os.getpid()}")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        part.replace(place)
-    except OSError as error:
-        log.info("a graph is not kept as it was opened: %s", error)
-        with suppress(OSError):  # On a full disk what there is of it takes room, too.
-            part.unlink()
+def _digest(known: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

@@ -6,7 +6,7 @@ Nothing here imports Dynamo.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -64,12 +64,14 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The functions that plans come from. find: the stored plan, or why there is none. tune, model:
-    make one; None where that is not to be had. device_key: how a device is named in a plan."""
+    make one; None where that is not to be had. device_key: how a device is named in a plan. kept:
+    graphs that others have opened (see `opened_before`)."""
 
     find: Callable[[Captured], Plan | str]
     tune: Callable[[Captured, Given], Plan] | None = None
     model: Callable[[Captured], Plan] | None = None
     device_key: Callable[[torch.device], str] = str
+    kept: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import from_json, key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch import dispatch, opened_before
+from fusionplan.planner.runtime.dispatch import dispatch, kept_files, opened_before
 from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
 from fusionplan.planner.runtime.dispatch.opened_before import OpenedBefore
 from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
@@ -160,12 +160,12 @@ def test_other_inputs_and_settings_are_opened_again(start, monkeypatch):
     with torch.enable_grad():
         start(chain, x, y)
     assert start.opened == 1
-    for name, other in (
-        ("versions", lambda: {"torch": "another"}),
-        ("_stamp", lambda: "another"),
+    for owner, name, other in (
+        (opened_before, "versions", lambda: {"torch": "another"}),
+        (kept_files, "stamp", lambda: "another"),
     ):
         with monkeypatch.context() as changed:
-            changed.setattr(opened_before, name, other)
+            changed.setattr(owner, name, other)
             start(chain, x, y)
         assert start.opened == 1, name
     with monkeypatch.context() as changed:
@@ -339,7 +339,7 @@ def test_a_damaged_file_or_one_of_another_graph_is_not_used(start, tmp_path):
         "",
         written[:-40],
         written.replace("aten.add.Tensor", "aten.sub.Tensor"),
-        written.replace('"form": 1', '"form": 0'),
+        written.replace('"form": 2', '"form": 1'),
         other.read_text(),
         "[" * 100_000,
     ):
