@@ -35,6 +35,7 @@ if __name__ == "__main__":
 import torch
 from graph_covers import PLANNERS
 from graph_runs import Door, check
+from oracle import DEVICE
 from quick_interpreter import quicken
 from random_graphs import SMOOTH_STEPS, generate
 from random_programs import Program, is_smooth
@@ -178,7 +179,8 @@ class Swept:
 def _quicken() -> None:
     """What makes the programs of a process run in less time. The garbage collector would walk
     through all of torch again and again: a sixth of the time."""
-    quicken()
+    if DEVICE == "cpu":
+        quicken()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
