@@ -64,8 +64,21 @@ _NO_BOOLS = frozenset(
     ["addcmul", "argmax", "argmin", "ceil", "floor", "hardtanh", "round", "threshold", "trunc"]
 )
 
-_ONE_TYPE = frozenset(["addmv", "addr", "dot", "heaviside", "lerp", "linalg_cross", "mv", "vdot"])
-"""Operations whose operands have to be of one type."""
+_ONE_TYPE = frozenset(
+    [
+        "addmv",
+        "addr",
+        "dot",
+        "heaviside",
+        "lerp",
+        "linalg_cross",
+        "log_sigmoid_backward",
+        "mv",
+        "vdot",
+    ]
+)
+"""Operations whose operands have to be of one type. The third of `log_sigmoid_backward` is not read
+on a GPU, where it may be of another and the result is not of it."""
 
 _ONE_FLOAT = frozenset(
     ["binary_cross_entropy", "huber_loss", "nll_loss_forward", "nll_loss2d_forward"]

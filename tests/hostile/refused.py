@@ -70,6 +70,12 @@ refused(
     dynamo=True,
     dynamic=True,
 )
+refused(
+    "mixed_log_sigmoid_backward",
+    "f16[4,8] f16[4,8] bf16[4,8]",
+    torch.ops.aten.log_sigmoid_backward,
+    cpu=True,
+)
 for name, function in _OF_INTS.items():
     refused(f"{name}_of_ints", "i64[4,8]", function)
 for name, function in _OF_BOOLS.items():
