@@ -4,6 +4,7 @@ differs."""
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.tuner.gate import gate, reference
+from fusionplan.tuner.gate.any_address import may_lie_anywhere
 from fusionplan.tuner.gate.check import compare
 from fusionplan.tuner.gate.gate import Failed, GateCase, Passed, case, cases, judge
 from fusionplan.tuner.gate.reference import Expected
@@ -256,6 +258,27 @@ def test_an_executors_unaligned_variants_are_tried():
     reason = gate.fault(watched, case(given, (x,)))
     assert (reason or "").startswith("with inputs at odd addresses: output 0 on given inputs")
     assert gate.fault(executor, case(given, (x,))) is None
+
+
+@pytest.mark.interpreter
+def test_what_a_library_reads_stays_where_it_is():
+    """At such an address cuDNN may end the device's context, and the user's own code with it."""
+    x, w = torch.randn(16, 40), torch.randn(24, 16)
+    given = captured(lambda x, w: (torch.softmax(x * 2, -1), torch.sort(w.t(), -1)[0], w + 1), x, w)
+    plan = modelled_plan(given.graph, builtin("h200"))
+    assert may_lie_anywhere(given.graph, plan) == {0}
+    assert may_lie_anywhere(given.graph, replace(plan, groups=())) == set()
+    seen = []
+
+    class Watched(Executor):
+        def __call__(self, *inputs):
+            seen.append([t.data_ptr() % 16 for t in inputs])
+            return super().__call__(*inputs)
+
+    assert gate.fault(Watched(given, plan, CPU), case(given, (x, w))) is None
+    odd = x.element_size()
+    assert [odd, 0] in seen
+    assert {w for _, w in seen} == {0}
 
 
 def test_only_what_passed_may_be_measured():
