@@ -20,9 +20,9 @@ Turn = AbstractContextManager[Any]
 @contextmanager
 def timed_in_turn(turn: Turn, runs: bool = False) -> Iterator[None]:
     """In the block, what Inductor times it times while it holds the turn: a kernel of its own by
-    one config, and one choice for a product. runs: so are its calls of a compiled graph, without
-    what the first of them compiles to tune its kernels. Other tunes that share the GPU do not time
-    meanwhile (see `measure.turns`)."""
+    one config, and one choice for a product. runs: so are its calls of a compiled graph, but while
+    the first of them tunes a kernel others may have the turn in between. Other tunes that share the
+    GPU do not time meanwhile (see `measure.turns`)."""
     from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -35,6 +35,7 @@ def timed_in_turn(turn: Turn, runs: bool = False) -> Iterator[None]:
         places += [
             (CompiledFxGraph, "__call__", _in_turn),
             (CachingAutotuner, "precompile", _out_of_turn),
+            (CachingAutotuner, "autotune_to_one_config", _out_of_turn),
             (CachingAutotuner, "coordinate_descent_tuning", _out_of_turn),
         ]
     before = [(owner, name, inspect.getattr_static(owner, name)) for owner, name, _ in places]

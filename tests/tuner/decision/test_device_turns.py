@@ -121,7 +121,7 @@ def test_what_inductor_times_holds_the_turns_and_nothing_stays_changed(monkeypat
     assert [vars(owner)[name] for owner, name in places] == before
 
 
-def test_what_inductor_compiles_in_a_call_of_a_graph_is_out_of_turn(monkeypatch, tmp_path):
+def test_others_may_have_the_turn_while_a_call_of_a_graph_tunes_a_kernel(monkeypatch, tmp_path):
     from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -138,10 +138,13 @@ def test_what_inductor_compiles_in_a_call_of_a_graph_is_out_of_turn(monkeypatch,
 
     def tune_a_kernel() -> None:
         CachingAutotuner.precompile(None)
+        CachingAutotuner.autotune_to_one_config(None)
         CachingAutotuner.coordinate_descent_tuning(None)
 
     monkeypatch.setattr(CachingAutotuner, "bench", note("bench"))
     monkeypatch.setattr(CachingAutotuner, "precompile", note("precompile"))
+    choosing = note("choosing", lambda: CachingAutotuner.bench(None))
+    monkeypatch.setattr(CachingAutotuner, "autotune_to_one_config", choosing)
     tuning = note("coordinate descent", lambda: CachingAutotuner.bench(None))
     monkeypatch.setattr(CachingAutotuner, "coordinate_descent_tuning", tuning)
     monkeypatch.setattr(CompiledFxGraph, "__call__", note("call", tune_a_kernel))
@@ -150,6 +153,7 @@ def test_what_inductor_compiles_in_a_call_of_a_graph_is_out_of_turn(monkeypatch,
     assert held == {
         "precompile": False,
         "bench": True,
+        "choosing": False,
         "coordinate descent": False,
         "call": True,
     }
