@@ -172,8 +172,12 @@ class Dispatcher(PlanRunners):
             if kept is None:
                 return None
             captured = kept.captured
-            with phase("lookup"):
-                plan = self.sources.find(captured)
+            try:
+                with phase("lookup"):
+                    plan = self.sources.find(captured)
+            except Exception:
+                log.debug("cannot look up the plan of a graph opened before", exc_info=True)
+                return None  # `static` looks it up once more, and says what is wrong.
             if not isinstance(plan, Plan):
                 return None
             way = whole_way(plan, captured.graph)

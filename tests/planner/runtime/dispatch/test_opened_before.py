@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from fusionplan.planner.capture.source_lines import source_texts
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import from_json, key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch import dispatch, kept_files, opened_before
@@ -445,3 +446,17 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(start, monkeypat
         found, _ = start(chain, x, y)
         assert start.opened == 1
         assert torch.equal(found, chain(x, y))
+
+
+def test_a_look_up_that_fails_is_a_miss_as_for_any_graph(start):
+    x, y = pair()
+    start(chain, x, y)
+    assert start.opened == 1
+
+    def fails(captured):
+        raise RecursionError("deeply nested")
+
+    with pytest.warns(FusionplanWarning, match="looking up its plan failed: .*deeply nested"):
+        (result, _) = start(chain, x, y, make=fails)
+    assert start.opened == 1  # it is opened again, by whoever runs it instead
+    torch.testing.assert_close(result, chain(x, y))
