@@ -20,7 +20,7 @@ from ..lowerings.vendor import best_aligned
 
 SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
-large intermediate."""
+large intermediate. In a contest of measured plans `SPARED` of `tuner/measure/timing.py` counts."""
 
 
 _MOST = 1 << 16

@@ -40,7 +40,7 @@ change("the flush of the L2 cache", "                self._buffer.zero_()\n", ""
 change("more is flushed than the cache holds", "max(FLUSH_BYTES, 2 * l2_bytes)", "FLUSH_BYTES")
 change("the order is rotated", "names[(i + r) % len(names)]", "names[i]")
 change("what is slow is given up", "quick > SLOW * incumbent_s", "quick > 1e9 * incumbent_s")
-change("of equals the first", "s <= least * (1 + TIE)", "s <= least")
+change("of equals the first", "time <= least * (1 + TIE)", "time <= least")
 change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
 
 

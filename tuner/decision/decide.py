@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...planner.capture.capture import Captured
-from ...planner.covers.pricing import SPARED
 from ...planner.cures import FusionplanWarning
 from ...planner.graph.graph import key
 from ...planner.graph.varying import is_varying
@@ -26,7 +25,7 @@ from ...planner.runtime.execution.executor import Executor
 from ..capture.capture_model import Model, ModelGraph, describe
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
-from ..measure.timing import TIE
+from ..measure.timing import SPARED, first_of_equals, is_equal
 from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
@@ -239,13 +238,13 @@ def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = (
     only these count. Our plan that spares memory is taken in its place if it takes only a little
     more time and no baseline is faster."""
     found = [c for c in told.contestants if c.name in (among or {c.name})]
-    least = min((c.behind for c in found), default=0.0)
-    best = next((c.name for c in found if c.behind <= least * (1 + TIE)), told.winner)
+    best = first_of_equals([(c.name, c.behind) for c in found]) if found else told.winner
     behind = {c.name: c.behind for c in told.contestants}
     if SPARING not in behind or best not in own:
         return best
     rivals = min((b for n, b in behind.items() if n not in own), default=float("inf"))
-    enough = behind[SPARING] <= min(SPARED * least, rivals * (1 + TIE))
+    least = min(c.behind for c in found)
+    enough = behind[SPARING] <= SPARED * least and is_equal(behind[SPARING], rivals)
     return SPARING if enough else best
 
 

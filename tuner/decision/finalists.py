@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from ...planner.capture.capture import Captured, Stage
-from ...planner.covers.pricing import SPARED
 from ...planner.errors import FusionplanError, summary_of
 from ...planner.graph.graph import Graph
 from ...planner.graph.ops import is_compute
@@ -28,7 +27,7 @@ from ...planner.runtime.execution.overlapping import OVERLAPPING
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
-from ..measure.timing import TIE
+from ..measure.timing import SPARED, first_of_equals
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..workers.kernels_ahead import KernelCompilers, kernels_of, lowered_once
@@ -115,9 +114,8 @@ def _first(
 ) -> RunnablePlan | None:
     """The least behind of the wanted ones, the first of equals."""
     behind = {c.name: c.behind for c in told.contestants if wanted(runners[c.name].plan)}
-    behind = {name: b for name, b in behind.items() if b <= most}
-    least = min(behind.values(), default=0.0)
-    return next((runners[n] for n, b in behind.items() if b <= least * (1 + TIE)), None)
+    near = [(name, b) for name, b in behind.items() if b <= most]
+    return runners[first_of_equals(near)] if near else None
 
 
 def _runners(plans: Sequence[Plan], arena: Arena) -> dict[str, RunnablePlan]:

@@ -19,7 +19,7 @@ from functools import partial
 
 from ...planner.plan import Contest, Contestant
 from ..capture.rotating_inputs import RotatingInputs
-from .timing import TIE, Stopwatch, ratio
+from .timing import Stopwatch, first_of_equals, is_equal, ratio
 
 TurnCall = Callable[[int], object]
 """Runs on the inputs of a turn."""
@@ -191,7 +191,7 @@ class Ring:
         best = laps.behind(leader)
         for name in others:
             behind = laps.behind(name)
-            apart = behind.low > best.high * (1 + TIE)
+            apart = not is_equal(behind.low, best.high)
             narrow = max(behind.high - behind.low, best.high - best.low) < 2 * self.rules.width
             if not (apart or narrow):
                 return False
@@ -199,8 +199,7 @@ class Ring:
 
     def _result(self, laps: Laps, names: Sequence[str], running: Sequence[str]) -> Contest:
         behind = {name: laps.behind(name) for name in names}
-        least = min(behind[name].median for name in running)
-        winner = next(n for n in names if n in running and behind[n].median <= least * (1 + TIE))
+        winner = first_of_equals([(n, behind[n].median) for n in names if n in running])
         return Contest(
             tuple(
                 Contestant(

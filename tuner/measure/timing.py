@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..trial.outcome import Timed
 from .turns import turn
@@ -25,6 +25,9 @@ MARGIN = 0.01
 """A difference below this is no win, however sure it is."""
 TIE = 0.003
 """Candidates nearer than this are equal, and the one named first is taken."""
+
+SPARED = 1.1
+"""Times the seconds of the fastest plan that one may take which spares a large intermediate."""
 
 WARM_UP = 3
 """Rounds before the first that counts: a call may capture itself as a graph in the second."""
@@ -197,10 +200,22 @@ class Interleaved:
         return self.ratio(a, b).is_win
 
     def best(self) -> str:
-        """The candidate named first among those whose times are equal to the least (`TIE`)."""
-        medians = {name: self.timing(name).seconds for name in self.laps}
-        least = min(medians.values())
-        return next(name for name, s in medians.items() if s <= least * (1 + TIE))
+        """The candidate named first among those whose times are equal to the least."""
+        return first_of_equals([(name, self.timing(name).seconds) for name in self.laps])
+
+
+T = TypeVar("T")
+
+
+def first_of_equals(times: Sequence[tuple[T, float]]) -> T:
+    """The first of those whose times are equal to the least (`TIE`). There is at least one."""
+    least = min(time for _, time in times)
+    return next(one for one, time in times if is_equal(time, least))
+
+
+def is_equal(time: float, least: float) -> bool:
+    """Whether a time counts as no longer than the least."""
+    return time <= least * (1 + TIE)
 
 
 def ratio(ratios: Sequence[float], z: float = 1.96) -> Ratio:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...planner.costs.cost import Cost
-from ..measure.timing import TIE
+from ..measure.timing import first_of_equals
 from ..trial.outcome import Candidate, Outcome, Timed, is_transient
 from .machine_code import GroupMachineCode
 
@@ -78,8 +78,7 @@ class GroupFindings:
             return self.settled
         if not self.found:
             return None
-        least = min(f.seconds for f in self.found)
-        return next(f for f in self.found if f.seconds <= least * (1 + TIE))
+        return first_of_equals([(f, f.seconds) for f in self.found])
 
     def finalists(self, count: int, within: float) -> list[Finding]:
         """The fastest few that are not far behind, in the order they were tried."""
