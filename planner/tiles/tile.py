@@ -94,7 +94,7 @@ class Around:
     """The kernels around one of several."""
 
     later: bool = False
-    """There is one before it."""
+    """It is not the first: another kernel runs before it."""
     again: frozenset[int] = frozenset()
     """Inputs that a later one reads."""
     unwritten: frozenset[int] = frozenset()

@@ -17,11 +17,18 @@ from fusionplan.planner import codegen
 from fusionplan.planner.bitsets import bitset
 from fusionplan.planner.config import FLAT, LOOP, NATURAL, NESTED, Config, Layout
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.cures import RULES
 from fusionplan.planner.errors import Refusal, Refused
 from fusionplan.planner.graph.graph import INPUT, Graph, Ref
 from fusionplan.planner.graph.ops import is_compute
 from fusionplan.planner.graph.parse import parse
-from fusionplan.planner.groups.legality import Dependences, may_be_kernel, may_join
+from fusionplan.planner.groups.legality import (
+    LARGEST_GROUP,
+    MOST_BUFFERS,
+    Dependences,
+    may_be_kernel,
+    may_join,
+)
 from fusionplan.planner.lower import lower
 from fusionplan.planner.lowerings.base import GroupSite, Lowering
 from fusionplan.planner.lowerings.registry import CHUNKED, FOLDED, RECOMPUTED, TRITON, VENDOR
@@ -508,6 +515,11 @@ def refusals_in_the_source() -> Iterator[tuple[str, str, str]]:
                 re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts
             )
             yield f"{path.name}:{node.lineno}", rule.value, pattern
+
+
+def test_limits_that_the_user_reads_are_those_of_groups() -> None:
+    assert f" {MOST_BUFFERS} tensors" in RULES["buffers"].why
+    assert f" {LARGEST_GROUP} operations" in RULES["size"].why
 
 
 @pytest.mark.slow
