@@ -50,6 +50,11 @@ promotion(
 promotion(
     "0d_long_beyond_int8", "i8[7]!full i64[]", lambda x, y: (x + (y + 300), x * (y * 0 + 129))
 )
+promotion(
+    "0d_of_many_types",
+    "f32[5] bool[] f64[] i64[] i64[] i8[] f16[] f64[]",
+    lambda x, *numbers: [x * number for number in numbers],
+)
 promotion("0d_float_on_bool", "bool[7] f64[]", lambda x, y: (x * y, x + y, x == y))
 promotion("python_over_half", "f16[7]!pos", lambda x: (1 / x, 3 - x, 2**x, 7 // x, 5 % x))
 promotion("python_float_on_long", "i64[7]!full", lambda x: (x * 1.0, x - 0.5, x / 3, x == 2.0**62))

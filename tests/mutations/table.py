@@ -336,6 +336,12 @@ change(
 )
 of("planner/lowerings/triton.py", "planner/runtime/execution/test_executor.py")
 change("a group without a config", "if site.config is None:", "if False:")
+of("planner/runtime/execution/batched.py", "planner/runtime/execution/test_batched.py")
+change(
+    "kernels of other types are another launch",
+    "(_bare(kernel), types, kernel.contracts)",
+    "(_bare(kernel), kernel.contracts)",
+)
 of("planner/runtime/cuda_graphs/cudagraph.py", "planner/runtime/cuda_graphs/test_cudagraph.py")
 change(
     "what is still held is not written",

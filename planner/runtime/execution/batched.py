@@ -41,16 +41,18 @@ class Batch:
 
 
 def batches(graph: Graph, plan: Plan, flat: Callable[[Graph], Program | None]) -> tuple[Batch, ...]:
-    """The groups of a plan that become one launch: kernels of one text that give nothing but
-    results of the graph, so that they can run together behind the last of them. flat: see
-    `planner.flat`."""
+    """The groups of a plan that become one launch: kernels of one text and of the same types that
+    give nothing but results of the graph, so that they can run together behind the last of them.
+    flat: see `planner.flat`."""
     alike: dict[object, dict[bool, list[tuple[int, Program]]]] = {}
     parts = _parts(graph, plan)
     for number, part in parts.items() if len(parts) >= FEWEST else ():
         program = flat(part.graph)
         if program is not None:
             (kernel,) = program.kernels
-            members = alike.setdefault((_bare(kernel), kernel.contracts), {})
+            # The text of a load does not tell of which type the elements are.
+            types = tuple(buffer.dtype for buffer in kernel.buffers)
+            members = alike.setdefault((_bare(kernel), types, kernel.contracts), {})
             members.setdefault(kernel.scalars[0].aligned, []).append((number, program))
     launches = (
         together

@@ -77,6 +77,21 @@ def test_what_others_read_is_not_put_off(tmp_path: Path) -> None:
     assert not any("_of_" in each.source.name for each in executor.launchers)
 
 
+def test_numbers_of_several_types() -> None:
+    """Their kernels have the same text."""
+
+    def scaled(x: torch.Tensor, *numbers: torch.Tensor) -> Tensors:
+        return [x * number for number in numbers]
+
+    kinds = (torch.bool, torch.float64, torch.int64, torch.int64, torch.int8, torch.float16)
+    numbers = [torch.tensor(n, device=DEVICE).to(k) for n, k in enumerate(kinds, 2)]
+    given = (torch.rand(5, device=DEVICE), *numbers)
+    whole = capture(make_fx(scaled)(*given))
+    executor = Executor(whole, modelled_plan(whole.graph, H200), torch.device(DEVICE))
+    torch.testing.assert_close(executor(*given), scaled(*given))
+    assert executor.kernels_per_call == 6, "two of one type are too few"
+
+
 def test_few_tensors_stay_apart(tmp_path: Path) -> None:
     _, _, (wanted, got), executor = run(adam, tmp_path, SHAPES[:3])
     torch.testing.assert_close(got, wanted)
