@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
     from .planner.collector import paused
 
-    with paused():
+    with paused(lasting=True):
         value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value

@@ -152,7 +152,7 @@ def load(
 def _import_dynamo() -> None:
     """Imports what the first call needs, most of it Dynamo, while the collector waits; not before
     a model is loaded, for who only reads plans does not need it."""
-    with paused():
+    with paused(lasting=True):
         from .planner.runtime.dispatch import dispatch, loaded  # noqa: F401
 
 

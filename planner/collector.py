@@ -13,10 +13,14 @@ _WITHIN: list[bool] = []
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def paused(lasting: bool = False) -> Iterator[None]:
     """Let the collector of cycles wait. Planning a model makes tens of millions of objects, nearly
     none of them in cycles: looking for those took a sixth of its time. Of importing Dynamo and of
-    tracing a model it took a fifth and a seventh."""
+    tracing a model it took a fifth and a seventh.
+
+    lasting: what is made, as modules are, stays as long as the process. At the end all objects
+    count as old. Else the collector would look through them when it goes on, which took half a
+    second of the start of GPT-2."""
     with _LOCK:
         _WITHIN.append(_WITHIN[0] if _WITHIN else gc.isenabled())
         gc.disable()
@@ -25,4 +29,14 @@ def paused() -> Iterator[None]:
     finally:
         with _LOCK:
             if _WITHIN.pop() and not _WITHIN:
+                if lasting:
+                    _count_as_old()
                 gc.enable()
+
+
+def _count_as_old() -> None:
+    """Puts all objects into the oldest generation, in no time. Who keeps objects from the collector
+    with `gc.freeze`, before a fork, is not disturbed."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,15 @@ from fusionplan.planner.runtime.dispatch.plan_runners import OnMiss, Policy, Sou
 
 @pytest.fixture(autouse=True)
 def collecting() -> Iterator[None]:
-    before = gc.isenabled()
+    """As in a process of its own: what the tests keep from the collector is put back."""
+    before, thresholds, frozen = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
     gc.enable()
+    gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
     yield
+    if frozen:
+        gc.freeze()
+    gc.set_threshold(*thresholds)
     (gc.enable if before else gc.disable)()
 
 
@@ -42,6 +49,48 @@ def test_what_the_user_has_stopped_stays_so() -> None:
     with paused():
         pass
     assert not gc.isenabled()
+
+
+def _collections() -> int:
+    return sum(each["collections"] for each in gc.get_stats())
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_what_lasts_is_not_looked_through_when_it_goes_on(lasting: bool) -> None:
+    gc.collect()
+    with paused(lasting):
+        made: list[object] = [set() for _ in range(10_000)]
+        made.append(made)  # a cycle
+        before = _collections()
+    for _ in range(9):
+        made.append(set())
+    assert (_collections() == before) is lasting
+    assert gc.get_freeze_count() == 0
+
+
+def test_cycles_among_what_lasts_are_found_later() -> None:
+    class Node:
+        own: Node
+
+    with paused(lasting=True):
+        node = Node()
+        node.own = node
+        gone = weakref.ref(node)
+        del node
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_the_user_has_frozen_stays_so() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with paused(lasting=True):
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_it_waits_while_a_name_of_the_package_is_imported(

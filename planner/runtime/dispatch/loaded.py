@@ -131,7 +131,7 @@ class _Short:
         if self.traced:
             result = compiled(*args, **kwargs)
         else:
-            with paused():
+            with paused(lasting=True):
                 result = compiled(*args, **kwargs)
             self.traced = True
         if COUNTS.left == left:
