@@ -200,13 +200,19 @@ H200 = DeviceProfile(
     latency_s=0.9e-6,
 )
 
+_PEAKS, _H200_PEAK = {80: 2.04, 90: 3.35}, 4.8
+"""Terabytes per second of the memory of the A100 and the H100, and of the H200, by their data
+sheets."""
+
 H100 = replace(
     H200,
     name="NVIDIA H100 80GB HBM3",
     memory_bytes=85_000_000_000,
     l2_bytes=50 * 2**20,
     # The H200's curve slowed by the ratio of the two memories' datasheet bandwidths.
-    copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 3.35) for size, s in H200.copy_s),
+    copy_s=tuple(
+        (size, 2.5e-6 + (s - 2.5e-6) * _H200_PEAK / _PEAKS[90]) for size, s in H200.copy_s
+    ),
 )
 
 A100 = replace(
@@ -217,7 +223,9 @@ A100 = replace(
     capability=80,
     l2_bytes=40 * 2**20,
     clock_hz=1.41e9,
-    copy_s=tuple((size, 2.5e-6 + (s - 2.5e-6) * 4.8 / 2.04) for size, s in H200.copy_s),
+    copy_s=tuple(
+        (size, 2.5e-6 + (s - 2.5e-6) * _H200_PEAK / _PEAKS[80]) for size, s in H200.copy_s
+    ),
     l2_bandwidth=4.0e12,
     fma_rate=64.0,
     div_rate=8.0,
@@ -249,9 +257,6 @@ class DataSheet:
     shared_memory_per_multiprocessor: int
 
 
-_PEAKS = {80: 2.04e12, 90: 3.35e12}
-"""Bytes per second of the memory of the A100 and the H100, by their data sheets."""
-
 _TENSOR_RATE = {80: 2048, 86: 512, 87: 1024, 89: 1024, 90: 4096, 100: 8192, 103: 8192, 120: 1024}
 """Operations per SM and clock cycle of 16-bit matrix products, by compute capability, from NVIDIA's
 architecture papers. Of others those of the next lower capability count."""
@@ -277,7 +282,7 @@ def scaled(found: Any) -> DeviceProfile:
     clock, memory clock and bus width. What this torch does not report counts as the base's."""
     capability = found.major * 10 + found.minor
     base = H100 if capability >= 90 else A100
-    peak = _PEAKS[base.capability]
+    peak = _PEAKS[base.capability] * 1e12
     clock_hz = 1e3 * getattr(found, "clock_rate", 0) or base.clock_hz  # reported in kHz
     # Memory moves data twice per clock cycle; the bus width is in bits.
     memory_hz, bits = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
