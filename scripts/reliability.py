@@ -290,11 +290,11 @@ def opening(folder: Path, dice: random.Random) -> bool:
 
 def tuning(folder: Path, dice: random.Random) -> bool:
     """The same in a tune: it ends with a measured plan, and no trial is there twice."""
-    with restarted(dice, "tune", 12, writing=True) as (url, code, output, said):
-        with Store.open(url) as store:
-            sound = store.problems() == []
-            trials = [(t.subject, str(t.config), t.timing) for t in store.trials()]
-            plans = [each.evidence for each in store.plans() if each.name != "plan"]
+    beside = restarted(dice, "tune", 12, writing=True)
+    with beside as (url, code, output, said), Store.open(url) as store:
+        sound = store.problems() == []
+        trials = [(t.subject, str(t.config), t.timing) for t in store.trials()]
+        plans = [each.evidence for each in store.plans() if each.name != "plan"]
     told = output.split()
     well = code == 0 and sound and len(set(trials)) == len(trials) > 0
     well &= told == plans == ["measured"]
@@ -323,24 +323,24 @@ def restarted(
 ) -> Iterator[tuple[str, int, str, str]]:
     """A PostgreSQL server that was stopped at once and started again, beside a child: its URL, and
     the child's exit code, what it printed, and its last words."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
-        with served(Path(short)) as (url, again):
-            filled(url)
-            writer = child(what, url, 0, count)
-            begun = ""
-            if writing:
-                begun = writer.stdout.readline()
-                wait_for_a_trial(url)
-            time.sleep(dice.uniform(0.0, 0.5 if writing else 3.0))
-            again(dice.uniform(0.0, 3.0))
-            output, errors = writer.communicate(timeout=300)
-            said = errors.splitlines()[-1] if errors else ""
-            yield url, writer.returncode, begun + output, said
+    temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with temporary as short, served(Path(short)) as (url, again):
+        filled(url)
+        writer = child(what, url, 0, count)
+        begun = ""
+        if writing:
+            begun = writer.stdout.readline()
+            wait_for_a_trial(url, writer)
+        time.sleep(dice.uniform(0.0, 0.5 if writing else 3.0))
+        again(dice.uniform(0.0, 3.0))
+        output, errors = writer.communicate(timeout=300)
+        said = errors.splitlines()[-1] if errors else ""
+        yield url, writer.returncode, begun + output, said
 
 
-def wait_for_a_trial(url: str) -> None:
+def wait_for_a_trial(url: str, writer: "subprocess.Popen[str]") -> None:
     with Store.open(url, read_only=True) as store:
-        while not store.count_trials():
+        while not store.count_trials() and writer.poll() is None:
             time.sleep(0.05)
 
 
