@@ -11,6 +11,7 @@ from hostile import (
     foreign,
     learning,
     library,
+    lists,
     lookups,
     losses,
     memory,
@@ -50,6 +51,7 @@ FAMILIES = (
     *turned.FAMILIES,
     *weighted_losses.FAMILIES,
     *corners.FAMILIES,
+    *lists.FAMILIES,
     *refused.FAMILIES,
     elements.elements,
 )
