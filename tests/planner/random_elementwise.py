@@ -127,6 +127,24 @@ def where(w: Writer) -> None:
         w.add(f"{a.name} * {mask.name}", a, mask, exact=True)
 
 
+SEVERAL = ("{} * 2", "{} + 1", "torch.where({0} > 0, {0}, 1)")
+
+
+def several(w: Writer) -> None:
+    """The same of several inputs, or of one value with several numbers: what is alike becomes one
+    launch."""
+    v = w.floating() if w.choose(2) else None
+    text = w.pick(SEVERAL)
+    dtypes = (*FLOATS, *INTEGERS, "bool")
+    for _ in range(4 + w.choose(3)):
+        if v is None:
+            one = w.input(w.pick(dtypes), w.shape())
+            w.add(text.format(one.name), one)
+        else:
+            one = w.input(w.pick(dtypes), ())
+            w.add(f"{v.name} * {one.name}", v, one)
+
+
 def integers(w: Writer) -> None:
     a = w.value(lambda v: v.dtype in (*INTEGERS, "bool")) if w.choose(4) else None
     if a is None:

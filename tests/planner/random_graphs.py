@@ -11,6 +11,7 @@ from random_elementwise import (
     compare,
     integers,
     mixed,
+    several,
     smooth,
     smooth_binary,
     special,
@@ -54,6 +55,7 @@ STEPS: tuple[Callable[[Writer], None], ...] = (
     loss,
     special,
     ordered,
+    several,
 )
 SMOOTH_STEPS: tuple[Callable[[Writer], None], ...] = (
     *[smooth] * 4,
