@@ -192,13 +192,17 @@ def _patch_once_a_launch() -> None:
 
 
 def _sum_in_steps() -> None:
-    """A running sum of floats adds in log2(n) steps, as a GPU's does; NumPy's adds one by one, and
-    loses more."""
+    """A sum of floats, and a running one, adds in log2(n) steps, as a GPU's does; NumPy's adds one
+    by one, and loses more."""
     scans = getattr(interpreter, "ScanOps", None)
-    if scans is None or not hasattr(scans, "cumsum"):
-        return
-    in_order = scans.cumsum
+    if scans is not None and hasattr(scans, "cumsum"):
+        scans.cumsum = _running_sum(scans.cumsum)
+    folds = getattr(interpreter, "ReduceOps", None)
+    if folds is not None and hasattr(folds, "sum"):
+        folds.sum = _halving_sum(folds.sum)
 
+
+def _running_sum(in_order: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def cumsum(self: Any, given: Any) -> Any:
         found = given.handle.data
         if found.dtype.kind != "f":
@@ -209,7 +213,22 @@ def _sum_in_steps() -> None:
             step *= 2
         return [self.to_tensor(np.moveaxis(found, -1, self.axis), dtype=given.dtype)]
 
-    scans.cumsum = cumsum
+    return cumsum
+
+
+def _halving_sum(in_order: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def summed(self: Any, given: Any) -> Any:
+        found = given.handle.data
+        if found.dtype.kind != "f" or self.axis is None:
+            return in_order(self, given)
+        found = np.moveaxis(found, self.axis, 0)
+        while len(found) > 1:  # a power of two
+            found = found[: len(found) // 2] + found[len(found) // 2 :]
+        found = found + found.dtype.type(0)  # where NumPy's sums begin: none is -0.0
+        kept = np.moveaxis(found, 0, self.axis) if self.keep_dims else found[0]
+        return self.to_tensor(kept, given.dtype)
+
+    return summed
 
 
 def _overflow_in_silence() -> None:
