@@ -220,10 +220,12 @@ class Carried:
             return text
         correction = state.correction
 
+        def sofar(fold: int) -> str:
+            return scope.text.broadcast(f"v{fold}_sofar", self._dims(fold), over)
+
         def terms(own: Sequence[tuple[float, int]]) -> list[CorrectionTerm]:
             return [
-                (c, scope.text.broadcast(ends[x], scope.dims[x], over), f"v{x}_sofar")
-                for c, x in own
+                (c, scope.text.broadcast(ends[x], scope.dims[x], over), sofar(x)) for c, x in own
             ]
 
         scale = ""
@@ -232,8 +234,9 @@ class Carried:
         if not correction.shift:
             return text + scale
         weight = scope.nest.fold(state.value).weight
+        assert weight is not None, "a shift is of something that is summed beside"
         step = self._step(correction, terms(correction.shift))
-        return f"{text}{scale} + {step} * (v{weight}_sofar{scale})"
+        return f"{text}{scale} + {step} * ({sofar(weight)}{scale})"
 
     def _add(self, fold: int, text: str) -> None:
         """A turn of a sum that carries what its additions lose (Kahan, 1965). Nothing is lost of

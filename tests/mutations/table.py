@@ -304,6 +304,12 @@ change(
 )
 of("planner/codegen/mma_and_reductions.py", "planner/stream/test_online.py")
 change(
+    "states of lanes among the dimensions of their sum",
+    'scope.text.broadcast(f"v{fold}_sofar", self._dims(fold), over)',
+    'f"v{fold}_sofar"',
+    "planner/stream/test_shifts.py",
+)
+change(
     "a sum of products that Triton would take for one of matrices",
     "if is_taken_for_dot([scope.dims[v] for v in sources], dims):",
     "if False:",

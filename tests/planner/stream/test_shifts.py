@@ -103,6 +103,24 @@ def test_one_loop_gives_what_eager_gives(name: str, kind: str) -> None:
     assert check(FUNCTIONS[name], inputs, [config]) == 1
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_loop_over_columns(name: str) -> None:
+    """The weights of every lane have fewer dimensions than what they are weights of."""
+
+    def columns(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return FUNCTIONS[name](p.mT, q.mT)
+
+    inputs = [x.mT.contiguous() for x in rows("plain", 100)]
+    configs = [
+        Config((("r0", r), ("x0", 8)), reduction="loop", num_warps=1)
+        for r in (32, 8)  # with as many of both a wrong dimension would be no error
+    ]
+    group = whole_group(captured(columns, inputs)[0].graph).graph
+    found = schedule_group(group, configs[0].layout)
+    assert isinstance(found, Schedule), found
+    assert check(columns, inputs, configs) == 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_of_several_lanes(kind: str) -> None:
     """Whole vectors of a thread have one state."""
