@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..graph.dtypes import is_float
 from ..nests.linear_forms import Term
 from ..tiles.blocks import TileDims
-from ..tiles.instructions import Prefetch, SelectedLoad, TileLoad, TilePlace, TileStore
+from ..tiles.instructions import EndLoads, Prefetch, SelectedLoad, TileLoad, TilePlace, TileStore
 from ..tiles.program import TileProgram
 from ..values import values
 from .aligned_rows import AlignedText
@@ -31,6 +31,8 @@ class AccessPrinter(Scope):
         """Those of a first block."""
         self.done: set[int] = set()
         """Values of a first block that the head has loaded."""
+        self.ends: dict[int, str] = {}
+        """The names of what a `RowEnds` needs and was loaded before."""
         self.laps: dict[tuple[int, tuple[Term, ...]], str] = {}
         """In a repeat, where an input's loads begin, by the terms of their offset."""
 
@@ -66,6 +68,20 @@ class AccessPrinter(Scope):
             self.bind(value.id, f"from_pairs({text})", dims)
             return
         self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
+
+    def load_ends(self, each: EndLoads) -> None:
+        """The lanes have names of their own, for the row's follow."""
+        assert self.rows is not None, "the pass says what rows are aligned"
+        self.rows.begin_ends(each.lanes)
+        for load in each.loads:
+            name = self.ends[load.value] = f"v{load.value}_ends"
+            self.line(f"{name} = {self.rows.load_ends(load)}", self.nest.values[load.value].origin)
+
+    def loaded_end(self, each: TileLoad) -> None:
+        """What was loaded so, where it is needed."""
+        value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
+        text = self.loaded(self.ends[value.id], each.access.type.dtype, value.dtype)
+        self.bind(value.id, text, dims)
 
     def load_raw(self, each: TileLoad) -> str:
         """The name of what is loaded, as it lies in memory."""
@@ -140,6 +156,8 @@ class AccessPrinter(Scope):
             pointer = pointer if each.access.at else self.rows.apart(each)
             # As a tile of another shape it gets lanes of its own, whatever others are read by.
             masks = [*masks, *inside]
+            if self.rows.is_at_ends:
+                return f"tl.load({pointer}, mask={all_of(masks)}, other={zero(load.dtype)})"
             mask = f", mask=({all_of(masks)})[None, :], other={zero(load.dtype)}" if masks else ""
             text = f"tl.reshape(tl.load(({pointer})[None, :]{mask}), {self.text.shape(dims)})"
         if lost and multiplied:

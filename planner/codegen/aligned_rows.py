@@ -8,11 +8,14 @@ compared with lanes are only numbers that are rounded, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..graph.sizes import divisor_of, varies
 from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import copied_stride, row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
-from ..tiles.instructions import TileLoad, TileStore
+from ..tiles.instructions import EndLanes, TileLoad, TileLoop, TileStore
 from .scope import Scope, zero
 
 
@@ -38,6 +41,10 @@ class AlignedText:
         self.length = scope.numbers.text(self.extent)
         self.block = "0"
         """Where the block of lanes starts."""
+        self.is_at_ends = False
+        """Whether the lanes are those of a `RowEnds`: the row's elements within a vector."""
+        self.has_end_lanes = False
+        """Whether these have names."""
 
     def begin(self) -> None:
         """What is the same for all blocks of a row, and for a held axis its lanes."""
@@ -52,11 +59,16 @@ class AlignedText:
             self.starts[start] = f"{name}_from{number}" if number else f"{name}_from"
             text = f"{self.starts[start]} = ({start}) // {self.vector} * {self.vector}"
             scope.line(text, "a multiple of 16 bytes")
-        for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileLoad)}):
+        loads, stores = (
+            [each for each in aligned if isinstance(each, kind)] for kind in (TileLoad, TileStore)
+        )
+        for size in sorted({vector(load.access) for load in loads if not load.ends}):
             text = f"({name}_skip + {self._longer(size - 1)}) // {size} * {size}"
             scope.line(f"{name}_past{size} = {text}")
-        for size in sorted({vector(e.access) for e in aligned if isinstance(e, TileStore)}):
+        for size in sorted({self._vector(store) for store in stores}):
             scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
+        whole = [*stores, *(load for load in loads if load.ends)]
+        for size in sorted({self._vector(each) for each in whole}):
             text = f"({name}_skip + {self.length}) // {size} * {size}"
             scope.line(f"{name}_tail{size} = {text}")
         if self.axis in scope.nest.with_role(Role.HELD):
@@ -72,17 +84,82 @@ class AlignedText:
         if not self.scope.blocks.inner:
             line(f"{name}_in = ({name} >= 0) & ({name} < {self.length})")
 
+    def cuts(self, loop: TileLoop, count: str) -> tuple[str, ...]:
+        """The turns of a loop at which its inner blocks begin and end, with the first turn and the
+        end of all; counted from the end where it goes backwards."""
+        assert loop.inner is not None, "the pass says which blocks lie in the row"
+        begin, end = loop.inner
+        if varies(self.extent):
+            name = f"{self.name}_inner"
+            block = self.scope.blocks.sizes[self.axis]
+            self.scope.line(f"{name} = tl.maximum({self.length} // {block}, {begin})")
+            if loop.reverse:
+                return "0", f"{count} - {name}", f"{count} - {begin}", count
+            return "0", str(begin), name, count
+        turns = int(count)
+        cuts = (0, turns - end, turns - begin, turns) if loop.reverse else (0, begin, end, turns)
+        return tuple(map(str, cuts))
+
+    def begin_ends(self, lanes: EndLanes) -> None:
+        """Lanes of the row's last vector, and before them of its first where that is asked for,
+        too; in the row are those that no store of whole vectors has."""
+        line, name, each = self.scope.line, self.name, lanes.each
+        head, tail = f"{name}_head{self.vector}", f"{name}_tail{self.vector}"
+        if lanes.ends == "both":
+            line(f"{name}_end = tl.arange(0, {lanes.size})", "both ends")
+            text = f"tl.where({name}_end < {each}, 0, {tail} - {each}) + {name}_end"
+            line(f"{name}_end_lane = {text}")
+            own = f"(({name}_end < {each}) == ({name}_end_lane < {head}))"
+        else:
+            line(f"{name}_end_lane = {tail} + tl.arange(0, {each})", "the last end")
+            own = f"({name}_end_lane >= {head})"
+        inside = (
+            f"({name}_end_lane >= {name}_skip) & ({name}_end_lane < {name}_skip + {self.length})"
+        )
+        line(f"{name}_end_in = {inside} & {own}")
+        self.has_end_lanes = True
+
+    def load_ends(self, each: TileLoad) -> str:
+        """A row at those lanes, where they say how it is accessed."""
+        lane = f"{self.name}_end_lane"
+        match each.rows:
+            case "aligned":
+                pointer = f"in{each.input} + {self.starts[self._start(each.access)]} + {lane}"
+            case "apart":
+                pointer = self.apart(each, lane)
+            case _:
+                pointer = self._copy(each, lane)
+        other = zero(each.access.type.dtype)
+        return f"tl.load({pointer}, mask={self.name}_end_in, other={other})"
+
+    @contextmanager
+    def at_ends(self, lanes: EndLanes) -> Iterator[None]:
+        """With these lanes."""
+        line, name = self.scope.line, self.name
+        if not self.has_end_lanes:
+            self.begin_ends(lanes)
+        line(f"{name}_lane = {name}_end_lane", "the ends once more")
+        line(f"{name} = {name}_lane - {name}_skip")
+        line(f"{name}_in = {name}_end_in")
+        self.is_at_ends = True
+        yield
+        self.is_at_ends = False
+
     def load(self, each: TileLoad, value: str, origin: str) -> str:
         """A tile by whole vectors; where the tensor's end lies within one, the last elements one by
         one."""
         size, name, end = vector(each.access), self.name, row_end(each.access)
         start = self.starts[self._start(each.access)]
+        if self.is_at_ends:
+            return self.load_ends(each)
         pointer, past = f"in{each.input} + {start} + {name}_lane", f"{name}_past{size}"
         hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
         if self.scope.blocks.inner:
             return f"tl.load({pointer}{hint})"
         other = f", other={zero(each.access.type.dtype)}"
         options = other + hint
+        if each.ends:
+            return f"tl.load({pointer}, mask={name}_lane < {name}_tail{self.vector}{options})"
         if divisor_of(end) % size == 0:
             return f"tl.load({pointer}, mask={name}_lane < {past}{options})"
         line, number = self.scope.line, self.scope.numbers.text
@@ -100,16 +177,24 @@ class AlignedText:
     def store(self, each: TileStore, out: str, value: str, masks: list[str], options: str) -> None:
         """The vectors that lie in the row whole, then the elements at its ends one by one. masks:
         what both ask besides."""
-        size, name = vector(each.access), self.name
+        size, name = self._vector(each), self.name
         pointer = f"{out} + {self.starts[self._start(each.access)]} + {name}_lane"
         if self.scope.blocks.inner:
             mask = f", mask={' & '.join(masks)}" if masks else ""
             self.scope.line(f"tl.store({pointer}, {value}{mask}{options})")
             return
+        if self.is_at_ends:
+            self.scope.line(f"tl.store({pointer}, {value}, mask={' & '.join(masks)})")
+            return
         others = "".join(f" & {mask}" for mask in masks if mask != f"{name}_in")
         line, inner = self.scope.line, f"({name}_lane >= {name}_head{size})"
         inner += f" & ({name}_lane < {name}_tail{size})"
         line(f"tl.store({pointer}, {value}, mask={inner}{others}{options})")
+        if each.ends:
+            if each.ends == "last":
+                mask = f"{name}_in & ({name}_lane < {name}_head{size})"
+                line(f"tl.store({pointer}, {value}, mask={mask}{others}{options})")
+            return
         tail = f"({name}_lane >= {name}_tail{size})"
         is_whole = self.scope.nest.axes[self.axis].role is Role.HELD
         if is_whole and not varies(self.extent):
@@ -125,23 +210,32 @@ class AlignedText:
         with self.scope.indented():
             line(narrow)
 
-    def apart(self, each: TileLoad) -> str:
+    def apart(self, each: TileLoad, lane: str = "") -> str:
         """The addresses of a row that begins elsewhere: one, and lanes from there."""
-        return (
-            f"in{each.input} + ({self._start(each.access)} - {self.name}_skip) + {self.name}_lane"
-        )
+        start = f"{self._start(each.access)} - {self.name}_skip"
+        return f"in{each.input} + ({start}) + {lane or f'{self.name}_lane'}"
 
     def copied(self, each: TileLoad) -> str:
         """A row from the copy that begins as the rows of the program do."""
+        if self.is_at_ends:
+            return self.load_ends(each)
         size, name = vector(each.access), self.name
-        stride = copied_stride(self.extent, self.vector)
-        pointer = f"row{each.input} + {name}_skip * {stride} + {name}_lane"
+        pointer = self._copy(each, f"{name}_lane")
         hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
         if self.scope.blocks.inner:
             return f"tl.load({pointer}{hint})"
         past = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
         other = f", other={zero(each.access.type.dtype)}"
         return f"tl.load({pointer}, mask={name}_lane < {past}{other}{hint})"
+
+    def _copy(self, each: TileLoad, lane: str) -> str:
+        stride = copied_stride(self.extent, self.vector)
+        return f"row{each.input} + {self.name}_skip * {stride} + {lane}"
+
+    def _vector(self, each: TileLoad | TileStore) -> int:
+        """Elements of the vectors that an access moves whole: where it leaves the ends of rows, as
+        many as of all others, so that no tile stores what it has not read."""
+        return self.vector if each.ends else vector(each.access)
 
     def _longer(self, more: int) -> str:
         """The length of a row and so many elements."""

@@ -19,6 +19,7 @@ from ..tiles.blocks import TileDims
 from ..tiles.index_width import INT32_LIMIT
 from ..tiles.instructions import (
     Body,
+    EndLoads,
     EpilogueSubtiles,
     FirstBlock,
     Grid,
@@ -26,6 +27,7 @@ from ..tiles.instructions import (
     LaunchNext,
     LoadsTogether,
     Prefetch,
+    RowEnds,
     SelectedLoad,
     TileCompute,
     TileLoad,
@@ -151,6 +153,10 @@ class TritonPrinter(AccessPrinter):
                     self.selected_load(each)
                 case TileRepeat():
                     self._repeat(each)
+                case EndLoads():
+                    self.load_ends(each)
+                case RowEnds():
+                    self._ends(each)
                 case TileCompute():
                     self._compute(each)
                 case TileScan():
@@ -178,6 +184,16 @@ class TritonPrinter(AccessPrinter):
         for own in each.sums:
             self.names[own.last] = self.names[own.before]
             self.dims[own.last] = self.dims[own.before]
+
+    def _ends(self, each: RowEnds) -> None:
+        assert self.rows is not None, "the pass says what rows are aligned"
+        lanes = each.lanes
+        with self.within(self.blocks.having(lanes.axis, lanes.size)), self.rows.at_ends(lanes):
+            for step in each.body:
+                if isinstance(step, TileLoad) and step.value in self.ends:
+                    self.loaded_end(step)
+                else:
+                    self._body((step,), None)
 
     def _begin_lap(self, each: TileRepeat) -> None:
         """One address for all loads that differ in a number alone, which is part of an instruction
@@ -364,15 +380,10 @@ class TritonPrinter(AccessPrinter):
         if loop.inner is None:
             self._turns(loop, counter, (first, last), carried)
         else:
-            begin, end = loop.inner
-            count = int(last)
-            # Counted from the end where the loop goes backwards.
-            cuts = (
-                (0, count - end, count - begin, count) if loop.reverse else (0, begin, end, count)
-            )
-            for number, turns in enumerate(pairwise(cuts)):
+            assert self.rows is not None, "the pass says what rows are aligned"
+            for number, turns in enumerate(pairwise(self.rows.cuts(loop, last))):
                 with self.within(replace(self.blocks, inner=number == 1)):
-                    self._turns(loop, counter, (str(turns[0]), str(turns[1])), carried, last)
+                    self._turns(loop, counter, turns, carried, last)
                 carried.again()
         carried.end()
 

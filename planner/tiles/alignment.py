@@ -18,7 +18,7 @@ VECTOR_BYTES = 16
 NARROW_BYTES = 8
 """Accesses of fewer bytes at once leave some of the memory's bandwidth unused."""
 
-_WARP = 32
+WARP = 32
 """Threads."""
 
 _MANY_ROWS, _MANY_BYTES, _WIDEST = 1024, 1 << 26, 2
@@ -186,7 +186,7 @@ def _has_room(blocks: Blocks, rows: AlignedRows) -> bool:
     grid, whether a warp has vectors to move, of more than one row."""
     axis, size = blocks.nest.axes[rows.axis], blocks.sizes[rows.axis]
     if axis.role is Role.GRID:
-        return size >= _WARP * rows.vector and bool(rows.start.terms)
+        return size >= WARP * rows.vector and bool(rows.start.terms)
     return axis.role is Role.LOOP or size >= axis.extent + rows.vector - 1
 
 

@@ -109,7 +109,11 @@ class Blocks:
 
     def part(self, axis: int, parts: int) -> Blocks:
         """The blocks of one of several parts along an axis."""
-        sizes = tuple(b // parts if a == axis else b for a, b in enumerate(self.sizes))
+        return self.having(axis, self.sizes[axis] // parts)
+
+    def having(self, axis: int, size: int) -> Blocks:
+        """Those with a tile of another size along an axis."""
+        sizes = tuple(size if a == axis else b for a, b in enumerate(self.sizes))
         return replace(self, sizes=sizes)
 
     def widened(self, axis: int, number: int) -> Blocks:

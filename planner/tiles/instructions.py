@@ -30,6 +30,10 @@ whole vectors from a copy of the row that begins as far from a vector's start as
 program (see `copied_stride`). "laid" vectors are read from a copy that a kernel before has made
 (see `nests.laid_vectors`)."""
 
+Ends = Literal["", "last", "both"]
+"""Of a store of an aligned row, its ends within a vector that a `RowEnds` stores: none, the last
+one, or the first one too."""
+
 Hint = Literal["", "first", "last"]
 """What the cache evicts first, or last; "" says nothing."""
 
@@ -96,6 +100,8 @@ class TileLoad:
     """Two elements in 32 bits are converted to float32 by one instruction each."""
     moved: Moved | None = None
     """In a `TileRepeat`: the access is that of the first turn."""
+    ends: Ends = ""
+    """Of an aligned row, those that nobody needs here: a `RowEnds` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +290,8 @@ class TileStore:
     via: Described | None = None
     hint: Hint = ""
     rows: Rows = ""
+    ends: Ends = ""
+    """Those that are left to a `RowEnds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +318,7 @@ class TileLoop:
     """Neighbouring lanes along the axis that have one state."""
     inner: tuple[int, int] | None = None
     """The first block whose lanes all lie in an aligned row, and the end of such blocks: they go
-    without masks, by a text of their own."""
+    without masks, by a text of their own. Of a row whose length varies there may be none."""
     begun: tuple[int, ...] = ()
     """The values of the first block that the head loads; that block is then straight-line work
     before the loop. Empty: the loop has all blocks."""
@@ -326,6 +334,38 @@ class EpilogueSubtiles:
     bodies: tuple[Body, ...]
     """One of each part: what does not vary along the axis is done in the first alone."""
     blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class EndLanes:
+    """The lanes of a `RowEnds`."""
+
+    axis: int
+    each: int
+    """Elements of one end: at least those of a vector."""
+    ends: Ends
+
+    @property
+    def size(self) -> int:
+        """Of all ends."""
+        return 2 * self.each if self.ends == "both" else self.each
+
+
+@dataclass(frozen=True, slots=True)
+class EndLoads:
+    """Read for a `RowEnds`, before the row is: it does not wait for them then."""
+
+    lanes: EndLanes
+    loads: tuple[TileLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowEnds:
+    """The ends of an aligned row once more, by a few lanes: what is stored at them is loaded and
+    computed again, so that tiles store whole vectors alone."""
+
+    lanes: EndLanes
+    body: tuple[TileLoad | TileCompute | TileStore, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +391,9 @@ class RepeatedSum:
 
 Evaluation = TileLoad | SelectedLoad | TileCompute | Mma | OnesMma | Reduce | Welford | TileScan
 """An instruction that gives a value."""
-NO_VALUE = (TileStore, TileLoop, TileRepeat, EpilogueSubtiles)
+NO_VALUE = (TileStore, TileLoop, TileRepeat, EndLoads, RowEnds, EpilogueSubtiles)
 """The instructions that are no evaluation."""
-Instruction = Evaluation | TileStore | TileLoop | TileRepeat | EpilogueSubtiles
+Instruction = Evaluation | TileStore | TileLoop | TileRepeat | EndLoads | RowEnds | EpilogueSubtiles
 TileReduction = Mma | OnesMma | Reduce | Welford
 REDUCTIONS = (Mma, OnesMma, Reduce, Welford)
 Body = tuple[Instruction, ...]

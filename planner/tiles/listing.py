@@ -12,6 +12,7 @@ from .instructions import (
     NO_VALUE,
     BitField,
     Body,
+    EndLoads,
     EpilogueSubtiles,
     FirstBlock,
     Grid,
@@ -23,6 +24,7 @@ from .instructions import (
     OnesMma,
     Prefetch,
     Reduce,
+    RowEnds,
     SelectedLoad,
     TileCompute,
     TileLoad,
@@ -88,6 +90,13 @@ class _Listing:
                     last = _names(tuple(s.last for s in sums))
                     yield f"{indent}repeat {turns} turns, from {first} to {last}"
                     yield from self.lines(turn, indent + "  ")
+                case EndLoads(loads=steps) | RowEnds(body=steps):
+                    lanes, when = each.lanes, ", read before" * isinstance(each, EndLoads)
+                    ends = "both ends" if lanes.ends == "both" else "the last end"
+                    yield f"{indent}{ends} of {self.nest.axes[lanes.axis].name} once more{when}"
+                    before, self.blocks = self.blocks, self.blocks.having(lanes.axis, lanes.size)
+                    yield from self.lines(steps, indent + "  ")
+                    self.blocks = before
                 case TileStore(output=output):
                     value = self.nest.outputs[output].value
                     yield f"{indent}store output {output} <- v{value}{_access(each)}"
@@ -171,6 +180,7 @@ def _access(each: TileLoad | TileStore) -> str:
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
     if isinstance(each, TileLoad) and each.moved is not None:
         rows += f", {each.moved.offset} further in each turn"
+    rows += {"": "", "last": " but its last end", "both": " but its ends"}[each.ends]
     return _via(each.via) + rows + (f", evict {each.hint}" if each.hint else "")
 
 

@@ -21,6 +21,7 @@ from .instructions import (
     REDUCTIONS,
     Body,
     Change,
+    EndLoads,
     EpilogueSubtiles,
     Evaluation,
     Grid,
@@ -28,6 +29,7 @@ from .instructions import (
     Instruction,
     Loops,
     Mma,
+    RowEnds,
     TileCompute,
     TileLoad,
     TileLoop,
@@ -67,7 +69,7 @@ class TileProgram:
 
     def walk(self) -> tuple[tuple[Instruction, Loops], ...]:
         """Every instruction but the loops themselves, with the loops around it; of an epilogue in
-        parts, those of its first part."""
+        parts, those of its first part; none of what is done again at the ends of rows."""
         return _walked(self.body)
 
     def evaluations(self) -> tuple[tuple[Evaluation, Loops], ...]:
@@ -127,6 +129,8 @@ def walk(body: Body, around: Loops = ()) -> Iterator[tuple[Instruction, Loops]]:
                 yield from walk(bodies[0], around)
             case TileRepeat(body=inner):
                 yield from walk(inner, around)
+            case EndLoads() | RowEnds():
+                pass
             case _:
                 yield each, around
 

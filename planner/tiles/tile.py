@@ -34,6 +34,7 @@ from .passes.load_together import load_together
 from .passes.overlap_kernels import overlap_kernels
 from .passes.pipeline_loops import pipeline_loops
 from .passes.place_blocks import place_blocks
+from .passes.repeat_ends import repeat_ends
 from .passes.repeat_rows import repeat_rows
 from .passes.reverse_second_sweep import reverse_second_sweep
 from .passes.round_cancelled_products import round_cancelled_products
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     repeat_rows,
     reverse_second_sweep,
     split_ends,
+    repeat_ends,
     hint_caches,
     overlap_kernels,
     load_before_wait,

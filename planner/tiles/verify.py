@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..graph.sizes import varies
 from ..values.values import Fold
 from .alignment import is_aligned
 from .blocks import LEAST_COLUMNS, LEAST_MMA
 from .instructions import (
     REDUCTIONS,
     Body,
+    EndLoads,
     EpilogueSubtiles,
     Evaluation,
     FirstBlock,
@@ -19,6 +21,7 @@ from .instructions import (
     Mma,
     OnesMma,
     Reduce,
+    RowEnds,
     SelectedLoad,
     TileCompute,
     TileLoad,
@@ -45,6 +48,7 @@ def _problems(program: TileProgram) -> Iterator[str]:
     yield from _begun(program)
     yield from _together(program)
     yield from checker.body(program.body, done, set())
+    yield from _left_ends(program)
     wanted = {out.index for out in program.nest.outputs}
     stored = set(checker.stored)
     if stored != wanted:
@@ -55,6 +59,23 @@ def _problems(program: TileProgram) -> Iterator[str]:
     for output, times in checker.stored.items():
         if times not in (1, most):
             yield f"output {output} is stored {times} times"
+
+
+def _left_ends(program: TileProgram) -> Iterator[str]:
+    """The ends that stores leave out are stored by what is done again, and no others."""
+    steps = [each for each, _ in program.walk() if isinstance(each, TileStore) and each.ends]
+    left = sorted((each.output, each.ends) for each in steps)
+    again = [each for each in program.body if isinstance(each, RowEnds)]
+    own = sorted(
+        (s.output, e.lanes.ends) for e in again for s in e.body if isinstance(s, TileStore)
+    )
+    if left != own:
+        yield f"stores leave the ends {left}, of which {own} are stored again"
+    for each in program.body:
+        if isinstance(each, EndLoads):
+            needed = {i for e in again if e.lanes == each.lanes for i in e.body}
+            if not needed.issuperset(each.loads):
+                yield f"{each} is read before ends that do not need it"
 
 
 def _begun(program: TileProgram) -> Iterator[str]:
@@ -103,6 +124,10 @@ class _Checker:
                     if not given.issuperset(s.after for s in sums):
                         yield "a sum of a repeat is given by no turn of it"
                     done.update(s.last for s in sums)
+                case EndLoads():
+                    pass
+                case RowEnds():
+                    yield from self._ends(each, done)
                 case TileStore(output=output):
                     self.stored[output] += 1
                     yield from self._rows(each)
@@ -110,6 +135,19 @@ class _Checker:
                         yield f"output {output} is stored before it is there"
                 case _:
                     yield from self._evaluation(each, done, moving)
+
+    def _ends(self, ends: RowEnds, done: set[int]) -> Iterator[str]:
+        """What is done again stores no output for the first time, and finds nothing that varies
+        along the rows: that has the lanes of other tiles."""
+        rows, axis = self.program.blocks.aligned, ends.lanes.axis
+        if rows is None or rows.axis != axis:
+            yield "ends are done again of rows that are not aligned"
+        if any(access.at for access in self.nest.stores.values()):
+            yield "ends are read again where a kernel writes into what it reads"
+        before = self.stored.copy()
+        there = {value for value in done if axis not in self.nest.live[value]}
+        yield from self.body(ends.body, there, set())
+        self.stored = before
 
     def _loop(self, loop: TileLoop, done: set[int], moving: set[int]) -> Iterator[str]:
         name = self.nest.axes[loop.axis].name
@@ -120,7 +158,9 @@ class _Checker:
             yield f"the loop over {name} is pipelined with a loop inside it"
         combined = [value for values in loop.combined for value in values]
         most = (loop.blocks or self.program.blocks).count(loop.axis)
-        if loop.inner is not None and not 0 < loop.inner[0] < loop.inner[1] <= most:
+        begin, end = loop.inner or (1, most)
+        has_any = 0 < begin < end <= most or varies(self.nest.axes[loop.axis].extent)
+        if loop.inner is not None and not has_any:
             yield f"the loop over {name} has no blocks {loop.inner}"
         if loop.combined and sorted(combined) != sorted(loop.carries):
             yield f"the loop over {name} combines {combined}, not what it carries"

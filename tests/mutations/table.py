@@ -234,6 +234,18 @@ of("planner/tiles/passes/extract_bits.py", "planner/tiles/test_tile.py")
 change("a number that wraps around", "whole.mask - whole.offset <= high", "True")
 change("bits that lie apart", " or whole.mask & (whole.mask + 1)", "")
 change("what others read of the bits", " or value.id in kept", "")
+of("planner/tiles/passes/repeat_ends.py", "planner/tiles/test_tile.py")
+change(
+    "ends of what a kernel writes into",
+    "if rows is None or any(access.at for access in nest.stores.values()):",
+    "if rows is None:",
+)
+of("planner/codegen/aligned_rows.py", "planner/numerics/test_row_ends.py")
+change(
+    "tiles store what they have read",
+    "return self.vector if each.ends else vector(each.access)",
+    "return vector(each.access)",
+)
 of("planner/tiles/passes/join_short_rows.py", "planner/tiles/test_tile.py")
 change("rows that follow each other", "is_short and far.scale == row", "is_short")
 change(

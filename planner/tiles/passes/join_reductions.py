@@ -14,9 +14,11 @@ from ..blocks import Blocks
 from ..instructions import (
     NO_VALUE,
     Body,
+    EndLoads,
     EpilogueSubtiles,
     Instruction,
     Reduce,
+    RowEnds,
     TileLoop,
     TileReduction,
     TileRepeat,
@@ -112,7 +114,7 @@ class _Joiner:
         found: list[Instruction] = []
         for other in rest:
             match other:
-                case TileStore() | TileRepeat() | EpilogueSubtiles():
+                case TileStore() | TileRepeat() | EndLoads() | RowEnds() | EpilogueSubtiles():
                     pass
                 case TileLoop():
                     if not above.isdisjoint(_values(other)):

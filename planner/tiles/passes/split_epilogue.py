@@ -15,11 +15,13 @@ from ..blocks import LEAST_MMA
 from ..instructions import (
     NO_VALUE,
     Body,
+    EndLoads,
     EpilogueSubtiles,
     Instruction,
     Mma,
     OnesMma,
     Reduce,
+    RowEnds,
     TileLoop,
     TileRepeat,
     TileScan,
@@ -70,7 +72,7 @@ def _reads(nest: Nest, item: Instruction) -> tuple[int, ...]:
     match item:
         case TileStore(output=output):
             return (nest.outputs[output].value,)
-        case TileLoop() | TileRepeat() | EpilogueSubtiles():
+        case TileLoop() | TileRepeat() | EndLoads() | RowEnds() | EpilogueSubtiles():
             return ()
     return nest.values[item.value].reads
 
@@ -79,6 +81,6 @@ def _axes(nest: Nest, item: Instruction) -> frozenset[int]:
     match item:
         case TileStore(output=output, access=access):
             return access.axes | nest.live[nest.outputs[output].value]
-        case TileLoop() | TileRepeat() | EpilogueSubtiles():
+        case TileLoop() | TileRepeat() | EndLoads() | RowEnds() | EpilogueSubtiles():
             return frozenset()
     return nest.live[item.value]

@@ -19,35 +19,48 @@ def counts() -> dict[str, dict[str, int]]:
 def test_loads_of_rows_are_wide(counts: dict[str, dict[str, int]]) -> None:
     for name in ("softmax float32", "softmax bfloat16", "logsumexp bfloat16"):
         assert counts[name]["wide loads"] >= 2, name
-        assert counts[name]["loads"] == 0, name
+        # The lanes at the ends of what is stored have one element each.
+        assert counts[name]["loads"] == int("softmax" in name), name
 
 
 def test_stores_are_wide_but_for_the_ends(counts: dict[str, dict[str, int]]) -> None:
-    """A narrow store of every element is in the text of both ends, and none in the middle."""
-    for name, elements in {"softmax float32": 4, "softmax bfloat16": 8}.items():
-        assert counts[name]["wide stores"] * elements * 2 == counts[name]["stores"] * 3, name
+    """Of both ends of a row that is walked each of a few lanes stores one element."""
+    for name in ("softmax float32", "softmax bfloat16"):
+        assert counts[name]["wide stores"] >= 6, name
+        assert counts[name]["stores"] == 1, name
+
+
+def test_the_last_end_of_a_held_row_is_stored_by_a_few_lanes(
+    counts: dict[str, dict[str, int]],
+) -> None:
+    """Its beginning lies in the first 8 lanes of a thread: there is no other store of an element in
+    the machine code, also where the length varies."""
+    case = counts["softmax of any length"]
+    assert case["wide stores"] == 4
+    assert case["stores"] == 8 + 1
 
 
 def test_only_what_ends_within_a_vector_is_loaded_by_elements(
     counts: dict[str, dict[str, int]],
 ) -> None:
     case = counts["softmax, an odd number of rows"]
-    assert case["wide loads"] * 8 == case["loads"]
+    assert case["wide loads"] * 8 + 1 == case["loads"]
 
 
 def test_weights_do_not_make_rows_narrow(counts: dict[str, dict[str, int]]) -> None:
     held, looped = counts["layer norm bfloat16"], counts["layer norm float32"]
     assert held["wide loads"]
-    assert held["wide stores"] * 8 == held["stores"]
+    assert held["wide stores"] * 8 + 1 == held["stores"]
     assert looped["wide loads"]
-    assert looped["wide stores"] * 4 * 2 == looped["stores"] * 3
+    assert looped["stores"] == 1
 
 
 def test_weights_of_many_rows_are_copied_and_read_as_vectors(
     counts: dict[str, dict[str, int]],
 ) -> None:
-    """The kernel before reads 8 elements of each for a thread, one by one, and writes a vector."""
-    assert counts["layer norm of many"]["loads"] == 2 * 8
+    """The kernel before reads 8 elements of each for a thread, one by one, and writes a vector; the
+    lanes at the end read an element of each, and of the row."""
+    assert counts["layer norm of many"]["loads"] == 2 * 8 + 3
     assert counts["layer norm of many"]["wide loads"] >= 9
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fusionplan.planner.config import NATURAL, Config, Layout
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref, Symbol
+from fusionplan.planner.graph.sizes import size
 from fusionplan.planner.nests.nest import Nest, schedule
 from fusionplan.planner.tiles.instructions import (
     BitField,
+    EndLanes,
+    EndLoads,
     EpilogueSubtiles,
     LaunchNext,
     Mma,
@@ -21,6 +25,7 @@ from fusionplan.planner.tiles.instructions import (
     OnesMma,
     Prefetch,
     Reduce,
+    RowEnds,
     SelectedLoad,
     TileCompute,
     TileLoad,
@@ -28,11 +33,14 @@ from fusionplan.planner.tiles.instructions import (
     TilePlace,
     TileStore,
     Wait,
+    Welford,
 )
 from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
+from fusionplan.planner.tiles.passes.repeat_ends import repeat_ends
 from fusionplan.planner.tiles.program import TileProgram
 from fusionplan.planner.tiles.tile import PASSES, Around, passed, tile, tiled
 from fusionplan.planner.tiles.verify import verify
+from fusionplan.planner.values.values import At
 from graphs import Builder, dense, product
 
 HALF = "bfloat16"
@@ -50,10 +58,15 @@ def rows() -> Graph:
     return b.graph(softmax(b, b.input(64, 4096), 64))
 
 
-def odd_rows() -> Graph:
+def odd_rows(length: int = 32771) -> Graph:
     """Rows that begin anywhere, times a weight."""
     b = Builder()
-    return b.graph(b.op("mul.Tensor", softmax(b, b.input(4096, 32771), 4096), b.input(32771)))
+    return b.graph(b.op("mul.Tensor", softmax(b, b.input(4096, length), 4096), b.input(length)))
+
+
+def any_rows() -> Graph:
+    """The same of a length that varies."""
+    return odd_rows(size(1001, (1009, 2027)))
 
 
 def two_sums() -> Graph:
@@ -147,6 +160,9 @@ CASES: dict[str, tuple[Callable[[], Graph], Config]] = {
     "held": (rows, config_of(x0=2)),
     "loop": (rows, config_of(stages=2, reduction="loop", x0=2, r0=512)),
     "odd": (odd_rows, config_of(warps=8, reduction="loop", x0=1, r0=2048)),
+    "odd_held": (partial(odd_rows, 1001), config_of(x0=1)),
+    "any": (any_rows, config_of(warps=8, reduction="loop", x0=1, r0=2048)),
+    "any_held": (any_rows, config_of(x0=1, r0=2048)),
     "two_sums": (two_sums, config_of(x0=4)),
     "centred": (centred, config_of(x0=4)),
     "linear": (linear, LOOP),
@@ -493,8 +509,99 @@ def test_the_middle_of_an_odd_row_is_unmasked_and_its_weight_copied() -> None:
 
 def test_a_program_without_such_blocks_does_not_hold_together() -> None:
     program = program_of("odd")
-    (*rest, loop) = program.body
+    (*rest, loop, ends) = program.body
     assert isinstance(loop, TileLoop)
-    broken = replace(program, body=(*rest, replace(loop, inner=(1, 99))))
+    broken = replace(program, body=(*rest, replace(loop, inner=(1, 99)), ends))
     with pytest.raises(ValueError, match="no blocks"):
         verify(broken)
+
+
+def test_a_row_whose_length_varies_has_unmasked_blocks_too() -> None:
+    loops = [each for each in program_of("any").body if isinstance(each, TileLoop)]
+    assert [loop.inner for loop in loops] == [(1, 0)] * len(loops)  # Of this length there is none.
+
+
+def squares(length: int) -> Graph:
+    """How far the elements of rows lie from their mean, by the sum of its squares."""
+    b = Builder()
+    x = b.input(64, length)
+    total = b.op("sum.dim_IntList", x, (1,), True, shape=(64, 1))
+    apart = b.op("sub.Tensor", x, b.op("div.Tensor", total, length))
+    sums = b.op("sum.dim_IntList", b.op("mul.Tensor", apart, apart), (1,), True, shape=(64, 1))
+    return b.graph(b.op("mul.Tensor", apart, b.op("rsqrt.default", sums)))
+
+
+@pytest.mark.parametrize("block, is_split", [(512, False), (1024, True)])
+def test_a_short_loop_over_squares_stays_in_one_piece(block: int, is_split: bool) -> None:
+    """With one vector for a thread, where the length varies; the loop that stores is split."""
+    config = config_of(reduction="loop", x0=1, r0=block)
+    program = tile(nest_of(squares(size(5001, (1009, 2027))), config.layout), config)
+    loops = [each for each in program.body if isinstance(each, TileLoop)]
+    own = [any(isinstance(each, Welford) for each in loop.body) for loop in loops]
+    assert own == [True, False]
+    assert [loop.inner is not None for loop in loops] == [is_split, True]
+
+
+def test_tiles_of_a_loop_leave_both_ends_of_a_row() -> None:
+    """Four lanes for each end of a row of float32 compute them again. What only computes what is
+    stored reads whole vectors alone; what reduces a row reads all of it."""
+    for name in ("odd", "any"):
+        program = program_of(name)
+        ends = program.body[-1]
+        assert isinstance(ends, RowEnds)
+        assert ends.lanes == EndLanes(1, 4, "both")
+        assert [type(each) for each in ends.body].count(TileLoad) == 2  # The row and its weight.
+        assert isinstance(ends.body[-1], TileStore)
+        reducing, storing = (each for each in program.body if isinstance(each, TileLoop))
+        assert [each.ends for each in reducing.body if isinstance(each, TileLoad)] == [""]
+        left = [each for each in storing.body if isinstance(each, (TileLoad, TileStore))]
+        assert all((each.ends == "both") == (each.rows == "aligned") for each in left)
+
+
+def test_where_the_length_varies_the_ends_are_under_way_before_the_row_is_read() -> None:
+    for name in ("any", "any_held"):
+        first, ends = program_of(name).body[0], program_of(name).body[-1]
+        assert isinstance(first, EndLoads)
+        assert isinstance(ends, RowEnds)
+        assert first.lanes == ends.lanes
+        assert len(first.loads) == 2  # Of the row and its weight.
+    assert not any(isinstance(each, EndLoads) for each in program_of("odd").body)
+
+
+@pytest.mark.parametrize("name", ["odd_held", "any_held"])
+def test_a_held_row_leaves_its_last_end(name: str) -> None:
+    ends = program_of(name).body[-1]
+    assert isinstance(ends, RowEnds)
+    assert (ends.lanes.ends, ends.lanes.size) == ("last", 4)
+    assert only(program_of(name), TileStore).ends == "last"  # type: ignore[attr-defined]
+
+
+def test_a_kernel_that_writes_into_what_it_reads_repeats_nothing() -> None:
+    program = program_of("any_held")
+    (access,) = program.nest.stores.values()
+    written = replace(access, at=(At(0, 1, 8, False),))
+    nest = replace(program.nest, stores={0: written})
+    broken = TileProgram(nest, program.blocks, program.body, program.head, program.grid)
+    with pytest.raises(ValueError, match="writes into what it reads"):
+        verify(broken)
+    before = tuple(i for i in program.body if not isinstance(i, (EndLoads, RowEnds)))
+    own = TileProgram(nest, program.blocks, before)
+    assert repeat_ends(own) is own
+
+
+BOTH = EndLanes(1, 4, "both")
+
+
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        (lambda body: body[:-1], "stores leave the ends"),
+        (lambda body: (*body[:-1], replace(body[-1], lanes=BOTH)), "stores leave the ends"),
+        (lambda body: (replace(body[0], lanes=BOTH), *body[1:]), "do not need it"),
+        (lambda body: (*body[:-1], replace(body[-1], body=body[-1].body[-1:])), "stored before"),
+    ],
+)
+def test_ends_that_nobody_stores_are_named(broken: Callable, message: str) -> None:
+    program = program_of("any_held")
+    with pytest.raises(ValueError, match=message):
+        verify(replace(program, body=broken(program.body)))
