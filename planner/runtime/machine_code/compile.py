@@ -46,6 +46,7 @@ from ..phases import phase
 from . import compiled_before, ready
 from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .pipeline_races import overwritten
+from .thread_locality import passes_for
 from .wgmma_waits import awaited
 
 log = logging.getLogger(__name__)
@@ -342,11 +343,12 @@ def _built(
     if registers is not None:
         options["maxnreg"] = registers
     try:
-        try:
-            return _whole(parts, gpu, options)
-        except OSError as error:
-            keep_elsewhere(error)
-            return _whole(parts, gpu, options)
+        with passes_for(source.text):
+            try:
+                return _whole(parts, gpu, options)
+            except OSError as error:
+                keep_elsewhere(error)
+                return _whole(parts, gpu, options)
     except OSError as error:
         raise CompileFailed(f"kernel {source.name}: {unwritable(error)}", transient=True) from error
     except MemoryError as error:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpus import graph_of
 from few_looks import rank_few
-from fusionplan.planner.config import LOOP, NATURAL
+from fusionplan.planner.config import LOOP, NATURAL, Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
@@ -51,9 +51,23 @@ CASES = {
 }
 
 
+def whole_blocks():
+    """Several rows of float32 in a loop of whole blocks, of which nothing is left at the end."""
+    config = Config((("r0", 32), ("x0", 4)), reduction="loop", num_warps=1)
+    for function in (lambda x: x.cumsum(-1), lambda x: x.cumprod(-1)):
+        (kernel,) = lower(graph_of(function, [torch.empty(64, 128)]), config).kernels
+        used = resources(compile_kernel(kernel, Target()))
+        yield {
+            "case": f"whole blocks {kernel.name}",
+            "layout": "loop",
+            "registers": used.registers,
+            "spill_bytes": used.spill_bytes,
+        }
+
+
 def main() -> None:
     rank_few(setattr)
-    found = []
+    found = [*whole_blocks()]
     for name, (shape, function) in CASES.items():
         for dtype in (torch.bfloat16, torch.float32):
             inputs = [torch.empty(shape, dtype=dtype) for _ in range(2)]
