@@ -568,12 +568,14 @@ def test_where_the_length_varies_the_ends_are_under_way_before_the_row_is_read()
     assert not any(isinstance(each, EndLoads) for each in program_of("odd").body)
 
 
-@pytest.mark.parametrize("name", ["odd_held", "any_held"])
-def test_a_held_row_leaves_its_last_end(name: str) -> None:
+@pytest.mark.parametrize("name, left", [("odd_held", "both"), ("any_held", "last")])
+def test_a_held_row_leaves_its_last_end_and_the_first_if_its_length_is_known(
+    name: str, left: str
+) -> None:
     ends = program_of(name).body[-1]
     assert isinstance(ends, RowEnds)
-    assert (ends.lanes.ends, ends.lanes.size) == ("last", 4)
-    assert only(program_of(name), TileStore).ends == "last"  # type: ignore[attr-defined]
+    assert (ends.lanes.ends, ends.lanes.each) == (left, 4)
+    assert only(program_of(name), TileStore).ends == left  # type: ignore[attr-defined]
 
 
 def test_a_kernel_that_writes_into_what_it_reads_repeats_nothing() -> None:
