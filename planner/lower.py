@@ -70,7 +70,10 @@ def _combined(kernel: KernelNest, config: Config) -> Config:
     dense = {t.axis for each in nest.stores.values() for t in each.offset.terms if t.scale == 1}
     grid = {*nest.with_role(Role.GRID)}
     lines = blocks.elements(grid) == blocks.elements(grid & dense) == _COLUMNS
-    parts = all(sources[i].kind == "tmp" for i in _read(kernel)) and not any(nest.loops())
+    held = {*nest.with_role(Role.HELD)}
+    tiles = {nest.values[v].kind for v, access in nest.loads.items() if access.axes & held}
+    inputs = {kind.input for kind in tiles if isinstance(kind, Load)}
+    parts = all(sources[i].kind == "tmp" for i in inputs) and not any(nest.loops())
     fits = nest.largest_tile(blocks.sizes) <= _TILE
     return replace(config, num_warps=1) if lines and parts and fits else config
 

@@ -136,6 +136,8 @@ class AccessPrinter(Scope):
         for axis, left in self.left:
             if axis in each.access.axes:
                 masks.append(self.text.broadcast(left, self.blocks.dims((axis,)), dims))
+        if each.chosen is not None:
+            masks.append(self.at(each.chosen, dims))
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)
         if masks or inside:

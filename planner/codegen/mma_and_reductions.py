@@ -475,6 +475,13 @@ def _first(text: str) -> str:
     return f"tl.sum(tl.where(tl.arange(0, {ONES})[None, :] == 0, {text}, 0.0), 1)"
 
 
+def begun(scope: Scope, value: Value) -> str:
+    """What a loop that carries a value begins with, as a tile of the value's shape."""
+    fold, dtype = scope.nest.fold(value.id), _working(value)
+    shape = scope.text.shape(scope.blocks.dims(scope.nest.live[value.id]))
+    return f"tl.full({shape}, {identity(dict(fold.monoid.identity), dtype)}, {TRITON_DTYPE[dtype]})"
+
+
 def _working(value: Value) -> str:
     """Bools fold as int32; everything else as what the result is in registers."""
     return "int32" if value.dtype == "bool" else value.dtype

@@ -12,13 +12,13 @@ from ..graph.dtypes import TRITON_DTYPE
 from ..graph.graph import Ref
 from ..graph.op import Accuracy, Op
 from ..graph.sizes import varies
-from ..nests.linear_forms import Affine, Role, Term
-from ..nests.mask_bounds import Limit
+from ..nests.linear_forms import Affine, Role
 from ..tiles.alignment import is_dense
 from ..tiles.blocks import TileDims
 from ..tiles.index_width import INT32_LIMIT
 from ..tiles.instructions import (
     Body,
+    EndEmpty,
     EndLoads,
     EpilogueSubtiles,
     FirstBlock,
@@ -44,6 +44,7 @@ from . import mma_and_reductions, scans
 from .accesses import AccessPrinter, chosen
 from .aligned_rows import AlignedText
 from .body import convert, expression, literal
+from .limits import rest_of
 from .source import AWAIT_LAST, BEGIN_NEXT
 from .text import is_taken_for_dot
 
@@ -67,7 +68,7 @@ class TritonPrinter(AccessPrinter):
         """The lines of the kernel's body."""
         grid, head = self.grid, self.program.head
         in_parts = any(isinstance(each, EpilogueSubtiles) for each in self.program.body)
-        early = (TileLoad, SelectedLoad, Prefetch, FirstBlock, LoadsTogether)
+        early = (TileLoad, SelectedLoad, Prefetch, FirstBlock, EndEmpty, LoadsTogether)
         first = next((i for i, each in enumerate(head) if isinstance(each, early)), len(head))
         self._head(head[:first])
         if not in_parts:
@@ -100,12 +101,17 @@ class TritonPrinter(AccessPrinter):
                     self.prefetch(each)
                 case FirstBlock():
                     self._first_block(each)
+                case EndEmpty():
+                    self._end_empty(each)
                 case LoadsTogether():
                     self._together(each)
                 case LaunchNext():
                     self.line(f"tl.extra.cuda.{BEGIN_NEXT}()", "the next may be launched")
                 case Wait():
-                    self.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
+                    self._wait()
+
+    def _wait(self) -> None:
+        self.line(f"tl.extra.cuda.{AWAIT_LAST}()", "all of the last is done and seen")
 
     def _place(self, in_parts: bool) -> None:
         """The indices of a tile."""
@@ -394,7 +400,7 @@ class TritonPrinter(AccessPrinter):
         self._index(each.axis, "")
         for limit in self.nest.limits[each.axis]:
             own = f"{name}_left{len(self.left)}" if self.left else f"{name}_left"
-            self.line(f"{own} = {name} + ({self._rest(limit)}) <= 0", "masks empty the others")
+            self.line(f"{own} = {name} + ({rest_of(self, limit)}) <= 0", "masks empty the others")
             self.left.append((each.axis, own))
         inner = {a for load in each.loads for a in load.access.axes} - {each.axis}
         for axis in self.nest.with_role(Role.LOOP):
@@ -403,6 +409,25 @@ class TritonPrinter(AccessPrinter):
         for load in each.loads:
             self.load(load)
         self.first_left, self.left = self.left, []
+
+    def _end_empty(self, each: EndEmpty) -> None:
+        """Of what the loop carries the values are known only in the lines that end."""
+        last = self.nest.axes[each.axis].extent - 1
+        ends = [(rest_of(self, limit), 0 if limit.scale > 0 else last) for limit in each.limits]
+        empty = " | ".join(f"({rest} > {end})" for rest, end in ends)
+        empty = f"({empty})" if len(ends) > 1 else empty
+        first = f"({self.nest.axes[each.along].name}_block > 0)"
+        self.line(f"if {first} & {empty}:", "masks leave nothing")
+        with self.indented():
+            if each.waits:
+                self._wait()
+            for store in each.stores:
+                value = self.nest.values[self.nest.outputs[store.output].value]
+                self.dims[value.id] = self.blocks.dims(self.nest.live[value.id])
+                self.names[value.id] = mma_and_reductions.begun(self, value)
+                self.store(store)
+                del self.dims[value.id], self.names[value.id]
+            self.line("return")
 
     def _together(self, each: LoadsTogether) -> None:
         """The indices of loops that have one block stand before the loops as well."""
@@ -449,7 +474,7 @@ class TritonPrinter(AccessPrinter):
         first, last = "0", self.numbers.text(self.blocks.count(axis))
         name, block = self.nest.axes[axis].name, self.blocks.sizes[axis]
         for limit in self.nest.limits.get(axis, ()):
-            rest = self._rest(limit)
+            rest = rest_of(self, limit)
             if limit.scale > 0 and limit.values:
                 # A part of the axis may lie beyond the position altogether: no turn is left.
                 text = f"tl.minimum({last}, tl.maximum({block} - ({rest}), 0) // {block})"
@@ -466,27 +491,3 @@ class TritonPrinter(AccessPrinter):
                 first = f"{name}_first"
                 self.line(f"{first} = {text}", "masks empty the blocks before")
         return first, last
-
-    def _rest(self, limit: Limit) -> str:
-        """The least value in this tile of what a limit adds to the index."""
-        parts = [self._least(term) for term in limit.rest.terms]
-        parts += [self._least_given(value, scale) for value, scale in limit.values]
-        base = limit.rest.base
-        return " + ".join([*parts, self.numbers.text(base)] if base else parts or ["0"])
-
-    def _least_given(self, value: int, scale: int) -> str:
-        """The least multiple of a value in this tile."""
-        text = f"({self.names[value]}).to(tl.int64)"
-        if self.dims[value]:
-            text = f"tl.max({text})" if scale < 0 else f"tl.min({text})"
-        return f"{text} * {scale}" if scale != 1 else text
-
-    def _least(self, term: Term) -> str:
-        """The least value of a term of a linear form in this tile."""
-        axis, block = self.nest.axes[term.axis], self.blocks.sizes[term.axis]
-        start = f"({self.starts[term.axis]})"
-        scale = self.numbers.text(term.scale) if term.scale != 1 else ""
-        if term.scale < 0:
-            end = f"tl.minimum({start} + {block - 1}, {self.numbers.text(axis.extent - 1)})"
-            return f"{end} * {scale}" if block > 1 else f"{start} * {scale}"
-        return f"{start} * {scale}" if scale else start

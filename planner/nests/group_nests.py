@@ -11,6 +11,7 @@ from ..stream.split_reduction import Phase, SplitKernels, cut
 from ..trace.trace import trace
 from .laid_vectors import with_laid_vectors
 from .linear_forms import Role
+from .live_parts import live_parts, with_chosen
 from .nest import Nest, build
 
 SHORT = 4096
@@ -72,10 +73,17 @@ def _kernels(group: Graph, found: SplitKernels, layout: Layout) -> tuple[KernelN
     """The kernels of a split reduction."""
     inputs = tuple((node, Source("in", i)) for i, node in enumerate(group.inputs))
     read = tuple((len(group.nodes) + i, Source("tmp", i)) for i in range(len(found.temporaries)))
+    nests = [_phase(phase, layout, number) for number, phase in enumerate(found.phases)]
+    if len(nests) == 2:
+        stored = enumerate(found.phases[0].written)
+        tmp = {len(group.nodes) + index: i for i, (kind, index) in stored if kind == "tmp"}
+        chosen = live_parts(nests[0], found.phases[1].values, tmp)
+        if chosen is not None:
+            first, last = nests[0], replace(found.phases[1], values=chosen)
+            nests = [replace(first, are_chosen=True), with_chosen(_phase(last, layout, 1), tmp)]
     kernels = []
-    for number, phase in enumerate(found.phases):
+    for nest, phase in zip(nests, found.phases, strict=True):
         written = tuple(Source(kind, index) for kind, index in phase.written)
-        nest = _phase(phase, layout, number)
         kernels.append(KernelNest(nest, inputs + read, written))
     return tuple(kernels)
 

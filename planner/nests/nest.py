@@ -95,6 +95,11 @@ class Nest:
     derived: Derivation
     limits: Mapping[int, tuple[Limit, ...]]
     laid: Mapping[int, LaidVectors] = field(default_factory=dict)
+    are_chosen: bool = False
+    """Whether who reads its results leaves out parts that limits leave nothing of (see
+    `live_parts`)."""
+    chosen: Mapping[int, int] = field(default_factory=dict)
+    """By load, the condition under which the kernel before has stored what it reads."""
 
     def reduced(self, fold: Fold) -> tuple[int, ...]:
         """The tile axes a fold consumes."""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from ..graph.op import Accuracy
 from ..nests.linear_forms import Access
+from ..nests.mask_bounds import Limit
 from ..stream.online import Correction
 from .blocks import LEAST_MMA, Blocks
 from .descriptors import Described
@@ -102,6 +103,8 @@ class TileLoad:
     """In a `TileRepeat`: the access is that of the first turn."""
     ends: Ends = ""
     """Of an aligned row, those that nobody needs here: a `RowEnds` reads them."""
+    chosen: int | None = None
+    """The value that says which elements are read at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,19 @@ class SelectedLoad:
     pieces: tuple[TileLoad, ...]
     joined: tuple[int, int] | None = None
     """As of a `TileLoad`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileStore:
+    """Write the tile of an output."""
+
+    output: int
+    access: Access
+    via: Described | None = None
+    hint: Hint = ""
+    rows: Rows = ""
+    ends: Ends = ""
+    """Those that are left to a `RowEnds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +160,29 @@ class LoadsTogether:
     loads: tuple[TileLoad, ...]
 
 
-Head = tuple[
-    LaunchNext | TileLoad | SelectedLoad | Prefetch | FirstBlock | Wait | LoadsTogether, ...
-]
-"""What stands before all else: the wait, and what is loaded or prefetched before it and at once
-behind it."""
+@dataclass(frozen=True, slots=True)
+class EndEmpty:
+    """End a program to which masks leave nothing of a loop: it stores what the loop begins with."""
+
+    axis: int
+    """That of the loop."""
+    limits: tuple[Limit, ...]
+    """Where one of them leaves nothing, the program ends."""
+    along: int
+    """The axis of the grid that divides the loop. The first program along it goes on: what does not
+    vary along it, that program alone stores."""
+    stores: tuple[TileStore, ...]
+    """Those of what the loop carries."""
+    waits: bool
+    """Whether the program has not waited yet for the kernel before."""
+
+
+Early = (
+    LaunchNext | TileLoad | SelectedLoad | Prefetch | FirstBlock | EndEmpty | Wait | LoadsTogether
+)
+Head = tuple[Early, ...]
+"""What stands before all else: the wait, what is loaded or prefetched before it and at once behind
+it, and the end of programs that have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,19 +316,6 @@ class TileScan:
 
 
 @dataclass(frozen=True, slots=True)
-class TileStore:
-    """Write the tile of an output."""
-
-    output: int
-    access: Access
-    via: Described | None = None
-    hint: Hint = ""
-    rows: Rows = ""
-    ends: Ends = ""
-    """Those that are left to a `RowEnds`."""
-
-
-@dataclass(frozen=True, slots=True)
 class TileLoop:
     """Walk a tile axis in blocks."""
 
@@ -402,9 +423,7 @@ Change = Callable[[Instruction, Loops, Blocks], Instruction]
 """From an instruction, the loops around it and the blocks there to what takes its place."""
 
 
-def loads_of(
-    each: Instruction | LaunchNext | Prefetch | FirstBlock | Wait | LoadsTogether,
-) -> tuple[TileLoad, ...]:
+def loads_of(each: Instruction | Early) -> tuple[TileLoad, ...]:
     """The loads that an instruction is: itself, one for each tensor that it may read, or none."""
     if isinstance(each, SelectedLoad):
         return each.pieces

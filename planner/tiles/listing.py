@@ -12,6 +12,7 @@ from .instructions import (
     NO_VALUE,
     BitField,
     Body,
+    EndEmpty,
     EndLoads,
     EpilogueSubtiles,
     FirstBlock,
@@ -55,6 +56,9 @@ def listing(nest: Nest, blocks: Blocks, body: Body, head: Head, grid: Grid | Non
         elif isinstance(each, FirstBlock):
             lines.append(f"first block of {nest.axes[each.axis].name}, as far as masks leave it:")
             lines += told.lines(each.loads, "  ")
+        elif isinstance(each, EndEmpty):
+            lines.append(_end(nest, each))
+            lines += told.lines(each.stores, "  ")
         elif isinstance(each, LoadsTogether):
             lines.append("at once:")
             lines += told.lines(each.loads, "  ")
@@ -174,10 +178,18 @@ def _grid(grid: Grid) -> str:
     return ", ".join([*words, *["backwards"] * grid.reverse])
 
 
+def _end(nest: Nest, end: EndEmpty) -> str:
+    along, loop = (nest.axes[axis].name for axis in (end.along, end.axis))
+    waits = ", having waited" * end.waits
+    return f"end where masks leave nothing of {loop}, but the first along {along}{waits}, storing:"
+
+
 def _access(each: TileLoad | TileStore) -> str:
     rows = {"aligned": ", whole vectors", "": ""}.get(each.rows, f", {each.rows}")
     rows += ", in pairs" * (isinstance(each, TileLoad) and each.in_pairs)
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
+    if isinstance(each, TileLoad) and each.chosen is not None:
+        rows += f", where v{each.chosen}"
     if isinstance(each, TileLoad) and each.moved is not None:
         rows += f", {each.moved.offset} further in each turn"
     rows += {"": "", "last": " but its last end", "both": " but its ends"}[each.ends]

@@ -23,11 +23,13 @@ from .passes.choose_correction_accuracy import choose_correction_accuracy
 from .passes.choose_mma_unit import choose_mma_unit
 from .passes.compensate_long_sums import compensate_long_sums
 from .passes.duplicate_raced_loads import duplicate_raced_loads
+from .passes.end_empty_programs import end_empty_programs
 from .passes.extract_bits import extract_bits
 from .passes.hint_caches import hint_caches
 from .passes.join_reductions import join_reductions
 from .passes.join_short_rows import join_short_rows
 from .passes.keep_operands_shared import keep_operands_shared
+from .passes.leave_out_parts import leave_out_parts
 from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
 from .passes.load_together import load_together
@@ -83,10 +85,12 @@ PASSES: tuple[Pass, ...] = (
     split_ends,
     repeat_ends,
     hint_caches,
+    leave_out_parts,
     overlap_kernels,
     load_before_wait,
     load_before_meeting,
     load_together,
+    end_empty_programs,
 )
 """Each is given what those before it have decided."""
 

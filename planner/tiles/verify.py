@@ -13,6 +13,7 @@ from .blocks import LEAST_COLUMNS, LEAST_MMA
 from .instructions import (
     REDUCTIONS,
     Body,
+    EndEmpty,
     EndLoads,
     EpilogueSubtiles,
     Evaluation,
@@ -29,6 +30,7 @@ from .instructions import (
     TilePlace,
     TileRepeat,
     TileStore,
+    Wait,
 )
 from .program import TileProgram
 
@@ -47,6 +49,7 @@ def _problems(program: TileProgram) -> Iterator[str]:
     yield from checker.body(early, done, set())
     yield from _begun(program)
     yield from _together(program)
+    yield from _ended(program)
     yield from checker.body(program.body, done, set())
     yield from _left_ends(program)
     wanted = {out.index for out in program.nest.outputs}
@@ -97,6 +100,30 @@ def _together(program: TileProgram) -> Iterator[str]:
             yield f"the head loads {each}, which the body does not"
         elif any(program.blocks.count(loop.axis) > 1 for loop in loads[each]):
             yield f"the head loads {each} once, which a loop loads in every turn"
+
+
+def _ended(program: TileProgram) -> Iterator[str]:
+    """A program that ends stores all that its loop carries, and reads what is loaded before; what
+    else is stored, the first along the axis stores alone."""
+    loops = {each.axis: each for each in program.body if isinstance(each, TileLoop)}
+    every = {each for each, _ in program.walk() if isinstance(each, TileStore)}
+    for place, end in enumerate(program.head):
+        if not isinstance(end, EndEmpty):
+            continue
+        loaded = {each.value for each in program.head[:place] if isinstance(each, TileLoad)}
+        for value in {value for limit in end.limits for value, _ in limit.values} - loaded:
+            yield f"a program ends by v{value} before it is there"
+        stored = {program.nest.outputs[each.output].value for each in end.stores}
+        wanted = set() if program.nest.are_chosen else {*loops[end.axis].carries}
+        if end.axis not in loops or stored != wanted:
+            yield f"a program ends that stores {sorted(stored)}, not what its loop carries"
+        carried = loops[end.axis].carries
+        others = {e for e in every if program.nest.outputs[e.output].value not in carried}
+        if any(end.along in each.access.axes for each in others):
+            yield "a program ends that alone stores a part of an output"
+        behind = any(isinstance(each, Wait) for each in program.head[place:])
+        if end.waits != (behind and bool(end.stores)):
+            yield "a program ends without a wait, or waits twice"
 
 
 class _Checker:
@@ -177,6 +204,8 @@ class _Checker:
             reads = set(self.nest.values[value].reads)
             if isinstance(each, TileCompute) and each.bits is not None:
                 reads = {each.bits.source}
+            if isinstance(each, TileLoad) and each.chosen is not None:
+                reads.add(each.chosen)
             for read in reads - done - beside:
                 yield f"v{value} reads v{read} before it is there"
         if isinstance(each, Mma):

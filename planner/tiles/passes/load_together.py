@@ -82,7 +82,8 @@ def _chosen(program: TileProgram, before: set[int], room: int, most: int) -> Ite
         if not isinstance(each, TileLoad) or each.value in known:
             continue
         known.add(each.value)
-        if each.access.at or each.via or each.twice or each.rows or each.moved:
+        placed = each.access.at or each.via or each.chosen is not None
+        if placed or each.twice or each.rows or each.moved:
             continue
         size = _bytes(program, each.value)
         if size > most and not grid.isdisjoint(each.access.axes):
