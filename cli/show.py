@@ -85,10 +85,10 @@ def _graph(found: ShownPlan) -> Graph:
 def nests(graph: Graph, found: ShownPlan) -> list[str]:
     """The nest of every generated group, or why it has none."""
     from ..planner.errors import Refusal
-    from ..planner.nests.group_nests import schedule_group
+    from ..planner.lower import schedule_of
 
     def nests_of(part: Graph, config: Config) -> list[object]:
-        made = schedule_group(part, config.layout)
+        made = schedule_of(part, config)
         return [made] if isinstance(made, Refusal) else [k.nest for k in made.kernels]
 
     return _of_groups(graph, found, "nest", nests_of)

@@ -76,6 +76,8 @@ class Config:
               turn begin before this turn's end.
     widen     blocks that a sweep which folds nothing takes at once: it has no state to keep, and a
               load that comes after a store in the text waits for it.
+    anywhere  rows of a length that varies are taken to begin anywhere also where 16 divides it, so
+              that one kernel is for all lengths.
     subtiles  parts of a tile's columns in which what follows a matrix product is done (1: at once).
     access    how operands of matrix products are read: by "pointer" or by "descriptor".
     """
@@ -93,6 +95,7 @@ class Config:
     access: Literal["pointer", "descriptor"] = "pointer"
     subtiles: Positive = 1
     widen: Positive = 1
+    anywhere: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -112,7 +115,7 @@ class Config:
         parts += [f"programs={self.programs}"] * (self.programs > 0)
         parts += ["flat loops"] * self.flatten + ["descriptors"] * (self.access == "descriptor")
         parts += [f"subtiles={self.subtiles}"] * (self.subtiles > 1)
-        parts += [f"widen={self.widen}"] * (self.widen > 1)
+        parts += [f"widen={self.widen}"] * (self.widen > 1) + ["any length"] * self.anywhere
         return " ".join(parts)
 
 

@@ -36,7 +36,7 @@ from .graph.ops import Contraction, is_compute, is_free, is_input, row
 from .graph.varying import bucket_name, is_varying, sizes_of
 from .groups.group import GroupContent, is_copied, subgraph, with_free_nodes
 from .groups.legality import Dependences, may_join
-from .lower import lower
+from .lower import lower, schedule_of
 from .lowerings.aten import aten_s
 from .lowerings.registry import lowering_of
 from .nests.group_nests import Schedule, schedule_group
@@ -116,7 +116,7 @@ class _Work:
         schedule: Schedule | Refusal | None = None
         if group.config is not None:
             config = group.config
-            schedule = schedule_group(part, config.layout)
+            schedule = schedule_of(part, config)
             made = self._kernels(part, config, schedule)
         kernels = () if isinstance(made, Refusal) else made
         derivation = _derivation(part, schedule)

@@ -13,6 +13,7 @@ from .config import Config
 from .errors import Refusal, Refused
 from .graph.graph import Graph, TensorType
 from .graph.ops import is_compute
+from .graph.varying import of_any_sizes
 from .nests.group_nests import KernelNest, Schedule, Source, schedule_group
 from .nests.linear_forms import Access, Role
 from .nests.placement import Evaluate, WriteOutput
@@ -35,7 +36,7 @@ def lower(
 ) -> Program | Refusal:
     """The program of a group, or why the group or the config has none. unwritten: the inputs, by
     place, that may be read before a kernel's wait (see `groups.unwritten`)."""
-    found = schedule_group(group, config.layout)
+    found = schedule_of(group, config)
     if isinstance(found, Refusal):
         return found
     name = kernel_name(group)
@@ -59,6 +60,11 @@ def lower(
         return refused.refusal
     written = tuple(_written(group))
     return Program(tuple(kernels), tuple(temporaries), written, frozenset(updated(found)))
+
+
+def schedule_of(group: Graph, config: Config) -> Schedule | Refusal:
+    """The kernels of a group by the layout of a config."""
+    return schedule_group(of_any_sizes(group) if config.anywhere else group, config.layout)
 
 
 def _combined(kernel: KernelNest, config: Config) -> Config:
@@ -114,7 +120,7 @@ def _written(group: Graph) -> Iterator[tuple[int, int]]:
 
 def tile_programs(group: Graph, config: Config, after: Pass) -> list[TileProgram] | Refusal:
     """The tile program of every kernel of a group as a pass leaves it, or why there is none."""
-    found = schedule_group(group, config.layout)
+    found = schedule_of(group, config)
     if isinstance(found, Refusal):
         return found
     try:

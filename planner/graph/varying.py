@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..memo import by_identity
 from . import sizes
 from .graph import INPUT, Graph, Node, TensorType, canonical, digest, to_json
 from .sizes import Size
@@ -33,6 +34,13 @@ def mapped(graph: Graph, number: Callable[[Size], Any]) -> Graph:
         kwargs = tuple((k, of(v)) for k, v in node.kwargs)
         nodes.append(replace(node, args=of(node.args), kwargs=kwargs, type=kind))
     return Graph(tuple(nodes), graph.outputs, graph.numerics)
+
+
+@by_identity(64)
+def of_any_sizes(graph: Graph) -> Graph:
+    """The graph as if nothing were known to divide its varying numbers: the kernels of it are those
+    of all sizes."""
+    return mapped(graph, lambda number: Size(int(number), number.probes))
 
 
 def _bases(graph: Graph) -> tuple[Size, ...]:

@@ -187,7 +187,16 @@ def _has_room(blocks: Blocks, rows: AlignedRows) -> bool:
     axis, size = blocks.nest.axes[rows.axis], blocks.sizes[rows.axis]
     if axis.role is Role.GRID:
         return size >= WARP * rows.vector and bool(rows.start.terms)
-    return axis.role is Role.LOOP or size >= axis.extent + rows.vector - 1
+    return axis.role is Role.LOOP or size >= axis.extent + _most_before(rows, axis.extent)
+
+
+def _most_before(rows: AlignedRows, extent: int) -> int:
+    """Elements before a row in its first vector, at most: none where a varying length is such that
+    all rows begin at a vector's start, though the kernel does not know it."""
+    if not varies(extent):
+        return rows.vector - 1
+    numbers = (rows.start.base, *(t.scale for t in rows.start.terms))
+    return rows.vector - math.gcd(rows.vector, *map(int, numbers))
 
 
 def _weight(access: Access, blocks: Blocks) -> int:

@@ -23,7 +23,8 @@ from ...planner.costs.work import Work, work_of
 from ...planner.errors import PlanError, Refusal, Refused
 from ...planner.graph.graph import Graph, from_json
 from ...planner.graph.ops import Contraction, Reduction, row
-from ...planner.nests.group_nests import Schedule, schedule_group
+from ...planner.lower import schedule_of
+from ...planner.nests.group_nests import Schedule
 from ...planner.space.space import MOST_SPILLED
 from ..records.machine_code import GroupMachineCode
 from ..trial.outcome import Candidate
@@ -136,7 +137,7 @@ class _Reader:
     def __init__(self, store: Ledgers, profile: DeviceProfile) -> None:
         self.store, self.profile = store, profile
         self.groups: dict[str, tuple[Graph, str] | None] = {}
-        self.schedules: dict[tuple[str, Layout], Schedule | Refusal] = {}
+        self.schedules: dict[tuple[str, Layout, bool], Schedule | Refusal] = {}
         self.compiled: dict[str, GroupMachineCode] = defaultdict(GroupMachineCode)
 
     def sample(self, kernel: str, config: Config, trial: TrialRecord) -> Sample | None:
@@ -146,9 +147,9 @@ class _Reader:
         if known is None:
             return None
         group, workload = known
-        place = kernel, config.layout
+        place = kernel, config.layout, config.anywhere
         if place not in self.schedules:
-            self.schedules[place] = schedule_group(group, config.layout)
+            self.schedules[place] = schedule_of(group, config)
         schedule = self.schedules[place]
         if isinstance(schedule, Refusal):
             return None

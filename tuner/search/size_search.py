@@ -12,31 +12,30 @@ others have a tree each: blocks of rows that begin anywhere have lanes before th
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TypeAlias
 
-from ...planner.config import Config, MultipleSplit, SizeSplit, SizeTree
-from ...planner.costs.cost import Cost
+from ...planner.config import Config, SizeTree
 from ...planner.costs.device import DeviceProfile
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
 from ...planner.graph.sizes import ALIGNED, varies
 from ...planner.graph.varying import sizes_of
 from ...planner.nests.linear_forms import Role
-from ...planner.space.space import Space, space_of
+from ...planner.space.space import space_of
 from ...planner.tiles.blocks import power_of_two
 from ..gate.bucket_edges import at_sizes
 from ..trial.outcome import Candidate, Timed, is_transient
 from ..workers.lab import Group
 from .group_trials import Budget, GroupTrials
 from .runoff import SharedSearch
+from .size_anchors import NEAR, UNSURE, Anchor, rows_of
+from .size_trees import KERNELS, AnchorTimes, Sizes, few
 
-SIZES = (16, 64, 128, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+SIZES = (16, 64, 128, 256, 512, 1024, 1536, 2048, 2560, 4096, 5120, 8192)
 """Anchors of one size; those of a group are all combinations, as long as there are few."""
 
 FEW = (32, 512, 8192)
@@ -49,28 +48,14 @@ LENGTHS, _AROUND = (16, 64, 256, 1024, 2048, 4096, 8192), (32, 2048)
 or loops over: of that size, and of all others together. A tile for rows of 4096 takes 60 times as
 long as it has to for rows of 70."""
 
-KERNELS = 4
-"""Configs of a tree at most. Of one tree for all sizes each is two kernels, for multiples of 16 and
-for others; of two trees each is one."""
-
 _UNLIKE = 1.005
 """Times the model's seconds of a multiple of 16, from which other sizes have a tree of their own:
 where rows begin anywhere, they are read as well by other configs."""
 
-_LOOKED_AT = 48
-"""Configs of each layout that the model judges at an anchor: the usual ones."""
-
-_TILED, _TILES = 3000, 6
-"""Configs of each layout of matrix products among which it looks for the best tiles and numbers of
-warps, and how many of these it keeps."""
-
-_NEAR = 1.7
-"""Times the seconds of the best layout's best usual config, up to which a layout is looked at."""
-
 _OTHER_WAYS = 3
 """Configs that are measured though the model prefers to walk rows in another way."""
 
-_MEASURED = 10
+_MEASURED = 24
 """Configs that are measured at the anchors."""
 
 _CLOSE = 1.3
@@ -84,55 +69,8 @@ times."""
 _TAKEN = 3
 """Of these, how many are candidates."""
 
-_GAIN = 0.005
-"""Gain in time, on average of all anchors, for which another config is kept."""
-
-_WORTH = 0.02
-"""Gain in time, over all anchors, for which a tree asks for a size once more."""
-
 _NEVER = 1e3
 """Times the best, of a config that an anchor cannot have."""
-
-Sizes: TypeAlias = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """A group at some sizes, with what is known of configs there."""
-
-    sizes: Sizes
-    graph: Graph
-    space: Space
-    odd: bool = False
-    """Whether rows begin anywhere."""
-
-    def modelled(self, config: Config) -> float:
-        cost = self.space.judge(config)
-        return cost.seconds if isinstance(cost, Cost) else math.inf
-
-    def best(self, count: int) -> list[Config]:
-        """The model's best configs among the usual ones."""
-        judged = [(self.modelled(config), str(config), config) for config in self._usual()]
-        best = sorted(each for each in judged if each[0] < math.inf)
-        return [config for _, _, config in best[:count]]
-
-    def _usual(self) -> Iterator[Config]:
-        """Of matrix products all configs of a few tiles, those that are fastest when they are run
-        in the first way that is possible: a tile can be run in dozens of ways."""
-        near = self.space.near(_NEAR)
-        if all(dimension.name != "group" for dimension in self.space.dimensions):
-            yield from self.space.enumerate(_LOOKED_AT * len(near), near)
-            return
-        tiles: dict[object, list[Config]] = {}
-        for config in self.space.enumerate(_TILED * len(near), near):
-            tile = config.layout, config.blocks, config.num_warps
-            tiles.setdefault(tile, []).append(config)
-
-        def first(ways: Sequence[Config]) -> float:
-            return next((s for s in map(self.modelled, ways) if s < math.inf), math.inf)
-
-        for ways in heapq.nsmallest(_TILES, tiles.values(), key=first):
-            yield from ways
 
 
 Measure: TypeAlias = Callable[[Anchor, Sequence[Config]], Mapping[Config, float]]
@@ -190,16 +128,10 @@ def learned(
     learn = _Learned(graph, config, device, measure, _length(graph, device))
     axis = _deciding(graph, device, len(own))
     if axis is None:
-        return learn.tree(Anchor(own, graph, here), None, False)
-    is_odd = bool(own[axis] % ALIGNED)
-    at = Anchor(own, graph, here, is_odd)
-    trees: dict[bool, SizeTree | None] = {}
-    for odd in (not is_odd, is_odd):  # Of the sizes of the tune something is known in any case.
-        trees[odd] = learn.tree(at if odd == is_odd else None, axis, odd)
-    multiples, others = trees[False], trees[True]
-    if multiples is None or others is None or multiples == others:
-        return multiples or others
-    return MultipleSplit(axis, ALIGNED, multiples, others)
+        found = learn.known(Anchor(own, graph, here), None)
+        return None if found is None else found.tree(KERNELS // 2)
+    known = learn.known(Anchor(own, graph, here, bool(own[axis] % ALIGNED)), axis)
+    return None if known is None else known.by_multiples(axis, ALIGNED)
 
 
 def _deciding(graph: Graph, device: DeviceProfile, count: int) -> int | None:
@@ -226,6 +158,15 @@ def _beside(size: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Times:
+    """At an anchor, times as multiples of the best. seconds: as they were measured there, infinite
+    of what failed."""
+
+    times: Mapping[Config, float]
+    seconds: Mapping[Config, float]
+
+
+@dataclass(frozen=True, slots=True)
 class _Learned:
     """What trees of a group are learned from. length: see `_length`."""
 
@@ -235,43 +176,75 @@ class _Learned:
     measure: Measure | None
     length: int | None
 
-    def tree(self, own: Anchor | None, axis: int | None, odd: bool) -> SizeTree | None:
-        """A tree over the anchors and the sizes of the tune, where they belong to them. axis: the
-        size that is a multiple of 16 at all anchors, or at none where they are odd."""
-        device, anchors = self.device, self._anchors(axis, odd)
-        if own is not None:
-            anchors = [*(a for a in anchors if a.sizes != own.sizes), own]
-        if not anchors:
-            return None
-        candidates = {} if own is None else {_reaching(self.config, own): None}
-        for anchor in anchors:
-            candidates |= {_reaching(each, anchor): None for each in anchor.best(_TAKEN)}
-        table = [_modelled(anchor, list(candidates)) for anchor in anchors]
-        kept = _few(table, list(candidates), KERNELS)
-        kept = [c for c in kept if _is_for_odd_sizes(c, axis, anchors, table, device)]
-        if self.measure is not None:
-            more = _with_other_ways(kept, candidates, table)
-            more = [c for c in more if _is_for_odd_sizes(c, axis, anchors, table, device)]
-            more = _with_other_warps(more, anchors)
-            table = [_modelled(anchor, more) for anchor in anchors]
-            pairs = zip(anchors, table, strict=True)
-            timed = [_measured(anchor, times, self.measure) for anchor, times in pairs]
-            kept = [c for c in more if _is_right([found for found, _ in timed], c)]
-            table = [times for _, times in timed]
-            kept = _few([{c: times[c] for c in kept} for times in table], kept, KERNELS)
+    def known(self, own: Anchor, axis: int | None) -> AnchorTimes | None:
+        """Of the anchors, and of the sizes of the tune where they belong to them. axis: the size
+        that decides where rows begin; at some anchors it is a multiple of 16, at others not."""
+        anchors = self._anchors(axis)
+        # Of the sizes of the tune something is known in any case.
+        anchors = [*(a for a in anchors if a.sizes != own.sizes), own]
+        odd = [a for a in anchors if a.odd]
+        others = [a for a in anchors if not a.odd]
+        known = self._at(odd, own, axis, ()) if odd else [_Times({}, {})]
+        # The best kernels for all lengths are looked at where kernels know more, too.
+        right = [c for c in known[0].times if _is_right([each.seconds for each in known], c)]
+        wide = few([each.times for each in known], right, KERNELS - 1)
+        known = [*known[: len(odd)], *(self._at(others, own, axis, wide) if others else ())]
+        looked_at = dict.fromkeys(c for each in known for c in each.times)
+        kept = [c for c in looked_at if _is_right([each.seconds for each in known], c)]
         if not kept:
             return None
-        return _tree([a.sizes for a in anchors], [{c: times[c] for c in kept} for times in table])
+        full = [{c: each.times.get(c, _NEVER) for c in kept} for each in known]
+        return AnchorTimes([a.sizes for a in (*odd, *others)], full)
 
-    def _anchors(self, axis: int | None, odd: bool) -> list[Anchor]:
-        found, count = [], len(sizes_of(self.graph))
-        for sizes in _anchored(count) if self.length is None else _along(self.length, count):
-            beside = _beside(sizes[axis]) if odd and axis is not None else (None,)
-            for size in beside:
-                moved = [n if size is None or a != axis else size for a, n in enumerate(sizes)]
-                anchor = _anchor(self.graph, moved, self.device, odd)
-                found += [] if anchor is None else [anchor]
+    def _at(
+        self, anchors: Sequence[Anchor], own: Anchor, axis: int | None, wide: Sequence[Config]
+    ) -> list[_Times]:
+        """Of what is looked at there: the model's best and what is near, and these others."""
+        candidates = {_candidate(self.config, own): None} if own in anchors else {}
+        together: list[Config] = []
+        for anchor in anchors:
+            candidates |= {_candidate(each, anchor): None for each in anchor.best(_TAKEN)}
+            together += [_candidate(each, anchor) for each in anchor.together()]
+        candidates |= dict.fromkeys([*together, *wide])
+        table = [_modelled(anchor, list(candidates)) for anchor in anchors]
+
+        def fitting(some: Iterable[Config]) -> list[Config]:
+            return [c for c in some if _is_for_odd_sizes(c, axis, anchors, table, self.device)]
+
+        kept = fitting(few(table, list(candidates), KERNELS))
+        if self.measure is None:
+            own_times = [{c: times[c] for c in kept} for times in table]
+            return [_Times(times, times) for times in own_times]
+        more = list(dict.fromkeys([*_with_own_best(kept, table), *together, *wide]))
+        more = fitting(_with_other_ways(more, candidates, table))
+        more = _with_other_warps(more, anchors)
+        table = [_modelled(anchor, more) for anchor in anchors]
+        pairs = zip(anchors, table, strict=True)
+        return [_measured(anchor, times, self.measure) for anchor, times in pairs]
+
+    def _anchors(self, axis: int | None) -> list[Anchor]:
+        found, count = list[Anchor](), len(sizes_of(self.graph))
+        for odd in (False,) if axis is None else (True, False):
+            for sizes in _anchored(count) if self.length is None else _along(self.length, count):
+                for size in _beside(sizes[axis]) if odd and axis is not None else (None,):
+                    moved = [n if size is None or a != axis else size for a, n in enumerate(sizes)]
+                    anchor = _anchor(self.graph, moved, self.device, odd)
+                    found += [] if anchor is None else [anchor]
         return found
+
+
+def _candidate(config: Config, anchor: Anchor) -> Config:
+    """The config as it is looked at where it was chosen; where rows begin anywhere, for all
+    lengths."""
+    return replace(_reaching(config, anchor), anywhere=anchor.odd)
+
+
+def _with_own_best(
+    configs: Sequence[Config], table: Sequence[Mapping[Config, float]]
+) -> list[Config]:
+    """The configs, and the model's best of each anchor: how much more others take there, only a
+    measurement can tell."""
+    return list(dict.fromkeys([*configs, *(min(times, key=times.__getitem__) for times in table)]))
 
 
 def _with_other_ways(
@@ -295,12 +268,12 @@ def _with_other_ways(
 
 
 def _with_other_warps(configs: Sequence[Config], anchors: Sequence[Anchor]) -> list[Config]:
-    """The configs, and the same with twice or half the warps that the model thinks close to the
-    best of some anchor."""
+    """The configs, and the same with twice, half or four times the warps, where the model thinks
+    that close to the best of some anchor."""
     found = list(configs)
     least = {a.sizes: min((a.modelled(c) for c in configs), default=math.inf) for a in anchors}
     for config in configs:
-        for warps in (2 * config.num_warps, config.num_warps // 2):
+        for warps in (2 * config.num_warps, config.num_warps // 2, 4 * config.num_warps):
             other = replace(config, num_warps=max(1, warps))
             close = (
                 a.modelled(other) <= _CLOSE * least[a.sizes] for a in anchors if _fits(other, a)
@@ -390,7 +363,8 @@ def _fits(config: Config, anchor: Anchor) -> bool:
 
 def _modelled(anchor: Anchor, candidates: Sequence[Config]) -> dict[Config, float]:
     """Each config's time at an anchor as a multiple of the best, by the model."""
-    own = {c: anchor.modelled(c) for c in candidates if _fits(c, anchor)}
+    known = (c for c in candidates if c.anywhere or not anchor.odd)
+    own = {c: anchor.modelled(c) for c in known if _fits(c, anchor)}
     best = min(own.values(), default=math.inf)
     if math.isinf(best):
         return dict.fromkeys(candidates, 1.0)  # nothing is known of it
@@ -408,76 +382,34 @@ def _is_for_odd_sizes(
     cannot be cut into equal parts there. axis: a size of which that is known."""
     best = min(range(len(anchors)), key=lambda place: table[place][config])
     sizes = [n - (a != axis) for a, n in enumerate(anchors[best].sizes)]
-    odd = _anchor(anchors[best].graph, sizes, device)
+    odd = _anchor(anchors[best].graph, sizes, device, anchors[best].odd)
     return odd is not None and odd.modelled(config) < math.inf
 
 
-def _measured(
-    anchor: Anchor, times: Mapping[Config, float], measure: Measure
-) -> tuple[Mapping[Config, float], dict[Config, float]]:
-    """What was measured there, and the times with it."""
-    close = _CLOSE * min(times.values(), default=0.0)
-    found = measure(anchor, [c for c in times if times[c] <= close])
+def _close(config: Config, anchor: Anchor) -> float:
+    """Times the best there, by the model, up to which a config is measured."""
+    if not config.anywhere:
+        return _CLOSE
+    return UNSURE if anchor.odd and rows_of(config) > 1 else _CLOSE if anchor.odd else NEAR
+
+
+def _measured(anchor: Anchor, times: Mapping[Config, float], measure: Measure) -> _Times:
+    """The times with what is measured there."""
+    least = min(times.values(), default=0.0)
+    found = measure(anchor, [c for c in times if times[c] <= _close(c, anchor) * least])
     right = {c: seconds for c, seconds in found.items() if seconds < math.inf}
     if not right:
-        return found, dict(times)
+        return _Times(times, found)
     least = min(right.values())
     behind = max(right.values()) / least
     # What was not measured is by the model no better than what was.
     others = {c: t if t >= _NEVER else max(behind, t) for c, t in times.items()}
     failed = {c: _NEVER for c in found if c not in right}
-    return found, others | failed | {c: seconds / least for c, seconds in right.items()}
+    known = others | failed | {c: seconds / least for c, seconds in right.items()}
+    return _Times(known, found)
 
 
 def _is_right(found: Sequence[Mapping[Config, float]], config: Config) -> bool:
     """Whether a config was measured at some anchor and failed at none."""
     own = [seconds[config] for seconds in found if config in seconds]
     return bool(own) and all(seconds < math.inf for seconds in own)
-
-
-def _loss(times: Mapping[Config, float], among: Sequence[Config]) -> float:
-    return math.log(min(times[c] for c in among))
-
-
-def _few(
-    table: Sequence[Mapping[Config, float]], candidates: Sequence[Config], count: int
-) -> list[Config]:
-    """At most so many configs that lose little beside all. Each is added for what it gains, and
-    given up again where another gains more beside those that were added after it."""
-
-    def total(among: Sequence[Config]) -> float:
-        return sum(_loss(times, among) for times in table)
-
-    def with_best(kept: Sequence[Config]) -> list[Config]:
-        rest = (c for c in candidates if c not in kept)
-        return min(([*kept, c] for c in rest), key=total, default=[])
-
-    kept: list[Config] = []
-    while len(kept) < count:
-        more = with_best(kept)
-        for place in range(len(more) - 1):
-            other = with_best([*more[:place], *more[place + 1 :]])
-            more = other if total(other) < total(more) else more
-        if not more or (kept and total(kept) - total(more) < _GAIN * len(table)):
-            break
-        kept = more
-    return kept
-
-
-def _tree(sizes: Sequence[Sizes], table: Sequence[Mapping[Config, float]]) -> SizeTree:
-    """The tree that loses least over the anchors, where each comparison costs `_WORTH`."""
-
-    @cache
-    def best(part: frozenset[int]) -> tuple[float, SizeTree]:
-        losses = {c: sum(math.log(table[i][c]) for i in part) for c in table[0]}
-        config = min(losses, key=losses.__getitem__)
-        found: tuple[float, SizeTree] = losses[config], config
-        for axis, most in sorted({(axis, s) for i in part for axis, s in enumerate(sizes[i])}):
-            below = frozenset(i for i in part if sizes[i][axis] <= most)
-            if below < part:
-                (less, one), (more, other) = best(below), best(part - below)
-                if less + more + _WORTH < found[0]:
-                    found = less + more + _WORTH, SizeSplit(axis, most, one, other)
-        return found
-
-    return best(frozenset(range(len(sizes))))[1]
