@@ -350,6 +350,8 @@ class _Copy:
         used = {f for v in self.made for f in v.axes} | {
             f for o in outputs for d in o.dims for f in d
         }
+        # What is folded along a broadcast dimension does not vary along it.
+        used |= {f for v in self.made if isinstance(v.kind, Fold) for f in v.kind.reduced}
         kept = {f: n for f, n in sorted(extents.items()) if f in used}
         return Values(tuple(self.made), tuple(outputs), kept)
 

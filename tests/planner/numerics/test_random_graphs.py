@@ -151,6 +151,14 @@ def graph(a3: "int64[17]", a5: "bfloat16[5, 17]", a102: "bfloat16[70, 16]"):
     v11 = F.linear(v9, a5)
     return (v11,)
 """,
+    "extremum_of_a_broadcast_in_parts": """
+def graph(a0: "float16[5, 2, 3, 16]"):
+    v0 = a0.var((1, 2, 3), keepdim=True)
+    v1 = v0.expand((5, 1, 7, 16))
+    v2 = v1.amax((0, 2, 3), keepdim=True)
+    v3 = torch.minimum(v2, v1)
+    return (v3,)
+""",
     "additions_at_equal_places": """
 def graph(a0: "bfloat16[5, 33, 2]", a4: "int64[8]", a5: "bfloat16[8, 33, 2]"):
     v0 = a0 * 0.5
