@@ -64,21 +64,8 @@ _NO_BOOLS = frozenset(
     ["addcmul", "argmax", "argmin", "ceil", "floor", "hardtanh", "round", "threshold", "trunc"]
 )
 
-_ONE_TYPE = frozenset(
-    [
-        "addmv",
-        "addr",
-        "dot",
-        "heaviside",
-        "lerp",
-        "linalg_cross",
-        "log_sigmoid_backward",
-        "mv",
-        "vdot",
-    ]
-)
-"""Operations whose operands have to be of one type. The third of `log_sigmoid_backward` is not read
-on a GPU, where it may be of another and the result is not of it."""
+_ONE_TYPE = frozenset(["addmv", "addr", "dot", "heaviside", "lerp", "linalg_cross", "mv", "vdot"])
+"""Operations whose operands have to be of one type."""
 
 _ONE_FLOAT = frozenset(
     ["binary_cross_entropy", "huber_loss", "nll_loss_forward", "nll_loss2d_forward"]
@@ -97,6 +84,8 @@ def left_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A decomposition that leaves the operation as it is where eager refuses the types."""
     full = op.name().split("::")[-1]
     name = full.split(".")[0]
+    if name == "log_sigmoid_backward":
+        return _without_buffer(function)
     floats = name in _FLOATS or full == "round.decimals"
     if not (floats or name in _NO_BOOLS | _ONE_TYPE | _ONE_FLOAT):
         return function
@@ -116,6 +105,20 @@ def left_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         if name in _ONE_TYPE | _ONE_FLOAT | _NORMS and len(judged) > 1:
             return NotImplemented
         return function(*args, **kwargs)
+
+    return opened
+
+
+def _without_buffer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the gradient of a logarithm of a sigmoid. On a GPU nobody reads the third operand, nor
+    asks for its type; on a CPU eager wants it to be of the type of the others."""
+
+    @functools.wraps(function)
+    def opened(grad_output: torch.Tensor, self: torch.Tensor, buffer: torch.Tensor) -> Any:
+        on_cpu = self.device.type == "cpu"
+        if on_cpu and len({grad_output.dtype, self.dtype, buffer.dtype}) > 1:
+            return NotImplemented
+        return function(grad_output, self, buffer if on_cpu else self)
 
     return opened
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.capture.capture import decompositions
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.dynamo
@@ -114,3 +115,16 @@ def test_steps_of_integers_are_eagers(dtype: torch.dtype) -> None:
         for ends in ((first, last), tuple(map(torch.tensor, (first, last))), (int(first), last)):
             function = lambda _, e=ends, n=steps: torch.linspace(*e, n, dtype=dtype)  # noqa: E731
             assert torch.equal(ran(function, torch.ones(1))[0], function(None)), (ends, steps)
+
+
+def test_a_buffer_that_nobody_reads_has_no_part_in_the_type() -> None:
+    """On a GPU; on a CPU eager refuses it, and so do we (`hostile/refused.py`)."""
+    backward = torch.ops.aten.log_sigmoid_backward.default
+    with FakeTensorMode():
+        x = torch.empty(3, 4, dtype=torch.float16, device="cuda")
+        traced = make_fx(
+            lambda x, buffer: backward(x, x, buffer), decomposition_table=decompositions()
+        )(x, x.bfloat16())
+    nodes = [node for node in traced.graph.nodes if node.op == "call_function"]
+    assert len(nodes) > 5, "it is opened"
+    assert nodes[-1].meta["val"].dtype == torch.float16
