@@ -68,12 +68,14 @@ def run(
 def alone(tmp_path: Path) -> Path:
     """A folder with what a child imports, without torch."""
     from fusionplan.bench import at_once
-    from fusionplan.tuner.measure import turns
+    from fusionplan.tuner.measure import fair_lock, turns
 
     text = Path(at_once.__file__ or "").read_text()
     text = text.replace("from ..tuner.measure.turns", "from turns_alone")
     (tmp_path / "at_once_alone.py").write_text(text)
-    (tmp_path / "turns_alone.py").write_text(Path(turns.__file__ or "").read_text())
+    text = Path(turns.__file__ or "").read_text().replace("from .fair_lock", "from fair_lock")
+    (tmp_path / "turns_alone.py").write_text(text)
+    (tmp_path / "fair_lock.py").write_text(Path(fair_lock.__file__ or "").read_text())
     return tmp_path
 
 

@@ -20,11 +20,8 @@ from hostile.table import CASES
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("few_looks")]
 
-SAMPLE = 126
-"""Cases that take about a minute of one core: three of each family, and more of the large ones."""
-
 FAMILIES = sorted({case.family for case in CASES.values()})
-_SAMPLE = chosen(SAMPLE, 20, "cpu", without=KNOWN)
+_SAMPLE = chosen(3 * len(FAMILIES), 20, "cpu", without=KNOWN)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
