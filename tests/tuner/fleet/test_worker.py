@@ -196,6 +196,7 @@ def trials_and_rounds(place: Path, count: int, trials: int) -> tuple[int, int]:
     return rounds.together
 
 
+@pytest.mark.slow
 def test_four_workers_are_three_times_as_fast_as_one(tmp_path: Path):
     trials, rounds = trials_and_rounds(tmp_path / "one.db", 1, 6)
     assert trials == rounds >= 6
