@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,15 @@ class FairLock:
 
     Who lets go of a file's lock and asks for it again at once has it before those who waited are
     awake. So whoever waits for the lock holds a second one, of the next, which all others have to
-    take before: one that comes back stands behind those who wait.
+    take before: one that comes back stands behind those who wait. A process that is forked while it
+    is open needs one of its own: the two would not keep each other away.
     """
 
     def __init__(self, path: Path) -> None:
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
         self._next = os.open(path.with_name(f"{path.name}.next"), flags, 0o600)
+        weakref.finalize(self, _close, self._file, self._next)
         self._own, self._next_own = threading.Lock(), threading.Lock()
         self._holder, self._count = 0, 0
 
@@ -72,3 +75,8 @@ class FairLock:
         self._holder = 0
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._own.release()
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)

@@ -10,22 +10,17 @@ from pathlib import Path
 
 import pytest
 from fusionplan.tuner.measure.fair_lock import FairLock
+from locked_files import is_free
 
 LONG_S = 30.0
 
 
-def is_free(path: Path) -> bool:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+def greedy_process(path: Path, ready, over) -> None:
+    greedy(FairLock(path), ready, over)
 
 
-def greedy(path: Path, ready, over) -> None:
+def greedy(lock: FairLock, ready, over) -> None:
     """Has the lock nearly always: it takes it again as soon as it has let it go."""
-    lock = FairLock(path)
     while not over.is_set():
         with lock:
             ready.set()
@@ -45,7 +40,7 @@ def times_of_waiting(lock: FairLock, count: int = 5) -> list[float]:
 def test_a_process_that_comes_back_at_once_stands_behind_those_who_wait(tmp_path: Path):
     context = multiprocessing.get_context("fork")
     ready, over = context.Event(), context.Event()
-    other = context.Process(target=greedy, args=(tmp_path / "lock", ready, over))
+    other = context.Process(target=greedy_process, args=(tmp_path / "lock", ready, over))
     other.start()
     try:
         assert ready.wait(LONG_S)
@@ -58,14 +53,7 @@ def test_a_process_that_comes_back_at_once_stands_behind_those_who_wait(tmp_path
 
 def test_a_thread_that_comes_back_at_once_stands_behind_those_who_wait(tmp_path: Path):
     lock, ready, over = FairLock(tmp_path / "lock"), threading.Event(), threading.Event()
-
-    def again_and_again() -> None:
-        while not over.is_set():
-            with lock:
-                ready.set()
-                time.sleep(0.002)
-
-    other = threading.Thread(target=again_and_again)
+    other = threading.Thread(target=greedy, args=(lock, ready, over))
     other.start()
     try:
         assert ready.wait(LONG_S)

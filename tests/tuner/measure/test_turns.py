@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fusionplan.tuner.measure.turns import VARIABLE, current_gpu_turn, turn
-
-
-def is_free(path: Path) -> bool:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+from locked_files import is_free
 
 
 def test_a_turn_is_for_one_and_may_be_taken_again(
