@@ -237,6 +237,9 @@ def _print_kernel(console: Console, kernel: Kernel) -> None:
     cost = kernel.predicted
     time = f"{render.duration(cost.seconds)} predicted, bound by {cost.limit}"
     _lines(console, [f"kernel {kernel.name}: {kernel.programs} programs, {time}"], 1)
+    if kernel.copied_by:
+        copy = f"before it kernel {kernel.copied_by} copies rows, so that it reads whole vectors"
+        _lines(console, [copy], 2)
     axes = render.table("axis", "extent", "role", "block", "blocks", right=("extent", "block"))
     for axis in kernel.axes:
         blocks = str(-(-axis.extent // axis.block))

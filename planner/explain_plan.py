@@ -174,15 +174,18 @@ class _Work:
             return program
         assert isinstance(schedule, Schedule)
         made = []
-        for source, kernel in zip(program.kernels, schedule.kernels, strict=True):
+        copying = {i + 1: k for i, k in enumerate(program.kernels) if k.copies}
+        sources = [(k, copying.get(i)) for i, k in enumerate(program.kernels) if not k.copies]
+        for (source, copy), kernel in zip(sources, schedule.kernels, strict=True):
             nest, blocks = kernel.nest, Blocks.of(kernel.nest, config.blocks)
             try:
                 cost = estimate(nest, config, self.device)
             except Refused as refused:
                 return refused.refusal
-            text = source.text if self.texts else ""
+            texts = [k.text for k in (copy, source) if k and self.texts]
             shape = (str(nest), _axes(blocks), _bounds(blocks))
-            made.append(Kernel(source.name, *shape, source.grid, cost, text))
+            text, copied_by = "\n\n".join(texts), copy.name if copy else ""
+            made.append(Kernel(source.name, *shape, source.grid, cost, text, copied_by))
         return tuple(made)
 
     # --- what is not generated ---

@@ -90,7 +90,9 @@ class MaskedAxis:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch. nest: as it prints; text: the generated module, where it was asked for."""
+    """One launch. nest: as it prints; text: the generated module, where it was asked for.
+    copied_by: the name of a kernel launched before it, which copies rows of its inputs so that it
+    can read whole vectors; empty where none is needed. Its text is part of `text`."""
 
     name: str
     nest: str
@@ -99,6 +101,7 @@ class Kernel:
     programs: int
     predicted: Cost
     text: str = ""
+    copied_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,11 @@ class GroupExplanation:
     least: Least | None = None
     sizes: tuple[tuple[str, Config], ...] = ()
     varying: tuple[int, ...] = ()
+
+    @property
+    def launches(self) -> int:
+        """Kernels of a call; of a group that is not generated, at least one."""
+        return max(1, sum(1 + bool(kernel.copied_by) for kernel in self.kernels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,7 @@ class Explanation:
                 " ".join(operation.name for operation in group.operations),
                 group.lowering,
                 str(group.config or group.options),
-                max(1, len(group.kernels)),
+                group.launches,
                 group.predicted_s,
                 group.measured.seconds,
             )

@@ -152,7 +152,7 @@ def steps(flow: Flow, explanation: Explanation) -> tuple[StepReport, ...]:
                 borders=tuple(borders.get(place, ())),
                 search=None,
                 source=tuple(dict.fromkeys(o.source for o in operations if o.source)),
-                kernels=1 if group is None else max(1, len(group.kernels)),
+                kernels=1 if group is None else group.launches,
             )
         )
     return tuple(made)

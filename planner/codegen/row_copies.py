@@ -61,4 +61,5 @@ def row_copies(program: TileProgram, kernel: KernelSource) -> KernelSource:
         plain=None,
         scalars=(),
         before=None,
+        copies=True,
     )

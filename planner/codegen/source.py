@@ -71,6 +71,8 @@ class KernelSource:
     contracts: bool = True
     before: KernelSource | None = None
     """What copies rows for it, until both are kernels of a program."""
+    copies: bool = False
+    """Whether it only copies rows for the kernel after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,4 +45,5 @@ def vector_copies(program: TileProgram, kernel: KernelSource) -> KernelSource:
         plain=None,
         scalars=(),
         before=None,
+        copies=True,
     )

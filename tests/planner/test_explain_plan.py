@@ -204,6 +204,21 @@ def test_texts_are_only_given_when_asked_for(causal):
     assert "tl.dot" in kernel.text
 
 
+def test_a_kernel_that_copies_rows_is_told():
+    """Weights of an odd length, read by many rows, are copied so that vectors can be read."""
+    inputs = [torch.empty(s, device="meta", dtype=HALF) for s in ((32768, 4099), (4099,), (4099,))]
+    graph = graph_of(lambda x, w, b: torch.layer_norm(x, (4099,), w, b), inputs)
+    config = Config((("x0", 1),), num_warps=8, num_stages=1)
+    nodes = tuple(with_free_nodes(graph, compute(graph)))
+    group = GroupPlan(nodes, "triton", key(subgraph(graph, nodes).graph), config, predicted=1e-5)
+    (told,) = explain_plan(graph, plan_of(graph, group), H200, texts=True).groups
+    (kernel,) = told.kernels
+    assert kernel.copied_by == f"{kernel.name}_rows"
+    assert told.launches == 2
+    assert f"def {kernel.copied_by}(" in kernel.text
+    assert f"def {kernel.name}(" in kernel.text
+
+
 def test_lines_of_the_user(causal):
     (group,) = explain_plan(*causal, H200, sources={8: "model.py:3: q @ k"}).groups
     lines = {o.node: o.source for o in group.operations}
