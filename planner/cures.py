@@ -194,6 +194,12 @@ WARNINGS: Mapping[str, Advice] = {
         "by its next best config, or by ATen; the others run as planned.",
         "`planner tune` makes a plan for this device and these versions.",
     ),
+    "not-as-traced": Advice(
+        "An operation that runs as ATen gave a tensor of another type or shape than was traced. A "
+        "kernel of ours would misread it: what reads it runs as ATen, the rest as planned.",
+        "If the operation is your own, mend its meta function (`register_fake`). If it is torch's, "
+        "please report the text.",
+    ),
     "no-cudagraph": Advice(
         "The plan asks for a CUDA graph, which could not be captured; the kernels run one by one.",
         "Often other code uses the same stream or memory. The text is CUDA's own message.",

@@ -355,6 +355,9 @@ of("planner/runtime/execution/executor.py", "planner/runtime/execution/test_exec
 change(
     "a plan that names other nodes", "if not group.nodes or max(group.nodes) >= size:", "if False:"
 )
+of("planner/runtime/execution/as_traced.py", "planner/runtime/execution/test_as_traced.py")
+change("another type than was traced", "if told != wanted else", "if False else")
+change("a view that negates", "value.is_conj() or value.is_neg()", "value.is_conj()")
 of("planner/lowerings/triton.py", "planner/runtime/execution/test_executor.py")
 change("a group without a config", "if site.config is None:", "if False:")
 of("planner/runtime/execution/batched.py", "planner/runtime/execution/test_batched.py")

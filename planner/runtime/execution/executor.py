@@ -29,6 +29,7 @@ from ..machine_code.compile import CompileFailed, interpreted
 from ..machine_code.compile_ahead import compile_ahead
 from ..machine_code.launch import Launcher
 from ..phases import phase
+from .as_traced import AsTraced
 from .batched import Batch, batches, in_batches
 from .executor_code import EmittedKernels, Emitter, Ending, How
 from .joined import joined
@@ -120,8 +121,15 @@ class Executor:
         self.launchers = tuple(launchers)
         pointers = bool(launchers) and not launchers[0].takes_tensors
         cuda = self.device.type == "cuda" and _fast_empty is not None
-        emitter = Emitter(captured, How(pointers, cuda, guard), names)
+        how = How(pointers, cuda, guard)
+        emitter = Emitter(captured, how, names)
         self.text = emitter.call(order, groups, captured.updates if updates else ())
+        if emitter.doubtful:
+            asking = Emitter(captured, replace(how, asks=True), names)
+            self.text += asking.call(order, groups, captured.updates if updates else ())
+            first = AsTraced(captured, self.device, plan.graph_key)
+            names["noted"], names["by_aten"] = first.noted, first.by_aten
+            names["unseen"], names["ended"] = first.unseen, first.ended
         self.kernels_per_call = emitter.kernels + others
         names["is_profiled"], names["profiled"] = is_profiled, self._profiled
         self._module = _compiled(self.text, names)

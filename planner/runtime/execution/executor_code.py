@@ -43,11 +43,13 @@ class Ending:
 @dataclass(frozen=True, slots=True)
 class How:
     """pointers: kernels take addresses (else tensors). cuda: memory comes from the CUDA
-    allocator's fast path. guard: strides of the inputs may differ from the captured ones."""
+    allocator's fast path. guard: strides of the inputs may differ from the captured ones. asks: it
+    is the text of the first call, which asks whether values are as traced (see `as_traced`)."""
 
     pointers: bool
     cuda: bool
     guard: bool
+    asks: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +61,9 @@ class Emitter:
     names: dict[str, Any]
     lines: list[str] = field(default_factory=list)
     kernels: int = 0
+    doubtful: set[int] = field(default_factory=set)
+    """What a group reads that ATen or another library gives, or that comes from another graph; and
+    what is made of it."""
     _defined: set[int] = field(default_factory=set)
     _number: dict[fx.Node, int] = field(init=False)
     _strided: set[int] = field(default_factory=set)
@@ -83,7 +88,8 @@ class Emitter:
         copied = {inputs[u.place]: self._number[u.value] for u in updates if u.is_copied}
         results = outputs[: len(outputs) - len(updates)]
         programs = {i: how.program for i, how in groups.items() if isinstance(how, EmittedKernels)}
-        if not self.how.guard:  # Else an input may be a copy by then.
+        # Else an input may be a copy by then; and ATen writes into memory of its own.
+        if not self.how.guard and not self.how.asks:
             graph = self.captured.graph
             self._renewed = renewed(graph, units, programs, copied, results)
         # A group counts on the captured strides of what it reads.
@@ -95,23 +101,53 @@ class Emitter:
         ):
             self.lines.append("stream = current_stream(device_index)")
         for position, unit in enumerate(units):
-            how = None if unit.group is None else groups[unit.group]
-            if how is None:
+            if unit.group is None:
                 self._aten(unit.outputs[0])
-            elif isinstance(how, str):
-                self._callable(unit, how)
-            elif isinstance(how, Graph):
-                self._calls(unit, how)
-            elif isinstance(how, Ending):
-                self._calls(unit, how.calls, how.copy)
+            elif self.doubtful.isdisjoint(unit.inputs):
+                self._group(unit, groups[unit.group])
             else:
-                self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how)
+                self._asked(unit, groups[unit.group])
             self._delete(dead[position])
         self._update({i: v for i, v in copied.items() if self._renewed.get(v) != i})
         values = ", ".join("None" if o is None else f"v{o}" for o in results)
+        if self.how.asks:
+            self.lines = ["odd = {}", *self.lines, "ended(odd)"]
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
-        profiled = "    if is_profiled():\n        return profiled(args)\n"
-        return f"def call(args):\n{profiled}    count[0] += 1\n{body}\n"
+        if self.how.asks:
+            return f"def first(args):\n    count[0] += 1\n{body}\n"
+        before = "    if is_profiled():\n        return profiled(args)\n"
+        if self.doubtful:
+            before += "    if unseen:\n        return first(args)\n"
+        return f"def call(args):\n{before}    count[0] += 1\n{body}\n"
+
+    def _group(self, unit: ScheduledUnit, how: EmittedKernels | Graph | Ending | str) -> None:
+        if isinstance(how, str):
+            self._callable(unit, how)
+        elif isinstance(how, Graph):
+            self._calls(unit, how)
+        elif isinstance(how, Ending):
+            self._calls(unit, how.calls, how.copy)
+        else:
+            self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how)
+
+    def _asked(self, unit: ScheduledUnit, how: EmittedKernels | Graph | Ending | str) -> None:
+        """A group that reads what may not be as traced; in the first call by ATen, if so."""
+        self.doubtful.update(unit.outputs)
+        if not self.how.asks:
+            self._group(unit, how)
+            return
+        results = "".join(f"{'w' if o in self._defined else 'v'}{o}, " for o in unit.outputs)
+        before, self.lines = self.lines, []
+        self._group(unit, how)
+        as_planned, self.lines = self.lines, before
+        values = "".join(f"v{i}, " for i in unit.inputs)
+        self.names[f"u{unit.group}"] = unit
+        self.lines += [
+            f"if odd and not odd.keys().isdisjoint(u{unit.group}.inputs):",
+            f"    {results}= by_aten(u{unit.group}, [{values}], odd)",
+            "else:",
+            *(f"    {line}" for line in as_planned),
+        ]
 
     def _update(self, copied: Mapping[int, int]) -> None:
         """One launch copies all the values of a type."""
@@ -160,7 +196,12 @@ class Emitter:
     def _match(self, node: int) -> None:
         """Kernels have the captured strides as literals; a value that came otherwise is copied."""
         tensor = self.captured.graph.nodes[node].type
-        if node in self._strided and tensor is not None:
+        if node not in self._strided or tensor is None:
+            return
+        self.doubtful.add(node)
+        if self.how.asks:
+            self.lines.append(f"v{node} = noted({node}, v{node}, odd)")
+        else:
             shape, stride = tensor.shape, tensor.stride
             self.lines.append(
                 f"if v{node}.stride() != {stride}: v{node} = match(v{node}, {shape}, {stride})"
@@ -221,8 +262,14 @@ class Emitter:
             if copy is not None:
                 self._launch([names[source]], [node], copy)
                 continue
+            name = self._result(node)
+            if node in self._strided:
+                self.doubtful.add(node)
+            if self.how.asks and node in self._strided:
+                self.lines.append(f"{name} = noted({node}, {names[source]}, odd)")
+                continue
             shape, stride = tensor.shape, tensor.stride
-            self.lines.append(f"{self._result(node)} = match({names[source]}, {shape}, {stride})")
+            self.lines.append(f"{name} = match({names[source]}, {shape}, {stride})")
         if made:
             self.lines.append(f"del {', '.join(names[n.id] for n in made)}")
 
