@@ -36,6 +36,15 @@ os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", _precompiles
 # A test sees what a first process does, whatever ran before it.
 os.environ.setdefault("PLANNER_CAPTURE", "again")
 
+# A store waits for the disk after each of its writes, some milliseconds. In memory it does not.
+# Libraries that tests compile into their folders must be allowed to run there.
+MEMORY = Path("/dev/shm")
+MEMORY_FREE = 4 << 30
+if MEMORY.is_mount() and os.access(MEMORY, os.W_OK):
+    _found = os.statvfs(MEMORY)
+    if _found.f_bavail * _found.f_frsize > MEMORY_FREE and not _found.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # Its plugins that are installed beside it would be imported: trio's, which no test needs.
 os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 
@@ -94,7 +103,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Once all is imported: torch's capture and Triton's interpreter do much for nothing."""
+    """Once all is imported: torch's capture and Triton's interpreter do much for nothing, and a new
+    store is migrated from nothing."""
+    import quick_store
+
+    quick_store.quicken()
     if "torch" in sys.modules:
         import quick_dynamo
         import quick_interpreter

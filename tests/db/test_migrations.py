@@ -6,6 +6,7 @@ import sys
 import alembic.command
 import optuna
 import pytest
+import quick_store
 from fusionplan.db import Store, StoreUnavailable, schema
 from fusionplan.db.migrate import check, current, downgrade, heads, upgrade
 from fusionplan.db.models import TABLES, Base
@@ -15,6 +16,14 @@ from sqlalchemy import create_engine, inspect, text
 pytestmark = pytest.mark.process
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def migrated(monkeypatch):
+    """As in a process of its own: tables are made by the migrations. Gives the other tests' way."""
+    quick = schema.upgrade
+    monkeypatch.setattr(schema, "upgrade", quick.__wrapped__)
+    return quick
 
 
 @pytest.fixture
@@ -48,6 +57,23 @@ def test_a_schema_that_departs_from_the_models_is_seen(database):
         connection.execute(text("ALTER TABLE trial DROP COLUMN compile_s"))
         connection.execute(text("DROP INDEX ix_plan_name"))
     assert len(schema.differences(database)) == 2
+
+
+def test_stores_of_other_tests_have_the_same_tables(tmp_path, monkeypatch, migrated):
+    made = []
+    for name, way in (("migrated", schema.upgrade), ("first", migrated), ("later", migrated)):
+        monkeypatch.setattr(schema, "upgrade", way)
+        Store.open(tmp_path / name).close()
+        engine = create_engine(f"sqlite:///{tmp_path / name}")
+        with engine.connect() as connection:
+            found = quick_store.statements(connection)
+        # Alembic names constraints and makes indices in no order.
+        lines = ([line.strip(" ,\t") for line in each.splitlines()] for each in found)
+        made.append(sorted(sorted(each) for each in lines))
+        assert len(found) > len(TABLES)
+        assert (current(engine),) == heads()
+        engine.dispose()
+    assert made[0] == made[1] == made[2]
 
 
 def test_every_payload_has_its_digest():
