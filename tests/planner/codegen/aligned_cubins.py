@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import triton
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -27,6 +25,7 @@ from fusionplan.planner.graph.sizes import size
 from fusionplan.planner.lower import lower
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel
 from graphs import Builder
+from kept_kernels import kept
 from oracle import whole_group
 
 EIGHT = Config((("x0", 8),), num_warps=8, num_stages=1)
@@ -113,8 +112,7 @@ def counts(name: str) -> dict[str, int]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
+    with kept():
         print(json.dumps({name: counts(name) for name in (*CASES, *ANY)}))
 
 

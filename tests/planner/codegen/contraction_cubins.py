@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-import triton
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpus import BERT_EMBEDDINGS, bert_embeddings, graph_of
 from full_size import MODELS, Planned, planned
@@ -26,6 +25,7 @@ from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.plan import GroupPlan
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
+from kept_kernels import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
+    with kept():
         found = [kernel for name in given.names or MODELS for kernel in cubins(name)]
         found += [*in_parts(), *by_index()]
     print(json.dumps([asdict(k) for k in found]) if given.json else table(found))

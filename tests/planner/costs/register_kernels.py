@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import triton
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpus import (
     HALF,
@@ -43,6 +42,7 @@ from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.tiles.blocks import Blocks
+from kept_kernels import kept
 from pydantic import TypeAdapter
 
 GROUPS: dict[str, tuple[Function, list[torch.Tensor]]] = {
@@ -183,8 +183,7 @@ def main(arguments: list[str]) -> None:
     else:
         total, wanted = int(arguments[0]), drawn(graphs, int(arguments[1]))
     found: list[Kernel] = []
-    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
+    with kept():
         for name, config in wanted:
             found += measured(name, graphs[name], config)
             if len(found) >= total:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
-import triton
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -24,6 +22,7 @@ from fusionplan.planner.flat import flat
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.execution.batched import batches
 from fusionplan.planner.runtime.machine_code.compile import Target, compile_kernel, resources
+from kept_kernels import kept
 
 SIZES = [1 << (10 + i % 12) for i in range(60)]
 
@@ -48,8 +47,7 @@ def main() -> None:
     )
     (batch,) = batches(graph, Plan("", "", (), "modelled", groups), flat)
     assert len(batch.groups) == len(SIZES)
-    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
+    with kept():
         compiled = compile_kernel(batch.program.kernels[1], Target())
     used, found = resources(compiled), {"wide loads": 0, "wide stores": 0, "loads": 0, "stores": 0}
     for kind, way in re.findall(r"\b(ld|st)\.global([\w.:]*)", compiled.kernel.asm["ptx"]):
