@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...planner.config import Config
 from ...planner.costs.cost import Cost
@@ -46,8 +46,16 @@ class Anchor:
     space: Space
     odd: bool = False
     """Whether rows begin anywhere."""
+    known: dict[Config, float] = field(default_factory=dict, compare=False, repr=False)
+    """The model's seconds of what was asked about: most configs are, several times."""
 
     def modelled(self, config: Config) -> float:
+        """The model's seconds of a config here, infinite where it cannot be."""
+        if config not in self.known:
+            self.known[config] = self._modelled(config)
+        return self.known[config]
+
+    def _modelled(self, config: Config) -> float:
         space = self.space if self.odd or not config.anywhere else _of_any_length(self.space)
         cost = space if isinstance(space, Refusal) else space.judge(config)
         return cost.seconds if isinstance(cost, Cost) else math.inf

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fusionplan.planner.codegen.source import Program
-from fusionplan.planner.config import Config, MultipleSplit, SizeSplit, branches, leaf
-from fusionplan.planner.costs.device import builtin
+from fusionplan.planner.config import Config, MultipleSplit, SizeSplit, SizeTree, branches, leaf
+from fusionplan.planner.costs.device import DeviceProfile, builtin
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.planner.graph.ops import is_compute
@@ -23,6 +25,7 @@ from fusionplan.planner.plan import Plan
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
 from fusionplan.tuner.gate.bucket_edges import at_sizes
+from fusionplan.tuner.search import size_search
 from fusionplan.tuner.search.size_anchors import Anchor
 from fusionplan.tuner.search.size_search import (
     LENGTHS,
@@ -61,6 +64,30 @@ def planned() -> tuple[Graph, Plan]:
     )
     graph = found.parts[0].captured.graph
     return graph, modelled_plan(graph, H200)
+
+
+Learn = Callable[..., SizeTree | None]
+
+
+@pytest.fixture(scope="module")
+def learn(planned: tuple[Graph, Plan]) -> Iterator[Learn]:
+    """The tree of the softmax, by the model or by what is measured. Its anchors are the same each
+    time, with what the model says of configs there."""
+    graph, plan = planned
+    (group,) = plan.groups
+    assert group.config is not None
+    own, config, original = subgraph(graph, group.nodes).graph, group.config, size_search._anchor
+
+    @cache
+    def once(sizes: tuple[int, ...], odd: bool) -> Anchor | None:
+        return original(own, sizes, H200, odd)
+
+    def anchor(of: Graph, sizes: Sequence[int], device: DeviceProfile, odd: bool = False) -> object:
+        return once((*sizes,), odd) if of is own else original(of, sizes, device, odd)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(size_search, "_anchor", anchor)
+        yield cache(lambda measure=None: learned(own, config, H200, measure))
 
 
 @pytest.mark.dynamo
@@ -131,11 +158,8 @@ def test_a_tree_of_near_equals_is_one_config() -> None:
 
 
 @pytest.mark.dynamo
-def test_by_the_model_few_configs_are_for_all_sizes(planned: tuple[Graph, Plan]) -> None:
-    graph, plan = planned
-    (group,) = plan.groups
-    assert group.config is not None
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+def test_by_the_model_few_configs_are_for_all_sizes(learn: Learn) -> None:
+    tree = learn()
     assert isinstance(tree, MultipleSplit)
     parts = [{c for _, c in branches(part)} for part in (tree.multiples, tree.others)]
     assert all(len(configs) > 2 for configs in parts)
@@ -145,12 +169,13 @@ def test_by_the_model_few_configs_are_for_all_sizes(planned: tuple[Graph, Plan])
 
 
 @pytest.mark.dynamo
-def test_by_the_model_the_tree_loses_little_at_any_size(planned: tuple[Graph, Plan]) -> None:
+def test_by_the_model_the_tree_loses_little_at_any_size(
+    planned: tuple[Graph, Plan], learn: Learn
+) -> None:
     """Beside the best usual config of each size, in the mean over sizes from 20 on."""
     graph, plan = planned
     (group,) = plan.groups
-    assert group.config is not None
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+    tree = learn()
     assert tree is not None
     losses = []
     for size in (20, 47, 100, 300, 512, 777, 1000, 1500, 2246, 3001, 4096, 5000, 7001, 8190):
@@ -167,11 +192,12 @@ def test_by_the_model_the_tree_loses_little_at_any_size(planned: tuple[Graph, Pl
 
 
 @pytest.mark.dynamo
-def test_a_group_has_at_most_eight_kernels_for_all_sizes(planned: tuple[Graph, Plan]) -> None:
+def test_a_group_has_at_most_eight_kernels_for_all_sizes(
+    planned: tuple[Graph, Plan], learn: Learn
+) -> None:
     graph, plan = planned
     (group,) = plan.groups
-    assert group.config is not None
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200)
+    tree = learn()
     wide = replace(plan, groups=(replace(group, sizes=tree),))
     assert wide.is_for_all_sizes
     assert Plan.from_json(wide.to_json()) == wide
@@ -207,11 +233,9 @@ def test_a_group_has_at_most_eight_kernels_for_all_sizes(planned: tuple[Graph, P
 @pytest.mark.dynamo
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_measured_decides_and_what_fails_is_left_out(
-    planned: tuple[Graph, Plan], fails: bool
+    planned: tuple[Graph, Plan], learn: Learn, fails: bool
 ) -> None:
-    graph, plan = planned
-    (group,) = plan.groups
-    assert group.config is not None
+    graph, _ = planned
     seen: set[tuple[int, ...]] = set()
     wrong: set[Config] = set()
 
@@ -224,7 +248,7 @@ def test_what_is_measured_decides_and_what_fails_is_left_out(
             wrong.update(c for c in configs if dict(c.blocks).get("r0") != 8192)
         return {c: 2.0 if dict(c.blocks).get("r0") == 8192 else small for c in configs}
 
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200, measure)  # type: ignore[arg-type]
+    tree = learn(measure)
     assert tree is not None
     assert sizes_of(graph) in seen
     assert len(seen) > 4
@@ -237,12 +261,9 @@ def test_what_is_measured_decides_and_what_fails_is_left_out(
 
 @pytest.mark.dynamo
 def test_several_short_rows_at_a_time_are_measured_where_rows_begin_anywhere(
-    planned: tuple[Graph, Plan],
+    learn: Learn,
 ) -> None:
     """The model thinks that one row at a time, from a vector's start, is faster."""
-    graph, plan = planned
-    (group,) = plan.groups
-    assert group.config is not None
 
     def rows(config: Config) -> int:
         return dict(config.blocks)["x0"]
@@ -253,7 +274,7 @@ def test_several_short_rows_at_a_time_are_measured_where_rows_begin_anywhere(
         assert rows(min(configs, key=anchor.modelled)) == 1
         return {c: 1.0 if rows(c) > 1 else 2.0 for c in configs}
 
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200, measure)  # type: ignore[arg-type]
+    tree = learn(measure)
     assert tree is not None
     assert rows(leaf(tree, [241])) > 1
     assert rows(leaf(tree, [2033])) == 1
@@ -261,18 +282,15 @@ def test_several_short_rows_at_a_time_are_measured_where_rows_begin_anywhere(
 
 @pytest.mark.dynamo
 def test_rows_that_begin_anywhere_are_held_where_that_is_measured_to_be_faster(
-    planned: tuple[Graph, Plan],
+    learn: Learn,
 ) -> None:
     """By the model loops read them as fast; a tile of 8192 has no room for 8190 that begin
     anywhere."""
-    graph, plan = planned
-    (group,) = plan.groups
-    assert group.config is not None
 
     def measure(anchor: Anchor, configs: list[Config]) -> dict[Config, float]:
         return {c: anchor.modelled(c) * (0.7 if c.layout.holds else 1.0) for c in configs}
 
-    tree = learned(subgraph(graph, group.nodes).graph, group.config, H200, measure)  # type: ignore[arg-type]
+    tree = learn(measure)
     assert tree is not None
     for size in (5001, 8175):
         held = leaf(tree, [size])
