@@ -28,12 +28,22 @@ def sources():
 
 def calls(*names: str):
     """Every call of a function of one of these names in the source, with its place."""
-    for path in sources():
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in names:
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+    for path, node in nodes():
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in names:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+@functools.cache
+def nodes():
+    """The calls and the classes of all sources, each with its file."""
+    return [
+        (path, node)
+        for path in sources()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call | ast.ClassDef)
+    ]
 
 
 def test_no_page_has_the_name_of_one_of_sphinxs_own():
@@ -123,24 +133,15 @@ def test_a_module_is_named_by_its_first_line():
 
 
 def test_a_class_is_named_by_its_first_line():
-    classes = [
-        node
-        for path in sources()
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    ]
-    assert len(classes) > 400
-    assert [c.name for c in classes if ASKING.match(ast.get_docstring(c) or "")] == []
+    classes = [node for _, node in nodes() if isinstance(node, ast.ClassDef)]
+    public = [c for c in classes if not c.name.startswith("_")]
+    assert len(public) > 400
+    assert [c.name for c in public if ASKING.match(ast.get_docstring(c) or "")] == []
 
 
 def test_a_class_has_a_name_of_its_own():
     """One name, one thing: the name tells the file."""
-    count = Counter(
-        node.name
-        for path in sources()
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef)
-    )
+    count = Counter(node.name for _, node in nodes() if isinstance(node, ast.ClassDef))
     assert [name for name, times in count.items() if times > 1] == []
 
 

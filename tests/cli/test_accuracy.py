@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from fusionplan.cli.errors import DEVICE, OK, STORE, USAGE
@@ -31,9 +32,15 @@ def chain(rows: int, operation: str) -> Graph:
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tried, tmp_path):
+    """A store of its own for each test."""
+    return str(shutil.copy(tried, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
     """Trials of four workloads on an H200 with half the bandwidth."""
-    path = tmp_path / "s.db"
+    path = tmp_path_factory.mktemp("tried") / "s.db"
     with Store.open(path) as store:
         store.put_device(device_record(H200))
         for number, operation in enumerate(("exp", "relu", "sin", "sqrt")):
@@ -60,7 +67,7 @@ def place(tmp_path):
                             registers=cost.registers,
                         )
                     )
-    return str(path)
+    return path
 
 
 def document(capsys, *arguments) -> dict:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
-import weakref
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +20,10 @@ from fusionplan.planner.runtime.dispatch.plan_runners import OnMiss, Policy, Sou
 
 @pytest.fixture(autouse=True)
 def collecting() -> Iterator[None]:
-    """As in a process of its own: what the tests keep from the collector is put back."""
-    before, thresholds, frozen = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
+    """As in a process of its own."""
+    before = gc.isenabled()
     gc.enable()
-    gc.set_threshold(700, 10, 10)
-    gc.unfreeze()
     yield
-    if frozen:
-        gc.freeze()
-    gc.set_threshold(*thresholds)
     (gc.enable if before else gc.disable)()
 
 
@@ -51,47 +48,66 @@ def test_what_the_user_has_stopped_stays_so() -> None:
     assert not gc.isenabled()
 
 
-def _collections() -> int:
-    return sum(each["collections"] for each in gc.get_stats())
+def alone(text: str) -> None:
+    """Runs in a process that has few objects to look through."""
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", IMPORTS + textwrap.dedent(text)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
+IMPORTS = """
+import gc, weakref
+from fusionplan.planner.collector import paused
+"""
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("lasting", [True, False])
 def test_what_lasts_is_not_looked_through_when_it_goes_on(lasting: bool) -> None:
-    gc.collect()
-    with paused(lasting):
-        made: list[object] = [set() for _ in range(10_000)]
-        made.append(made)  # a cycle
-        before = _collections()
-    for _ in range(9):
-        made.append(set())
-    assert (_collections() == before) is lasting
-    assert gc.get_freeze_count() == 0
+    alone(f"""
+        def collections():
+            return sum(each["collections"] for each in gc.get_stats())
+
+        gc.collect()
+        with paused({lasting}):
+            made = [set() for _ in range(10_000)]
+            made.append(made)  # a cycle
+            before = collections()
+        for _ in range(9):
+            made.append(set())
+        assert (collections() == before) is {lasting}
+        assert gc.get_freeze_count() == 0
+    """)
 
 
+@pytest.mark.process
 def test_cycles_among_what_lasts_are_found_later() -> None:
-    class Node:
-        own: Node
+    alone("""
+        class Node:
+            pass
 
-    with paused(lasting=True):
-        node = Node()
-        node.own = node
-        gone = weakref.ref(node)
-        del node
-    assert gone() is not None
-    gc.collect()
-    assert gone() is None
+        with paused(lasting=True):
+            node = Node()
+            node.own = node
+            gone = weakref.ref(node)
+            del node
+        assert gone() is not None
+        gc.collect()
+        assert gone() is None
+    """)
 
 
+@pytest.mark.process
 def test_what_the_user_has_frozen_stays_so() -> None:
-    gc.freeze()
-    try:
+    alone("""
+        gc.freeze()
         count = gc.get_freeze_count()
         with paused(lasting=True):
             pass
         # Fewer where one of them is not needed any more.
         assert 0 < 0.9 * count < gc.get_freeze_count() <= count
-    finally:
-        gc.unfreeze()
+    """)
 
 
 def test_it_waits_while_a_name_of_the_package_is_imported(

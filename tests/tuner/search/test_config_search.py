@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from fusionplan.db import Store
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.errors import Refusal
-from fusionplan.planner.graph.graph import key
-from fusionplan.planner.space.space import space_of
+from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.space.space import Space, space_of
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings, GroupFindings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
@@ -43,6 +44,14 @@ VERSIONS = {"torch": "2", "codegen": "1"}
 GRAPH = softmax(512, 1000)
 
 
+@cache
+def shared_space(graph: Graph = GRAPH) -> Space:
+    """The same for all tests, with its configs ranked."""
+    found = space_of(graph, H200)
+    assert isinstance(found, Space)
+    return found
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "plans.db") as opened:
@@ -66,7 +75,7 @@ def tune(
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(graph))
     shared = SharedSearch(lab, ledger, Findings() if findings is None else findings, progress, seed)
-    found = tune_group(Group.of(graph, "g"), space_of(graph, H200), shared, Budget(trials))
+    found = tune_group(Group.of(graph, "g"), shared_space(graph), shared, Budget(trials))
     return found, progress
 
 
@@ -232,7 +241,7 @@ def test_a_framework_that_cannot_win_is_not_measured(store: Store, ours: float, 
     shared = SharedSearch(
         lab, Ledger(store, H200.key, VERSIONS, key(GRAPH)), Findings(), RecordedProgress()
     )
-    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    group, space = Group.of(GRAPH, "g"), shared_space()
     found = tune_group(group, space, shared, Budget(3), framework_s=1.0)
     assert found.trials == 3
     assert (ATEN in found.outcomes) == measured
@@ -249,7 +258,7 @@ def test_the_framework_is_measured_when_the_kernels_are_dropped(store: Store):
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
     lab = Strict(lambda g, c: 0.1 if c.config else 1.5)
     shared = SharedSearch(lab, ledger, Findings(), RecordedProgress())
-    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    group, space = Group.of(GRAPH, "g"), shared_space()
     found = tune_group(group, space, shared, Budget(3), framework_s=1.0)
     assert found.best.candidate == ATEN
 
@@ -260,7 +269,7 @@ def test_a_kernel_under_way_is_tried_when_time_is_over(store: Store):
     shared = SharedSearch(FakeLab(warps), ledger, Findings(), RecordedProgress())
     times = iter([0, 0])
     budget = Budget(500, until=1, clock=lambda: next(times, 1))
-    group, space = Group.of(GRAPH, "g"), space_of(GRAPH, H200)
+    group, space = Group.of(GRAPH, "g"), shared_space()
     found = tune_group(group, space, shared, budget, framework_s=1.0)
     assert found.trials == 1
     assert ATEN not in found.outcomes
@@ -294,7 +303,7 @@ def test_the_incumbent_is_told_so_that_slow_ones_stop_early(store: Store):
 
 
 def test_stops_at_the_floor_when_nothing_improves(store: Store):
-    floor = space_of(GRAPH, H200).floor_s()
+    floor = shared_space().floor_s()
     lab = FakeLab(lambda g, c: floor * 1.01)
     found, _ = tune(store, lab, trials=200)
     assert found.trials < 30
@@ -310,7 +319,7 @@ def test_stops_when_time_is_over(store: Store):
         RecordedProgress(),
     )
     budget = Budget(500, until=30, clock=lambda: next(clock))
-    found = tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), shared, budget)
+    found = tune_group(Group.of(GRAPH, "g"), shared_space(), shared, budget)
     assert 0 < found.trials < 40
 
 
@@ -356,7 +365,7 @@ def test_trials_appear_in_optunas_tables(store: Store):
         Findings(),
         RecordedProgress(),
     )
-    tune_group(Group.of(GRAPH, "g"), space_of(GRAPH, H200), shared, Budget(12))
+    tune_group(Group.of(GRAPH, "g"), shared_space(), shared, Budget(12))
     assert mirror(store, ledger) is None
     study = optuna.load_study(study_name=None, storage=store.url)
     states = {t.state.name for t in study.trials}
@@ -529,7 +538,7 @@ def test_a_kernel_that_compiles_for_long_is_not_waited_for_beyond_the_time(store
     store.put_graph(graph_record(GRAPH, key(GRAPH), "test"))
     ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH))
     shared = SharedSearch(lab := Stuck(warps), ledger, Findings(), RecordedProgress())
-    found = tune_group(group, space_of(GRAPH, H200), shared, Budget(8, 5.0, lambda: now[0]))
+    found = tune_group(group, shared_space(), shared, Budget(8, 5.0, lambda: now[0]))
     assert waited == [5.0]
     assert [candidate for _, candidate in lab.measured] == [ATEN]
     assert found.best is not None

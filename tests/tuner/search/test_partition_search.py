@@ -7,6 +7,7 @@ import pytest
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import learned
+from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
@@ -17,6 +18,7 @@ from fusionplan.tuner.search.runoff import SharedSearch
 from fusionplan.tuner.search.tuned_groups import Identity, Tasks, measured_s, plan_of
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
+from fusionplan.tuner.workers.ranking import RankedSpace
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, chain, dense
 
@@ -32,12 +34,20 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+SPACES: dict[str, RankedSpace | Refusal] = {}
+"""Of all groups of all tests, by the groups' keys: what the model says of them is the same."""
+
+
+def tasks_of(graph: Graph) -> Tasks:
+    return Tasks(graph, H200, _spaces=SPACES)
+
+
 def search(store: Store, graph: Graph, lab: FakeLab, trials: int = 40):
     store.put_graph(graph_record(graph, key(graph), "test"))
     shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     found = PartitionSearch(tasks, shared, Budget(trials))
     found.run()
     return found, tasks, shared
@@ -63,7 +73,7 @@ def slow_when_long(group: Group, candidate: Candidate) -> float:
 @pytest.mark.slow
 def test_one_obvious_group_costs_nothing_extra(store: Store):
     def at_the_floor(group: Group, candidate: Candidate) -> float:
-        return Tasks(graph, H200).of(tuple(range(1, 4))).floor_s * (1 if candidate.config else 3)
+        return tasks_of(graph).of(tuple(range(1, 4))).floor_s * (1 if candidate.config else 3)
 
     graph = big(3)
     found, _, _ = search(store, graph, lab := FakeLab(at_the_floor))
@@ -81,7 +91,7 @@ def test_fusing_wins_where_it_is_faster(store: Store):
 
 @pytest.mark.slow
 def test_a_cut_that_the_model_does_not_know_is_found(store: Store):
-    found, _, _ = search(store, chain(4), FakeLab(slow_when_long), trials=200)
+    found, _, _ = search(store, chain(4), FakeLab(slow_when_long), trials=100)
     assert all(len(g) <= 2 for g in found.best()[0].groups)
     assert len(found.seen) > 2
 
@@ -95,7 +105,7 @@ def test_what_was_measured_makes_the_next_cover(store: Store):
     def disappointing(group: Group, candidate: Candidate) -> float:
         return 1e-3 if group.key == whole else 1e-5
 
-    found, tasks, _ = search(store, graph, FakeLab(disappointing), trials=200)
+    found, tasks, _ = search(store, graph, FakeLab(disappointing), trials=100)
     first, second, *_ = found.seen
     assert [task.group.key for task in tasks.all(first)] == [whole]
     assert second == learned(graph, H200, {whole: 1.0})
@@ -105,7 +115,7 @@ def test_what_was_measured_makes_the_next_cover(store: Store):
 @pytest.mark.slow
 def test_equal_groups_are_tuned_once(store: Store):
     lab = FakeLab(slow_when_long)
-    search(store, chain(4), lab, trials=200)
+    search(store, chain(4), lab, trials=80)
     candidates = list(lab.measured)
     assert len(candidates) == len(set(candidates))
 
@@ -162,7 +172,7 @@ def test_the_models_next_best_covers_are_looked_at_before_others(store: Store):
 
 def test_what_a_lower_bound_excludes_is_not_compiled(store: Store):
     graph = big(4)
-    floor = Tasks(graph, H200).of((1, 2, 3, 4)).floor_s
+    floor = tasks_of(graph).of((1, 2, 3, 4)).floor_s
 
     # 30% over the floor of one kernel: two kernels cannot be faster, but it is not obvious.
     lab = FakeLab(lambda g, c: floor * 1.3 if c.config else 1.0)
@@ -196,7 +206,7 @@ def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
     store.put_graph(graph_record(graph, key(graph), "test"))
     ledger = Ledger(store, H200.key, {"t": "1"}, key(graph))
     shared = SharedSearch(FakeLab(slow), ledger, Findings(), RecordedProgress())
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     found = PartitionSearch(tasks, shared, Budget(200, 27.0, lambda: now[0]))
     found.run()
     groups = found.best()[0].groups
@@ -213,7 +223,7 @@ def test_a_group_that_disappoints_gets_the_time(store: Store):
             given = (Ref(len(nodes) - 1), *more)
             nodes.append(Node(len(nodes), f"n{len(nodes)}", f"aten.{name}.default", given, type=t))
     graph = Graph(tuple(nodes), (len(nodes) - 1,))
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     slow = tasks.of((3,)).group.key
     lab = FakeLab(lambda g, c: (1e-3 if g.key == slow else 1e-5) * (1 if c.config else 9))
     search(store, graph, lab, trials=60)
@@ -230,7 +240,7 @@ def test_an_interrupted_search_gives_what_it_has(store: Store):
     shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     found = PartitionSearch(tasks, shared, Budget(40))
     with pytest.raises(KeyboardInterrupt):
         found.run()
@@ -240,7 +250,7 @@ def test_an_interrupted_search_gives_what_it_has(store: Store):
 
 def test_a_group_without_findings_is_left_to_the_framework(store: Store):
     graph = chain(2)
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     plan = plan_of(((1,), (2,)), tasks, Findings(), Identity("k", "d", {"t": "1"}))
     assert [(g.lowering, g.measured, g.kernels) for g in plan.groups] == [("aten", None, 1)] * 2
 
@@ -283,7 +293,7 @@ def test_a_group_of_a_vendors_call_is_measured_whatever_the_model_says(store: St
     shared = SharedSearch(
         lab, Ledger(store, H200.key, {"t": "1"}, key(graph)), Findings(), RecordedProgress()
     )
-    tasks = Tasks(graph, H200)
+    tasks = tasks_of(graph)
     whole = tasks.cover.partition(graph, frozenset())
     (task,) = (tasks.of(nodes) for nodes in whole)
     assert task.vendors
@@ -319,7 +329,7 @@ def test_an_inductor_that_is_slower_changes_nothing(store: Store):
 
 def test_inductor_is_not_tried_near_the_floor_or_without_trials_or_time(store: Store):
     graph = big(3)
-    floor = Tasks(graph, H200).of((1, 2, 3)).floor_s
+    floor = tasks_of(graph).of((1, 2, 3)).floor_s
     for formula, trials in ((lambda g, c: floor if c.config else 1.0, 40), (fused, 4)):
         lab = FakeLab(formula)
         search(store, graph, lab, trials)
