@@ -30,6 +30,8 @@ def cells(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("FUSION_QUICK", "1")
     patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    # Of the one kernel that Inductor compiles here, headers of its own would take longer.
+    patch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
     patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("notebook")))
     patch.delenv("TRITON_INTERPRET", raising=False)
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -24,6 +24,8 @@ from fusionplan.tuner.gate.gate import Passed
 from fusionplan.tuner.measure import timing
 from fusionplan.tuner.session.searched_plans import Searched
 from fusionplan.tuner.session.session import Session
+from fusionplan.tuner.workers import lab
+from fusionplan.tuner.workers.pool import Pool
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("few_looks")
@@ -73,12 +75,19 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return stages
 
 
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would begin to import torch, and be ended."""
+    monkeypatch.setattr(lab, "Pool", lambda roles: Pool({}))
+
+
 def asked(kind: str, store: Path, *ways: str, seconds: float = 1.0) -> ModelRequest:
     return ModelRequest(
         "small", kind, ways or (EAGER, OURS), "cpu", seconds, 0.01, str(store), "tiny"
     )
 
 
+@pytest.mark.usefixtures("no_workers")
 @pytest.mark.dynamo
 @pytest.mark.parametrize(
     "kind, stages", [("inference", ["inference"]), ("training", ["forward", "backward"])]
@@ -120,6 +129,7 @@ def test_without_a_search_the_models_plans_run(tmp_path, tuned):
     assert found.kernels > 0
 
 
+@pytest.mark.usefixtures("no_workers")
 @pytest.mark.dynamo
 def test_what_is_stored_is_not_planned_again(tmp_path, tuned):
     store = tmp_path / "p.db"

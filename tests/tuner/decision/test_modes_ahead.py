@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiling import forked
 from fusionplan.planner.lowerings.inductor import MODES
 from fusionplan.tuner.capture.capture_model import CallArguments
 from fusionplan.tuner.decision import mode_process, modes_ahead
@@ -73,15 +74,15 @@ if __name__ == "__main__":
 def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
     script = tmp_path / "found.py"
     script.write_text(_FOUND)
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # for one kernel it takes longer
+        "PYTHONPATH": import_path(),
+    }
+    environment = os.environ | variables
     environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, "-P", script],
-        env=environment | {"PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-P", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     answer, counted, aot, stats = json.loads(done.stdout.splitlines()[-1])
     assert answer == {}
     assert counted["fxgraph_cache_hit"] == aot["autograd_cache_hit"] == 1
@@ -115,9 +116,8 @@ if __name__ == "__main__":
 def test_inductors_workers_are_forked_too(tmp_path: Path):
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
-    environment = os.environ | {"PYTHONPATH": import_path(), "TORCH_WARM_POOL": "0"}
-    command = [sys.executable, "-P", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = forked([str(script)], variables={"PYTHONPATH": import_path(), "TORCH_WARM_POOL": "0"})
+    assert done.returncode == 0, done.stderr
     first, same, left = done.stdout.splitlines()
     pid, parent_of_worker = first.split()
     assert pid == parent_of_worker
