@@ -1,7 +1,6 @@
 """The command line in this process and in one of its own, model files, and a filled store."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from compiling import forked
 from fusionplan.cli.main import main
 from fusionplan.db import KernelRecord, PlanRecord, Store, TrialRecord
 from fusionplan.planner.config import Config
@@ -59,15 +59,7 @@ def planner_process() -> Planner:
     """Runs the command in a process of its own, in the working folder."""
 
     def run(*arguments: object, **variables: str) -> Result:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(
-            [sys.executable, "-m", "fusionplan.cli.main", *map(str, arguments)],
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = forked(["-m", "fusionplan.cli.main", *map(str, arguments)], variables=variables)
         return Result(done.returncode, done.stdout, done.stderr)
 
     return run

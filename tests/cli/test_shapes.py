@@ -30,8 +30,7 @@ def test_a_file_is_no_shape(tmp_path):
 
 
 @pytest.mark.dynamo
-@pytest.mark.process
-def test_a_model_is_tuned_with_them(planner, write):
+def test_a_model_is_tuned_with_them(planner, quick, write):
     write("net.py", "import torch\n\ndef model(x):\n    return torch.relu(x) + 1\n")
     result = planner("tune", "net.py", "--inputs", "float32[30,50]", "--target", "h200", "--quiet")
     assert result.code == 0, result
