@@ -1,4 +1,4 @@
-"""Workers as Ray tasks: a cluster of four nodes and a PostgreSQL server, all on this host."""
+"""Workers as Ray tasks: a cluster of three nodes and a PostgreSQL server, all on this host."""
 
 import os
 import signal
@@ -28,9 +28,9 @@ from fusionplan.tuner.search.runoff import SharedSearch
 from fusionplan.tuner.search.tuned_groups import Identity, Partition, Tasks
 from sqlalchemy import create_engine, make_url
 from tuner_fakes import FakeLab
-from tuner_graphs import softmax
+from tuner_graphs import pointwise
 
-GRAPH = softmax(512, 1000)
+GRAPH = pointwise(512, 1000)
 TRIALS = 24
 Offer = Callable[..., OfferedJob]
 
@@ -50,7 +50,7 @@ def url(postgresql: Callable[[], str]) -> Iterator[str]:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A head without a GPU, two nodes with an H200 that is none, and one with another GPU."""
+    """A head without a GPU, a node with two H200 that are none, and one with another GPU."""
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster as Nodes
 
@@ -63,8 +63,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     alone = {"num_cpus": 0, "num_gpus": 0, "no_monitor": True, "include_log_monitor": False}
     nodes = Nodes(initialize_head=True, head_node_args=small | alone)
     try:
-        for device in (H200.name, H200.name, "NVIDIA A100"):
-            own = {"num_cpus": 1, "num_gpus": 1, "env_vars": {"FLEET_DEVICE": device}}
+        for device, count in ((H200.name, 2), ("NVIDIA A100", 1)):
+            own = {"num_cpus": count, "num_gpus": count, "env_vars": {"FLEET_DEVICE": device}}
             nodes.add_node(wait=False, **small, **own)
         nodes.wait_for_nodes()
         yield nodes
