@@ -29,9 +29,9 @@ from fusionplan.tuner.records.ledger import device_record
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
-from tuner_graphs import chain, softmax
+from tuner_graphs import chain, pointwise
 
-GRAPH = softmax(512, 1000)
+GRAPH = pointwise(512, 1000)
 Offer = Callable[..., OfferedJob]
 
 
@@ -170,7 +170,7 @@ def trials_and_rounds(place: Path, count: int, trials: int) -> tuple[int, int]:
     """Of two graphs shared by so many workers, while all are at work; no trial is made twice."""
     rounds = Rounds(at_work=count)
     labs = [FakeLab(rounds.measure) for _ in range(count)]
-    graphs = [softmax(512, 1000 + 24 * number) for number in range(2)]
+    graphs = [pointwise(512, 1000 + 24 * number) for number in range(2)]
     with Store.open(place) as store, Offers(store, H200.key, versions()) as offers:
         store.put_device(device_record(H200))
         for graph in graphs:

@@ -28,11 +28,11 @@ from fusionplan.tuner.trial.outcome import (
 )
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FINE, FakeLab
-from tuner_graphs import softmax
+from tuner_graphs import pointwise
 
 H200 = builtin("h200")
 VERSIONS = {"torch": "2", "codegen": "1"}
-GRAPH = softmax(512, 1000)
+GRAPH = pointwise(512, 1000)
 GROUP = Group.of(GRAPH, "g")
 
 
