@@ -116,7 +116,7 @@ def pytest_collection_finish() -> None:
         quick_interpreter.quicken()
     gc.freeze()
     # A capture makes and leaves some hundred thousand objects, few of them in cycles.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(400_000, 20, 20)
     gc.enable()
 
 
