@@ -30,7 +30,7 @@ from .dynamo_writes import source, written_by
 from .masks.derived_values import known
 from .masks.masks import Band, band
 
-__all__ = ["attention", "attention_chosen"]
+__all__ = ["attention", "attention_chosen", "formula"]
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ def attention(
         key, value = (x.repeat_interleave(shared, -3) for x in (key, value))
     if is_causal:
         attn_mask = _causal(query, key)
-    opened: torch.Tensor = _formula(query, key, value, attn_mask, scale, is_causal)
+    opened: torch.Tensor = formula(query, key, value, attn_mask, scale, is_causal)
     return opened
 
 
@@ -271,7 +271,7 @@ def _of_one_query(
     if mask is not None and mask.dim() == 4 and mask.shape[1] == heads > 1:
         mask = mask.reshape(mask.shape[0], heads // shared, shared, mask.shape[-1])
     rows = query.reshape(batch, heads // shared, shared, size)
-    found: torch.Tensor = _formula(rows, key, value, mask, scale, is_causal)
+    found: torch.Tensor = formula(rows, key, value, mask, scale, is_causal)
     return found.reshape(batch, heads, 1, value.shape[-1])
 
 
@@ -306,7 +306,7 @@ def _causal(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 @inside
-def _formula(
+def formula(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -8,23 +8,18 @@ a mask reads a comparison of two positions.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils._pytree as pytree
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..capture import is_dynamic
-from ..decompositions.decompose import decompositions
-from ..fx_nodes import is_view, takes_any_strides
+from ..fx_nodes import is_view, takes_any_strides, value_of
 from ..on_a_copy import rewritten_copy
-from .derived_values import MADE, known, value_of
+from ..traced_calls import arguments_of, describe, only_result, put, run_on_fakes, traced
+from .derived_values import MADE, known
 from .masks import Band, Piecewise, band, split
 from .positions import Cases, PositionForm, Scalar
 
@@ -71,7 +66,7 @@ class _Simplified:
         for node in list(self.graph.nodes):
             if node in self.known or not isinstance(node.target, torch._ops.OpOverload):
                 continue
-            arguments = _arguments(node)
+            arguments = arguments_of(node)
             mask = arguments.get("attn_bias", arguments.get("attn_mask"))
             if mask in self.known and "is_causal" in arguments:
                 self._attention(node, mask, arguments)
@@ -92,7 +87,7 @@ class _Simplified:
         if arguments["is_causal"] or seen is None or not seen.is_seen_by_all(queries, keys):
             return
         plain = seen.is_all or seen.is_causal(queries, keys)
-        result = _only_result(node)
+        result = only_result(node)
         if result is not None and not arguments["dropout_p"]:
             call = _chosen_anew(arguments, seen) if plain else _windowed(arguments, seen)
             if call is not None and self._put(result, call, arguments):
@@ -113,33 +108,12 @@ class _Simplified:
         """A call on query, key and value in place of a result, if it is one operation of
         attention and gives the result's strides."""
         operands = [arguments[n] for n in ("query", "key", "value")]
-        traced = _traced(call, operands)
-        if traced is None or not any("attention" in str(n.target) for n in traced.graph.nodes):
+        made = traced(call, operands)
+        if made is None or not any("attention" in str(n.target) for n in made.graph.nodes):
             return False  # Without the device, torch opens attention.
-        (end,) = traced.graph.output_node().all_input_nodes
-        wanted, given = value_of(result), value_of(end)
-        if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
-            return False
-        is_laid = wanted.stride() == given.stride()
-        if not is_laid and not wanted.is_contiguous():
-            return False
-        places = [n for n in traced.graph.nodes if n.op == "placeholder"]
-        made = dict(zip(places, operands, strict=True))
-        with self.graph.inserting_before(result):
-            for each in traced.graph.nodes:
-                if each.op == "call_function":
-                    made[each] = self.graph.node_copy(each, made.__getitem__)
-                    _describe(made[each], result, each.meta["val"])
-            found = made[end]
-            if not is_laid:
-                order = {"memory_format": torch.contiguous_format}
-                found = self._made(result, aten.clone.default, found, **order)
-        result.replace_all_uses_with(found)
-        # Dead code that draws random numbers, as attention might, is never left out.
-        for dead in (result, *result.all_input_nodes):
-            self.graph.erase_node(dead)
-        self.changed = True
-        return True
+        changed = put(result, made, operands)
+        self.changed |= changed
+        return changed
 
     # --- other readers ---
 
@@ -179,7 +153,7 @@ class _Simplified:
         """The metadata of its views, whose strides may have changed."""
         for user in node.users:
             if is_view(user.target):
-                _describe(user, user, _run(user.target, user.args, user.kwargs))
+                describe(user, user, run_on_fakes(user.target, user.args, user.kwargs))
                 self._views_again(user)
 
     def _rewritten(self, node: fx.Node) -> None:
@@ -245,8 +219,8 @@ class _Simplified:
     def _made(self, like: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A new node that belongs to the same pass as `like`."""
         made = self.graph.call_function(target, args, kwargs)
-        with value_of(like).fake_mode:  # type: ignore[attr-defined]
-            _describe(made, like, _run(target, args, kwargs))
+        with value_of(like).fake_mode:
+            describe(made, like, run_on_fakes(target, args, kwargs))
         return made
 
 
@@ -301,18 +275,6 @@ def _windowed(arguments: dict[str, Any], seen: Band) -> Callable[..., Any] | Non
     return call
 
 
-def _traced(call: Callable[..., Any], operands: Sequence[fx.Node]) -> fx.GraphModule | None:
-    values = [value_of(n) for n in operands]
-    fake = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
-    if fake is None:
-        return None
-    with torch.no_grad(), fake:
-        traced = make_fx(call, decomposition_table=decompositions())(*values)
-    # A GPU's attention also gives numbers, and those have no metadata.
-    traced.graph.eliminate_dead_code()
-    return traced
-
-
 def _operations(node: fx.Node) -> int:
     """Operations but views and numbers behind a value."""
     seen, pending = {node}, [node]
@@ -322,36 +284,3 @@ def _operations(node: fx.Node) -> int:
                 seen.add(source)
                 pending.append(source)
     return sum(n.target not in MADE and not is_view(n.target) for n in seen)
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by name, defaults among them."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    found = {a.name: a.default_value for a in schema if a.has_default_value()}
-    found.update({a.name: value for a, value in zip(schema, node.args, strict=False)})
-    return {**found, **node.kwargs}
-
-
-def _only_result(node: fx.Node) -> fx.Node | None:
-    """The reader of a node's first result, where nobody reads another."""
-    readers = list(node.users)
-    if len(readers) != 1 or readers[0].target is not operator.getitem or readers[0].args[1] != 0:
-        return None
-    return readers[0]
-
-
-def _run(target: Any, args: Any, kwargs: Any) -> Any:
-    """An operation's value on the metadata of its operands."""
-    values, named = pytree.tree_map_only(fx.Node, value_of, (args, kwargs))
-    with torch.no_grad():
-        return target(*values, **named)
-
-
-def _describe(made: fx.Node, like: fx.Node, value: Any) -> None:
-    """Sets the metadata of a node to that of `like`, but with a value of its own: both belong to
-    the same pass, forward or backward."""
-    made.meta = {**like.meta, "val": value}
-    made.meta.pop("tensor_meta", None)
-    if isinstance(value, torch.Tensor):
-        # torch's partitioner takes what has none for a tuple.
-        made.meta["tensor_meta"] = _extract_tensor_metadata(value)

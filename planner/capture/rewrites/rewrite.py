@@ -21,6 +21,7 @@ from .move_weight_scales import move_weight_scales
 from .narrow_broadcasts import narrow_broadcasts
 from .nest_reductions import nest_reductions
 from .open_complex import open_complex
+from .open_masked_attention import open_masked_attention
 from .reassociate import reassociate
 from .selected_element_sums import drop_picked_sums
 from .shared_heads import shared_heads
@@ -44,6 +45,7 @@ REWRITES: tuple[Rewrite, ...] = (
 graph (see `saving.partition`), as what one saves must lie as the other expects it."""
 
 INFERENCE_REWRITES: tuple[Rewrite, ...] = (
+    open_masked_attention,
     shared_heads,
     move_weight_scales,
     stack_products,
@@ -56,7 +58,7 @@ INFERENCE_REWRITES: tuple[Rewrite, ...] = (
 GRADIENT_REWRITES: tuple[Callable[[fx.Graph], object], ...] = (drop_picked_sums, reassociate)
 """Of the graph of a training step, in place, before what it saves is chosen."""
 
-FAST_REWRITES = frozenset({move_weight_scales, split_packed_sums})
+FAST_REWRITES = frozenset({open_masked_attention, move_weight_scales, split_packed_sums})
 """Those that give other roundings than eager's: only with the numerics "fast"."""
 
 
