@@ -15,7 +15,7 @@ from ..graph.sizes import divisor_of, varies
 from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import copied_stride, row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
-from ..tiles.instructions import EndLanes, TileLoad, TileLoop, TileStore
+from ..tiles.instructions import EndLanes, RowEnds, TileLoad, TileLoop, TileStore
 from .scope import Scope, zero
 
 
@@ -45,6 +45,10 @@ class AlignedText:
         """Whether the lanes are those of a `RowEnds`: the row's elements within a vector."""
         self.has_end_lanes = False
         """Whether these have names."""
+        self.are_ends_apart = any(
+            isinstance(each, RowEnds) and each.apart for each in scope.program.body
+        )
+        """Whether the ends are no part of the row's tiles."""
 
     def begin(self) -> None:
         """What is the same for all blocks of a row, and for a held axis its lanes."""
@@ -81,8 +85,19 @@ class AlignedText:
         role = self.scope.nest.axes[self.axis].role.value
         line(f"{name}_lane = {text}")
         line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
-        if not self.scope.blocks.inner:
-            line(f"{name}_in = ({name} >= 0) & ({name} < {self.length})")
+        if self.scope.blocks.inner:
+            return
+        if self.are_ends_apart:
+            # The same number for all lanes of a vector: it is compared once for each.
+            each = f"{name}_lane // {self.vector} * {self.vector}"
+            bounds = f"({each} >= {name}_head{self.vector}) & ({each} < {name}_tail{self.vector})"
+        elif varies(self.extent):
+            # No lane is known to lie in the row: comparing lanes, whose numbers have no part that
+            # differs from row to row, takes a subtraction less for each of them.
+            bounds = f"({name}_lane >= {name}_skip) & ({name}_lane < {name}_skip + {self.length})"
+        else:
+            bounds = f"({name} >= 0) & ({name} < {self.length})"
+        line(f"{name}_in = {bounds}")
 
     def cuts(self, loop: TileLoop, count: str) -> tuple[str, ...]:
         """The turns of a loop at which its inner blocks begin and end, with the first turn and the
@@ -129,15 +144,20 @@ class AlignedText:
                 pointer = self.apart(each, lane)
             case _:
                 pointer = self._copy(each, lane)
-        other = zero(each.access.type.dtype)
-        return f"tl.load({pointer}, mask={self.name}_end_in, other={other})"
+        return f"tl.load({pointer}, mask={self.name}_end_in, other={_other(each)})"
 
     @contextmanager
-    def at_ends(self, lanes: EndLanes) -> Iterator[None]:
+    def at_ends(self, ends: RowEnds) -> Iterator[None]:
         """With these lanes."""
         line, name = self.scope.line, self.name
         if not self.has_end_lanes:
-            self.begin_ends(lanes)
+            self.begin_ends(ends.lanes)
+        if ends.apart:
+            with self.scope.at_ends(self.axis):
+                self.is_at_ends = True
+                yield
+                self.is_at_ends = False
+            return
         line(f"{name}_lane = {name}_end_lane", "the ends once more")
         line(f"{name} = {name}_lane - {name}_skip")
         line(f"{name}_in = {name}_end_in")
@@ -156,8 +176,10 @@ class AlignedText:
         hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
         if self.scope.blocks.inner:
             return f"tl.load({pointer}{hint})"
-        other = f", other={zero(each.access.type.dtype)}"
+        other = f", other={_other(each)}"
         options = other + hint
+        if self.are_ends_apart:
+            return f"tl.load({pointer}, mask={name}_in{options})"
         if each.ends:
             return f"tl.load({pointer}, mask={name}_lane < {name}_tail{self.vector}{options})"
         if divisor_of(end) % size == 0:
@@ -178,7 +200,8 @@ class AlignedText:
         """The vectors that lie in the row whole, then the elements at its ends one by one. masks:
         what both ask besides."""
         size, name = self._vector(each), self.name
-        pointer = f"{out} + {self.starts[self._start(each.access)]} + {name}_lane"
+        lane = f"{name}_end_lane" if self.is_at_ends and self.are_ends_apart else f"{name}_lane"
+        pointer = f"{out} + {self.starts[self._start(each.access)]} + {lane}"
         if self.scope.blocks.inner:
             mask = f", mask={' & '.join(masks)}" if masks else ""
             self.scope.line(f"tl.store({pointer}, {value}{mask}{options})")
@@ -189,6 +212,8 @@ class AlignedText:
         others = "".join(f" & {mask}" for mask in masks if mask != f"{name}_in")
         line, inner = self.scope.line, f"({name}_lane >= {name}_head{size})"
         inner += f" & ({name}_lane < {name}_tail{size})"
+        if self.are_ends_apart:
+            inner = f"{name}_in"
         line(f"tl.store({pointer}, {value}, mask={inner}{others}{options})")
         if each.ends:
             if each.ends == "last":
@@ -243,3 +268,8 @@ class AlignedText:
 
     def _start(self, access: Access) -> str:
         return self.scope.text.affine(row_start(access, self.axis), ())
+
+
+def _other(each: TileLoad) -> str:
+    """What a load gives where it reads nothing."""
+    return 'float("-inf")' if each.lowest else zero(each.access.type.dtype)

@@ -48,7 +48,8 @@ def step(scope: Scope, each: TileReduction) -> None:
             _bind(scope, value, fold, _reduced(scope, value, fold, text, over), over)
         case Reduce():
             values = [scope.nest.values[v] for v in (each.value, *each.joined)]
-            _bind_together(scope, [(v, *_item(scope, v, scope.nest.fold(v.id))) for v in values])
+            items = [(v, *_item(scope, v, scope.nest.fold(v.id), each.beyond)) for v in values]
+            _bind_together(scope, items, each.part)
 
 
 def _bind(scope: Scope, value: Value, fold: Fold, text: str, over: TileDims) -> None:
@@ -56,15 +57,23 @@ def _bind(scope: Scope, value: Value, fold: Fold, text: str, over: TileDims) -> 
     scope.bind(value.id, _scaled(scope, value, fold, text), _without(over, scope, fold))
 
 
-def _bind_together(scope: Scope, items: Sequence[tuple[Value, str, TileDims]]) -> None:
-    """Tiles of one shape, reduced at once where there are several."""
+def _bind_together(
+    scope: Scope, items: Sequence[tuple[Value, str, TileDims]], part: str = ""
+) -> None:
+    """Tiles of one shape, reduced at once where there are several. part: see `Reduce`."""
     if len(items) > 1:
         texts = _reduced_at_once(scope, items)
     else:
         ((value, text, over),) = items
         texts = [_reduced(scope, value, scope.nest.fold(value.id), text, over)]
     for (value, _, over), text in zip(items, texts, strict=True):
-        _bind(scope, value, scope.nest.fold(value.id), text, over)
+        fold = scope.nest.fold(value.id)
+        if part == "ends":
+            scope.bind(value.id, text, _without(over, scope, fold))
+            continue
+        if part == "rest":
+            text = fold.monoid.combine.format(a=text, b=scope.beside[value.id])
+        _bind(scope, value, fold, text, over)
 
 
 def _reduced_at_once(scope: Scope, items: Sequence[tuple[Value, str, TileDims]]) -> list[str]:
@@ -331,9 +340,9 @@ def _power(base: str, terms: Sequence[CorrectionTerm], accuracy: Accuracy) -> st
     return text_of(op, accuracy, None).format(self=" + ".join(parts))
 
 
-def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, TileDims]:
+def _item(scope: Scope, value: Value, fold: Fold, beyond: str = "") -> tuple[str, TileDims]:
     """What a fold takes in: its source (or product) with every dimension that it reduces, the
-    identity where an axis is padded."""
+    identity where an axis is padded. beyond: see `Reduce`."""
     working = _working(value)
     axes = scope.nest.reduced(fold)
     sources = (fold.source,) if fold.times is None else (fold.source, fold.times)
@@ -348,9 +357,12 @@ def _item(scope: Scope, value: Value, fold: Fold) -> tuple[str, TileDims]:
         if scope.union(sources) != dims:
             text = f"tl.broadcast_to({text}, {scope.text.shape(dims)})"
     masks = [scope.text.index(a, dims, "_in") for a in axes if scope.blocks.is_ragged(a)]
-    if masks:
+    if masks and beyond != "neutral":
         neutral = identity(dict(fold.monoid.identity), working)
         text = f"tl.where({' & '.join(masks)}, {text}, {neutral})"
+    if masks and beyond == "filled":
+        scope.bind(fold.source, text, dims)
+        text = scope.names[fold.source]
     return text, dims
 
 

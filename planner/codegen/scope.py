@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ..graph.dtypes import FLOAT8, TRITON_DTYPE
 from ..nests.linear_forms import Access
@@ -33,6 +34,10 @@ class Scope:
         self.names: dict[int, str] = {}
         self.raw: dict[int, str] = {}
         self.dims: dict[int, TileDims] = {}
+        self.beside: dict[int, str] = {}
+        """The names of values at the ends of rows, where those have names of their own."""
+        self._suffix = ""
+        """Of the names that are given now."""
         self.dtypes = {v.id: v.dtype for v in self.nest.values}
         self.starts: dict[int, str] = {}
         self.descriptors: dict[Buffer, str] = {}
@@ -98,6 +103,17 @@ class Scope:
         self._indent -= 1
 
     @contextmanager
+    def at_ends(self, axis: int) -> Iterator[None]:
+        """With names of their own for all that is computed, and for what lies along the axis."""
+        names, dims, text = self.names, self.dims, self.text
+        along = {v: name for v, name in self.beside.items() if axis in self.nest.live[v]}
+        self.names, self.dims = names | along, dict(dims)
+        self.text, self._suffix = replace(text, ends=axis), "_end"
+        yield
+        self.beside |= {v: name for v, name in self.names.items() if name != names.get(v)}
+        self.names, self.dims, self.text, self._suffix = names, dims, text, ""
+
+    @contextmanager
     def within(self, blocks: Blocks | None) -> Iterator[None]:
         """With other blocks; None leaves them."""
         before = self.text
@@ -107,7 +123,7 @@ class Scope:
 
     def bind(self, value: int, text: str, dims: TileDims) -> None:
         """Write `v<id> = text`; readers find it by that name."""
-        self.assign(value, f"v{value}", text, dims)
+        self.assign(value, f"v{value}{self._suffix}", text, dims)
 
     def assign(self, value: int, name: str, text: str, dims: TileDims) -> None:
         shape = self.text.shape(dims) if dims else "scalar"

@@ -30,6 +30,8 @@ class Text:
 
     blocks: Blocks
     numbers: Numbers
+    ends: int | None = None
+    """The axis of which there are the lanes of rows' ends alone."""
 
     def shape(self, dims: TileDims) -> str:
         return "[" + ", ".join(str(self.blocks.sizes[d]) for d in dims) + "]"
@@ -43,7 +45,11 @@ class Text:
 
     def index(self, axis: int, dims: TileDims, suffix: str = "") -> str:
         """The index along an axis (or, with suffix "_in", whether it is inside)."""
-        name = self.blocks.nest.axes[axis].name + suffix
+        name = self.blocks.nest.axes[axis].name
+        if axis == self.ends:
+            name = f"{name}_end_in" if suffix else f"({name}_end_lane - {name}_skip)"
+        else:
+            name += suffix
         return self.broadcast(name, self.blocks.dims((axis,)), dims)
 
     def affine(self, form: Affine, dims: TileDims) -> str:

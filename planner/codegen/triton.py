@@ -194,7 +194,7 @@ class TritonPrinter(AccessPrinter):
     def _ends(self, each: RowEnds) -> None:
         assert self.rows is not None, "the pass says what rows are aligned"
         lanes = each.lanes
-        with self.within(self.blocks.having(lanes.axis, lanes.size)), self.rows.at_ends(lanes):
+        with self.within(self.blocks.having(lanes.axis, lanes.size)), self.rows.at_ends(each):
             for step in each.body:
                 if isinstance(step, TileLoad) and step.value in self.ends:
                     self.loaded_end(step)

@@ -103,6 +103,8 @@ class TileLoad:
     """In a `TileRepeat`: the access is that of the first turn."""
     ends: Ends = ""
     """Of an aligned row, those that nobody needs here: a `RowEnds` reads them."""
+    lowest: bool = False
+    """Whether it gives -inf in place of 0 where nothing is read."""
     chosen: int | None = None
     """The value that says which elements are read at all."""
 
@@ -291,6 +293,12 @@ class Reduce:
     """Whether the correction of another state of the loop reads this one."""
     compensated: bool = False
     """Whether the sum carries what its additions lose (Kahan)."""
+    beyond: Literal["", "filled", "neutral"] = ""
+    """What of the tile lies beyond the end of a held axis: anything, so that it is masked; filled
+    with the neutral element, for all who read the tile after this, too; or neutral already."""
+    part: Literal["", "ends", "rest"] = ""
+    """Whether it is of whole rows, of their ends alone, or of the rest, which takes in what a
+    `RowEnds` gave for the ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +394,10 @@ class RowEnds:
     computed again, so that tiles store whole vectors alone."""
 
     lanes: EndLanes
-    body: tuple[TileLoad | TileCompute | TileStore, ...]
+    body: tuple[TileLoad | TileCompute | Reduce | TileStore, ...]
+    apart: bool = False
+    """Whether the ends are no part of the row's tiles at all: each step of the row has one at the
+    ends beside it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ class _Listing:
                 case EndLoads(loads=steps) | RowEnds(body=steps):
                     lanes, when = each.lanes, ", read before" * isinstance(each, EndLoads)
                     ends = "both ends" if lanes.ends == "both" else "the last end"
-                    yield f"{indent}{ends} of {self.nest.axes[lanes.axis].name} once more{when}"
+                    again = "apart" if isinstance(each, RowEnds) and each.apart else "once more"
+                    yield f"{indent}{ends} of {self.nest.axes[lanes.axis].name} {again}{when}"
                     before, self.blocks = self.blocks, self.blocks.having(lanes.axis, lanes.size)
                     yield from self.lines(steps, indent + "  ")
                     self.blocks = before
@@ -157,6 +158,8 @@ class _Listing:
                 words += ["corrected"] * (each.correction is not None)
                 words += ["compensated"] * each.compensated
                 words += [f"with {_names(each.joined)}"] * bool(each.joined)
+                words += [f"{each.beyond} beyond rows"] * bool(each.beyond)
+                words += {"ends": ["of the ends"], "rest": ["with the ends"], "": []}[each.part]
                 return ", ".join(words)
             case Welford(value=value):
                 fold = self.nest.fold(value)
@@ -188,6 +191,7 @@ def _access(each: TileLoad | TileStore) -> str:
     rows = {"aligned": ", whole vectors", "": ""}.get(each.rows, f", {each.rows}")
     rows += ", in pairs" * (isinstance(each, TileLoad) and each.in_pairs)
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
+    rows += ", else -inf" * (isinstance(each, TileLoad) and each.lowest)
     if isinstance(each, TileLoad) and each.chosen is not None:
         rows += f", where v{each.chosen}"
     if isinstance(each, TileLoad) and each.moved is not None:

@@ -25,6 +25,7 @@ from .passes.compensate_long_sums import compensate_long_sums
 from .passes.duplicate_raced_loads import duplicate_raced_loads
 from .passes.end_empty_programs import end_empty_programs
 from .passes.extract_bits import extract_bits
+from .passes.fill_beyond_rows import fill_beyond_rows
 from .passes.hint_caches import hint_caches
 from .passes.join_reductions import join_reductions
 from .passes.join_short_rows import join_short_rows
@@ -34,6 +35,7 @@ from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
 from .passes.load_together import load_together
 from .passes.overlap_kernels import overlap_kernels
+from .passes.part_ends import part_ends
 from .passes.pipeline_loops import pipeline_loops
 from .passes.place_blocks import place_blocks
 from .passes.repeat_ends import repeat_ends
@@ -83,6 +85,8 @@ PASSES: tuple[Pass, ...] = (
     repeat_rows,
     reverse_second_sweep,
     split_ends,
+    fill_beyond_rows,
+    part_ends,
     repeat_ends,
     hint_caches,
     leave_out_parts,

@@ -131,6 +131,8 @@ class _Checker:
         self.program = program
         self.nest = program.nest
         self.stored: Counter[int] = Counter()
+        self.beside: set[int] = set()
+        """Values that are there at the ends of rows."""
 
     def body(self, body: Body, done: set[int], moving: set[int]) -> Iterator[str]:
         """done: values that can be read here, to which those of the body are added. moving: states
@@ -173,7 +175,11 @@ class _Checker:
             yield "ends are read again where a kernel writes into what it reads"
         before = self.stored.copy()
         there = {value for value in done if axis not in self.nest.live[value]}
+        there |= {v for v in self.beside if ends.apart and axis in self.nest.live[v]}
         yield from self.body(ends.body, there, set())
+        steps = (each for each in ends.body if not isinstance(each, TileStore))
+        for each in steps:
+            self.beside |= {each.value, *(each.joined if isinstance(each, Reduce) else ())}
         self.stored = before
 
     def _loop(self, loop: TileLoop, done: set[int], moving: set[int]) -> Iterator[str]:
@@ -198,6 +204,8 @@ class _Checker:
         if isinstance(each, SelectedLoad):
             done.update(piece.value for piece in each.pieces)
         own = (each.value, *each.joined) if isinstance(each, Reduce) else (each.value,)
+        if isinstance(each, Reduce) and each.part == "rest" and not self.beside.issuperset(own):
+            yield f"v{each.value} takes in the ends of rows, which were not reduced"
         for value in own:
             kind = self.nest.values[value].kind
             beside = {kind.about, kind.weight} & moving if isinstance(kind, Fold) else set()

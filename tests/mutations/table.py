@@ -243,6 +243,8 @@ change(
     "if rows is None or any(access.at for access in nest.stores.values()):",
     "if rows is None:",
 )
+of("planner/tiles/passes/part_ends.py", "planner/numerics/test_row_ends.py")
+change("what is 0 beyond a row", "isinstance(o, Ref) and o.node in zeros", "True")
 of("planner/codegen/aligned_rows.py", "planner/numerics/test_row_ends.py")
 change(
     "tiles store what they have read",

@@ -37,7 +37,7 @@ def repeat_ends(program: TileProgram) -> TileProgram:
     if rows is None or any(access.at for access in nest.stores.values()):
         return program
     ends = _left(nest.axes[rows.axis])
-    if not ends:
+    if not ends or any(isinstance(each, RowEnds) for each in program.body):
         return program
     return program.remembering(("ends", rows, ends), lambda: _repeated(program, rows, ends))
 

@@ -99,9 +99,10 @@ def counts(name: str) -> dict[str, int]:
     for kernel in lower(whole_group(graph).graph, config).kernels:
         code = compile_kernel(kernel, Target()).kernel.asm
         if name in ANY:  # What no thread stores the PTX still has.
-            ways = re.findall(r"\bSTG\.E([.\w]*)", code["sass"])
-            found["wide stores"] += sum("128" in way for way in ways)
-            found["stores"] += sum("128" not in way for way in ways)
+            for word, mnemonic in (("loads", "LDG"), ("stores", "STG")):
+                ways = re.findall(rf"\b{mnemonic}\.E([.\w]*)", code["sass"])
+                found[f"wide {word}"] += sum("128" in way for way in ways)
+                found[word] += sum("128" not in way for way in ways)
             continue
         ptx = code["ptx"]
         for kind, way in re.findall(r"\b(ld|st)\.global([\w.:]*)", ptx):

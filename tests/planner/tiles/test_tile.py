@@ -36,6 +36,7 @@ from fusionplan.planner.tiles.instructions import (
     Welford,
 )
 from fusionplan.planner.tiles.passes.keep_operands_shared import keep_operands_shared
+from fusionplan.planner.tiles.passes.part_ends import part_ends
 from fusionplan.planner.tiles.passes.repeat_ends import repeat_ends
 from fusionplan.planner.tiles.program import TileProgram
 from fusionplan.planner.tiles.tile import PASSES, Around, passed, tile, tiled
@@ -568,14 +569,59 @@ def test_where_the_length_varies_the_ends_are_under_way_before_the_row_is_read()
     assert not any(isinstance(each, EndLoads) for each in program_of("odd").body)
 
 
+def once_more(name: str) -> TileProgram:
+    """With the ends of rows within the tiles."""
+    graph, config = CASES[name]
+    return tile(nest_of(graph(), config.layout), config, without=[part_ends])
+
+
 @pytest.mark.parametrize("name, left", [("odd_held", "both"), ("any_held", "last")])
 def test_a_held_row_leaves_its_last_end_and_the_first_if_its_length_is_known(
     name: str, left: str
 ) -> None:
-    ends = program_of(name).body[-1]
+    program = once_more(name)
+    ends = program.body[-1]
     assert isinstance(ends, RowEnds)
-    assert (ends.lanes.ends, ends.lanes.each) == (left, 4)
-    assert only(program_of(name), TileStore).ends == left  # type: ignore[attr-defined]
+    assert (ends.lanes.ends, ends.lanes.each, ends.apart) == (left, 4, False)
+    assert only(program, TileStore).ends == left  # type: ignore[attr-defined]
+
+
+def test_where_the_length_varies_the_ends_of_a_held_row_are_reduced_apart() -> None:
+    """Each sum takes in what the ends gave, and of zeros it masks none."""
+    program = program_of("any_held")
+    parts = [each for each in program.body if isinstance(each, RowEnds)]
+    sums = [each for each, _ in program.walk() if isinstance(each, Reduce)]
+    assert all(each.apart and each.lanes == EndLanes(1, 4, "both") for each in parts)
+    assert [each.part for each in sums] == ["rest"] * (len(parts) - 1)
+    assert [step.part for part in parts for step in part.body if isinstance(step, Reduce)] == [
+        "ends" for _ in sums
+    ]
+    assert [each.ends for each, _ in program.walk() if isinstance(each, TileLoad)] == ["both"] * 2
+    less = tuple(each for each in program.body if each is not parts[0])
+    with pytest.raises(ValueError, match="takes in the ends of rows, which were not reduced"):
+        verify(replace(program, body=less))
+
+
+def any_softmax() -> Graph:
+    b = Builder()
+    x = b.input(64, size(1001, (1009, 2027)))
+    top = b.op("amax.default", x, (1,), True, shape=(64, 1))
+    e = b.op("exp.default", b.op("sub.Tensor", x, top))
+    return b.graph(b.op("div.Tensor", e, b.op("sum.dim_IntList", e, (1,), True, shape=(64, 1))))
+
+
+def test_a_softmax_of_varying_length_masks_nothing_or_its_maximum_alone() -> None:
+    """-inf is read, or filled in, where there is no row; its exponential is 0."""
+    nest = nest_of(any_softmax(), NATURAL)
+
+    def beyond(*blocks: tuple[str, int]) -> tuple[bool, list[str]]:
+        program = tile(nest, Config(blocks, num_stages=1))
+        load = only(program, TileLoad)
+        assert isinstance(load, TileLoad)
+        return load.lowest, [e.beyond for e, _ in program.walk() if isinstance(e, Reduce)]
+
+    assert beyond(("r0", 2048), ("x0", 1)) == (True, ["neutral", "neutral"])
+    assert beyond(("r0", 1024), ("x0", 4)) == (False, ["filled", "neutral"])
 
 
 def test_a_kernel_that_writes_into_what_it_reads_repeats_nothing() -> None:
@@ -588,6 +634,7 @@ def test_a_kernel_that_writes_into_what_it_reads_repeats_nothing() -> None:
         verify(broken)
     before = tuple(i for i in program.body if not isinstance(i, (EndLoads, RowEnds)))
     own = TileProgram(nest, program.blocks, before)
+    assert part_ends(own) is own
     assert repeat_ends(own) is own
 
 
@@ -604,6 +651,6 @@ BOTH = EndLanes(1, 4, "both")
     ],
 )
 def test_ends_that_nobody_stores_are_named(broken: Callable, message: str) -> None:
-    program = program_of("any_held")
+    program = once_more("any_held")
     with pytest.raises(ValueError, match=message):
         verify(replace(program, body=broken(program.body)))
