@@ -35,7 +35,7 @@ from .runoff import SharedSearch
 from .size_anchors import NEAR, UNSURE, Anchor, rows_of
 from .size_trees import KERNELS, AnchorTimes, Sizes, few
 
-SIZES = (16, 64, 128, 256, 512, 1024, 1536, 2048, 2560, 4096, 5120, 8192)
+SIZES = (16, 64, 128, 256, 512, 1024, 1536, 2048, 2560, 4096, 5632, 8192)
 """Anchors of one size; those of a group are all combinations, as long as there are few."""
 
 FEW = (32, 512, 8192)

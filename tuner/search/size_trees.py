@@ -16,7 +16,7 @@ KERNELS = 8
 """Of a group, at most. Of one tree for all sizes each config is two kernels, for multiples of 16
 and for others; of two trees each is one, and those for rows that begin anywhere are in both."""
 
-_GAIN = 0.005
+_GAIN = 0.002
 """Gain in time, on average of all anchors, for which another config is kept."""
 
 _WORTH = 0.02
