@@ -15,7 +15,13 @@ def test_each_length_comes_after_its_power_of_two() -> None:
     assert RowCase("softmax", 1024, "float16").beside.columns == 1024
 
 
-@pytest.mark.parametrize("name", row_lengths.FUNCTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "js_divergence" else [])
+        for name in row_lengths.FUNCTIONS
+    ],
+)
 def test_rows_that_fit_a_tile_are_read_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one kernel. One more is of a loss's rows, or copies a norm's weights for every start."""
     monkeypatch.setattr(row_lengths, "compile_kernel", lambda _: None)

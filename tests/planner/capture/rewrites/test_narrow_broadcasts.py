@@ -81,7 +81,7 @@ def test_random_numbers_stay_apart():
 def layers(table, index, scores):
     """Layers of attention's scores, each with the bias of positions that its mask lets through."""
     bias = table[index.long()].permute(2, 0, 1)[None]
-    for _ in range(3):
+    for _ in range(2):
         masked = torch.where(causal(256), bias, -1e9)
         scores = torch.softmax(scores + masked, -1)
     return scores
