@@ -1,6 +1,5 @@
 """Partitions on times from a formula; the planner's own legality, and the model for a device."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ from tuner_graphs import attention, chain, dense
 H200 = builtin("h200")
 
 pytestmark = pytest.mark.usefixtures("quick_prices")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "plans.db") as opened:
-        opened.put_device(device_record(H200))
-        yield opened
 
 
 SPACES: dict[str, RankedSpace | Refusal] = {}

@@ -1,18 +1,15 @@
 """Regions of a graph on times from a formula."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, repeat
-from pathlib import Path
 
-import pytest
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.parse import parse
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
-from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
+from fusionplan.tuner.records.ledger import Ledger, graph_record
 from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.region_search import RegionSearch
 from fusionplan.tuner.search.runoff import SharedSearch
@@ -45,13 +42,6 @@ def two_blocks() -> Graph:
     lines += ["%5 = aten.sort.default(%0) : ?", f"%6 = operator.getitem(%5, 0) : {IMAGE}"]
     lines += [block(6, 1, 2, 7), block(10, 3, 4, 11), "return %14"]
     return parse("\n".join(lines))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "plans.db") as opened:
-        opened.put_device(device_record(H200))
-        yield opened
 
 
 def by_bytes(group: Group, candidate: Candidate) -> float:
