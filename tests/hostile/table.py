@@ -22,6 +22,7 @@ from hostile import (
     refused,
     special,
     states,
+    surroundings,
     transforms,
     turned,
     views,
@@ -58,6 +59,7 @@ FAMILIES = (
 ALL: list[Case | Scenario] = [case for family in FAMILIES for case in family.cases]
 assert modules, "its scenarios are in the list"
 assert states, "and its"
+assert surroundings, "and its"
 ALL += SCENARIOS
 CASES = {str(case): case for case in ALL}
 assert len(CASES) == len(ALL), "two cases of one name"
