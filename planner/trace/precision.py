@@ -124,11 +124,20 @@ def rounds(group: Graph, node: Node) -> bool:
         return False
     while users:
         user = group.nodes[users.pop()]
-        if isinstance(row(user), View):
+        if isinstance(row(user), View) or is_copy(group, user):
             users += group.users(user.id)
         elif not isinstance(row(user), Contraction):
             return True
     return False
+
+
+def is_copy(group: Graph, node: Node) -> bool:
+    """Whether a node gives the very numbers of its operand: a copy, such as a dropout leaves that
+    drops nothing."""
+    if op_of(node) is not Op.CONVERT or len(node.inputs) != 1:
+        return False
+    given = group.nodes[node.inputs[0]].type
+    return given is not None and given.dtype == dtype_of(node)
 
 
 def is_stored_beside_its_extremum(group: Graph, node: Node) -> bool:

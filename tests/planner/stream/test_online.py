@@ -83,6 +83,18 @@ def test_attention_in_bfloat16_moves_the_division_out_of_the_casts() -> None:
     assert derived.values.values[dot.kind.source].kind.op is Op.CONVERT
 
 
+def test_a_copy_between_the_users_cast_and_its_product_stays_as_it_is() -> None:
+    """As a dropout leaves one that drops nothing: models that write attention out have it."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-1, -2)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype)
+        return weights.clone() @ v
+
+    derived = checked(attention, [x.bfloat16() for x in (Q, K, V)], "amax")
+    assert folds(derived)["bmm_1"] == {-1.0: "amax"}
+
+
 def test_grouped_queries_and_a_bias_along_the_keys() -> None:
     def attention(q, k, v, bias):
         q = q.view(2, 3, 2, 5, 4)
