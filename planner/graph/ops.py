@@ -192,6 +192,7 @@ _LOOKUPS: dict[str, Lookup] = {
     "index_select.default": Lookup("self", "index"),
     "gather.default": Lookup("self", "index", along=True),
     "index.Tensor": Lookup("self", "indices", wraps=True),
+    "_unsafe_index.Tensor": Lookup("self", "indices", wraps=True, inside=True),
 }
 
 # Nothing is promised of what these hold.

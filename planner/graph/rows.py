@@ -134,12 +134,13 @@ class Lookup:
     """Elements of `source` at places that the values of `index` name, along one dimension (`dim`,
     else the first), or along several where the index is a list. wraps: a negative index counts
     from the end. along: the index has the dimensions of the result, else they take the place of
-    the source's."""
+    the source's. inside: what gives the index promises that no place lies outside."""
 
     source: str
     index: str
     wraps: bool = False
     along: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

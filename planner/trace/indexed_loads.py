@@ -57,7 +57,7 @@ def lookup(reader: Reader, node: Node, way: Lookup, windows: Windows) -> TraceSt
     for value, (dim, index) in zip(values, chosen.indices, strict=True):
         if way.wraps:
             value = wrapped_index(reader, value, shape[dim], index)
-        at.append(At(value, memory.stride[dim], shape[dim]))
+        at.append(At(value, memory.stride[dim], shape[dim], checked=not way.inside))
     first = LoadDim((), 1, memory.offset, 0)
     dtype = node.type.dtype
     kind = Load(memory.input, (first, *parts) if memory.offset else parts, dtype, tuple(at))

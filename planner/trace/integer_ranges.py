@@ -94,7 +94,7 @@ def _trusted(kind: ValueKind, ranges: Mapping[int, Range]) -> ValueKind:
 
 def _may_leave(at: At, ranges: Mapping[int, Range]) -> bool:
     low, high = ranges.get(at.value, (-1, -1))
-    return not 0 <= low <= high < at.size
+    return at.checked and not 0 <= low <= high < at.size
 
 
 def _of(argument: Arg, ranges: Mapping[int, Range]) -> Range | None:

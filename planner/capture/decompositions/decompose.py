@@ -56,6 +56,7 @@ _WHOLE = (
     "addmm",
     "baddbmm",
     "embedding_dense_backward",
+    "_unsafe_index",
     "grid_sampler_2d",
     "col2im",
     "im2col",

@@ -384,6 +384,7 @@ _RULES: dict[Any, Callable[[fx.Node, dict[fx.Node, Known]], Known | None]] = {
     aten.cat.default: _joined,
     aten.cumsum.default: _summed,
     aten.index.Tensor: _indexed,
+    aten._unsafe_index.Tensor: _indexed,
 }
 
 _SAME = (aten._to_copy.default, aten.clone.default, aten.copy.default)

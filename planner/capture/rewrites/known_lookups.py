@@ -24,6 +24,8 @@ __all__ = ["known_lookups"]
 
 aten = torch.ops.aten
 
+_LOOKUPS = (aten.index.Tensor, aten._unsafe_index.Tensor)
+
 _LONGEST = 1 << 16
 """Elements of an index that is computed here."""
 
@@ -41,13 +43,13 @@ class _EvenRun(NamedTuple):
 def known_lookups(gm: fx.GraphModule) -> fx.GraphModule:
     """The functional FX graph with views in place of such lookups, or `gm` itself where there are
     none. `gm` is left as it is. A graph whose sizes vary stays as it is."""
-    if is_dynamic(gm) or not any(n.target is aten.index.Tensor for n in gm.graph.nodes):
+    if is_dynamic(gm) or not any(n.target in _LOOKUPS for n in gm.graph.nodes):
         return gm
 
     def change(graph: fx.Graph) -> bool:
         replaced = False
         for node in list(graph.nodes):
-            if node.target is aten.index.Tensor:
+            if node.target in _LOOKUPS:
                 replaced |= _replaced(node)
         if replaced:
             graph.eliminate_dead_code()

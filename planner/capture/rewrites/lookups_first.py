@@ -6,7 +6,8 @@ enlarged by its nearest pixels, and an embedding whose table is stored in few bi
 lookups.
 
 The rule: lookup(f(a, b, ...), i) = f(lookup(a, i), lookup(b, i), ...), where f works on each
-element alone and nothing else reads its result.
+element alone, and nothing else reads its result or it only casts to a wider type: each corner of an
+image that is enlarged between its pixels reads the 16 bits themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ aten = torch.ops.aten
 
 _LOOKUPS = {
     aten.index.Tensor: 0,
+    aten._unsafe_index.Tensor: 0,
     aten.index_select.default: 0,
     aten.gather.default: 0,
     aten.embedding.default: 0,
@@ -61,7 +63,9 @@ def _is_late(node: fx.Node) -> bool:
         return False
     source: Any = node.args[_LOOKUPS[node.target]]
     value, result = value_of(source), value_of(node)
-    if value is None or result is None or len(source.users) != 1 or not value.dim():
+    if value is None or result is None or not value.dim():
+        return False
+    if len(source.users) != 1 and not _is_widening(source):
         return False
     indices = pytree.tree_leaves((node.args[1:], node.kwargs))
     if source in indices or result.numel() > _LARGEST * value.numel():
@@ -77,6 +81,14 @@ def _is_elementwise(node: fx.Node) -> bool:
     if not is_pointwise(node) or target._schema.is_mutable:
         return False
     return torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _is_widening(node: fx.Node) -> bool:
+    """Whether a node casts to a type of more bytes: done twice, it costs less than it stores."""
+    value, given = value_of(node), [value_of(n) for n in node.all_input_nodes]
+    if node.target not in CASTS or value is None or None in given:
+        return False
+    return [x.itemsize < value.itemsize for x in given if x is not None] == [True]
 
 
 def _moved(node: fx.Node) -> list[fx.Node]:
@@ -100,7 +112,8 @@ def _moved(node: fx.Node) -> list[fx.Node]:
     result.meta["val"] = _strided_as(result.meta["val"], value_of(node))
     node.replace_all_uses_with(result)
     for dead in (node, source):
-        node.graph.erase_node(dead)
+        if not dead.users:
+            node.graph.erase_node(dead)
     return [n for n in made.values() if n.target is node.target]
 
 

@@ -8,6 +8,8 @@ from fusionplan.planner.capture.decompositions.decompose import decompositions
 from fusionplan.planner.capture.rewrites.lookups_first import lookups_first
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.groups.group import subgraph
+from fusionplan.planner.lower import lower
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -15,6 +17,7 @@ aten = torch.ops.aten
 
 LOOKUPS = (
     aten.index.Tensor,
+    aten._unsafe_index.Tensor,
     aten.index_select.default,
     aten.gather.default,
     aten.embedding.default,
@@ -71,7 +74,12 @@ def many_times(x, table, scale, index):
     return x[:2].exp()[index.repeat(40) % 2]
 
 
-STAYING = [read_twice, of_memory, of_a_sum, many_times]
+def narrowed(x, table, scale, index):
+    y = x.bfloat16()
+    return y[index] + y.sum()
+
+
+STAYING = [narrowed, read_twice, of_memory, of_a_sum, many_times]
 
 
 def inputs():
@@ -121,3 +129,44 @@ def test_an_image_is_enlarged_by_one_kernel():
     assert nodes["aten.index.Tensor"] not in groups[0]  # it read what the kernel computes
     graph = capture(lookups_first(gm)).graph
     assert next(n.id for n in graph.nodes if n.op == "aten.index.Tensor") in groups[1]
+
+
+def between(x):
+    at, wide = torch.arange(32) * 0.5, x.float()
+    low = at.to(torch.int64)
+    left, right = (
+        aten._unsafe_index.Tensor(wide, [None, None, None, i])
+        for i in (low, (low + 1).clamp(max=15))
+    )
+    return [torch.lerp(left, right, at - low).to(torch.bfloat16)]
+
+
+def test_a_cast_to_a_wider_type_is_done_for_each_reader():
+    def function(x, index):
+        wide = x.float()
+        return wide[index], wide[index + 1], wide.sum()
+
+    x, index = torch.randn(8, 8).bfloat16(), torch.tensor([3, 0, 6])
+    before = traced(function, x, index)
+    after = lookups_first(before)
+    reads = [n.args[0].op for n in after.graph.nodes if n.target in LOOKUPS]
+    assert reads == ["placeholder"] * 2
+    for mine, wanted in zip(after(x, index), function(x, index), strict=True):
+        assert torch.equal(mine, wanted)
+
+
+def test_an_image_is_enlarged_between_its_pixels_by_one_kernel():
+    """Of 16-bit numbers that both neighbours read as float32; no place is asked whether it is
+    inside."""
+    with FakeTensorMode():
+        x = torch.empty(2, 8, 32, 16, dtype=torch.bfloat16)
+        gm = make_fx(between, decomposition_table=decompositions())(x)
+    graph = capture(lookups_first(gm)).graph
+    plan = modelled_plan(graph, H200)
+    (group,) = plan.groups
+    reads = [n for n in graph.nodes if n.op == "aten._unsafe_index.Tensor"]
+    assert len(reads) == 2
+    assert {n.id for n in reads} <= set(group.nodes)
+    assert all(graph.nodes[n.inputs[0]].type.dtype == "bfloat16" for n in reads)
+    text = lower(subgraph(graph, group.nodes, group.copies).graph, group.config).kernels[0].text
+    assert text.count("mask=") == 0
