@@ -14,7 +14,7 @@ own, which took 3.6 times as long in EfficientNet-B0 (bfloat16, batches of 64, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..fx_nodes import value_of
 from ..on_a_copy import rewritten_copy
-from .convolution_rows import RowsOf, pixels, rows_of
+from .convolution_rows import FAST_GROUPS, RowsOf, grouped_rows, is_of_slow_groups, pixels, rows_of
 
 __all__ = ["channels_last"]
 
@@ -52,10 +52,11 @@ class _Fixed(Exception):
 
 def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     """The FX graph with the images of its convolutions in that order, or `gm` itself where that
-    gains nothing: without convolutions of 16-bit numbers, or with groups of several channels, which
-    libraries compute well in planes. `gm` is left as it is; names and metadata are kept."""
+    gains nothing: without convolutions of 16-bit numbers, or with groups of several channels alone,
+    which libraries compute well in planes. Beside others those read and write planes. `gm` is left
+    as it is; names and metadata are kept."""
     own = [n for n in gm.graph.nodes if n.target in _GROUPS]
-    if not own or not all(map(_gains, own)):
+    if not any(map(_gains, own)):
         return gm
 
     def change(graph: fx.Graph) -> bool:
@@ -73,7 +74,9 @@ def _gains(node: Any) -> bool:
         return False
     if not all(isinstance(n, int) for n in value.shape):
         return False
-    return node.args[_GROUPS[node.target]] == 1 or _is_depthwise(node)
+    if node.args[_GROUPS[node.target]] == 1 or is_of_slow_groups(node):
+        return True
+    return _has_fast_groups(node) or _is_depthwise(node)
 
 
 def _is_depthwise(node: fx.Node) -> bool:
@@ -85,6 +88,14 @@ def _is_depthwise(node: fx.Node) -> bool:
     return bool(groups == image.shape[1] == weight.shape[0])
 
 
+def _has_fast_groups(node: Any) -> bool:
+    """Whether a convolution, or its backward pass, is in groups of so many channels that a library
+    is faster where those lie side by side."""
+    weight = value_of(node.args[_IMAGE[node.target] + 1])
+    transposed = node.args[_GROUPS[node.target] - 2]
+    return weight is not None and not transposed and weight.shape[1] in FAST_GROUPS
+
+
 class _LayoutPass:
     """One walk over a graph, in order: operands are copied, and what follows gets the metadata
     that it then has."""
@@ -92,6 +103,7 @@ class _LayoutPass:
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self.copies: dict[fx.Node, fx.Node] = {}
+        self.planes: dict[fx.Node, fx.Node] = {}
         self.changed: dict[fx.Node, Any] = {}  # with the value that each had before
         self.has_products = False
 
@@ -99,6 +111,10 @@ class _LayoutPass:
         for node in list(self.graph.nodes):
             if node.op == "output":
                 node.args = (pytree.tree_map_only(fx.Node, self._as_it_was, node.args[0]),)
+            elif node.target in _GROUPS and not _gains(node):
+                self._in_planes(node)
+            elif is_of_slow_groups(node):
+                self._products(node)
             elif node.target in _GROUPS:
                 make_rows = rows_of(node)
                 if make_rows is None or make_rows is pixels:
@@ -108,6 +124,19 @@ class _LayoutPass:
             elif any(n in self.changed for n in node.all_input_nodes):
                 self._again(node)
         return bool(self.changed) or self.has_products
+
+    def _in_planes(self, node: fx.Node) -> None:
+        """A convolution as it was; of what no longer lies in planes it reads a copy."""
+        moved = [n for n in node.all_input_nodes if n in self.changed]
+        if not all(_is_in_planes(self.changed[n]) for n in moved):
+            raise _Fixed
+        for each in moved:
+            if each not in self.planes:
+                with self.graph.inserting_before(node):
+                    self.planes[each] = self._copy(each, torch.contiguous_format, node)
+            node.replace_input_with(each, self.planes[each])
+        if moved:
+            self._again(node)
 
     def _convolution(self, node: fx.Node) -> None:
         count = _TENSORS[node.target]
@@ -119,17 +148,9 @@ class _LayoutPass:
     def _product(self, node: fx.Node, make_rows: RowsOf) -> None:
         """In place of a convolution: what each pixel of the result reads, a row each, times the
         weights."""
-        self.has_products = True
         wanted, bias = node.meta["val"], node.args[2]
         images, channels, height, width = wanted.shape
-
-        def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-            made = self._made(node, target, args, kwargs)
-            # What is said of the convolution, as that it is to be computed again, stays.
-            for name in node.meta.keys() - made.meta.keys():
-                made.meta[name] = node.meta[name]
-            return made
-
+        call = self._caller(node)
         with self.graph.inserting_before(node):
             rows, weight = make_rows(call, node)
             rows = call(aten.view.default, rows, [images * height * width, -1])
@@ -141,8 +162,42 @@ class _LayoutPass:
                 found = call(aten.addmm.default, bias, rows, columns)
             found = call(aten.view.default, found, [images, height, width, channels])
             found = call(aten.permute.default, found, [0, 3, 1, 2])
+        self._stands_for(node, found)
+
+    def _products(self, node: fx.Node) -> None:
+        """In place of a convolution in groups: a product for each group."""
+        wanted, bias = node.meta["val"], node.args[2]
+        images, channels, height, width = wanted.shape
+        call = self._caller(node)
+        with self.graph.inserting_before(node):
+            rows, weight = grouped_rows(call, node)
+            columns = call(aten.permute.default, weight, [0, 2, 1])
+            found = call(aten.bmm.default, rows, columns)
+            found = call(aten.view.default, found, [node.args[8], images, height, width, -1])
+            found = call(aten.permute.default, found, [1, 2, 3, 0, 4])
+            found = call(aten.clone.default, found, memory_format=torch.contiguous_format)
+            found = call(aten.view.default, found, [images, height, width, channels])
+            if bias is not None:
+                found = call(aten.add.Tensor, found, bias)
+            found = call(aten.permute.default, found, [0, 3, 1, 2])
+        self._stands_for(node, found)
+
+    def _caller(self, node: fx.Node) -> Callable[..., fx.Node]:
+        """What makes calls that stand for a node: what is said of it, as that it is to be computed
+        again, stays."""
+
+        def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+            made = self._made(node, target, args, kwargs)
+            for name in node.meta.keys() - made.meta.keys():
+                made.meta[name] = node.meta[name]
+            return made
+
+        return call
+
+    def _stands_for(self, node: fx.Node, found: fx.Node) -> None:
+        self.has_products = True
         # One channel, or one pixel, lies in both orders: the product in that of channels.
-        before = self.changed.pop(node, wanted)
+        before = self.changed.pop(node, node.meta["val"])
         if _strides(before) != _strides(found.meta["val"]):
             self.changed[found] = before
         node.replace_all_uses_with(found)
@@ -162,7 +217,7 @@ class _LayoutPass:
         before = self.changed.get(node)
         if not isinstance(before, torch.Tensor):
             return node
-        if not before.is_contiguous():
+        if not _is_in_planes(before):
             raise _Fixed
         with self.graph.inserting_after(node):  # of a joint graph, the forward pass comes first
             return self._copy(node, torch.contiguous_format, node)
@@ -215,6 +270,10 @@ def _run(node: fx.Node) -> Any:
     fakes = fakes or [next(iter(node.graph.nodes)).meta["val"]]
     with torch.no_grad(), fakes[0].fake_mode:
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _is_in_planes(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_contiguous()
 
 
 def _strides(value: Any) -> Sequence[Any]:

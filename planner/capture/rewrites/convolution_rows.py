@@ -2,7 +2,9 @@
 
 Of one pixel at a time the rows are the image's own pixels. Of patches (the step is the size) each
 pixel of the image is in one row. Of images of few channels the rows are windows onto a copy with
-zeros around it and beside its channels, in which a line of a window is one run of memory.
+zeros around it and beside its channels, in which a line of a window is one run of memory. So they
+are where channels are in groups for which a library has no fast kernel, each group in a copy of its
+own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import fx
 
 from ..fx_nodes import value_of
 
-__all__ = ["RowsOf", "pixels", "rows_of"]
+__all__ = ["FAST_GROUPS", "RowsOf", "grouped_rows", "is_of_slow_groups", "pixels", "rows_of"]
 
 aten = torch.ops.aten
 
@@ -33,6 +35,33 @@ _VECTOR = 8
 
 _WIDE = 16
 """Channels of the result, at least, that such a convolution must have to be worth a product."""
+
+
+FAST_GROUPS = (4, 8, 16, 32)
+"""Channels of a group with which a library's convolutions are fast, side by side: twice as fast as
+in planes, where those of 24 take twice as long (3 x 3, bfloat16, batches of 64, one H200)."""
+
+_LONG = 1024
+"""Products of each element of the result from which on a library's grouped convolution is so slow
+that windows pay: it took 12.8 ms for 16 groups of 48 channels and 128 places, of 8 lines of 499,
+where products take 0.1 (one H200)."""
+
+
+def is_of_slow_groups(node: fx.Node) -> bool:
+    """Whether a convolution of many products is in groups for which a library has no fast kernel.
+    The channels of a group have to be whole vectors."""
+    if node.target is not aten.convolution.default:
+        return False
+    image, weight = value_of(node.args[0]), value_of(node.args[1])
+    if image is None or weight is None:
+        return False
+    groups, dilation = node.args[8], node.args[5]
+    if node.args[6] or groups == 1 or any(n != 1 for n in dilation):  # type: ignore[union-attr]
+        return False
+    channels, wide = weight.shape[1], weight.shape[0] // groups
+    if channels % _VECTOR or wide < _WIDE:
+        return False
+    return bool(channels * weight.shape[2:].numel() >= _LONG)
 
 
 def rows_of(node: fx.Node) -> RowsOf | None:
@@ -124,6 +153,32 @@ def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     weight = _cut_or_padded(call, weight, 3, 0, _CHANNELS)
     weight = _cut_or_padded(call, weight, 2, 0, whole)
     return _dense(call, windows), _dense(call, weight)
+
+
+def grouped_rows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
+    """What each pixel of a convolution's result reads of each group, [groups, pixels, ...], and the
+    weight, [groups, channels of the result, ...]: windows onto a copy with zeros around it, in
+    which the pixels of a line of a window are one run of memory."""
+    given: Any = node.args[:5]
+    image, weight, _, (down, across), (top, left) = given
+    groups: Any = node.args[8]
+    images, _, height, width = node.meta["val"].shape
+    *_, channels, high, wide = weight.meta["val"].shape
+    lines, places = (height - 1) * down + high, (width - 1) * across + wide
+    pixels = call(aten.permute.default, image, [0, 2, 3, 1])
+    for dim, before, size in ((1, top, lines), (2, left, places)):
+        pixels = _cut_or_padded(call, pixels, dim, before, size)
+    pixels = call(aten.view.default, pixels, [images, lines, places, groups, channels])
+    pixels = _dense(call, call(aten.permute.default, pixels, [3, 0, 1, 2, 4]))
+    *outer, line, place, _ = pixels.meta["val"].stride()
+    steps = [*outer, down * line, across * place, line, 1]
+    shape = [groups, images, height, width, high, wide * channels]
+    windows = _dense(call, call(aten.as_strided.default, pixels, shape, steps))
+    rows = call(aten.view.default, windows, [groups, images * height * width, -1])
+    columns = _dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
+    return rows, call(
+        aten.view.default, columns, [groups, weight.meta["val"].shape[0] // groups, -1]
+    )
 
 
 def _cut_or_padded(

@@ -16,6 +16,7 @@ from .associative_scans import associative_scans
 from .channels_last import channels_last
 from .convolution_bias import split_biases
 from .known_lookups import known_lookups
+from .lines_as_images import lines_as_images
 from .lookups_first import lookups_first
 from .move_weight_scales import move_weight_scales
 from .narrow_broadcasts import narrow_broadcasts
@@ -38,6 +39,7 @@ REWRITES: tuple[Rewrite, ...] = (
     known_lookups,
     lookups_first,
     nest_reductions,
+    lines_as_images,
     channels_last,
     split_biases,
 )
