@@ -69,9 +69,9 @@ class AlignedText:
         for size in sorted({vector(load.access) for load in loads if not load.ends}):
             text = f"({name}_skip + {self._longer(size - 1)}) // {size} * {size}"
             scope.line(f"{name}_past{size} = {text}")
-        for size in sorted({self._vector(store) for store in stores}):
-            scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
         whole = [*stores, *(load for load in loads if load.ends)]
+        for size in sorted({self._vector(e) for e in (whole if self.are_ends_apart else stores)}):
+            scope.line(f"{name}_head{size} = ({name}_skip + {size - 1}) // {size} * {size}")
         for size in sorted({self._vector(each) for each in whole}):
             text = f"({name}_skip + {self.length}) // {size} * {size}"
             scope.line(f"{name}_tail{size} = {text}")

@@ -231,6 +231,19 @@ def test_sums_of_what_is_zero_beyond_the_row_and_of_what_is_not(
     assert_close(mine, exact, exact.to(inputs[0].dtype), f"{columns} {dtype}")
 
 
+@pytest.mark.parametrize("columns", [3, 9, 37, 48])
+def test_sums_of_rows_of_which_nothing_is_stored(columns: int) -> None:
+    b = Builder()
+    x, y = (b.input(ROWS, varying(columns), dtype="bfloat16") for _ in range(2))
+    total = b.op("sum.dim_IntList", b.op("mul.Tensor", x, y), (1,), True, shape=(ROWS, 1))
+    graph = b.graph(total)
+    inputs = inputs_of(graph)
+    text, (mine,) = ran(graph, held(columns), inputs)
+    assert "r0_end_in" in text
+    exact = (inputs[0].double() * inputs[1].double()).sum(-1, keepdim=True)
+    assert_close(mine, exact, exact.to(torch.bfloat16), str(columns))
+
+
 @pytest.mark.parametrize("config", [held, looped])
 def test_what_is_no_number_stays_in_its_row(
     config: Callable[[int], Config], monkeypatch: pytest.MonkeyPatch
