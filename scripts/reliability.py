@@ -4,13 +4,15 @@
 
 Trials: kill (kill -9 of a writer at a random moment), truncate (the file cut short at a random
 byte), flip (one bit changed), full (the file may grow no further), writers (16 at once), claims (8
-tuners share trials out, and two are killed), restart (PostgreSQL stopped at once and started again
-while something is written), opening (the same while a writer starts), tuning (the same in the midst
-of a tune in Triton's interpreter), clocks (eight tuners on PostgreSQL share trials out, and their
-hosts' clocks are months apart), readonly (another user may read the file, and no more), owner
-(another user may not even read it), versions (two versions of fusionplan write to one store, and a
-third finds one that a newer made). Each prints how often it was tried, and how often all was well:
-nothing acknowledged was lost, nothing was there twice, and every error named the store.
+tuners share trials out, and two are killed), studies (three tunes write Optuna's tables at once,
+and two are killed), hanging (a compiler never ends), restart (PostgreSQL stopped at once and
+started again while something is written), opening (the same while a writer starts), tuning (the
+same in the midst of a tune in Triton's interpreter), clocks (eight tuners on PostgreSQL share
+trials out, and their hosts' clocks are months apart), readonly (another user may read the file, and
+no more), owner (another user may not even read it), versions (two versions of fusionplan write to
+one store, and a third finds one that a newer made). Each prints how often it was tried, and how
+often all was well: nothing acknowledged was lost, nothing was there twice, and every error named
+the store.
 """
 
 import argparse
@@ -33,8 +35,8 @@ from pathlib import Path
 
 from fusionplan.db import DeviceRecord, GraphRecord, PlanRecord, Store, StoreError, TrialRecord
 
-VERSIONS = {"torch": "2.11.0"}
-MANY, SHARERS = 16, 8
+VERSIONS = {"torch": "2.11.0", "codegen": "1"}
+MANY, SHARERS, TOLD = 16, 8, 60
 NOBODY = 65534
 
 
@@ -135,7 +137,21 @@ def tune(location: str, seed: int, count: int) -> None:
     print(tuned.plan.evidence, flush=True)
 
 
+def study(location: str, seed: int, count: int) -> None:
+    """The end of a tune: it brings Optuna's tables up to the store's trials."""
+    from fusionplan.tuner.records import optuna_export
+    from fusionplan.tuner.records.ledger import Ledger
+
+    optuna_export.CLAIM_S = 3.0  # A killed one's claim is free after that.
+    with Store.open(location) as store:
+        ledger = Ledger(store, "device", dict(VERSIONS), "graph")
+        ledger.studies.add("config")
+        print("begun", flush=True)
+        print(optuna_export.mirror(store, ledger), flush=True)
+
+
 CHILDREN: dict[str, Callable[[str, int, int], None]] = {
+    "study": study,
     "write": write,
     "share": share,
     "share by another clock": share_by_another_clock,
@@ -266,6 +282,53 @@ def claims(folder: Path, dice: random.Random) -> bool:
     if len(found) < 60 or twice - at:
         print(f"{len(found)} of 60 made, measured twice: {sorted(twice - at)}")
     return len(found) == 60 and twice <= at
+
+
+def studies(folder: Path, dice: random.Random) -> bool:
+    """Three tunes write Optuna's tables at once, and two of them are killed: the next one's end
+    finds each trial there, or brings it, once."""
+    import optuna
+
+    path = folder / "plans.db"
+    filled(str(path), TOLD)
+    ends = [child("study", path, 0, 0) for _ in range(3)]
+    for each in ends:
+        assert each.stdout is not None
+        each.stdout.readline()
+    for each in ends[:2]:
+        time.sleep(dice.uniform(0.0, 0.8))
+        each.kill()
+    said = [each.communicate()[0].strip() for each in ends]
+    last = child("study", path, 0, 0).communicate()[0].split()
+    found = optuna.load_study(study_name="config device 1", storage=f"sqlite:///{path}").trials
+    ids = sorted(each.user_attrs.get("trial", 0) for each in found)
+    return said[2] == "None" and last[-1] == "None" and ids == sorted(kept(path).values())
+
+
+COMPILER = """
+import json, signal, sys, time
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["deaf"]: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while request["hangs"]: time.sleep(0.01 * request["sleeps"])
+    print(json.dumps({"id": request["id"], "n": request["n"]}), flush=True)
+"""
+
+
+def hanging(folder: Path, dice: random.Random) -> bool:
+    """Two compilers, eight kernels, and one at which a compiler never ends, busy or asleep, deaf to
+    a request to end or not: it is killed at its limit, and all others are answered."""
+    from fusionplan.tuner.trial.outcome import TimedOut
+    from fusionplan.tuner.workers.pool import Pool, WorkerRole
+
+    which, ways = dice.randrange(8), {"deaf": dice.random() < 0.5, "sleeps": dice.randrange(2)}
+    command = [sys.executable, "-S", "-c", COMPILER]
+    with Pool({"compile": WorkerRole(command, 2, 1.0)}) as pool:
+        asked = [pool.submit("compile", {"n": n, "hangs": n == which, **ways}) for n in range(8)]
+        answers = [each.result(timeout=60) for each in asked]
+    rest = [a["n"] for n, a in enumerate(answers) if n != which]
+    return isinstance(answers[which], TimedOut) and rest == [n for n in range(8) if n != which]
 
 
 def restart(folder: Path, dice: random.Random) -> bool:
@@ -462,7 +525,20 @@ Trial = Callable[[Path, random.Random], bool]
 TRIALS: dict[str, Trial] = {
     f.__name__: f
     for f in (
-        *(kill, truncate, flip, full, writers, claims, restart, opening, tuning, clocks),
+        *(
+            kill,
+            truncate,
+            flip,
+            full,
+            writers,
+            claims,
+            studies,
+            hanging,
+            restart,
+            opening,
+            tuning,
+            clocks,
+        ),
         *(readonly, owner, versions),
     )
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, get_args, get_type_hints
 
@@ -42,7 +43,11 @@ def mirror(store: Store, ledger: Ledger, is_over: Callable[[], bool] = lambda: F
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        storage = optuna.storages.RDBStorage(store.url)
+        with _alone(store, ledger, "tables") as is_ours:
+            # Optuna makes the tables that it finds missing: of two tuners at once one fails.
+            if not is_ours:
+                return None
+            storage = optuna.storages.RDBStorage(store.url)
         for name in sorted(ledger.studies):
             if is_over():
                 return None
@@ -69,12 +74,9 @@ def _bring(name: str, store: Store, ledger: Ledger, storage: optuna.storages.RDB
         return
     # Kernels of other text are another study.
     title = f"{name} {ledger.device_key[:8]} {codegen}"
-    until = time.monotonic() + WAIT_S
-    while not store.claim_name(f"mirror {title}", ledger.holder, CLAIM_S):
-        if time.monotonic() > until:
+    with _alone(store, ledger, title) as is_ours:
+        if not is_ours:
             return  # whoever is at it reads the same trials, and so does the next tune
-        time.sleep(0.1)
-    try:
         study = optuna.create_study(
             storage=storage, study_name=title, direction="minimize", load_if_exists=True
         )
@@ -89,6 +91,19 @@ def _bring(name: str, store: Store, ledger: Ledger, storage: optuna.storages.RDB
                 and not older[_content(made)]
             ]
         )
+
+
+@contextmanager
+def _alone(store: Store, ledger: Ledger, what: str) -> Iterator[bool]:
+    """Whether this tuner is the only one at it; else it has waited for one that still is."""
+    until = time.monotonic() + WAIT_S
+    while not store.claim_name(f"mirror {what}", ledger.holder, CLAIM_S):
+        if time.monotonic() > until:
+            yield False
+            return
+        time.sleep(0.1)
+    try:
+        yield True
     finally:
         store.release(ledger.holder)
 

@@ -13,6 +13,7 @@ from fusionplan.planner.config import Config
 from fusionplan.planner.errors import Refusal
 from fusionplan.planner.graph.graph import key
 from fusionplan.tuner.progress.progress import RecordedProgress
+from fusionplan.tuner.records import optuna_export
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.records.ledger import Ledger, device_record, graph_record
 from fusionplan.tuner.records.machine_code import GroupMachineCode
@@ -353,3 +354,17 @@ def test_trials_appear_in_optunas_tables(store: Store):
     assert sorted(ids) == [t.id for t in store.trials()]
     assert sum(t.user_attrs["lowering"] == "triton" for t in found) == 13
     assert store.counts()["claim"] == 0
+
+
+def test_one_tuner_at_a_time_makes_optunas_tables(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """Optuna finds a table missing, and another tuner makes it before Optuna does."""
+    ledger = Ledger(store, H200.key, VERSIONS, key(GRAPH), studies={"config"})
+    assert store.claim_name("mirror tables", "another tuner", 60.0)
+    monkeypatch.setattr(optuna_export, "WAIT_S", 0.0)
+    made: list[str] = []
+    monkeypatch.setattr(optuna_export.optuna.storages, "RDBStorage", made.append)
+    assert mirror(store, ledger) is None
+    assert not made
+    store.release("another tuner")
+    assert mirror(store, ledger) is None
+    assert made == [store.url]
