@@ -39,7 +39,7 @@ _LOOKUPS = {
 
 _LARGEST = 8
 """Times the elements of the source that a result may have: the operations before the lookup are
-then done so often, in a kernel that waits for memory."""
+then done so often, in a kernel that waits for memory. A cast may be done as often as it likes."""
 
 
 def lookups_first(gm: fx.GraphModule) -> fx.GraphModule:
@@ -65,10 +65,9 @@ def _is_late(node: fx.Node) -> bool:
     value, result = value_of(source), value_of(node)
     if value is None or result is None or not value.dim():
         return False
-    if len(source.users) != 1 and not _is_widening(source):
-        return False
+    few = len(source.users) == 1 and result.numel() <= _LARGEST * value.numel()
     indices = pytree.tree_leaves((node.args[1:], node.kwargs))
-    if source in indices or result.numel() > _LARGEST * value.numel():
+    if source in indices or not (few or _is_widening(source)):
         return False
     tensors = [value_of(n) for n in source.all_input_nodes]
     return _is_elementwise(source) and bool(tensors) and None not in tensors

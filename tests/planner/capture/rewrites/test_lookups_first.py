@@ -144,7 +144,7 @@ def between(x):
 def test_a_cast_to_a_wider_type_is_done_for_each_reader():
     def function(x, index):
         wide = x.float()
-        return wide[index], wide[index + 1], wide.sum()
+        return wide[index], wide[(index + 1).repeat(99)], wide.sum()
 
     x, index = torch.randn(8, 8).bfloat16(), torch.tensor([3, 0, 6])
     before = traced(function, x, index)
