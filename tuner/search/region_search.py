@@ -55,16 +55,14 @@ class RegionSearch:
         return own / total if total else 1.0
 
     def run(self, budget: Budget) -> None:
-        """Search the bodies of every way of every region, those of equal regions once. Where the
-        budget is spent before its turn, a way that spares no memory still counts, by the cost
-        model: such bodies are small, and in the end the whole plan is checked and timed."""
+        """Search the bodies of every way of every region, those of equal regions once."""
         equal: dict[tuple[str, str, str], list[_Trial]] = {}
         for trial in self.trials:
             way = trial.way
             equal.setdefault((trial.key, way.lowering, way.options), []).append(trial)
         for number, same in enumerate(equal.values()):
-            if budget.is_spent and lowering_of(same[0].way).spares:
-                continue
+            if budget.is_spent:
+                return
             now = budget.clock()
             until = now + (budget.until - now) / (len(equal) - number)
             trials = max(1, budget.trials // len(equal))

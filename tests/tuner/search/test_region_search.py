@@ -82,14 +82,6 @@ def test_what_there_was_no_time_for_runs_as_the_model_says(store: Store) -> None
     assert {group.lowering for group in kernels} == {"triton"}
 
 
-def test_no_convolution_is_left_out_where_the_time_is_over_before_its_turn(store: Store) -> None:
-    found = region_search(store, lab := FakeLab(by_bytes))
-    found.run(Budget(20, 1.0, lambda: 2.0))
-    assert not lab.measured
-    (plan, *_) = found.plans([])
-    assert [g.lowering for g in plan.groups] == ["folded", "folded"]
-
-
 def test_a_region_that_is_slower_than_its_groups_is_left(store: Store) -> None:
     """What makes a weight takes a second, and what follows a convolution more or less."""
     found = region_search(store, FakeLab(lambda group, candidate: 1.0))
