@@ -41,11 +41,12 @@ _diverted: dict[CodeType, DivertedFrame] = {}
 
 
 class _Counts(threading.local):
-    """Of this thread: graphs that a back end of ours was given and graphs that it ran, and how many
-    of these left their frame alone."""
+    """Of this thread: graphs that a back end of ours was given and graphs that it ran, how many of
+    these left their frame alone, and graphs that were given and have no plan."""
 
     graphs = 0
     left = 0
+    missed = 0
 
 
 COUNTS = _Counts()

@@ -7,22 +7,31 @@ time. Eager is right for any call; only shapes and types decide whether it is th
 
 Any other call, from the second on, enters Dynamo without the rest of torch.compile's front end
 (`front_end`).
+
+The first call may set a model up: a hook that is installed then, behind a lock, breaks the graph,
+and what is left of it in pieces has no plan. So a model of which several graphs were traced in the
+first call, and one has no plan, is traced once more in the second.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
 import torch
+from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo.convert_frame import input_codes
 from torch._dynamo.eval_frame import OptimizedModule
 
 from ...collector import paused
 from .calls import MOST, TensorCall, kind_of_call
 from .frames import COUNTS
 from .front_end import entered, is_plain
+
+log = logging.getLogger(__name__)
 
 _SEEN, _AGAIN = "_fusionplan_seen", "_fusionplan_again"
 _COLLECTS = "_fusionplan_collects"
@@ -98,6 +107,8 @@ class _Short:
     def __init__(self, collects: bool) -> None:
         self.traced = collects
         """Whether a call has succeeded; the collector waits until then."""
+        self.is_second = False
+        """Whether what the first call has traced was forgotten."""
         self.enter: Callable[..., Any] | Literal[False] | None = None
         self.eager: set[Any] = set()
         self._tensors: list[tuple[TensorCall, bool, bool]] = []
@@ -131,12 +142,26 @@ class _Short:
         if self.traced:
             result = compiled(*args, **kwargs)
         else:
-            with paused(lasting=True):
-                result = compiled(*args, **kwargs)
-            self.traced = True
+            result = self._first(compiled, args, kwargs)
         if COUNTS.left == left:
             return result
         if COUNTS.left - left == COUNTS.graphs - graphs and len(self.eager) < MOST:
             with suppress(TypeError):
                 self.eager.add((kind_of_call(args, kwargs), torch.is_grad_enabled(), training))
+        return result
+
+    def _first(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The first call, and the second where the first has left pieces without a plan."""
+        missed, codes = COUNTS.missed, len(input_codes.seen)
+        with paused(lasting=True):
+            result = compiled(*args, **kwargs)
+        self.traced = True
+        traced = [code for each in input_codes.seen[codes:] if (code := each()) is not None]
+        if not self.is_second and COUNTS.missed > missed and len(traced) > 1:
+            log.info("some graphs of the first call have no plan: the next one traces again")
+            self.traced, self.is_second = False, True
+            for code in traced:
+                reset_code(code)
         return result

@@ -26,6 +26,7 @@ from ..execution.overlapping import overlapping
 from ..execution.substitutes import Substitutes
 from ..phases import phase
 from .compile_inputs import Given
+from .frames import COUNTS
 from .whole_way import whole_way
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class PlanRunners:
 
     def _make(self, captured: Captured, given: Given, why: str) -> Plan | str:
         """A plan made for the graph, if that is the policy for a miss; else why it is one."""
+        COUNTS.missed += 1
         sources, on_miss = self.sources, self.policy.on_miss
         if on_miss == "tune" and process_groups(captured.fx_nodes):
             return f"{why}; and it holds collectives, which one rank cannot measure alone"
