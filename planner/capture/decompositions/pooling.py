@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from ...graph.library import exceeds
 from .losses import accumulator, scalar, to
@@ -343,7 +344,11 @@ def _largest(rank: int) -> Callable[..., Any]:
             best = aten.maximum.default(best, part)
         for i in range(rank):
             place = aten.add.Tensor(place, aten.mul.Tensor(pool.starts(i, x), strides[i]))
-        return best, aten.expand.default(place, list(best.shape))
+        if place.shape == best.shape:
+            return best, place
+        # Windows of one element: the caller may write into each place.
+        alike = aten.expand.default(place, list(best.shape))
+        return best, aten.clone.default(alike, memory_format=suggest_memory_format(best))
 
     return opened
 

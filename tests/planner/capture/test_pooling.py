@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan import executors
+from fusionplan.backend import planner
 from fusionplan.planner.cures import FusionplanWarning
 from oracle import DEVICE
 from test_losses import data, verify
@@ -58,6 +60,24 @@ def test_places_of_maxima_are_eagers() -> None:
 
     verify(lambda x: places(x, kernel_size=2, stride=1, dilation=2), [x])
     verify(lambda x: places(x, kernel_size=(2, 3), padding=1, ceil_mode=True), [x])
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_places_of_windows_of_one_element_may_be_written_to(form: torch.memory_format) -> None:
+    """They are the same in all images and channels, and were one view."""
+
+    def places(x: torch.Tensor) -> Any:
+        return F.max_pool2d(x * 2, 1, 2, return_indices=True)
+
+    x = data(2, 3, 4, 6).to(memory_format=form)
+    options = {"on_miss": "model", "evidence": "any", "store": "/nonexistent"}
+    compiled = torch.compile(places, backend=planner, options=options)
+    with torch.no_grad():
+        got, want = (function(x)[1].add_(1) for function in (compiled, places))
+    assert torch.equal(got, want)
+    assert got.stride() == want.stride()
+    (runner,) = executors(compiled)
+    assert runner.kernels_per_call
 
 
 def test_pools_left_to_the_vendor() -> None:
