@@ -385,10 +385,12 @@ class Tracer:
         kept: list[Value] = []
         for value in self.values:
             dims = tuple(resolve(dim) for dim in value.dims)
+            kind = mapped(value.kind, renamed.__getitem__, resolve)
             flat = [f for dim in dims for f in dim]
+            # A vector that both operands of a product repeat: summed by one, kept by the other.
+            flat += dict.fromkeys(kind.reduced) if isinstance(kind, Fold) else ()
             if len(flat) != len(set(flat)):
                 raise Refused("transposed", f"{value.origin} is used together with its transpose")
-            kind = mapped(value.kind, renamed.__getitem__, resolve)
             identity = (kind, written(kind), value.dtype, dims)
             if identity in same:
                 renamed[value.id] = same[identity]

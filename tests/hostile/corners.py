@@ -35,6 +35,12 @@ for _axis in (0, 1, 2):
         PAIR,
         lambda x, y, a=_axis: (x[:, :, None] * y[None, :, :]).mean(a) + 1,
     )
+outer("repeated_by_both", "f32[12]", lambda x: x.expand(12, 12) @ x.expand(12, 12) + 1)
+outer(
+    "computed_and_repeated_by_both",
+    "f32[12] f32[12,12]",
+    lambda x, y: y - (x * 2).expand(12, 12) @ (x * 2).expand(12, 12),
+)
 for _axis in (1, 3):
     outer(
         f"of_four_dimensions_{_axis}",

@@ -12,6 +12,7 @@ from corpus import graph_of
 from fusionplan.planner.config import NATURAL
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.nests.nest import Access, Affine, Nest, schedule
+from fusionplan.planner.trace.trace import trace
 from fusionplan.planner.trace.windows import split_windows
 from fusionplan.planner.values.axes import Factors, FactorSpace
 from fusionplan.planner.values.values import Load, Window
@@ -295,3 +296,17 @@ def test_a_concatenation_is_guarded_loads() -> None:
         want[:, where] = data.reshape(3, width)
         assert np.array_equal(got, want)
     assert sorted(limits) == [4, 5]
+
+
+def test_a_vector_that_both_operands_of_a_product_repeat_has_two_axes() -> None:
+    """What one of them sums the other keeps: an input is loaded for each, and what is computed
+    another kernel stores first."""
+
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        return x.expand(12, 12) @ x.expand(12, 12)
+
+    of_input = whole_group(graph_of(squared, [torch.randn(12)])).graph
+    assert sum(isinstance(value.kind, Load) for value in trace(of_input).values) == 2
+    computed = whole_group(graph_of(lambda x: squared(x * 2), [torch.randn(12)])).graph
+    with pytest.raises(Refused, match="together with its transpose"):
+        trace(computed)
