@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from fusionplan.bundles import making
-from fusionplan.planner.capture.capture import Captured, capture
-from fusionplan.planner.codegen.source import KernelSource
+from fusionplan.planner.capture.capture import Captured, capture, decompositions
+from fusionplan.planner.codegen.source import KernelSource, Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.covers.cover import modelled_plan
+from fusionplan.planner.graph.ops import is_compute
+from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.lower import lower
 from fusionplan.planner.plan import Plan
 from fusionplan.planner.runtime.execution.executor import Executor
@@ -179,3 +181,26 @@ def test_what_blocks_hold_beyond_the_ends_of_rows_is_not_read_early(columns, ear
     (kernel,) = lower(graph, config, unwritten=frozenset((1, 2, 3))).kernels
     before, after = kernel.text.split("tl.extra.cuda.gdc_wait()")
     assert (before.count("tl.load("), after.count("tl.load(")) == (early, 4 - early)
+
+
+def gated(x, weight, gate, up):
+    """Two matrices by one row that a kernel before has written."""
+    y = x * weight
+    return [torch.relu(y @ gate.to(y.dtype).t()) * (y @ up.to(y.dtype).t())]
+
+
+@pytest.mark.parametrize("dtype, rows, wanted", [(torch.int8, 8, 2), (torch.bfloat16, 4, 1)])
+def test_of_single_bytes_more_is_read_early(dtype: torch.dtype, rows: int, wanted: int) -> None:
+    """Both matrices take 256 bytes of a thread, and the weight of the row some more."""
+    shapes = [(1, 2048), (2048,), (64, 2048), (64, 2048)]
+    types = [torch.bfloat16, torch.bfloat16, dtype, dtype]
+    with FakeTensorMode() as mode:
+        empty = [torch.empty(s, dtype=t) for s, t in zip(shapes, types, strict=True)]
+        fakes = [mode.from_tensor(each) for each in empty]
+        graph = capture(make_fx(gated, decomposition_table=decompositions())(*fakes)).graph
+    whole = subgraph(graph, with_free_nodes(graph, [n.id for n in graph.nodes if is_compute(n)]))
+    config = Config((("x0", rows),), num_warps=4, num_stages=1)
+    found = lower(whole.graph, config, unwritten=frozenset({1, 2, 3}))
+    assert isinstance(found, Program)
+    early, _ = found.kernels[0].text.split("gdc_wait")
+    assert len(re.findall(r"tl\.load\(in\d \+ \(x0\[", early)) == wanted
