@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,8 @@ from .runoff import SharedSearch
 from .tuned_groups import Identity, Tasks, completed, plan_of
 
 WITHIN = 2.0
-"""Times the model's seconds of the best way of a region that another may take, to be searched."""
+"""Times the model's seconds of the best way of a region that another may take, to be searched; and
+times the seconds of the region's groups that a way may take that spares memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class RegionSearch:
 
     def plans(self, bases: Sequence[Plan]) -> list[Plan]:
         """The first plan in which the groups make up the regions, with those in the best way, then
-        in the others, where they are not slower."""
+        in the others, where they are not slower, or spare memory and are not much slower."""
         if not self.found:
             return []
         findings = self.shared.findings
@@ -85,23 +87,33 @@ class RegionSearch:
         return []
 
     def _ways(self, nodes: tuple[int, ...]) -> list[_Trial]:
-        """Of each kind the way that the model thinks best."""
+        """Of each kind the way that the model thinks best, but one that spares memory and takes
+        much longer than the groups."""
         part = GroupContent.of(self.tasks.graph, nodes)
         name = graph_key(subgraph(self.tasks.graph, nodes).graph)
         found = (each.modelled(part, self.tasks.profile, cover_s) for each in REGIONAL)
-        ordered = sorted((way for way in found if way), key=lambda way: way.seconds)
+        most = WITHIN * self._apart_s(nodes)
+        given = (w for w in found if w and not (lowering_of(w).spares and w.seconds > most))
+        ordered = sorted(given, key=lambda way: way.seconds)
         return [
             _Trial(nodes, name, way, way.walk)
             for way in ordered
             if way.walk is not None and way.seconds <= ordered[0].seconds * WITHIN
         ]
 
+    def _apart_s(self, nodes: tuple[int, ...]) -> float:
+        """Seconds of the groups of a region by the model; infinity where it does not know one."""
+        pairs = zip(self.preferred, self.tasks.all(self.preferred), strict=True)
+        inside = [task.modelled for group, task in pairs if set(group) <= set(nodes)]
+        known = [modelled.seconds for modelled in inside if modelled]
+        return sum(known) if len(known) == len(inside) else math.inf
+
     def _plan(self, base: Plan, place: int) -> Plan:
         groups: list[GroupPlan] = list(base.groups)
         for choices in self.found.values():
             ordered = sorted(choices, key=lambda g: g.measured or float("inf"))
             way = ordered[min(place, len(ordered) - 1)]
-            if lowering_of(way).spares or not _is_slower(way, groups_inside(groups, way)):
+            if not _is_slower(way, groups_inside(groups, way)):
                 groups = replaced(groups, way)
         known = [g.predicted for g in groups if g.predicted is not None]
         total = sum(known) if len(known) == len(groups) else None
@@ -142,7 +154,8 @@ def _seconds(groups: Sequence[GroupPlan]) -> float:
 
 
 def _is_slower(region: GroupPlan, groups: Sequence[GroupPlan]) -> bool:
-    """Whether a region takes longer than its groups, of all of which the seconds are known."""
+    """Whether a region takes longer than its groups, of all of which the seconds are known: much
+    longer, where it spares memory."""
     if any(g.measured is None and g.predicted is None for g in groups):
         return False
-    return _seconds([region]) > _seconds(groups)
+    return _seconds([region]) > _seconds(groups) * (WITHIN if lowering_of(region).spares else 1.0)

@@ -3,10 +3,15 @@
 from dataclasses import replace
 from itertools import chain, repeat
 
+import pytest
+import torch
+import torch.nn.functional as F
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.graph.parse import parse
+from fusionplan.planner.regions.regions import regions
+from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.findings import Findings
 from fusionplan.tuner.records.ledger import Ledger, graph_record
@@ -95,3 +100,36 @@ def test_a_region_that_is_slower_than_its_groups_is_left(store: Store) -> None:
 
     assert plans(0.1) == []
     assert plans(2.0) == [["folded", "folded"]]
+
+
+def test_a_region_that_spares_memory_may_not_take_many_times_as_long(store: Store) -> None:
+    """As a product that is computed again for each of nine windows that read its result."""
+    found = region_search(store, FakeLab(by_bytes))
+    found.run(Budget(20))
+    preferred = plan_of(found.preferred, found.tasks, found.shared.findings, found.identity)
+    base = replace(preferred, groups=tuple(replace(g, measured=1.0) for g in preferred.groups))
+
+    def plans(seconds: float) -> list[set[str]]:
+        for nodes, (group, *_) in found.found.items():
+            found.found[nodes] = [replace(group, lowering="recomputed", measured=seconds)]
+        return [{group.lowering for group in plan.groups} for plan in found.plans([base])]
+
+    inside = sum(set(g.nodes) <= set(next(iter(found.found))) for g in base.groups)
+    assert plans(1.9 * inside) == [{"recomputed"}]
+    assert plans(2.1 * inside) == []
+
+
+@pytest.mark.dynamo
+def test_windows_of_a_pool_do_not_have_a_product_computed_nine_times(store: Store) -> None:
+    """By the model that takes ten times as long as the product and the pool after it."""
+
+    def stem(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.conv2d(x, weight, stride=2, padding=3).relu(), 3, 2, 1)
+
+    shapes = (64, 3, 224, 224), (64, 3, 7, 7)
+    given = tuple(torch.empty(shape, device="meta", dtype=torch.bfloat16) for shape in shapes)
+    graph = capture_model(stem, given).parts[0].captured.graph
+    shared = SharedSearch(FakeLab(by_bytes), None, Findings(), RecordedProgress())
+    found = RegionSearch(Tasks(graph, H200), shared, Identity("", H200.key, {}))
+    assert regions(graph, found.preferred)
+    assert not found.trials
