@@ -89,7 +89,12 @@ def _results_as_lines(node: fx.Node, found: fx.Node) -> None:
 
 
 def _stands_for(node: fx.Node, made: fx.Node) -> None:
-    wanted, value = value_of(node), value_of(made)
-    if wanted is not None and wanted.stride() != value.stride():
-        raise ValueError(f"{node} has the strides {wanted.stride()}, and not {value.stride()}")
+    """In place of a node, with its strides: of an image with channels side by side a library gives
+    such a result, and of a line it does not."""
+    wanted = value_of(node)
+    if wanted is not None and wanted.stride() != value_of(made).stride():
+        if not wanted.is_contiguous():
+            raise ValueError(f"{node} has the strides {wanted.stride()}")
+        with node.graph.inserting_before(node):
+            made = called(node, aten.clone.default, (made,), memory_format=torch.contiguous_format)
     node.replace_all_uses_with(made)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from by_the_model import convolutions, graphs, near
 from fusionplan.planner.capture.decompositions.decompose import decompositions
+from fusionplan.planner.capture.fx_nodes import called
+from fusionplan.planner.capture.rewrites import lines_as_images as rewrite
 from fusionplan.planner.capture.rewrites.channels_last import channels_last
 from fusionplan.planner.capture.rewrites.lines_as_images import lines_as_images
 from torch import nn
@@ -62,6 +64,29 @@ def test_gradients_are_those_of_eager(compiled):
     backward = graphs(dispatcher)[-1]
     found = [n for n in backward.nodes if n.op == "aten.convolution_backward.default"]
     assert sorted(len(backward.nodes[n.inputs[1]].type.shape) for n in found) == [3, 4, 4, 4]
+
+
+def test_a_result_lies_as_a_line_does_though_an_images_would_not(monkeypatch):
+    """On a GPU that of an image whose channels lie side by side does, too."""
+
+    def as_on_a_gpu(beside, target, args, **named):
+        made = called(beside, target, args, **named)
+        if target is torch.ops.aten.convolution.default:
+            with made.meta["val"].fake_mode:
+                made.meta["val"] = made.meta["val"].contiguous(memory_format=torch.channels_last)
+        return made
+
+    monkeypatch.setattr(rewrite, "called", as_on_a_gpu)
+    x, weight = torch.randn(2, 64, 16).transpose(1, 2), torch.randn(16, 16, 3)
+    given = x.bfloat16(), weight.bfloat16()
+    with FakeTensorMode() as mode:
+        fakes = map(mode.from_tensor, given)
+        gm = make_fx(lambda *x: [F.conv1d(*x)], decomposition_table=decompositions())(*fakes)
+    after = lines_as_images(gm)
+    assert any(n.target is torch.ops.aten.squeeze.dim for n in after.graph.nodes)
+    (before,), (last,) = (g.graph.output_node().args[0] for g in (gm, after))
+    assert last.meta["val"].stride() == before.meta["val"].stride()
+    assert torch.equal(*(g(*given)[0] for g in (gm, after)))
 
 
 def rewritten(convolution, *shapes, dtype=torch.bfloat16):
