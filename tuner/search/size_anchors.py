@@ -15,6 +15,8 @@ from ...planner.graph.sizes import rounded_up
 from ...planner.graph.varying import of_any_sizes
 from ...planner.memo import by_identity
 from ...planner.space.space import Space, space_of
+from ...planner.tiles.alignment import aligned_rows
+from ...planner.tiles.blocks import Blocks
 from .size_trees import Sizes
 
 _LOOKED_AT = 48
@@ -81,6 +83,15 @@ class Anchor:
         several = [each for each in judged if 1 < rows_of(each[-1]) <= self._most_rows()]
         best = min(several, default=None)
         return [best[-1]] if best and best[0] <= UNSURE * min(judged)[0] else []
+
+    @property
+    def has_rows_anywhere(self) -> bool:
+        """Whether its best kernels read rows that begin anywhere by blocks from vectors on."""
+        for config in self.best(1):
+            kernels = self.space.schedules[config.layout].kernels
+            if any(aligned_rows(Blocks.of(k.nest, config.blocks)) is not None for k in kernels):
+                return True
+        return False
 
     @property
     def _is_of_products(self) -> bool:

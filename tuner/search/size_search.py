@@ -135,18 +135,25 @@ def learned(
 
 
 def _deciding(graph: Graph, device: DeviceProfile, count: int) -> int | None:
-    """The size that makes the group slowest where 16 does not divide it; None: none does so."""
+    """The size that makes the group slowest where 16 does not divide it, among those for which its
+    rows then begin anywhere, or which make it slower; None: none does so."""
     middle = [next(iter(sorted(each)[len(each) // 2 :])) for each in _each(count)]
     seconds: dict[int, float] = {}
+    anywhere: set[int] = set()
     for axis in (-1, *range(count)):
         sizes = [_beside(n)[0] if a == axis else n for a, n in enumerate(middle)]
         anchor = _anchor(graph, sizes, device)
         usual = None if anchor is None else anchor.space.quick()
-        if usual is not None:
+        if anchor is not None and usual is not None:
             seconds[axis] = usual.seconds
+            anywhere |= {axis} if anchor.has_rows_anywhere else set()
     plain = seconds.pop(-1, math.inf)
-    slowest = max(seconds, key=seconds.__getitem__, default=None)
-    return None if slowest is None or seconds[slowest] < _UNLIKE * plain else slowest
+    others = {
+        axis: taken
+        for axis, taken in seconds.items()
+        if taken >= _UNLIKE * plain or (axis in anywhere and -1 not in anywhere)
+    }
+    return max(others, key=others.__getitem__, default=None)
 
 
 def _beside(size: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import statistics
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.config import Config, leaf
+from fusionplan.planner.config import Config, MultipleSplit, leaf
 from fusionplan.planner.costs.device import H100, builtin
 from fusionplan.planner.graph.graph import Graph
 from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
@@ -114,7 +114,8 @@ def test_no_branch_has_tiles_much_longer_than_its_rows(name: str) -> None:
     first = anchor(name, 1024)
     best = first.best(1)[0]
     tree = learned(first.graph, best, builtin("h200"))
-    assert tree is not None
+    # Even if the model thinks that rows which begin anywhere take as long as others.
+    assert isinstance(tree, MultipleSplit)
     for size in (33, 113, 129, 418, 1009):
         own = anchor(name, size)
         chosen = own.modelled(leaf(tree, (size,)))
