@@ -41,7 +41,7 @@ from ..graph.ops import (
 )
 from .capture import hint
 from .rewrites.rewrite import GRADIENT_REWRITES, rewritten_joint
-from .ties import Test, anchors, behind_views, settle
+from .ties import Test, anchors, behind_shapes, behind_views, settle
 
 __all__ = ["FLOOR_BYTES", "RESULTS", "partition", "stored_bytes"]
 
@@ -219,9 +219,13 @@ class _Survey:
         """Tells torch's minimum cut: grown values that the backward pass needs must be computed
         again, folds of grown values must be saved."""
         needed = self._needed()
+        compared = (n for n in self._forward if n in needed and not self._origin[n].grown)
+        for node in filter(self._is_compared, compared):
+            # That cut computes a view again whatever is said of it.
+            stored = behind_shapes(node)
+            if stored.op != "placeholder":
+                stored.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
         for node in self._forward:
-            if not self._origin[node].grown and node in needed and self._is_compared(node):
-                node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
             # What the user's own checkpointing has marked stays as it is.
             if self._origin[node].grown and node in needed:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)

@@ -159,6 +159,13 @@ def behind_views(node: fx.Node) -> fx.Node:
     return node
 
 
+def behind_shapes(node: fx.Node) -> fx.Node:
+    """The value that a node shows in another shape."""
+    while node.op == "call_function" and isinstance(OPS.get(str(node.target)), View):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def _shows(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False

@@ -41,6 +41,11 @@ outer(
     "f32[12] f32[12,12]",
     lambda x, y: y - (x * 2).expand(12, 12) @ (x * 2).expand(12, 12),
 )
+outer(
+    "least_of_parts_of_rows",
+    "f16[33,16]",
+    lambda x: (x * x.mean(0)).reshape(3, 11, 16).amin(1),
+)
 for _axis in (1, 3):
     outer(
         f"of_four_dimensions_{_axis}",

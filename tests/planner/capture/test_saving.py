@@ -500,6 +500,24 @@ def test_what_is_compared_with_its_maximum_is_saved(shown, operations):
     assert is_saved == (operations == 2)
 
 
+def test_what_is_compared_through_a_view_is_saved():
+    """torch's cut computes a view again whatever is asked; so what it shows is saved."""
+
+    def joint(a, b, tangent):
+        x = (a * 2 + b).view(2, 2, 6)
+        largest = x.amax(0)
+        return largest, tangent * (x == largest)
+
+    a, b = torch.randn(2, 4, 6, dtype=torch.bfloat16)
+    graph = make_fx(joint, tracing_mode="fake")(a, b, torch.randn(6)).graph
+    *_, output = graph.nodes
+    survey = saving._Survey(graph, [output.args[0][0]], [output.args[0][1]], set(), 0)
+    survey.look()
+    survey.mark()
+    saved = [n.target for n in graph.nodes if "recompute" in n.meta]
+    assert saved == [aten.add.Tensor]
+
+
 @pytest.mark.dynamo
 def test_a_failure_is_told_once_and_the_model_runs(monkeypatch):
     def fail(*args, **options):
