@@ -75,7 +75,11 @@ def _opened(graph: fx.Graph) -> bool:
 
 
 def _after(node: fx.Node) -> fx.Node:
-    """The first node behind it that is no input of the graph."""
+    """The node behind it; of an input the first that reads it: what is made of a gradient must not
+    stand among the nodes of the forward pass, which are told from the others by their places."""
+    if node.op == "placeholder" and node.users:
+        first: fx.Node = next(n for n in node.graph.nodes if n in node.users)
+        return first
     following = node.next
     while following.op == "placeholder":
         following = following.next

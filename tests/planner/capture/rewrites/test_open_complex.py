@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import torch
+from fusionplan import executors
+from fusionplan.backend import planner
 from fusionplan.planner.capture.capture import capture
 from fusionplan.planner.capture.decompositions.decompose import decompositions
 from fusionplan.planner.capture.rewrites.open_complex import open_complex
@@ -119,3 +121,25 @@ def test_a_rotation_of_queries_is_one_kernel():
     assert group.lowering == "triton"
     alone = {n.op for n in graph.nodes if n.id not in group.nodes}
     assert alone == {"input", "aten.view_as_real.default"}
+
+
+@pytest.mark.interpreter
+@pytest.mark.dynamo
+def test_a_complex_result_beside_its_parts_is_trained() -> None:
+    """The parts of its gradient stand with the backward pass, to which they belong."""
+
+    def function(x):
+        pairs = torch.complex(x, x.flip(-1))
+        return pairs, pairs.imag.tanh()
+
+    options = {"on_miss": "model", "evidence": "any", "store": "/nonexistent"}
+    compiled = torch.compile(function, backend=planner, options=options)
+    gradients = []
+    for each in (compiled, function):
+        x = torch.linspace(-1, 2, 24).reshape(4, 6).requires_grad_()
+        pairs, part = each(x)
+        torch.autograd.backward([pairs, part], [pairs.detach() * 2j, part.detach()])
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+    assert all(runner.kernels_per_call for runner in executors(compiled))
+    assert len(executors(compiled)) == 2
