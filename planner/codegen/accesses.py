@@ -148,6 +148,10 @@ class AccessPrinter(Scope):
         row = self._row(each.joined)
         buffer = f"row{each.input}" if each.rows == "laid" else f"in{each.input}"
         pointer = row.pointer(buffer, each.access, dims, terms)
+        reached = self.blocks.dims([term.axis for term in each.access.offset.terms])
+        if dims and (masks or inside) and not (reached or terms):
+            # One element for a whole tile, as of an expanded input that is concatenated.
+            pointer = f"{pointer} + tl.zeros({self.text.shape(dims)}, tl.int32)"
         if each.moved is not None:
             start = self.laps[each.input, each.access.offset.terms]
             pointer = f"{start} + {each.access.offset.base}"

@@ -14,7 +14,7 @@ from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.tiles.instructions import SelectedLoad
 from fusionplan.planner.tiles.tile import Around, tile
 from fusionplan.planner.tiles.verify import verify
-from oracle import captured, check, whole_group
+from oracle import captured, check, data, whole_group
 
 pytestmark = pytest.mark.dynamo
 
@@ -123,3 +123,15 @@ def test_it_takes_the_registers_of_one_tensor() -> None:
         return cost.registers
 
     assert registers(two) <= registers(one) + 4
+
+
+def test_one_element_for_a_whole_tile() -> None:
+    """Of an input that repeats one element a part of the tile is read, the rest masked."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x * 2, y, x]) + 1
+
+    inputs = [data(1).expand(6), data(5, seed=1)]
+    space = space_of(whole_group(captured(function, inputs)[0].graph).graph, H200)
+    assert isinstance(space, Space)
+    assert check(function, inputs, list(space.enumerate())[:2])
