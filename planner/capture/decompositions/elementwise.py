@@ -35,6 +35,16 @@ def _frac(x: torch.Tensor) -> Any:
     return aten.sub.Tensor(x, aten.trunc.default(x))
 
 
+def _xlogy(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """x * log(x) as divergences have it: what is NaN there is so without a choice."""
+    if x is not y or not x.dtype.is_floating_point:
+        return torch._refs.xlogy(x, y)
+    wide = to(x, accumulator(x.dtype))
+    product = aten.mul.Tensor(wide, aten.log.default(wide))
+    zero = scalar(0, wide.dtype, wide)
+    return to(aten.where.self(aten.eq.Scalar(wide, 0), zero, product), x.dtype)
+
+
 def _hardsigmoid(x: torch.Tensor) -> Any:
     """On GPUs by a float32 factor, for float64 too, as eager there."""
     inside = aten.clamp.default(aten.add.Tensor(to(x, accumulator(x.dtype)), 3), 0, 6)
@@ -406,6 +416,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.round.default: _kept_whole,
     aten.pow.Tensor_Scalar: _power,
     aten.frac.default: _frac,
+    aten.xlogy.Tensor: _xlogy,
     aten.hardsigmoid.default: _hardsigmoid,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     aten.hardswish.default: _hardswish,

@@ -45,6 +45,17 @@ def test_the_fraction_of_a_negative_zero_is_0() -> None:
     assert [name for name, _ in opened(torch.frac, torch.ones(4))] == ["trunc", "sub"]
 
 
+def test_x_log_x_asks_only_for_zeros() -> None:
+    """NaN is NaN of the product: no choice is needed."""
+    names = [name for name, _ in opened(lambda x: torch.xlogy(x, x), torch.ones(4))]
+    assert sorted(names) == ["eq", "full", "log", "mul", "where"]
+    assert "isnan" in [name for name, _ in opened(lambda x: torch.xlogy(x, x + 1), torch.ones(4))]
+    x = torch.tensor([0.0, -0.0, 1.0, 3.0, -1.0, torch.inf, -torch.inf, torch.nan, 1e-40])
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        (found,) = ran(lambda x: torch.xlogy(x, x), x.to(dtype))
+        torch.testing.assert_close(found, torch.xlogy(x.to(dtype), x.to(dtype)), equal_nan=True)
+
+
 def test_hardsigmoid_is_eagers_on_its_device() -> None:
     """ATen divides by 6 on CPUs, and multiplies by 1 / 6 of float32 on GPUs."""
     sixth = torch.tensor(1 / 6, dtype=torch.float32).item()
