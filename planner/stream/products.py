@@ -267,7 +267,7 @@ def _exponential(work: Rewriting, own: Value, kind: Compute) -> Product:
 
 def _summed_already(work: Rewriting, own: Value, inner: int) -> int:
     """The exponential of `inner`: the one that there is, if it may flush because it is summed."""
-    kind = work.with_operands(own.id, {"self": inner})
+    kind = work.with_operands(own.id, {"self": work.unconverted(inner)})
     there = work.there(replace(kind, accuracy=Accuracy.FLUSHING), own.id)
     return work.rebuilt(own.id, {"self": inner}) if there is None else there
 

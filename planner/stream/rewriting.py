@@ -146,6 +146,14 @@ class Rewriting:
                 return self.uncopied(inner) if dtype in INDICES else value
         return value
 
+    def unconverted(self, value: int) -> int:
+        """The value behind conversions that change nothing: what the user has rounded to a shorter
+        type is kept in the working one."""
+        match self.values[value]:
+            case Value(kind=Compute(op=Op.CONVERT, operands=((_, Ref(inner)),)), dtype=dtype):
+                return self.unconverted(inner) if self.values[inner].dtype == dtype else value
+        return value
+
     def names(self, values: Sequence[int] | frozenset[int]) -> str:
         return ", ".join(self.values[v].origin for v in sorted(values))
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.planner.config import Config, Layout
+from fusionplan.planner.config import LOOP, Config, Layout
+from fusionplan.planner.graph.op import Op
 from fusionplan.planner.nests.group_nests import Schedule, schedule_group
+from fusionplan.planner.values.values import Compute
 from oracle import DEVICE, captured, check, whole_group
 from streamed import checked, formulas, refusal, t
 
@@ -69,6 +71,16 @@ def test_the_statement_of_an_entropy() -> None:
         "sum(w * (v + x)) = sum(w * v) + x * sum(w), x = log",
         "H(t, x, x') = (t + (x - x') * s) * exp(x - x'), s = sum(w), x = amax",
     ]
+
+
+def test_logits_of_16_bits_have_one_exponential_each() -> None:
+    """The weights and the sum that they are divided by, whatever casts stand between them."""
+    inputs = [torch.ones(6, 1000, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)]
+    found = schedule_group(whole_group(captured(divergence, inputs)[0].graph).graph, LOOP)
+    assert isinstance(found, Schedule), found
+    kinds = [value.kind for value in found.kernels[0].nest.values]
+    exponentials = [k for k in kinds if isinstance(k, Compute) and k.op is Op.EXP]
+    assert len(exponentials) == 3  # one of them of a row
 
 
 def rows(kind: str, length: int) -> list[torch.Tensor]:
