@@ -139,6 +139,7 @@ class Dispatcher(PlanRunners):
     ) -> Callable[..., Any]:
         """What `opened` gives, and where that cannot be the graph as a whole."""
         COUNTS.graphs += 1
+        COUNTS.given += 1
         try:
             if writes_overlap(gm) or has_no_numbers(inputs):
                 raise RunsWhole(AS_EAGER)

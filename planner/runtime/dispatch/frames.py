@@ -42,10 +42,11 @@ _diverted: dict[CodeType, DivertedFrame] = {}
 
 class _Counts(threading.local):
     """Of this thread: graphs that a back end of ours was given and graphs that it ran, how many of
-    these left their frame alone, and graphs that were given and have no plan."""
+    these left their frame alone; graphs that were given, and those of them that have no plan."""
 
     graphs = 0
     left = 0
+    given = 0
     missed = 0
 
 

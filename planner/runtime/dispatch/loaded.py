@@ -154,14 +154,16 @@ class _Short:
         self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """The first call, and the second where the first has left pieces without a plan."""
-        missed, codes = COUNTS.missed, len(input_codes.seen)
+        given, missed, codes = COUNTS.given, COUNTS.missed, len(input_codes.seen)
         with paused(lasting=True):
             result = compiled(*args, **kwargs)
         self.traced = True
-        traced = [code for each in input_codes.seen[codes:] if (code := each()) is not None]
-        if not self.is_second and COUNTS.missed > missed and len(traced) > 1:
+        is_broken = COUNTS.given > given + 1 and COUNTS.missed > missed
+        # A model in training may be cut on purpose, as for the collectives of its gradients.
+        if is_broken and not self.is_second and not torch.is_grad_enabled():
             log.info("some graphs of the first call have no plan: the next one traces again")
             self.traced, self.is_second = False, True
-            for code in traced:
-                reset_code(code)
+            for each in input_codes.seen[codes:]:
+                if (code := each()) is not None:
+                    reset_code(code)
         return result
