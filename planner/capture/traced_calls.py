@@ -31,8 +31,9 @@ def traced(call: Callable[..., Any], operands: Sequence[fx.Node]) -> fx.GraphMod
 
 
 def put(result: fx.Node, made: fx.GraphModule, operands: Sequence[fx.Node]) -> bool:
-    """Traced operations in place of a node and of what it alone is a result of, if they give a
-    tensor of its shape, type and strides; a dense one is copied where they give other strides."""
+    """Traced operations in place of `result`, which is the only result of a call that is read;
+    the call goes, too. False, and nothing is changed, unless they give a tensor of its shape, type
+    and strides; where `result` is dense, one of other strides is copied."""
     (end,) = made.graph.output_node().all_input_nodes
     wanted, given = value_of(result), value_of(end)
     if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):

@@ -43,20 +43,21 @@ def open_masked_attention(gm: fx.GraphModule) -> fx.GraphModule:
     is left as it is; names and metadata are kept. A graph whose sizes vary stays as it is."""
     if is_dynamic(gm) or not any(node.target in _LARGEST_HEAD for node in gm.graph.nodes):
         return gm
-    return rewritten_copy(gm, _opened, "attention keeps its mask")
+    return rewritten_copy(gm, _open_all, "attention keeps its mask")
 
 
-def _opened(graph: fx.Graph) -> bool:
+def _open_all(graph: fx.Graph) -> bool:
     changed = False
     graph.eliminate_dead_code()  # results that nobody reads
     for node in list(graph.nodes):
         if node.target in _LARGEST_HEAD:
-            changed |= _is_opened(node)
+            changed |= _open(node)
     graph.eliminate_dead_code()
     return changed
 
 
-def _is_opened(node: fx.Node) -> bool:
+def _open(node: fx.Node) -> bool:
+    """The formula in place of a call; False where the call stays."""
     given, result = arguments_of(node), only_result(node)
     if result is None or given["dropout_p"] or given["is_causal"] or given["attn_bias"] is None:
         return False
