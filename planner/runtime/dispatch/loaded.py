@@ -10,7 +10,7 @@ Any other call, from the second on, enters Dynamo without the rest of torch.comp
 
 The first call may set a model up: a hook that is installed then, behind a lock, breaks the graph,
 and what is left of it in pieces has no plan. So a model of which several graphs were traced in the
-first call, and one has no plan, is traced once more in the second.
+first call, one of them without a plan, is traced once more in the second: then it is set up.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class _Short:
     def __init__(self, collects: bool) -> None:
         self.traced = collects
         """Whether a call has succeeded; the collector waits until then."""
-        self.is_second = False
-        """Whether what the first call has traced was forgotten."""
+        self.has_forgotten = False
+        """Whether what the first call traced was forgotten, for the second to trace again."""
         self.enter: Callable[..., Any] | Literal[False] | None = None
         self.eager: set[Any] = set()
         self._tensors: list[tuple[TensorCall, bool, bool]] = []
@@ -142,7 +142,7 @@ class _Short:
         if self.traced:
             result = compiled(*args, **kwargs)
         else:
-            result = self._first(compiled, args, kwargs)
+            result = self._tracing(compiled, args, kwargs)
         if COUNTS.left == left:
             return result
         if COUNTS.left - left == COUNTS.graphs - graphs and len(self.eager) < MOST:
@@ -150,19 +150,19 @@ class _Short:
                 self.eager.add((kind_of_call(args, kwargs), torch.is_grad_enabled(), training))
         return result
 
-    def _first(
+    def _tracing(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """The first call, and the second where the first has left pieces without a plan."""
+        """The first call, or the second where the first left pieces without a plan."""
         given, missed, codes = COUNTS.given, COUNTS.missed, len(input_codes.seen)
         with paused(lasting=True):
             result = compiled(*args, **kwargs)
         self.traced = True
         is_broken = COUNTS.given > given + 1 and COUNTS.missed > missed
         # A model in training may be cut on purpose, as for the collectives of its gradients.
-        if is_broken and not self.is_second and not torch.is_grad_enabled():
+        if is_broken and not self.has_forgotten and not torch.is_grad_enabled():
             log.info("some graphs of the first call have no plan: the next one traces again")
-            self.traced, self.is_second = False, True
+            self.traced, self.has_forgotten = False, True
             for each in input_codes.seen[codes:]:
                 if (code := each()) is not None:
                     reset_code(code)

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import threading
 import warnings
 
 import pytest
@@ -156,49 +155,6 @@ def test_a_call_with_one_frame_left_alone_of_two_goes_the_long_way(asked):
             torch.testing.assert_close(fast(x), model(x))
     runners = [live.runner for live in dispatcher.live.values() if live.runner is not None]
     assert sum(runner.calls for runner in runners) == len(rows)
-
-
-class SetUpLate(nn.Module):
-    """Its first call breaks the graph, as one does that installs hooks behind a lock."""
-
-    def __init__(self):
-        super().__init__()
-        self.lock, self.is_ready = threading.Lock(), False
-
-    def forward(self, x):
-        return self.inner(x * 2) + 1
-
-    def inner(self, x):
-        if not self.is_ready:
-            with self.lock:
-                self.is_ready = True
-        return torch.relu(x) * 3
-
-
-@pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
-@pytest.mark.parametrize("has_plan", [True, False])
-def test_a_model_that_its_first_call_sets_up_is_traced_once_more(asked, has_plan):
-    """The plan is of the model as it was tuned: set up, and so one graph."""
-
-    def find(captured):
-        asked.append(captured)
-        work = tuple(n.id for n in captured.graph.nodes if n.op != "input")
-        if len(work) < 4 or not has_plan:
-            return "nothing is stored"
-        group = GroupPlan(work[:1], "inductor", "")
-        return Plan(key(captured.graph), "cpu", (), "measured", (group,))
-
-    torch._dynamo.reset()
-    dispatcher = Dispatcher(Policy(baseline="eager"), Sources(find))
-    model = SetUpLate()
-    fast = loaded(torch.compile(model, backend=dispatcher), model)
-    x = torch.randn(3, 4)
-    with torch.no_grad():
-        for _ in range(4):
-            torch.testing.assert_close(fast(x), torch.relu(x * 2) * 3 + 1)
-    assert len(asked) > 2  # the pieces of the first call, and the whole in the second
-    runners = [live.runner for live in dispatcher.live.values() if live.runner is not None]
-    assert [runner.calls for runner in runners] == ([3] if has_plan else [])
 
 
 def test_hooks_and_attributes_are_those_of_the_module(backend):
