@@ -61,6 +61,7 @@ class Symbolic:
         inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         self.tensors = tuple(i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor))
         self._places = _places(inputs)
+        self._read = tuple(self._places.values())
         self._slots: dict[Any, int] = {}
         """Of each expression its place among the numbers, by which the template has it."""
         copy, self._outputs = self._without_numbers(gm)
@@ -74,9 +75,10 @@ class Symbolic:
 
     def sizes(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Those sizes of a call's inputs (tensors, fake or real, and numbers) that tell all."""
-        return tuple(
-            [hint(inputs[i] if d < 0 else inputs[i].shape[d]) for i, d in self._places.values()]
-        )
+        found = [inputs[i] if d < 0 else inputs[i].size(d) for i, d in self._read]
+        if {*map(type, found)} == {int}:
+            return tuple(found)
+        return tuple(map(hint, found))
 
     def at(self, sizes: Sequence[int]) -> tuple[Captured, tuple[tuple[int, Any], ...]]:
         """The static graph of the tensors at these sizes, and those outputs of the symbolic graph

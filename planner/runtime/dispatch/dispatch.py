@@ -80,8 +80,9 @@ class Dispatcher(PlanRunners):
 
         def inferred(g: fx.GraphModule, x: Sequence[Any]) -> Boxed:
             made = self._compile(g, given(x, "inference"), seen)
-            if is_dynamic(g) or not passes_through(g):
+            if not passes_through(g):
                 return made
+            # A graph of sizes that vary is no `Captured`, and not kept.
             told = partial(before.keep, seen[-1]) if before and seen else None
             through.append(PassThrough(made, told))
             return through[-1].graph

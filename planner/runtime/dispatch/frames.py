@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -35,6 +35,9 @@ _left: dict[CodeType, str] = {}
 
 _EAGER = "__fusionplan_eager"
 """The beginning of such names."""
+
+_DIVERTED = "__fusionplan_diverted"
+"""The beginning of the names of what runs frames of sizes that vary."""
 
 _diverted: dict[CodeType, DivertedFrame] = {}
 """Code whose frame is being compiled for sizes that vary."""
@@ -73,6 +76,14 @@ def is_left_alone(made: CodeType) -> bool:
     return any(name.startswith(_EAGER) for name in made.co_names)
 
 
+def diverted_by(made: CodeType, scope: Mapping[str, Any]) -> DivertedFrame | None:
+    """The frame of sizes that vary whose stub this code is; None of any other code. scope: the
+    globals that it was made for."""
+    name = next((name for name in made.co_names if name.startswith(_DIVERTED)), None)
+    found: DivertedFrame | None = getattr(scope.get(name or ""), "diverts", None)
+    return found
+
+
 class LeftAlone(Exception):
     """Leaves the code that Dynamo made of a frame, for the user's own to run in its place."""
 
@@ -88,13 +99,14 @@ class DivertedFrame:
         self._code, self._scope = code, scope
         self._kinds: set[Any] = set()
         """Of calls that the user's own code runs."""
-        self._made: CodeType = code
+        self.made: CodeType = code
+        """The code that Dynamo made of the frame; LeftAlone may leave it."""
         self.name = ""
         """The global that runs the frame."""
 
     def compiled(self, made: CodeType) -> CodeType:
         """The stub in place of the code that Dynamo made, which is run as it is from now on."""
-        self._made = made
+        self.made = made
         skip_code(made)
         return _stub(self._code, self.name)
 
@@ -109,7 +121,7 @@ class DivertedFrame:
             if kinds and is_known(args, kwargs):
                 return original(*args, **kwargs)
             cells, given = (args[0], args[1:]) if code.co_freevars else (None, args)
-            made = types.FunctionType(self._made, scope, code.co_name, None, cells)
+            made = types.FunctionType(self.made, scope, code.co_name, None, cells)
             try:
                 return made(*given, **kwargs)
             except LeftAlone as left:
@@ -119,6 +131,7 @@ class DivertedFrame:
             return original(*args, **kwargs)
 
         skip_code(run.__code__)
+        run.diverts = self  # type: ignore[attr-defined]
         return run
 
     def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -152,7 +165,7 @@ def divert_frame() -> DivertedFrame | None:
     if not _can_be_written(code):
         return None
     frame = DivertedFrame(code, output.root_tx.f_globals)
-    frame.name = output.install_global("__fusionplan_diverted", frame.runner())
+    frame.name = output.install_global(_DIVERTED, frame.runner())
     _diverted[code] = frame
     return frame
 

@@ -19,13 +19,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._C import _get_tracing_state
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_frame
+from torch._C._dynamo.eval_frame import (
+    _debug_get_cache_entry_list,
+    get_eval_frame_callback,
+    set_eval_frame,
+)
 from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as modules
 
 from .arguments import Arguments, is_simple
-from .frames import COUNTS, is_left_alone
+from .frames import COUNTS, DivertedFrame, LeftAlone, diverted_by, is_left_alone
+from .plain_calls import plainly
 
 _MOST = 4
 """Compiled frames that are kept, such as those of a few batch sizes."""
@@ -87,7 +92,8 @@ def is_plain() -> bool:
     """Whether nothing but a call of the model is under way: nobody traces, exports or has asked
     torch.compile to behave otherwise, and no hook is told of all modules' calls."""
     return (
-        (eval_frame._stance is _USUAL or _is_usual(eval_frame._stance))
+        get_eval_frame_callback() is None
+        and (eval_frame._stance is _USUAL or _is_usual(eval_frame._stance))
         and _get_tracing_state() is None
         and not _symbolic_trace._is_fx_tracing_flag
         and not torch.compiler._is_exporting_flag
@@ -107,11 +113,13 @@ _USUAL = eval_frame._stance if _is_usual(eval_frame._stance) else None
 
 class _Frame(NamedTuple):
     """A compiled frame. guards: Dynamo's; they belong to no entry of its cache any more once what
-    they ask of is gone, or all is reset. check: asks them of a frame's variables."""
+    they ask of is gone, or all is reset. check: asks them of a frame's variables. diverted: of one
+    whose sizes vary; the user's own code may run at some of them."""
 
     guards: Any
     check: Callable[[Mapping[str, Any]], bool]
     run: FunctionType
+    diverted: DivertedFrame | None
 
 
 class _Frames:
@@ -137,7 +145,16 @@ class _Frames:
         given = self._arguments.bound(own, kwargs)
         for frame in self._found:
             if frame.guards.cache_entry is not None and frame.check(given):
-                return self._arguments.like(frame.run)(*own, **kwargs)
+                run = self._arguments.like(frame.run)
+                if frame.diverted is None:
+                    return run(*own, **kwargs)
+                try:
+                    return run(*own, **kwargs)
+                except LeftAlone as left:
+                    if left.frame is not frame.diverted:
+                        raise
+                COUNTS.left += 1
+                return self._function(*own, **kwargs)
         result = self._enter(*args, **kwargs)
         if self._tries:
             self._learn(given)
@@ -167,11 +184,15 @@ class _Frames:
                 # As when it was compiled: whoever counts learns that eager ran this call.
                 COUNTS.graphs += 1
                 COUNTS.left += 1
-            elif _is_one_graph(code, self._function.__code__):
-                run = FunctionType(code, self._function.__globals__, code.co_name)
-                self._found = [_Frame(guards, guards.check, run), *self._found][:_MOST]
             else:
-                break
+                scope = self._function.__globals__
+                diverted = diverted_by(code, scope)
+                made = code if diverted is None else diverted.made
+                if not _is_one_graph(made, self._function.__code__):
+                    break
+                run = plainly(made, scope) or FunctionType(made, scope, made.co_name)
+                frame = _Frame(guards, guards.check, run, diverted)
+                self._found = [frame, *self._found][:_MOST]
             self._tries = _TRIES
             return
         self._tries -= 1

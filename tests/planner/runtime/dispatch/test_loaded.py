@@ -234,6 +234,59 @@ def ran(fast, x, wanted, by_frames):
     return len(by_frames) - before
 
 
+def twice_and_one(x):
+    return torch.relu(x) * 2 + 1
+
+
+def test_a_call_of_varying_sizes_asks_the_guards_itself(by_frames):
+    """So does one whose sizes the user's own code runs, until it is known to."""
+
+    def find(captured):
+        graph = captured.graph
+        work = tuple(n.id for n in graph.nodes if n.op != "input")
+        eager = (7, 4) in [graph.nodes[i].type.shape for i in graph.inputs]
+        groups = () if eager else (GroupPlan(work[:1], "inductor", ""),)
+        return Plan(key(graph), "cpu", (), "measured", groups, frame=eager)
+
+    torch._dynamo.reset()
+    dispatcher = Dispatcher(Policy(baseline="eager"), Sources(find))
+    fast = loaded(torch.compile(twice_and_one, backend=dispatcher, dynamic=True), twice_and_one)
+    with torch.no_grad():
+        for rows in (3, 3, 5, 7, 7, 9, 7, 3):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(fast(x), twice_and_one(x))
+    assert len(by_frames) == 1  # it is learned by that call; the first is torch.compile's
+    assert sum(live.runner.calls for live in dispatcher.live.values() if live.runner) == 5
+
+
+OFFSET = torch.ones(4)
+
+
+def shifted(x):
+    return x * 3 + OFFSET
+
+
+def test_code_that_reads_globals_keeps_them(asked, by_frames, monkeypatch):
+    """They may be other ones in the next call."""
+    fast = loaded(torch.compile(shifted, backend=planned(asked), dynamic=False), shifted)
+    x = torch.randn(3, 4)
+    fast(x)
+    assert ran(fast, x, x * 3 + 1, by_frames) == 1
+    monkeypatch.setitem(globals(), "OFFSET", torch.full((4,), 2.0))
+    assert ran(fast, x, x * 3 + 2, by_frames) == 0
+
+
+def test_a_profiler_is_told_of_a_call_by_guards(asked, by_frames):
+    model = Scaled()
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    x = torch.randn(3, 4)
+    fast(x)
+    assert ran(fast, x, x * 2, by_frames) == 1
+    with torch.profiler.profile() as profile:
+        assert ran(fast, x, x * 2, by_frames) == 0
+    assert "Pregraph bytecode" in {event.name for event in profile.events()}
+
+
 def test_a_call_of_one_graph_asks_the_guards_itself(asked, by_frames):
     """What they see decides: attributes, the mode of gradients, the module, and what is left."""
     model, other = Scaled(), Scaled()

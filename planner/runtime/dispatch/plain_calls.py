@@ -1,0 +1,83 @@
+"""The code that Dynamo made of a frame, without what it puts around each of its calls.
+
+The code calls the graph, and functions of torch that ask a tensor for its size or tell a profiler
+where a call is. Each of them switches Dynamo off and on again, which takes about a microsecond.
+Where the code is called with Dynamo off, the same functions are called as they are.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch._dynamo import utils
+from torch.autograd import profiler
+
+_GRAPH = "__compiled_fn"
+_READS = "LOAD_GLOBAL"
+_OTHER_WAYS = frozenset({"LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+class _Utils:
+    """`torch._dynamo.utils`, as far as code that Dynamo made calls it; the rest is torch's own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(utils, name)
+
+    @staticmethod
+    def call_size(x: torch.Tensor, i: int) -> int:
+        return x.size(i)
+
+    @staticmethod
+    def call_stride(x: torch.Tensor, i: int) -> int:
+        return x.stride(i)
+
+    @staticmethod
+    def call_storage_offset(x: torch.Tensor) -> int | torch.SymInt:
+        return x.storage_offset()
+
+    @staticmethod
+    def record_pregraph_bytecode_enter() -> Any:
+        return utils.record_pregraph_bytecode_enter() if profiler._is_profiler_enabled else None
+
+    @staticmethod
+    def record_pregraph_bytecode_exit(entered: Any) -> None:
+        if entered is not None:
+            utils.record_pregraph_bytecode_exit(entered)
+
+
+_UTILS = f"__import_{utils.__name__.replace('.', '_dot_')}"
+"""The global by which the code knows that module."""
+
+
+def plainly(code: CodeType, scope: Mapping[str, Any]) -> FunctionType | None:
+    """The code as a function that is called with Dynamo off; None where it reads globals of the
+    user's, which may change. scope: the globals that it was made for. The function holds its
+    graph, and nothing of the user's."""
+    own: dict[str, Any] = {"__builtins__": scope.get("__builtins__", __builtins__)}
+    for each in dis.get_instructions(code):
+        if each.opname in _OTHER_WAYS:
+            return None
+        if each.opname != _READS or each.argval in own:
+            continue
+        name = each.argval
+        if name == _UTILS:
+            own[name] = _Utils()
+        elif name.startswith(_GRAPH) and name in scope:
+            own[name] = _without_disable(scope[name])
+        else:
+            return None
+    return FunctionType(code, own, code.co_name)
+
+
+def _without_disable(function: Any) -> Any:
+    """What `torch._dynamo.disable` was given."""
+    while getattr(function, "_torchdynamo_disable", False):
+        inner = getattr(function, "_torchdynamo_orig_callable", None)
+        if inner is None:
+            return function
+        function = inner
+    return function
