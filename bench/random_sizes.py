@@ -1,7 +1,8 @@
 """`python -m fusionplan.bench.random_sizes`: one tune for all sizes, beside plans for each size.
 
-Each function is tuned once, at one size that varies. Then it is called at random sizes, by that
-plan, by the cost model's plan for the very size, and by torch.compile(dynamic=True), in turns.
+Each function is tuned once, at one size that varies; what the tune has kept, and why, is printed.
+Then it is called at random sizes, by that plan, by the cost model's plan for the very size, and by
+torch.compile(dynamic=True), in turns. On a GPU the host's time of a call is printed, too.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from ..api import load, plans
 from ..planner.config import branches
 from ..planner.costs.device import profile_of
 from ..planner.errors import FusionplanError
+from ..planner.plan import Plan
 from ..planner.runtime.machine_code.compile import compilations
 from ..tuner.measure.timing import stopwatch_for
+from ..tuner.progress.progress import Silent
 from ..tuning import tune
 from .command_line import parser_of, run_each
+from .host import microseconds
 from .sizes import FUNCTIONS
 
 LEAST, MOST = 2, 8192
@@ -35,6 +39,8 @@ TUNED_AT = 1024
 COUNT = 200
 ROUNDS = 15
 SECONDS = 60.0
+HOST_CALLS = 300
+"""Calls of which the host's time is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,33 @@ def drawn(count: int, most: int, seed: int = 0) -> list[int]:
     return [min(most, round(LEAST * math.exp(own.random() * span))) for _ in range(count)]
 
 
+class _Notes(Silent):
+    """Prints the notes of a tune."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def note(self, text: str) -> None:
+        print(f"{self._name:12} note: {text}", flush=True)
+
+
+def told(plan: Plan) -> Iterator[str]:
+    """The groups of a plan with their trees, and the contest that it was kept by."""
+    yield f"kept: {plan.evidence}, groups: {len(plan.groups)}, at sizes {plan.at}"
+    for group in plan.groups:
+        yield f"{group.lowering}: {group.config or group.options}"
+        for at, config in [] if group.sizes is None else branches(group.sizes):
+            yield f"{group.lowering}: {at}: {config}"
+    if plan.contest is None:
+        return
+    yield f"contest: {plan.contest.winner}"
+    for each in plan.contest.contestants:
+        cold, busy = each.cold_s * 1e6, each.busy_s * 1e6
+        yield f"contest: {each.name}: cold {cold:.1f} us, busy {busy:.1f} us, {each.behind:.3f}"
+    for way, why in plan.contest.left_out:
+        yield f"contest: without {way}: {why}"
+
+
 def timed(
     name: str, sizes: Sequence[int], device: torch.device, seconds: float, rounds: int
 ) -> Iterator[RandomSize]:
@@ -85,12 +118,10 @@ def timed(
         torch._dynamo.reset()
         tuned = tune(
             function, tuple(inputs(min(TUNED_AT, max(sizes)))), seconds=seconds, store=store,
-            progress=False,
+            progress=_Notes(name),
         )  # fmt: skip
-        for group in tuned.plan.groups:
-            tree = [] if group.sizes is None else list(branches(group.sizes))
-            for at, config in tree:
-                print(f"{name:12} {group.lowering}: {at}: {config}", flush=True)
+        for line in told(tuned.plan):
+            print(f"{name:12} {line}", flush=True)
         wide = load(function, store=store, on_miss="model", evidence="any")
         compiled = torch.compile(lambda *given: function(*given))  # noqa: PLW0108 - of its own
         for size in sizes:
@@ -114,6 +145,9 @@ def timed(
             ]
             for call in calls:
                 call()
+            if size == min(sizes) and device.type == "cuda":
+                host = [f"{microseconds(call, device, calls=HOST_CALLS):.1f}" for call in calls]
+                print(f"{name:12} {size:6} host us of a call: {', '.join(host)} (in this order)")
             laps = zip(*(stopwatch.laps(calls) for _ in range(rounds)), strict=True)
             wide_s, own_s, compiled_s = map(statistics.median, laps)
             yield RandomSize(name, size, wide_s, own_s, compiled_s, count)
