@@ -353,9 +353,12 @@ class _ModelTune:
         )
         try:
             with stopped_after(self.wall.last_s):
-                return first.decided(decision.plans, found)
+                plans = first.decided(decision.plans, found)
         except OutOfTime:
             return [_cut_off(session, searched) for session, searched in found]
+        for session, searched in found:
+            session.for_other_sizes = decision.for_other_sizes.get(searched.identity.graph_key)
+        return plans
 
     def _run_by(self, traced: TracedModel | None, plans: Mapping[str, Plan]) -> Callable[..., Any]:
         """The model as these plans run it; behind the trace of the capture where that can be."""

@@ -79,6 +79,9 @@ class Decision:
     conditions: Callable[[], Mapping[str, int]] = dict
     wall: Wall | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    for_other_sizes: dict[str, Plan] = field(default_factory=dict)
+    """By graph key, plans of ours of graphs whose sizes vary, where a baseline is kept for the
+    sizes of the tune: set by `plans`."""
     _ready_s: float = 0.0
     """Seconds that it took until the model ran by a plan of ours: the mean over these plans."""
 
@@ -101,6 +104,7 @@ class Decision:
             kept, told = own[winner], replace(told, winner=winner)
         else:
             kept, told = self._as_kept(winner, told, own, calls)
+            self._keep_for_other_sizes(own, told)
         return self._measured(kept, told)
 
     @property
@@ -188,6 +192,22 @@ class Decision:
             return self._baseline(EAGER), replace(told, winner=EAGER)
         self.progress.note(f"{winner} is the fastest; it is kept as the plan")
         return kept.get(chosen, kept[AS_KEPT]), _as_winner(told, chosen)
+
+    def _keep_for_other_sizes(self, own: Mapping[str, Plans], told: Contest) -> None:
+        """A baseline is kept for these sizes only. At others a graph without a plan runs by
+        torch.compile, on the CPU as eager: where ours is no slower than that, it runs there."""
+        best = _preferred(told, own, [n for n in own if n not in self.left_out])
+        if self.training or self.ours_only or told.winner in own or best not in own:
+            return
+        behind = {c.name: c.behind for c in told.contestants}
+        on_cuda = self.entrants[0].part.captured.device.type == "cuda"
+        missed = behind.get(next(iter(MODES)) if on_cuda else EAGER, float("inf"))
+        if not is_equal(behind[best], missed):
+            return
+        plans = self._measured(own[best], replace(told, winner=best))
+        for entrant, plan in zip(self.entrants, plans, strict=True):
+            if plan.groups and is_varying(entrant.part.captured.graph):
+                self.for_other_sizes[entrant.key] = plan
 
     def _baseline(self, name: str) -> Plans:
         return {

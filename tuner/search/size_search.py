@@ -79,7 +79,8 @@ Measure: TypeAlias = Callable[[Anchor, Sequence[Config]], Mapping[Config, float]
 
 @dataclass(frozen=True, slots=True)
 class SizeTrials:
-    """Measures configs of a group at other sizes, as trials like all others."""
+    """Measures configs of a group at other sizes, as trials like all others. When the time is over,
+    it tells what is known by then."""
 
     name: str
     shared: SharedSearch
@@ -87,7 +88,7 @@ class SizeTrials:
 
     def __call__(self, anchor: Anchor, configs: Sequence[Config]) -> Mapping[Config, float]:
         kinds = [node.type for node in anchor.graph.nodes if node.type is not None]
-        if self.budget.is_spent or sum(kind.nbytes for kind in kinds) > LARGEST:
+        if sum(kind.nbytes for kind in kinds) > LARGEST:
             return {}
         group = Group.of(anchor.graph, f"{self.name} {anchor.sizes}")
         own = self.shared.findings.of(group.key)
@@ -97,7 +98,9 @@ class SizeTrials:
         begun = [
             (candidate, self.shared.lab.compile(group, config))
             for candidate, config in candidates.items()
-            if candidate not in own.outcomes and trials.is_ours(candidate)
+            if candidate not in own.outcomes
+            and not self.budget.is_spent
+            and trials.is_ours(candidate)
         ]
         for candidate, pending in begun:
             cost = anchor.space.judge(candidates[candidate])
@@ -225,9 +228,13 @@ class _Learned:
         more = list(dict.fromkeys([*_with_own_best(kept, table), *together, *wide]))
         more = fitting(_with_other_ways(more, candidates, table))
         more = _with_other_warps(more, anchors)
-        table = [_modelled(anchor, more) for anchor in anchors]
-        pairs = zip(anchors, table, strict=True)
-        return [_measured(anchor, times, self.measure) for anchor, times in pairs]
+        # The largest sizes first: if the time ends, what is right there is right at all others.
+        largest_first = sorted(anchors, key=lambda anchor: -math.prod(anchor.sizes))
+        measured = {
+            anchor.sizes: _measured(anchor, _modelled(anchor, more), self.measure)
+            for anchor in largest_first
+        }
+        return [measured[anchor.sizes] for anchor in anchors]
 
     def _anchors(self, axis: int | None) -> list[Anchor]:
         found, count = list[Anchor](), len(sizes_of(self.graph))

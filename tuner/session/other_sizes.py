@@ -7,18 +7,26 @@ from dataclasses import dataclass, field, replace
 
 from ...planner.config import SizeTree
 from ...planner.costs.device import DeviceProfile
-from ...planner.graph.graph import Graph, kernel_key
+from ...planner.graph.graph import Graph, kernel_key, key
 from ...planner.graph.varying import is_varying, sizes_of
 from ...planner.groups.group import subgraph
 from ...planner.plan import GroupPlan, Plan
+from ..gate.bucket_edges import at_sizes
 from ..records.findings import Findings
 from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
 from ..search.size_search import SizeTrials, learned
 from ..search.tuned_groups import Partition, Tasks
 
-SIZES_SHARE = 0.3
-"""Of the time of a search, for other sizes."""
+
+def moved_sizes(graph: Graph) -> Graph | None:
+    """The graph at half of its sizes, or at twice, where that is possible."""
+    for numerator, denominator in ((1, 2), (2, 1)):
+        sizes = [max(2, n * numerator // denominator) for n in sizes_of(graph)]
+        moved = at_sizes(graph, sizes)
+        if moved is not None and key(moved) != key(graph):
+            return moved
+    return None
 
 
 @dataclass(slots=True)
@@ -61,7 +69,7 @@ class OtherSizes:
         if group.config is None:
             return group
         part = subgraph(graph, group.nodes, group.copies).graph
-        key = kernel_key(part)  # The plan may be an earlier one, of the static graph.
-        if key not in self.trees and by_model:
-            self.trees[key] = learned(part, group.config, device)
-        return replace(group, sizes=self.trees.get(key, group.sizes))
+        kernel = kernel_key(part)  # The plan may be an earlier one, of the static graph.
+        if kernel not in self.trees and by_model:
+            self.trees[kernel] = learned(part, group.config, device)
+        return replace(group, sizes=self.trees.get(kernel, group.sizes))

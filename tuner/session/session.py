@@ -17,6 +17,7 @@ from ...planner.costs.device import DeviceProfile, builtin, profile_of
 from ...planner.errors import Refusal, summary_of
 from ...planner.graph.graph import key as graph_key
 from ...planner.graph.varying import bucket_key, family_key, is_varying
+from ...planner.groups.plan_at_sizes import plan_at
 from ...planner.origin import Origin
 from ...planner.plan import Plan
 from ...planner.runtime.machine_code.compile import interpreted
@@ -31,7 +32,7 @@ from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.lost_device import why_lost
 from ..measure.time_limit import end_now
 from ..measure.timing import Stopwatch, conditions
-from ..measure.wall import Wall
+from ..measure.wall import SIZES_SHARE, Wall
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress, Silent
 from ..records.findings import Findings
@@ -58,7 +59,7 @@ from ..workers.lab import Lab
 from .effort import EFFORTS, TuneLimits
 from .gated_lab import GatedLab
 from .offline import plan_offline
-from .other_sizes import SIZES_SHARE, OtherSizes
+from .other_sizes import OtherSizes, moved_sizes
 from .searched_plans import INTERRUPTED, Searched
 from .tune_site import RULES_ON_CPU, LabOptions, TuneSite
 
@@ -122,6 +123,8 @@ class Session:
     share: float = 1.0
     lost: DeviceLost | None = None
     """Set when the device has stopped working: nothing is timed on it from then on."""
+    for_other_sizes: Plan | None = None
+    """A plan of ours, where a baseline is kept for the sizes of the tune."""
     _other_sizes: OtherSizes = field(default_factory=OtherSizes)
     _ledger: Ledger | None = None
     """Of the search."""
@@ -155,6 +158,7 @@ class Session:
             wall=wall,
         )
         (plan,) = self.decided(decision.plans, [(self, found)])
+        self.for_other_sizes = decision.for_other_sizes.get(found.identity.graph_key)
         self.save(plan, profile)
         self.mirror_trials()
         return plan
@@ -212,8 +216,8 @@ class Session:
             if search is not None and is_varying(self.captured.graph):
                 # In the interpreter a time says nothing.
                 measures = None if self._on_cpu else shared
-                until = wall.clock() + SIZES_SHARE * self.share * wall.before_end_s
                 self.progress.phase("sizes", "the best groups at other sizes")
+                until = wall.sizes_until(self.share)
                 budget = Budget(search.budget.trials, until, wall.clock)
                 self._other_sizes.learn(
                     search.partitions.best(1), tasks, findings, measures, budget
@@ -451,6 +455,8 @@ class Session:
     def save(self, plan: Plan, profile: DeviceProfile) -> None:
         """A plan with better evidence is not replaced by one with worse."""
         self.progress.phase("store", self.store.location)
+        if self.for_other_sizes is not None:
+            self._save_for_other_sizes(self.for_other_sizes, profile)
         exact = self.store.plan(plan.graph_key, profile.key, versions())
         if plan.evidence == "modelled" and exact is not None and exact.evidence != "modelled":
             self.progress.note(f"the store keeps its plan for this graph: it is {exact.evidence}")
@@ -463,6 +469,21 @@ class Session:
             known = self.store.plan(plan.graph_key, profile.key, dict(plan.versions))
             word = "better" if known is None else known.evidence
             self.progress.note(f"the store keeps its plan for this graph: it is {word}")
+
+    def _save_for_other_sizes(self, plan: Plan, profile: DeviceProfile) -> None:
+        """Keeps a plan for all sizes beside the one that is kept for those of the tune. It stands
+        in the store as that of the graph at other sizes."""
+        graph = self.captured.graph
+        plan = self._other_sizes.added(plan, graph, profile)
+        moved = moved_sizes(graph) if plan.is_for_all_sizes else None
+        if moved is None:
+            return
+        plan, key = plan_at(plan, moved), graph_key(moved)
+        self.store.put_graph(graph_record(moved, key, self.name or key[:12]))
+        self.store.save_plan(
+            plan_record(plan, profile.key, self.name, family_key(moved), self.origin)
+        )
+        self.progress.note("at other sizes than those of the tune it runs by kernels of ours")
 
     def mirror_trials(self) -> None:
         """Write the trials to Optuna's tables, as far as there is time: a later tune writes those

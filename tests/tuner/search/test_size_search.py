@@ -324,3 +324,22 @@ def test_of_products_every_tile_is_looked_at() -> None:
         near = anchor.best(1)[0]
         assert anchor.modelled(near) <= 1.02 * best[1].seconds, size
         assert anchor.modelled(leaf(tree, [size])) <= 1.25 * best[1].seconds, size
+
+
+@pytest.mark.dynamo
+def test_with_time_for_one_anchor_its_configs_run_at_all_sizes(learn: Learn) -> None:
+    """As on a slow host. It is the largest one: what is right there is right below."""
+    asked: list[tuple[int, ...]] = []
+    right: set[Config] = set()
+
+    def measure(anchor: Anchor, configs: list[Config]) -> dict[Config, float]:
+        asked.append(anchor.sizes)
+        if len(asked) > 1:
+            return {}
+        right.update(configs)
+        return dict.fromkeys(configs, 1.0)
+
+    tree = learn(measure)
+    assert tree is not None
+    assert asked[0] == (8191,)
+    assert {config for _, config in branches(tree)} <= right

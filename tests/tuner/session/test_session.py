@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.decision.decide import Decision
+from fusionplan.tuner.gate.bucket_edges import at_sizes
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
+from fusionplan.tuner.records.stored_plans import plans_that_fit
 from fusionplan.tuner.search import tuned_groups
 from fusionplan.tuner.search.tuned_groups import COVERS
 from fusionplan.tuner.session import session as session_module
@@ -89,6 +92,32 @@ def test_a_plan_for_all_sizes_is_stored_with_its_family(store: Store, graph: Cap
     tried = {trial.subject for trial in store.trials(level="kernel")}
     assert len(tried) == 2
     assert all(store.kernel(subject) for subject in tried)
+
+
+def test_where_a_baseline_wins_other_sizes_run_by_kernels_of_ours(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """If they are no slower than what runs without a plan: on the CPU that is eager."""
+
+    def by_executor(captured: Captured, plans: Mapping[str, Plan]) -> Callable[..., float]:
+        (plan,) = plans.values()
+        return lambda *inputs: 1.0 if whole_way(plan, captured.graph) is None else 0.6
+
+    monkeypatch.setattr(session_module, "by_executor", by_executor)
+    dynamic = varying(softmax_of_sum, X.clone(), B)
+    for eager, plans in ((0.9, 0), (2.0, 1)):
+        tuning = session(store, dynamic, FakeLab(wide))
+        plan = tuning.measured(H200, baselines(eager=eager, default=0.5))
+        assert [group.lowering for group in plan.groups] == ["inductor"]
+        assert plan == replace(stored(store, dynamic), at=())
+        found = store.plans(bucket_key=family_key(dynamic.graph))
+        assert len(found) == plans
+    assert Plan.from_json(found[0].payload).is_for_all_sizes
+    assert found[0].graph_key != key(dynamic.graph)
+    assert found[0].evidence == "measured"
+    moved = at_sizes(dynamic.graph, [48])
+    assert moved is not None
+    assert plans_that_fit(store, moved, H200.key) == found
 
 
 def stored(store: Store, graph: Captured, portable: bool = False) -> Plan:
