@@ -29,6 +29,7 @@ from .decompositions.decompose import decompositions, inside
 from .dynamo_writes import source, written_by
 from .masks.derived_values import known
 from .masks.masks import Band, band
+from .on_a_copy import dynamo_copy
 
 __all__ = ["attention", "attention_chosen", "formula"]
 
@@ -60,14 +61,9 @@ def attention_chosen(gm: fx.GraphModule, numerics: Numerics) -> fx.GraphModule:
 
 
 def _rewritten(gm: fx.GraphModule, seen: dict[fx.Node, Band], numerics: Numerics) -> fx.GraphModule:
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    output = graph.graph_copy(gm.graph, copies)
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(output).meta = dict(last.meta)
+    found, copies = dynamo_copy(gm)
     changed = False
     for node, copy in copies.items():
-        if hasattr(node, "_dynamo_source"):  # by which AOTAutograd knows an input; not in `meta`
-            copy._dynamo_source = node._dynamo_source
         if node.op != "call_function" or node.target not in _CALLS:
             continue
         if node in seen and _takes(node, seen[node]):
@@ -77,14 +73,8 @@ def _rewritten(gm: fx.GraphModule, seen: dict[fx.Node, Band], numerics: Numerics
         if numerics == "fast" and _may_be_opened(node):
             copy.target = attention
             changed = True
-    if not changed:
-        return gm
-    found = fx.GraphModule(gm, graph)
-    # AOTAutograd reads more of a module than its graph, as the names of its parameters.
-    for name, value in vars(gm).items():
-        vars(found).setdefault(name, value)
-    found.meta = dict(gm.meta)
-    return found
+    found.recompile()
+    return found if changed else gm
 
 
 def _arguments(call: fx.Node) -> dict[str, Any]:

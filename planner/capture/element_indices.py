@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from .dynamo_writes import written_by
+from .on_a_copy import dynamo_copy
 
 log = logging.getLogger(__name__)
 
@@ -154,26 +155,16 @@ def _following(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _rewritten(gm: fx.GraphModule, chosen: list[fx.Node]) -> fx.GraphModule:
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    output = graph.graph_copy(gm.graph, copies)
-    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
-    graph.output(output).meta = dict(last.meta)
-    for node, copy in copies.items():
-        if hasattr(node, "_dynamo_source"):  # by which AOTAutograd knows an input; not in `meta`
-            copy._dynamo_source = node._dynamo_source
+    found, copies = dynamo_copy(gm)
     for node in chosen:
         copy = copies[node]
-        with graph.inserting_before(copy):
+        with copy.graph.inserting_before(copy):
             if node.target is operator.setitem:
                 _write(copy)
             else:
                 copy.replace_all_uses_with(_read(copy))
-        graph.erase_node(copy)
-    found = fx.GraphModule(gm, graph)
-    # AOTAutograd reads more of a module than its graph, as the names of its parameters.
-    for name, value in vars(gm).items():
-        vars(found).setdefault(name, value)
-    found.meta = dict(gm.meta)
+        copy.graph.erase_node(copy)
+    found.recompile()
     return found
 
 

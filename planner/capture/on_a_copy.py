@@ -53,3 +53,20 @@ def rewritten_matches(
         return True
 
     return rewritten_copy(gm, change, otherwise)
+
+
+def dynamo_copy(gm: fx.GraphModule) -> tuple[fx.GraphModule, dict[fx.Node, fx.Node]]:
+    """A copy of a graph from Dynamo, and its nodes by those of `gm`. Who changes it recompiles."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    output = graph.graph_copy(gm.graph, copies)
+    last = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    graph.output(output).meta = dict(last.meta)
+    for node, copy in copies.items():
+        if hasattr(node, "_dynamo_source"):  # by which AOTAutograd knows an input; not in `meta`
+            copy._dynamo_source = node._dynamo_source
+    found = fx.GraphModule(gm, graph)
+    # AOTAutograd reads more of a module than its graph, as the names of its parameters.
+    for name, value in vars(gm).items():
+        vars(found).setdefault(name, value)
+    found.meta = dict(gm.meta)
+    return found, copies

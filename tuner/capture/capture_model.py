@@ -26,6 +26,7 @@ from ...planner.capture.capture import (
 )
 from ...planner.capture.data_dependent import in_parts
 from ...planner.capture.element_indices import elements_indexed
+from ...planner.capture.opened_layers import layers_opened
 from ...planner.capture.rewrites.rewrite import rewritten
 from ...planner.capture.saving import partition
 from ...planner.capture.symbolic import Symbolic, symbolic
@@ -246,7 +247,8 @@ class _Collector:
             decompositions=decompositions(),
             keep_inference_input_mutations=keeps_writes(gm, inputs),
         )
-        chosen = attention_chosen(elements_indexed(gm), self._numerics)
+        opened = layers_opened(elements_indexed(gm), self._numerics)
+        chosen = attention_chosen(opened, self._numerics)
         try:
             source.graph.itself = compiler(chosen, inputs)
         except Exception as error:

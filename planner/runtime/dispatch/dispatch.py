@@ -26,6 +26,7 @@ from ...capture.collectives import process_groups
 from ...capture.data_dependent import in_parts
 from ...capture.dynamo_writes import results_overlap, writes_overlap
 from ...capture.element_indices import elements_indexed
+from ...capture.opened_layers import layers_opened
 from ...capture.refused_types import has_refused_product
 from ...capture.rewrites.rewrite import rewritten
 from ...capture.saving import RESULTS, partition
@@ -94,9 +95,10 @@ class Dispatcher(PlanRunners):
                 ready = None if before is None else self._ready(before, given)
                 if ready is not None:
                     return without_wrapper(_boxed(ready))
+                own = self.numerics
                 try:
                     compiled = by_aot_autograd(
-                        attention_chosen(elements_indexed(gm), self.numerics),
+                        attention_chosen(layers_opened(elements_indexed(gm), own), own),
                         inputs,
                         fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
                         # May be asked for late, and must not hold the inputs until then.
