@@ -46,7 +46,6 @@ _OPENED = (
     aten.elu,
     aten.hardtanh,
     aten.linalg_vector_norm,
-    aten.repeat,
 )
 
 # In torch's core table, but one vendor call is better than the parts.

@@ -397,6 +397,24 @@ def _eye(
     return to(here, dtype or torch.get_default_dtype())
 
 
+def _repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
+    """The result lies in order, as eager's does; torch's own formula keeps the order of x."""
+    for _ in range(len(repeats) - x.dim()):
+        x = aten.unsqueeze.default(x, 0)
+    whole = [count * size for count, size in zip(repeats, x.shape, strict=True)]
+    spread: list[int] = []
+    for count, size in zip(repeats, list(x.shape), strict=True):
+        if count != 1 and size != 1:
+            x = aten.unsqueeze.default(x, len(spread))
+            spread += [count, size]
+        else:
+            spread.append(count * size)
+    found = aten.clone.default(
+        aten.expand.default(x, spread), memory_format=torch.contiguous_format
+    )
+    return aten.view.default(found, whole)
+
+
 def _zeros(
     size: Sequence[int],
     *,
@@ -441,6 +459,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.reflection_pad2d_backward.default: _reflected_back,
     aten.reflection_pad3d_backward.default: _reflected_back,
     aten.trace.default: _trace,
+    aten.repeat.default: _repeat,
     aten.linalg_cross.default: _cross,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.select_scatter.default: _select_scatter,

@@ -40,6 +40,16 @@ def test_other_powers_stay() -> None:
     assert opened(lambda x: x**1, torch.arange(4)) == [("pow", (1,))]
 
 
+def test_a_repeated_tensor_lies_in_order() -> None:
+    """As eager's: what comes next may be a view that asks for it."""
+    repeat = decompositions()[torch.ops.aten.repeat.default]
+    turned, one = torch.randn(2, 3).t(), torch.randn(2, 1, 3)
+    for x, count in ((turned, (4, 1, 1)), (turned, (2, 3)), (one, (2, 3, 1, 4)), (one[0, 0], (1,))):
+        found, wanted = repeat(x, list(count)), x.repeat(count)
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride()
+
+
 def test_the_fraction_of_a_negative_zero_is_0() -> None:
     """x - floor(|x|) * sign(x), torch 2.11's formula, gives -0.0."""
     assert [name for name, _ in opened(torch.frac, torch.ones(4))] == ["trunc", "sub"]
