@@ -18,7 +18,7 @@ from ..codegen.source import Program
 from ..config import Config
 from ..costs.device import DeviceProfile
 from ..errors import Refusal
-from ..graph.graph import Graph
+from ..graph.graph import Graph, TensorType
 from ..groups.group import GroupContent
 from ..plan import GroupPlan, LoweringName, Plan
 from ..regions.chunks import Walk
@@ -49,6 +49,27 @@ class Copied:
 Built: TypeAlias = Program | Graph | Copied | GroupCall
 """What runs a group: kernels to launch, ATen calls to make in its place, those with kernels after
 them, or a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Kernels that compute what a call reads of parameters alone. inputs: the places of what they
+    read among the group's inputs. types: of what they give."""
+
+    program: Program
+    inputs: tuple[int, ...]
+    types: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """ATen calls in place of a group, of which parts may run before it. reads: what each input of
+    `calls` is, by its place among the group's inputs and behind them all that the preparations
+    give."""
+
+    preparations: tuple[Preparation, ...]
+    calls: Graph
+    reads: tuple[int, ...]
 
 
 def program_of(built: Built) -> Program | None:
@@ -147,6 +168,10 @@ class Lowering(Protocol):
     def build(self, site: GroupSite) -> Built | Refusal:
         """What runs the group there, or why nothing does. Raises CompileFailed."""
         ...
+
+    def prepared(self, site: GroupSite) -> Prepared | None:
+        """The same in two steps; None where it is one."""
+        return None
 
     def walk(self, group: Graph, options: str) -> Walk | Refusal | None:
         """The graphs that stand for the group, each with a plan of its own; None where the group

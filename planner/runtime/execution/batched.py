@@ -52,7 +52,7 @@ def batches(graph: Graph, plan: Plan, flat: Callable[[Graph], Program | None]) -
             (kernel,) = program.kernels
             # The text of a load does not tell of which type the elements are.
             types = tuple(buffer.dtype for buffer in kernel.buffers)
-            members = alike.setdefault((_bare(kernel), types, kernel.contracts), {})
+            members = alike.setdefault((bare(kernel), types, kernel.contracts), {})
             members.setdefault(kernel.scalars[0].aligned, []).append((number, program))
     launches = (
         together
@@ -111,7 +111,7 @@ def _gives_results(graph: Graph, group: GroupPlan, part: Subgraph) -> bool:
     return written(graph).isdisjoint(part.inputs)
 
 
-def _bare(kernel: KernelSource) -> str:
+def bare(kernel: KernelSource) -> str:
     """A kernel's text without its comments, which name the nodes of one graph."""
     return _COMMENT.sub("", kernel.text)
 
@@ -150,7 +150,7 @@ def _together(parts: Sequence[Subgraph], programs: Sequence[Program]) -> Program
         grid=1,
         num_warps=1,
     )
-    first = replace(first, text=_addresses(first, kernels[0]))
+    first = replace(first, text=addresses(first, kernels[0]))
     name = f"{kernels[0].name}_of_{len(kernels)}"
     texts = [_whole(name, kernels, begins, aligned) for aligned in (True, False)]
     second = replace(first, name=name, text=texts[0], grid=begin, num_warps=kernels[0].num_warps)
@@ -158,10 +158,10 @@ def _together(parts: Sequence[Subgraph], programs: Sequence[Program]) -> Program
     return Program((first, second), (table,), renews=frozenset(renews))
 
 
-def _addresses(source: KernelSource, kernel: KernelSource) -> str:
+def addresses(source: KernelSource, kernel: KernelSource) -> str:
     """The kernel that writes all addresses, one behind the other."""
     count = len(source.buffers) - 1
-    lines = [*_waits(kernel), *(f"tl.store(table + {i}, p{i}.to(tl.int64))" for i in range(count))]
+    lines = [*waits(kernel), *(f"tl.store(table + {i}, p{i}.to(tl.int64))" for i in range(count))]
     return "\n".join([*_HEADER, _signature(source.name, count), *(f"    {x}" for x in lines), ""])
 
 
@@ -181,9 +181,9 @@ def _whole(name: str, kernels: Sequence[KernelSource], begins: Sequence[int], al
     lines.append(f"{kernel.name}(number - begin, {arguments}, size)")
     text = kernel.text.replace(f"def {kernel.name}(", f"def {kernel.name}(program, ", 1)
     text = _COMMENT.sub("", text).replace(_NUMBER, "program")
-    for wait in _waits(kernel):
+    for wait in waits(kernel):
         text = text.replace(f"    {wait}\n", "", 1)
-    own = [_signature(name, count * len(kernels)), *(f"    {x}" for x in _waits(kernel) + lines)]
+    own = [_signature(name, count * len(kernels)), *(f"    {x}" for x in waits(kernel) + lines)]
     return "\n".join([text.rstrip(), "", "", *own, ""])
 
 
@@ -195,7 +195,7 @@ def _signature(name: str, count: int) -> str:
     return f"@triton.jit\ndef {name}({arguments}, table):"
 
 
-def _waits(kernel: KernelSource) -> list[str]:
+def waits(kernel: KernelSource) -> list[str]:
     """The lines of a kernel by which the next begins, and it waits for the last."""
     calls = (f"tl.extra.cuda.{name}()" for name in (BEGIN_NEXT, AWAIT_LAST))
     return [call for call in calls if call in kernel.text]

@@ -19,9 +19,9 @@ from ...errors import PlanError, Refusal
 from ...flat import flat
 from ...graph.graph import Graph, kernel_key
 from ...groups.group import Subgraph, subgraph
-from ...groups.unwritten import places
+from ...groups.unwritten import places, unwritten
 from ...lower import lower
-from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, program_of
+from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, Prepared, program_of
 from ...lowerings.inductor import compile_group
 from ...lowerings.registry import TRITON, lowering_of
 from ...plan import GroupPlan, Plan
@@ -29,9 +29,18 @@ from ..machine_code.compile import CompileFailed, interpreted
 from ..machine_code.compile_ahead import compile_ahead
 from ..machine_code.launch import Launcher
 from ..phases import phase
+from .ahead import Ahead, ahead, prepared_names
 from .as_traced import AsTraced
 from .batched import Batch, batches, in_batches
-from .executor_code import EmittedKernels, Emitter, Ending, How
+from .executor_code import (
+    EmittedAhead,
+    EmittedCalls,
+    EmittedGroup,
+    EmittedKernels,
+    Emitter,
+    Ending,
+    How,
+)
 from .joined import joined
 from .modules import captured_of
 from .profiled import is_profiled, label, within_range
@@ -44,7 +53,7 @@ log = logging.getLogger(__name__)
 
 Lower = Callable[..., Program | Refusal]
 LoadLauncher = Callable[..., Launcher]
-Made = tuple[Built, list[Launcher]]
+Made = tuple[Built | Prepared | Ahead, list[Launcher]]
 """What runs a group, and its kernels if it has any."""
 
 # A private function of torch; without it, the public one does.
@@ -95,17 +104,18 @@ class Executor:
         # A plan is timed with launches that overlap and without, so that a tune chooses both.
         together = (plan.overlaps or interpreted()) and not within
         self._batches = self._batched() if together else ()
-        order, made = self._built_in_batches()
+        self._prepares = together and not guard
+        order, made = self._with_ahead()
         if self._early:
             order, made = self._joined(order, made)
             made = self._beginning(order, made)
         names = self._names()
-        groups: dict[int, EmittedKernels | Graph | Ending | str] = {}
+        groups: dict[int, EmittedGroup] = {}
         launchers: list[Launcher] = []
         others = 0
         for i, (built, added) in sorted(made.items()):
             own = _register(added, len(launchers), names)
-            self._owners += [i] * len(added)
+            self._owners += [built.owner if isinstance(built, Ahead) else i] * len(added)
             launchers += added
             match built:
                 case GroupCall() as call:
@@ -118,6 +128,10 @@ class Executor:
                     groups[i] = Ending(calls, EmittedKernels(copy, own))
                 case Graph() as calls:
                     groups[i] = calls
+                case Prepared() as two:
+                    groups[i] = EmittedCalls(two.calls, two.reads, prepared_names(i, two))
+                case Ahead(program=program, given=given):
+                    groups[i] = EmittedAhead(EmittedKernels(program, own), given)
         self.launchers = tuple(launchers)
         pointers = bool(launchers) and not launchers[0].takes_tensors
         cuda = self.device.type == "cuda" and _fast_empty is not None
@@ -200,6 +214,31 @@ class Executor:
                 return in_batches(order, self._batches), made
             self._batches = tuple(b for b in self._batches if b not in failed)
 
+    def _with_ahead(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
+        """As `_built_in_batches`, with what reads inputs alone in few launches before all others;
+        where that does not compile, without."""
+        order, made = self._built_in_batches()
+        if not self._prepares:
+            return order, made
+        graph = self.captured.graph
+        able = {
+            i: built for i, (built, _) in made.items() if isinstance(built, (Program, Prepared))
+        }
+        units: list[ScheduledUnit] = []
+        try:
+            for number, found in enumerate(ahead(graph, order, able, unwritten(graph)), 1):
+                program = _overlapping(found.program) if self.plan.overlaps else found.program
+                loaded = [self._load(kernel, self.device) for kernel in program.kernels]
+                made[-number] = replace(found, program=program), loaded
+                units.append(ScheduledUnit(-number, found.inputs, found.outputs))
+        except CompileFailed as error:
+            log.warning("kernels that read inputs alone are launched one by one: %s", error)
+            self._prepares = False
+            return self._built_in_batches()
+        done = {i for built, _ in made.values() if isinstance(built, Ahead) for i in built.groups}
+        rest = (unit for unit in order if unit.group not in done)
+        return (*units, *rest), {i: one for i, one in made.items() if i not in done}
+
     def _made(self) -> tuple[tuple[ScheduledUnit, ...], dict[int, Made]]:
         """The order in which the plan's groups and other nodes run, and what runs the groups."""
         made: dict[int, Made] = {}
@@ -264,7 +303,7 @@ class Executor:
             if unit.group is None:
                 continue
             built, launchers = found[unit.group]
-            program = program_of(built)
+            program = built.program if isinstance(built, Ahead) else _program_of(built)
             if program is None:
                 continue
             for place, kernel in enumerate(program.kernels):
@@ -280,7 +319,7 @@ class Executor:
 
         def build(group: GroupPlan) -> Made:
             built = self._built(group, part)
-            program = program_of(built)
+            program = _program_of(built)
             kernels = program.kernels if program else ()
             return built, [self._load(kernel, self.device) for kernel in kernels]
 
@@ -292,7 +331,7 @@ class Executor:
             self.plan = replace(self.plan, groups=groups)
         return found
 
-    def _built(self, group: GroupPlan, part: Subgraph) -> Built:
+    def _built(self, group: GroupPlan, part: Subgraph) -> Built | Prepared:
         early = self._unwritten(group, part)
 
         def lowered(graph: Graph, config: Config) -> Program | Refusal:
@@ -309,6 +348,9 @@ class Executor:
             partial(compile_group, self.captured, group.nodes, part.outputs),
             self._body,
         )
+        two = lowering_of(group).prepared(site) if self._prepares else None
+        if two is not None and _reads(part, two) <= unwritten(self.captured.graph):
+            return two
         built = lowering_of(group).build(site)
         if isinstance(built, Refusal):
             raise PlanError(f"the plan's group of nodes {group.nodes} is refused: {built}")
@@ -385,6 +427,16 @@ def _part(captured: Captured, group: GroupPlan) -> Subgraph:
         if odd:
             raise PlanError(f"the plan's group of nodes {group.nodes} reads {odd}: no tensors")
     return part
+
+
+def _program_of(built: Built | Prepared | Ahead) -> Program | None:
+    """The kernels that run a group in its place."""
+    return None if isinstance(built, (Prepared, Ahead)) else program_of(built)
+
+
+def _reads(part: Subgraph, two: Prepared) -> set[int]:
+    """The nodes that the kernels read that run before a group."""
+    return {part.inputs[place] for each in two.preparations for place in each.inputs}
 
 
 def _overlapping(program: Program) -> Program:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -38,6 +38,30 @@ class Ending:
 
     calls: Graph
     copy: EmittedKernels
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedAhead:
+    """Kernels of several groups, before all others. given: what they give besides the unit's
+    outputs, its variable and its type."""
+
+    kernels: EmittedKernels
+    given: tuple[tuple[str, TensorType], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedCalls:
+    """Calls in place of a group. reads: the inputs of `calls`, by their place among the unit's and
+    behind them `given`, variables that kernels ahead have given."""
+
+    calls: Graph
+    reads: tuple[int, ...]
+    given: tuple[str, ...]
+
+
+EmittedGroup: TypeAlias = EmittedKernels | Graph | Ending | EmittedAhead | EmittedCalls | str
+"""A group is kernels to launch, a graph of calls to make, that and kernels behind it or before all
+others, or the name of a callable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +102,11 @@ class Emitter:
     def call(
         self,
         units: Sequence[ScheduledUnit],
-        groups: Mapping[int, EmittedKernels | Graph | Ending | str],
+        groups: Mapping[int, EmittedGroup],
         updates: Sequence[Update] = (),
     ) -> str:
-        """The module text. A group is kernels to launch, a graph of calls to make, that and kernels
-        behind it, or the name of a callable. updates: the last outputs, which go into inputs and
-        not to the caller."""
+        """The module text. updates: the last outputs, which go into inputs and not to the
+        caller."""
         outputs, inputs = self.captured.graph.outputs, self.captured.graph.inputs
         copied = {inputs[u.place]: self._number[u.value] for u in updates if u.is_copied}
         results = outputs[: len(outputs) - len(updates)]
@@ -97,7 +120,7 @@ class Emitter:
         dead = self._dead_after(units, copied)
         self._inputs(dead[-1])
         if self.how.pointers and any(
-            isinstance(how, (EmittedKernels, Ending)) for how in groups.values()
+            isinstance(how, (EmittedKernels, Ending, EmittedAhead)) for how in groups.values()
         ):
             self.lines.append("stream = current_stream(device_index)")
         for position, unit in enumerate(units):
@@ -120,17 +143,23 @@ class Emitter:
             before += "    if unseen:\n        return first(args)\n"
         return f"def call(args):\n{before}    count[0] += 1\n{body}\n"
 
-    def _group(self, unit: ScheduledUnit, how: EmittedKernels | Graph | Ending | str) -> None:
+    def _group(self, unit: ScheduledUnit, how: EmittedGroup) -> None:
         if isinstance(how, str):
             self._callable(unit, how)
         elif isinstance(how, Graph):
             self._calls(unit, how)
         elif isinstance(how, Ending):
             self._calls(unit, how.calls, how.copy)
+        elif isinstance(how, EmittedCalls):
+            values = [*(f"v{i}" for i in unit.inputs), *how.given]
+            self._calls(unit, how.calls, reads=[values[i] for i in how.reads])
+            self.lines.append(f"del {', '.join(how.given)}")
+        elif isinstance(how, EmittedAhead):
+            self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how.kernels, how.given)
         else:
             self._launch([f"v{i}" for i in unit.inputs], unit.outputs, how)
 
-    def _asked(self, unit: ScheduledUnit, how: EmittedKernels | Graph | Ending | str) -> None:
+    def _asked(self, unit: ScheduledUnit, how: EmittedGroup) -> None:
         """A group that reads what may not be as traced; in the first call by ATen, if so."""
         self.doubtful.update(unit.outputs)
         if not self.how.asks:
@@ -242,11 +271,19 @@ class Emitter:
         for node in unit.outputs:
             self._match(node)
 
-    def _calls(self, unit: ScheduledUnit, graph: Graph, copy: EmittedKernels | None = None) -> None:
+    def _calls(
+        self,
+        unit: ScheduledUnit,
+        graph: Graph,
+        copy: EmittedKernels | None = None,
+        reads: Sequence[str] = (),
+    ) -> None:
         """The calls of a graph that stands for the group. Which strides they give is the library's
         choice: where they are not the captured ones the result is copied. copy: by these kernels,
-        where the strides are known to be others."""
-        names = {n: f"v{i}" for n, i in zip(graph.inputs, unit.inputs, strict=True)}
+        where the strides are known to be others. reads: the graph's inputs where they are not the
+        unit's."""
+        reads = reads or [f"v{i}" for i in unit.inputs]
+        names = dict(zip(graph.inputs, reads, strict=True))
         made = [n for n in graph.nodes if n.op != INPUT]
         for call in made:
             names[call.id] = f"g{unit.group}_{call.id}"
@@ -290,7 +327,14 @@ class Emitter:
         self._defined.add(node)
         return f"v{node}"
 
-    def _launch(self, inputs: list[str], outputs: Sequence[int], how: EmittedKernels) -> None:
+    def _launch(
+        self,
+        inputs: list[str],
+        outputs: Sequence[int],
+        how: EmittedKernels,
+        given: Sequence[tuple[str, TensorType]] = (),
+    ) -> None:
+        """given: outputs behind those, their variables and types."""
         nodes = self.captured.graph.nodes
         variables: dict[str, list[str]] = {"in": inputs, "out": [], "tmp": []}
         written = dict(how.program.written)
@@ -303,6 +347,9 @@ class Emitter:
             else:
                 self._allocate(name, nodes[node].type)
             variables["out"].append(name)
+        for name, tensor in given:
+            variables["out"].append(name)
+            self._allocate(name, tensor)
         for i, tensor in enumerate(how.program.temporaries):
             variables["tmp"].append(f"t{i}")
             self._allocate(f"t{i}", tensor)

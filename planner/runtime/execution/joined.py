@@ -20,7 +20,7 @@ MOST_THREADS = 1 << 16
 MOST_ARGUMENTS = 24
 
 _FUNCTION = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
-_NUMBER = "tl.program_id(0)"
+NUMBER = "tl.program_id(0)"
 
 
 def joined(
@@ -61,14 +61,14 @@ def _may_join(units: Sequence[ScheduledUnit], programs: Mapping[int, Program]) -
     if any(len(p.kernels) != 1 or p.temporaries for p in each):
         return False
     kernels = [p.kernels[0] for p in each]
-    if any(k.scalars or k.plain or k.grid == 0 or k.text.count(_NUMBER) != 1 for k in kernels):
+    if any(k.scalars or k.plain or k.grid == 0 or k.text.count(NUMBER) != 1 for k in kernels):
         return False
     threads = sum(k.grid * 32 * max(k.num_warps for k in kernels) for k in kernels)
     if threads > MOST_THREADS or sum(len(k.buffers) for k in kernels) > MOST_ARGUMENTS:
         return False
     if len({(k.contracts, k.dependent) for k in kernels}) > 1:
         return False
-    return _are_apart(units, each) and _functions(kernels) is not None
+    return _are_apart(units, each) and functions_of(kernels) is not None
 
 
 def _are_apart(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> bool:
@@ -84,7 +84,7 @@ def _are_apart(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> b
 def _together(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> Program:
     """One program for all; its inputs and outputs are theirs, one after the other."""
     kernels = [program.kernels[0] for program in programs]
-    functions = _functions(kernels)
+    functions = functions_of(kernels)
     assert functions is not None
     buffers: list[Buffer] = []
     written: list[tuple[int, int]] = []
@@ -95,8 +95,8 @@ def _together(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> Pr
         names = [f"p{len(buffers) + i}" for i in range(len(kernel.buffers))]
         buffers += [replace(b, index=b.index + first[b.kind]) for b in kernel.buffers]
         written += [(o + first["out"], i + first["in"]) for o, i in program.written]
-        own = f"{_NUMBER} - {ends}" if ends else _NUMBER
-        text = kernel.text[_begin(kernel) :].replace(_NUMBER, own)
+        own = f"{NUMBER} - {ends}" if ends else NUMBER
+        text = kernel.text[begin_of(kernel) :].replace(NUMBER, own)
         functions[f"part_{number}"] = text.replace(f"def {kernel.name}(", f"def part_{number}(", 1)
         ends += kernel.grid
         calls.append((ends, f"part_{number}({', '.join(names)})"))
@@ -107,9 +107,9 @@ def _together(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> Pr
     lines = [f"@triton.jit\ndef {name}({arguments}):"]
     for number, (end, call) in enumerate(calls):
         word = "if" if number == 0 else "elif"
-        condition = f"{word} {_NUMBER} < {end}:" if number < len(calls) - 1 else "else:"
+        condition = f"{word} {NUMBER} < {end}:" if number < len(calls) - 1 else "else:"
         lines += [f"    {condition}", f"        {call}"]
-    heads = dict.fromkeys(line for k in kernels for line in _head(k).splitlines() if line)
+    heads = dict.fromkeys(line for k in kernels for line in head_of(k).splitlines() if line)
     text = "\n".join([*heads, "", *functions.values(), *lines]) + "\n"
     whole = replace(
         kernels[0],
@@ -123,19 +123,19 @@ def _together(units: Sequence[ScheduledUnit], programs: Sequence[Program]) -> Pr
     return Program((whole,), (), tuple(written))
 
 
-def _begin(kernel: KernelSource) -> int:
+def begin_of(kernel: KernelSource) -> int:
     """Where the kernel itself begins in its module."""
     return kernel.text.index(f"@triton.jit\ndef {kernel.name}(")
 
 
-def _head(kernel: KernelSource) -> str:
+def head_of(kernel: KernelSource) -> str:
     """The imports of a kernel's module, and names for what is imported."""
     found = _FUNCTION.search(kernel.text)
     assert found is not None
     return kernel.text[: found.start()]
 
 
-def _functions(kernels: Sequence[KernelSource]) -> dict[str, str] | None:
+def functions_of(kernels: Sequence[KernelSource]) -> dict[str, str] | None:
     """The functions that the kernels call, by name; None where two are called alike and differ."""
     found: dict[str, str] = {}
     for kernel in kernels:
