@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ..api import load, plans
+from ..db.store import Store
 from ..planner.config import branches
 from ..planner.costs.device import profile_of
 from ..planner.errors import FusionplanError
@@ -116,11 +117,13 @@ def timed(
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), limits:
         store = str(Path(folder) / "plans.db")
         torch._dynamo.reset()
-        tuned = tune(
+        tune(
             function, tuple(inputs(min(TUNED_AT, max(sizes)))), seconds=seconds, store=store,
             progress=_Notes(name),
         )  # fmt: skip
-        for line in told(tuned.plan):
+        with Store.open(store) as opened:
+            kept = [Plan.from_json(record.payload) for record in opened.plans()]
+        for line in (line for plan in kept for line in told(plan)):
             print(f"{name:12} {line}", flush=True)
         wide = load(function, store=store, on_miss="model", evidence="any")
         compiled = torch.compile(lambda *given: function(*given))  # noqa: PLW0108 - of its own

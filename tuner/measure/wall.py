@@ -35,9 +35,9 @@ CONTEST_SHARE, LEAST_CONTEST_SHARE = 0.06, 0.03
 """Of all seconds, what is left to the contest where plans are still checked, and where none was
 found right so far. The overrun comes to it."""
 
-SIZES_SHARE, LEAST_SIZES_SHARE = 0.3, 0.1
-"""Of the time of a search, for other sizes where sizes vary; and of all seconds, what they have at
-least, even where the baselines have left none: without them a plan holds for few sizes."""
+SIZES_SHARE, LEAST_SIZES_SHARE = 0.4, 0.1
+"""Of the time of a search, for other sizes where sizes vary; and of all seconds, what measuring
+there has at least, even where all else has left it none: a plan without it holds for few sizes."""
 
 LEAST_SHARE = 0.05
 """Of all seconds, what a search has at least, even where the baselines have left it none: its first
@@ -101,11 +101,6 @@ class Wall:
         """The time at which the search for covers of a whole graph stops, where covers of its
         sections have come. share: the graph's part of the time that is left."""
         return self.clock() + PLAN_SHARE * share * self.before_end_s
-
-    def sizes_until(self, share: float) -> float:
-        """When the search at other sizes ends, which begins now."""
-        least_s = LEAST_SIZES_SHARE * share * self.seconds
-        return self.clock() + max(SIZES_SHARE * share * self.before_end_s, least_s)
 
     @property
     def is_late(self) -> bool:

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeAlias
 
 from ...planner.config import Config, SizeTree
@@ -77,16 +78,23 @@ Measure: TypeAlias = Callable[[Anchor, Sequence[Config]], Mapping[Config, float]
 """Seconds of configs at an anchor, infinite of those that fail; those without time are left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SizeTrials:
     """Measures configs of a group at other sizes, as trials like all others. When the time is over,
-    it tells what is known by then."""
+    it tells what is known by then. least_s: seconds from the first question on that there are in
+    any case: to choose what is asked takes the host seconds, too."""
 
     name: str
     shared: SharedSearch
     budget: Budget
+    least_s: float = 0.0
+    _asked: bool = False
 
     def __call__(self, anchor: Anchor, configs: Sequence[Config]) -> Mapping[Config, float]:
+        if not self._asked:
+            self._asked = True
+            least = self.budget.clock() + self.least_s
+            self.budget = replace(self.budget, until=max(self.budget.until, least))
         kinds = [node.type for node in anchor.graph.nodes if node.type is not None]
         if sum(kind.nbytes for kind in kinds) > LARGEST:
             return {}
@@ -218,8 +226,12 @@ class _Learned:
         candidates |= dict.fromkeys([*together, *wide])
         table = [_modelled(anchor, list(candidates)) for anchor in anchors]
 
+        @cache
+        def odd(place: int) -> Anchor | None:
+            return _beside_powers(anchors[place], axis, self.device)
+
         def fitting(some: Iterable[Config]) -> list[Config]:
-            return [c for c in some if _is_for_odd_sizes(c, axis, anchors, table, self.device)]
+            return [c for c in some if _is_for_odd_sizes(c, table, odd)]
 
         kept = fitting(few(table, list(candidates), KERNELS))
         if self.measure is None:
@@ -228,11 +240,9 @@ class _Learned:
         more = list(dict.fromkeys([*_with_own_best(kept, table), *together, *wide]))
         more = fitting(_with_other_ways(more, candidates, table))
         more = _with_other_warps(more, anchors)
-        # The largest sizes first: if the time ends, what is right there is right at all others.
-        largest_first = sorted(anchors, key=lambda anchor: -math.prod(anchor.sizes))
         measured = {
             anchor.sizes: _measured(anchor, _modelled(anchor, more), self.measure)
-            for anchor in largest_first
+            for anchor in _coarse_first(anchors)
         }
         return [measured[anchor.sizes] for anchor in anchors]
 
@@ -245,6 +255,20 @@ class _Learned:
                     anchor = _anchor(self.graph, moved, self.device, odd)
                     found += [] if anchor is None else [anchor]
         return found
+
+
+def _coarse_first(anchors: Sequence[Anchor]) -> Iterator[Anchor]:
+    """The largest, the smallest, then those in the middle of what was had before: if the time ends,
+    each size has one near that was measured; and what is right at the largest is right at all."""
+    ordered = sorted(anchors, key=lambda anchor: -math.prod(anchor.sizes))
+    yield from ordered[:1]
+    yield from ordered[1:][-1:]
+    spans = [(0, len(ordered) - 1)]
+    for low, high in spans:
+        middle = (low + high) // 2
+        if low < middle:
+            yield ordered[middle]
+            spans += [(low, middle), (middle, high)]
 
 
 def _candidate(config: Config, anchor: Anchor) -> Config:
@@ -385,19 +409,21 @@ def _modelled(anchor: Anchor, candidates: Sequence[Config]) -> dict[Config, floa
     return {c: min(_NEVER, own.get(c, math.inf) / best) for c in candidates}
 
 
+def _beside_powers(anchor: Anchor, axis: int | None, device: DeviceProfile) -> Anchor | None:
+    """The anchor at sizes that no power of two divides; axis: a size that is none as it is."""
+    sizes = [n - (a != axis) for a, n in enumerate(anchor.sizes)]
+    return _anchor(anchor.graph, sizes, device, anchor.odd)
+
+
 def _is_for_odd_sizes(
     config: Config,
-    axis: int | None,
-    anchors: Sequence[Anchor],
     table: Sequence[Mapping[Config, float]],
-    device: DeviceProfile,
+    odd: Callable[[int], Anchor | None],
 ) -> bool:
     """Whether the group can run by a config at sizes that no power of two divides, too: a reduction
-    cannot be cut into equal parts there. axis: a size of which that is known."""
-    best = min(range(len(anchors)), key=lambda place: table[place][config])
-    sizes = [n - (a != axis) for a, n in enumerate(anchors[best].sizes)]
-    odd = _anchor(anchors[best].graph, sizes, device, anchors[best].odd)
-    return odd is not None and odd.modelled(config) < math.inf
+    cannot be cut into equal parts there. odd: of an anchor by its place the one beside it."""
+    beside = odd(min(range(len(table)), key=lambda place: table[place][config]))
+    return beside is not None and beside.modelled(config) < math.inf
 
 
 def _close(config: Config, anchor: Anchor) -> float:

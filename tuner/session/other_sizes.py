@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...planner.config import SizeTree
+from ...planner.config import Config, SizeTree
 from ...planner.costs.device import DeviceProfile
 from ...planner.graph.graph import Graph, kernel_key, key
 from ...planner.graph.varying import is_varying, sizes_of
@@ -17,6 +17,7 @@ from ..search.group_trials import Budget
 from ..search.runoff import SharedSearch
 from ..search.size_search import SizeTrials, learned
 from ..search.tuned_groups import Partition, Tasks
+from ..workers.lab import Group
 
 
 def moved_sizes(graph: Graph) -> Graph | None:
@@ -42,17 +43,22 @@ class OtherSizes:
         findings: Findings,
         measures: SharedSearch | None,
         budget: Budget,
+        least_s: float = 0.0,
     ) -> None:
-        """Learn of the groups of these partitions. measures: None where the model decides alone."""
+        """Learn of the groups of these partitions. measures: None where the model decides alone.
+        least_s: what measuring has at least, for all groups together."""
+        configs: dict[str, tuple[Group, Config]] = {}
         for task in (task for partition in best for task in tasks.all(partition.groups)):
             found = findings.best(task.group.key)
             config = None if found is None else found.candidate.config
             if config is not None and task.group.key not in self.trees:
-                measure = (
-                    None if measures is None else SizeTrials(task.group.name, measures, budget)
-                )
-                tree = learned(task.group.graph, config, tasks.profile, measure)
-                self.trees[task.group.key] = tree
+                configs[task.group.key] = task.group, config
+        own_s = least_s / max(1, len(configs))
+        for group, config in configs.values():
+            measure = None
+            if measures is not None:
+                measure = SizeTrials(group.name, measures, budget, own_s)
+            self.trees[group.key] = learned(group.graph, config, tasks.profile, measure)
 
     def added(self, plan: Plan, graph: Graph, device: DeviceProfile) -> Plan:
         """The plan with a tree for each group of which one is known; for a modelled plan the model

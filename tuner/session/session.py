@@ -32,7 +32,7 @@ from ..measure.contest import Ring, Rules, TurnCall
 from ..measure.lost_device import why_lost
 from ..measure.time_limit import end_now
 from ..measure.timing import Stopwatch, conditions
-from ..measure.wall import SIZES_SHARE, Wall
+from ..measure.wall import LEAST_SIZES_SHARE, SIZES_SHARE, Wall
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress, Silent
 from ..records.findings import Findings
@@ -128,6 +128,8 @@ class Session:
     _other_sizes: OtherSizes = field(default_factory=OtherSizes)
     _ledger: Ledger | None = None
     """Of the search."""
+    _checks_at: float = 0.0
+    """When the search ends, at other sizes too."""
 
     def measured(
         self,
@@ -217,10 +219,10 @@ class Session:
                 # In the interpreter a time says nothing.
                 measures = None if self._on_cpu else shared
                 self.progress.phase("sizes", "the best groups at other sizes")
-                until = wall.sizes_until(self.share)
-                budget = Budget(search.budget.trials, until, wall.clock)
+                budget = Budget(search.budget.trials, self._checks_at, wall.clock)
+                least_s = LEAST_SIZES_SHARE * self.share * wall.seconds
                 self._other_sizes.learn(
-                    search.partitions.best(1), tasks, findings, measures, budget
+                    search.partitions.best(1), tasks, findings, measures, budget, least_s
                 )
             gated.cancel()
             if self.job is not None:
@@ -443,7 +445,7 @@ class Session:
 
     def _search_until(self) -> float:
         wall = self._begun()
-        until = wall.search_until(self.share)
+        self._checks_at = until = wall.search_until(self.share)
         return until - SIZES_SHARE * (until - wall.clock()) * is_varying(self.captured.graph)
 
     def _record(self, profile: DeviceProfile, portable: bool = False) -> Identity:
