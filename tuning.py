@@ -23,7 +23,6 @@ from .planner.graph.graph import Numerics
 from .planner.lowerings.inductor import MODES
 from .planner.origin import Origin
 from .planner.plan import Plan
-from .planner.runtime.dispatch.loaded import loaded
 from .planner.versions import versions
 from .tuned import Tuned
 from .tuner.capture.capture_model import CallArguments, CapturedModel
@@ -365,9 +364,7 @@ class _ModelTune:
         leaves = any(plan.frame and not plan.groups for plan in plans.values())
         if traced is not None and not leaves:
             dispatcher = dispatcher_by(plans, self.how.numerics)
-            again = traced.by(partial(TracedGraph.by_plan, dispatcher=dispatcher))
-            short: Callable[..., Any] = loaded(again, self.model)
-            return short
+            return traced.by(partial(TracedGraph.by_plan, dispatcher=dispatcher), self.model)
         run: Callable[..., Any] = pinned(
             self.model, plans, dynamic=self.how.dynamic or None, numerics=self.how.numerics
         )

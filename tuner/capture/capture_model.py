@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,11 +149,11 @@ def capture_model(
     call = CallArguments.of(inputs)
     check_runs(model, call, training)
     collector = _Collector(numerics, seen)
-    compiled = torch.compile(model, backend=collector, dynamic=dynamic)
+    compiled = partial(torch.compile, model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
     try:
         with torch._dynamo.config.patch(limits), paused():
-            _run(compiled, call, training)
+            _run(compiled(), call, training)
     except torch.OutOfMemoryError as error:
         raise ModelError(_NO_MEMORY) from error
     except Exception as error:
@@ -259,10 +260,11 @@ class _Collector:
             source.graph.itself = cut
         return self._traced.add(source.graph)
 
-    def traced(self, model: Model) -> TracedModel | None:
+    def traced(self, compiled: Callable[[], Model]) -> TracedModel | None:
         """The trace, by which the model runs in other ways, too; None where a graph of it cannot be
-        planned or where it was given sizes that vary."""
-        self._traced.model = model
+        planned or where it was given sizes that vary. compiled: the model as torch.compile makes
+        it, each time anew."""
+        self._traced.compiled = compiled
         whole = all(graph.captured is not None for graph in self._traced.graphs)
         return self._traced if whole else None
 

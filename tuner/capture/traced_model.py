@@ -20,6 +20,8 @@ from ...planner.capture.capture import Captured
 from ...planner.lowerings.base import Boxed
 from ...planner.lowerings.inductor import compile_whole
 from ...planner.runtime.dispatch.dispatch import Dispatcher
+from ...planner.runtime.dispatch.loaded import loaded
+from ...planner.runtime.dispatch.pass_through import PassThrough, passes_through
 
 Compiled = Callable[..., Any]
 
@@ -74,24 +76,29 @@ class TracedGraph:
             return backend(_copied(self.gm), list(self.inputs))
 
     def _around(self, inner: Boxed) -> Compiled:
-        """Runs the graph by something that takes what the captured graph takes."""
-        itself = self.itself
+        """Runs the graph by something that takes what the captured graph takes; without what
+        AOTAutograd does before and after it, where that is nothing, as a dispatcher does."""
+        itself, captured = self.itself, self.captured
         assert itself is not None
+        assert captured is not None
+        plain = passes_through(captured.gm) and not captured.updates
+        through = PassThrough(inner) if plain else None
+        inner = inner if through is None else through.graph
 
         def run(*args: Any) -> Any:
             self.inner = inner
             return itself(*args)
 
-        return run
+        return run if through is None else through.called(run)
 
 
 @dataclass(slots=True)
 class TracedModel:
-    """graphs: in the order in which Dynamo traced them. model: as torch.compile has made it, to be
-    set before it is called."""
+    """graphs: in the order in which Dynamo traced them. compiled: the model as torch.compile makes
+    it, each time anew, to be set before it is called; all of them share the trace."""
 
     graphs: list[TracedGraph] = field(default_factory=list)
-    model: Compiled | None = None
+    compiled: Callable[[], Compiled] | None = None
     _makers: list[Callable[[TracedGraph], Compiled]] = field(default_factory=list)
     _way: int = -1
     """The maker in use, by its place; before there is one each graph runs as it was captured."""
@@ -107,16 +114,21 @@ class TracedModel:
 
         return run
 
-    def by(self, make: Callable[[TracedGraph], Compiled]) -> Compiled:
+    def by(
+        self, make: Callable[[TracedGraph], Compiled], model: Compiled | None = None
+    ) -> Compiled:
         """The model with each of its graphs run by what `make` gives for it, which is asked at the
-        first call, as torch.compile asks a back end."""
-        model, way = self.model, len(self._makers)
-        assert model is not None
+        first call, as torch.compile asks a back end. model: where it is called as `load` calls it
+        (see `loaded`)."""
+        assert self.compiled is not None
+        way, run = len(self._makers), self.compiled()
+        if model is not None:
+            run = loaded(run, model)
         self._makers.append(make)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self._way = way
-            return model(*args, **kwargs)
+            return run(*args, **kwargs)
 
         return call
 
@@ -131,9 +143,11 @@ class TracedModel:
 def traced(model: Callable[..., Any]) -> TracedModel:
     """A model of which Dynamo makes its graphs at the first call by one of the ways."""
     found = TracedModel()
-    found.model = torch.compile(
-        model, backend=lambda gm, inputs: found.add(TracedGraph.now(gm, inputs)), dynamic=False
-    )
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        return found.add(TracedGraph.now(gm, inputs))
+
+    found.compiled = lambda: torch.compile(model, backend=backend, dynamic=False)
     return found
 
 
