@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from ..errors import Refused
 from ..graph.graph import Node, Ref
-from ..graph.ops import bound
+from ..graph.ops import View, bound, row
+from ..stream.store_pieces import LEAST_RUN, MANY
 from ..values.axes import Factors
 from ..values.values import Choice, Window, Windows
 from .views import Reader, TraceSteps
@@ -18,6 +21,8 @@ def concat(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
     assert isinstance(parts, tuple)
     assert isinstance(dim, int)
     dim %= len(shape)
+    if windows[dim] is None and _is_stored_by_piece(reader, node, parts, dim):
+        return (yield from _of_many_alike(reader, node, windows, parts, dim))
     outer = windows[dim] or Window(0, 1, shape[dim])
     pieces: list[tuple[int, int, int]] = []
     dims: list[Factors] = []
@@ -44,4 +49,47 @@ def concat(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
         start += size
     dims[dim] = dims[dim] or reader.space.fresh(outer.size)
     kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
+    return reader.add(kind, tuple(dims), reader.type(node.id).dtype, node)
+
+
+def _is_stored_by_piece(reader: Reader, node: Node, parts: tuple[object, ...], dim: int) -> bool:
+    """Whether the pieces are many of one size, and the group does nothing but store the result."""
+    nodes = [part.node for part in parts if isinstance(part, Ref)]
+    if len(nodes) < MANY or len({reader.shape(n) for n in nodes}) > 1:
+        return False
+    shape = reader.shape(nodes[0])
+    if len(shape) != len(reader.shape(node.id)) or math.prod(shape[dim:]) < LEAST_RUN:
+        return False
+    result = {node.id}
+    for each in reader.group.nodes[node.id + 1 :]:
+        if result.intersection(each.inputs):
+            if not isinstance(row(each), View):
+                return False
+            result.add(each.id)
+    return not result.isdisjoint(reader.group.outputs)
+
+
+def _of_many_alike(
+    reader: Reader, node: Node, windows: Windows, parts: tuple[object, ...], dim: int
+) -> TraceSteps:
+    """A choice by the number of the piece, which is a factor of its own. All pieces are read over
+    the same factors."""
+    pieces: list[int] = []
+    dims: list[Factors] = []
+    for part in parts:
+        assert isinstance(part, Ref)
+        value, own = yield part.node, windows
+        pieces.append(value)
+        for position, factors in enumerate(own):
+            if dims and dims[position] and factors:
+                reader.space.unify(dims[position], factors)
+            elif dims and factors:
+                dims[position] = factors
+        dims = dims or list(own)
+    size = reader.shape(node.id)[dim] // len(parts)
+    number = reader.space.fresh(len(parts))
+    if size > 1 and not dims[dim]:
+        dims[dim] = reader.space.fresh(size)
+    dims[dim] = (*number, *dims[dim])
+    kind = Choice(number, tuple((value, i, i + 1) for i, value in enumerate(pieces)))
     return reader.add(kind, tuple(dims), reader.type(node.id).dtype, node)

@@ -31,6 +31,7 @@ from ..graph.sizes import varies
 from ..graph.texts import operands_of
 from ..memo import by_identity
 from ..stream.one_hot_sums import read_by_index
+from ..stream.store_pieces import pieces_stored
 from ..stream.unroll import unrolled
 from ..values.axes import Factors, FactorSpace
 from ..values.unread import without_unread
@@ -407,7 +408,7 @@ class Tracer:
         factors |= {f for v in kept if isinstance(v.kind, Fold) for f in v.kind.reduced}
         extents = {f: self.space.extent(f) for f in sorted(factors)}
         found = narrowed(read_by_index(Values(tuple(kept), stores, extents)))
-        return self._unrolled(found)
+        return pieces_stored(self._unrolled(found))
 
     def _unrolled(self, values: Values) -> Values:
         """With neighbouring pixels of a convolution apart. Raises Refused where they cannot be,
