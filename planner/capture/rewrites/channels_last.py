@@ -14,6 +14,7 @@ own, which took 3.6 times as long in EfficientNet-B0 (bfloat16, batches of 64, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ _IMAGE: dict[Any, int] = {aten.convolution.default: 0, aten.convolution_backward
 
 _TENSORS: dict[Any, int] = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 """How many of the first arguments are images or weights."""
+
+_ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By the number of dimensions, that in which channels lie side by side."""
 
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 
@@ -70,13 +74,21 @@ def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _gains(node: Any) -> bool:
     value = value_of(node.args[0])
-    if value is None or value.dim() != 4 or value.dtype not in (torch.float16, torch.bfloat16):
+    if value is None or value.dim() not in _ORDERS:
+        return False
+    if value.dtype not in (torch.float16, torch.bfloat16):
         return False
     if not all(isinstance(n, int) for n in value.shape):
         return False
+    if value.dim() == 5:
+        return node.args[_GROUPS[node.target]] == 1 and not _is_trained(node.graph)
     if node.args[_GROUPS[node.target]] == 1 or is_of_slow_groups(node):
         return True
     return _has_fast_groups(node) or _is_depthwise(node)
+
+
+def _is_trained(graph: fx.Graph) -> bool:
+    return any(n.target is aten.convolution_backward.default for n in graph.nodes)
 
 
 def _is_depthwise(node: fx.Node) -> bool:
@@ -149,19 +161,20 @@ class _LayoutPass:
         """In place of a convolution: what each pixel of the result reads, a row each, times the
         weights."""
         wanted, bias = node.meta["val"], node.args[2]
-        images, channels, height, width = wanted.shape
+        images, channels, *places = wanted.shape
         call = self._caller(node)
         with self.graph.inserting_before(node):
             rows, weight = make_rows(call, node)
-            rows = call(aten.view.default, rows, [images * height * width, -1])
+            rows = call(aten.view.default, rows, [images * math.prod(places), -1])
             columns = call(aten.view.default, weight, [channels, -1])
             columns = call(aten.permute.default, columns, [1, 0])
             if bias is None:
                 found = call(aten.mm.default, rows, columns)
             else:
                 found = call(aten.addmm.default, bias, rows, columns)
-            found = call(aten.view.default, found, [images, height, width, channels])
-            found = call(aten.permute.default, found, [0, 3, 1, 2])
+            found = call(aten.view.default, found, [images, *places, channels])
+            order = [0, 1 + len(places), *range(1, 1 + len(places))]
+            found = call(aten.permute.default, found, order)
         self._stands_for(node, found)
 
     def _products(self, node: fx.Node) -> None:
@@ -206,10 +219,13 @@ class _LayoutPass:
     def _laid(self, node: fx.Node, reader: fx.Node) -> fx.Node:
         """The node with channels side by side: itself or a copy."""
         value = value_of(node)
-        if value is None or value.is_contiguous(memory_format=torch.channels_last):
+        if value is None:
+            return node
+        order = _ORDERS[value.dim()]
+        if value.is_contiguous(memory_format=order):
             return node
         if node not in self.copies:
-            self.copies[node] = self._copy(node, torch.channels_last, reader)
+            self.copies[node] = self._copy(node, order, reader)
         return self.copies[node]
 
     def _as_it_was(self, node: fx.Node) -> fx.Node:

@@ -37,14 +37,15 @@ _WIDE = 16
 """Channels of the result, at least, that such a convolution must have to be worth a product."""
 
 
-FAST_GROUPS = (4, 8, 16, 32)
+FAST_GROUPS = (4, 8, 16, 32, 64, 128)
 """Channels of a group with which a library's convolutions are fast, side by side: twice as fast as
 in planes, where those of 24 take twice as long (3 x 3, bfloat16, batches of 64, one H200)."""
 
-_LONG = 1024
+_LONG, _PLACES = 1024, 49
 """Products of each element of the result from which on a library's grouped convolution is so slow
-that windows pay: it took 12.8 ms for 16 groups of 48 channels and 128 places, of 8 lines of 499,
-where products take 0.1 (one H200)."""
+that windows pay, and places of its window that are few enough in groups of those widths: it took
+12.8 ms for 16 groups of 48 channels and 128 places, of 8 lines of 499, where products take 0.1 (one
+H200)."""
 
 
 def is_of_slow_groups(node: fx.Node) -> bool:
@@ -59,9 +60,12 @@ def is_of_slow_groups(node: fx.Node) -> bool:
     if node.args[6] or groups == 1 or any(n != 1 for n in dilation):  # type: ignore[union-attr]
         return False
     channels, wide = weight.shape[1], weight.shape[0] // groups
-    if channels % _VECTOR or wide < _WIDE:
+    if channels % _VECTOR or wide < _WIDE or image.dim() != 4:
         return False
-    return bool(channels * weight.shape[2:].numel() >= _LONG)
+    places = weight.shape[2:].numel()
+    if channels in FAST_GROUPS and places <= _PLACES:
+        return False
+    return bool(channels * places >= _LONG)
 
 
 def rows_of(node: fx.Node) -> RowsOf | None:
@@ -78,7 +82,7 @@ def _is_product(node: fx.Node) -> bool:
     weight, padding, groups = value_of(node.args[1]), node.args[4], node.args[8]
     if weight is None or node.args[6] or groups != 1 or any(padding):  # type: ignore[arg-type]
         return False
-    return tuple(weight.shape[2:]) == (1, 1) or _has_patches(node)
+    return weight.shape[2:].numel() == 1 or _has_patches(node)
 
 
 def _has_patches(node: fx.Node) -> bool:
@@ -87,7 +91,7 @@ def _has_patches(node: fx.Node) -> bool:
     assert weight is not None
     sizes = tuple(weight.shape[2:])
     steps, gaps = tuple(strides), tuple(dilation)  # type: ignore[arg-type]
-    return sizes != (1, 1) and steps == sizes and gaps == (1, 1)
+    return set(sizes) != {1} and steps == sizes and set(gaps) == {1}
 
 
 def _is_thin(node: fx.Node) -> bool:
@@ -105,30 +109,32 @@ def _is_thin(node: fx.Node) -> bool:
 def pixels(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     """The pixels that a convolution of one at a time reads, dense, and its weight."""
     x, weight, _, strides = node.args[:4]
-    for dim, step in zip((2, 3), strides, strict=True):  # type: ignore[arg-type]
+    for dim, step in enumerate(strides, 2):  # type: ignore[arg-type]
         if step != 1:
             x = call(aten.slice.Tensor, x, dim, 0, _END, step)
-    return _dense(call, call(aten.permute.default, x, [0, 2, 3, 1])), weight
+    return _dense(call, _channels_behind(call, x)), weight
 
 
 def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     """The patches that a convolution reads, [images, height, width, ...], and its weight, with the
     elements of a patch in the order of memory that the image has."""
     given: Any = node.args[:4]
-    x, weight, _, (high, wide) = given
-    images, _, height, width = node.meta["val"].shape
-    x = call(aten.slice.Tensor, x, 2, 0, height * high)
-    x = call(aten.slice.Tensor, x, 3, 0, width * wide)
+    x, weight, _, sizes = given
+    images, _, *places = node.meta["val"].shape
+    for dim, (count, size) in enumerate(zip(places, sizes, strict=True), 2):
+        x = call(aten.slice.Tensor, x, dim, 0, count * size)
     value = value_of(x)
     assert value is not None
+    cut = [n for pair in zip(places, sizes, strict=True) for n in pair]
+    counts, within = [range(first, 2 * len(sizes), 2) for first in (0, 1)]
     if value.stride(1) != 1 or value.shape[1] == 1:
-        cut = call(aten.view.default, x, [images, -1, height, high, width, wide])
-        patches = call(aten.permute.default, cut, [0, 2, 4, 1, 3, 5])
-        return _dense(call, patches), _dense(call, weight)
-    beside = call(aten.permute.default, x, [0, 2, 3, 1])
-    cut = call(aten.view.default, beside, [images, height, high, width, wide, -1])
-    patches = call(aten.permute.default, cut, [0, 1, 3, 2, 4, 5])
-    return _dense(call, patches), _dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
+        x = call(aten.view.default, x, [images, -1, *cut])
+        order = [0, *(2 + d for d in counts), 1, *(2 + d for d in within)]
+        return _dense(call, call(aten.permute.default, x, order)), _dense(call, weight)
+    x = call(aten.view.default, _channels_behind(call, x), [images, *cut, -1])
+    order = [0, *(1 + d for d in counts), *(1 + d for d in within), 1 + len(cut)]
+    patches = _dense(call, call(aten.permute.default, x, order))
+    return patches, _dense(call, _channels_behind(call, weight))
 
 
 def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
@@ -136,22 +142,22 @@ def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     and its weight: with zeros around the image and beside its channels, the pixels of a line of the
     window are one run of memory, which starts and ends on whole vectors."""
     given: Any = node.args[:5]
-    image, weight, _, (down, across), (top, left) = given
-    images, _, height, width = node.meta["val"].shape
-    *_, high, wide = weight.meta["val"].shape
+    image, weight, _, steps, before = given
+    images, _, *places = node.meta["val"].shape
+    *outer, wide = weight.meta["val"].shape[2:]
     whole = -(-wide * _CHANNELS // _VECTOR) * _VECTOR // _CHANNELS
-    lines, places = (height - 1) * down + high, (width - 1) * across + whole
-    pixels = call(aten.permute.default, image, [0, 2, 3, 1])
-    for dim, before, size in ((1, top, lines), (2, left, places), (3, 0, _CHANNELS)):
-        pixels = _cut_or_padded(call, pixels, dim, before, size)
-    pixels = _dense(call, pixels)
-    strides = pixels.meta["val"].stride()
-    steps = [strides[0], down * strides[1], across * strides[2], strides[1], 1]
-    shape = [images, height, width, high, whole * _CHANNELS]
-    windows = call(aten.as_strided.default, pixels, shape, steps)
-    weight = call(aten.permute.default, weight, [0, 2, 3, 1])
-    weight = _cut_or_padded(call, weight, 3, 0, _CHANNELS)
-    weight = _cut_or_padded(call, weight, 2, 0, whole)
+    pixels, sizes = _channels_behind(call, image), [*outer, whole]
+    for dim, size in enumerate(sizes):
+        read = (places[dim] - 1) * steps[dim] + size
+        pixels = _cut_or_padded(call, pixels, 1 + dim, before[dim], read)
+    pixels = _dense(call, _cut_or_padded(call, pixels, 1 + len(sizes), 0, _CHANNELS))
+    first, *strides, _ = pixels.meta["val"].stride()
+    along = [step * stride for step, stride in zip(steps, strides, strict=True)]
+    shape = [images, *places, *outer, whole * _CHANNELS]
+    windows = call(aten.as_strided.default, pixels, shape, [first, *along, *strides[:-1], 1])
+    weight = _channels_behind(call, weight)
+    weight = _cut_or_padded(call, weight, 1 + len(sizes), 0, _CHANNELS)
+    weight = _cut_or_padded(call, weight, len(sizes), 0, whole)
     return _dense(call, windows), _dense(call, weight)
 
 
@@ -199,6 +205,13 @@ def _cut_or_padded(
 
     parts = [*zeros(before), node, *zeros(after)]
     return call(aten.cat.default, parts, dim) if len(parts) > 1 else node
+
+
+def _channels_behind(call: Callable[..., fx.Node], node: Any) -> fx.Node:
+    """A view with the channels as the last dimension."""
+    value = value_of(node)
+    assert value is not None
+    return call(aten.permute.default, node, [0, *range(2, value.dim()), 1])
 
 
 def _dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:

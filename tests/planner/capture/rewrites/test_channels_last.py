@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from by_the_model import convolutions, graphs, near
+from fusionplan.planner.capture.rewrites.channels_last import channels_last
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.dynamo
@@ -246,3 +248,62 @@ def test_grouped_convolutions_read_planes_beside_others(compiled):
     (grouped,) = convolutions(graph)
     assert grouped.type.stride[1] != 1
     assert [n.op for n in graph.nodes].count("aten.addmm.default") == 2
+
+
+class Clip(nn.Module):
+    """Images one behind the other: of three channels, then of many."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv3d(3, 16, 3, padding=1)
+        self.second = nn.Conv3d(16, 16, 3, padding=1, bias=False)
+        self.third = nn.Conv3d(16, 8, 1)
+
+    def forward(self, x):
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+def test_images_one_behind_the_other(compiled):
+    """The first convolution is a product with windows, the last one with pixels."""
+    torch.manual_seed(0)
+    model = Clip().to(DEVICE, torch.bfloat16)
+    x = torch.randn(1, 3, 2, 4, 5, device=DEVICE, dtype=torch.bfloat16)
+    fast, dispatcher = compiled(model)
+    with torch.no_grad():
+        near(fast(x), model(x))
+    (graph,) = graphs(dispatcher)
+    (left,) = convolutions(graph)
+    assert left.type.stride[1] == 1
+    assert [n.op for n in graph.nodes].count("aten.addmm.default") == 2
+    assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
+
+
+def rewritten(function, *inputs):
+    """The graph of a function, rewritten, after a look at its numbers."""
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
+    found = channels_last(gm)
+    near(found(*inputs), gm(*inputs))
+    return [n for n in found.graph.nodes if n.target is torch.ops.aten.convolution.default]
+
+
+@pytest.mark.parametrize(
+    "kernel, stride", [((3, 7, 7), (1, 2, 2)), ((2, 5, 3), (2, 1, 2)), ((2, 2, 2), 2)]
+)
+def test_windows_and_patches_of_several_images(kernel, stride):
+    pad = 0 if stride == 2 else tuple(n // 2 for n in kernel)
+    shapes = (2, 3, 5, 9, 8), (16, 3, *kernel), (16,), (8, 16, 3, 3, 3)
+    given = [torch.randn(shape).to(torch.bfloat16) for shape in shapes]
+
+    def two(x, first, bias, second):
+        return F.conv3d(torch.relu(F.conv3d(x, first, bias, stride, pad)), second, padding=1)
+
+    assert len(rewritten(two, *given)) == 1
+
+
+@pytest.mark.parametrize("width, is_fast", [(24, False), (64, True)])
+def test_groups_for_which_a_library_is_fast(width, is_fast):
+    x, w = torch.randn(1, 128, 4, 4), torch.randn(128 // width * width, width, 3, 3)
+    x, w = (t[:, :n].to(torch.bfloat16) for t, n in ((x, w.shape[0]), (w, width)))
+    groups = x.shape[1] // width
+    found = rewritten(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, groups), x, w)
+    assert [n.meta["val"].stride(1) == 1 for n in found] == [is_fast]
