@@ -62,7 +62,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """ATen calls in place of a group, of which parts may run before it. reads: what each input of
     `calls` is, by its place among the group's inputs and behind them all that the preparations
     give."""
@@ -169,7 +169,7 @@ class Lowering(Protocol):
         """What runs the group there, or why nothing does. Raises CompileFailed."""
         ...
 
-    def prepared(self, site: GroupSite) -> Prepared | None:
+    def prepared(self, site: GroupSite) -> PreparedCall | None:
         """The same in two steps; None where it is one."""
         return None
 

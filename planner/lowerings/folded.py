@@ -14,7 +14,7 @@ from ..groups.group import GroupContent, subgraph
 from ..plan import LoweringName, Plan
 from ..regions.chunks import Walk
 from ..regions.fold_convolutions import folded
-from .base import CoverSeconds, GroupSite, Modelled, Preparation, Prepared
+from .base import CoverSeconds, GroupSite, Modelled, Preparation, PreparedCall
 from .regional import Regional
 
 PLAIN, SCALED = "convolution_relu", "scaled_convolution_relu"
@@ -40,7 +40,7 @@ class Folded(Regional):
         found = super().modelled(part, device, cover_s)
         return found and replace(found, is_judged=found.options == SCALED)
 
-    def prepared(self, site: GroupSite) -> Prepared | None:
+    def prepared(self, site: GroupSite) -> PreparedCall | None:
         """What makes weight and bias, and the call."""
         walk = self.walk(site.group, site.options)
         if isinstance(walk, Refusal) or len(site.bodies) != len(walk.bodies):
@@ -54,7 +54,7 @@ class Folded(Regional):
         if rest.outputs != body.outputs or not {*rest.inputs} <= {*values}:
             return None
         reads = tuple(map(values.index, rest.inputs))
-        return Prepared(tuple(each for each, _ in made), rest.graph, reads)
+        return PreparedCall(tuple(each for each, _ in made), rest.graph, reads)
 
 
 def _preparations(

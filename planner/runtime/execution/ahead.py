@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ...codegen.source import Buffer, KernelSource, Program
 from ...graph.dtypes import TRITON_DTYPE
 from ...graph.graph import Graph, TensorType
-from ...lowerings.base import Built, Prepared
+from ...lowerings.base import Built, PreparedCall
 from .batched import FEWEST, MOST_ARGUMENTS, addresses, bare, waits
 from .joined import NUMBER, begin_of, functions_of, head_of
 from .units import ScheduledUnit
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class LaunchAhead:
     """Members that run together. given: what they give besides nodes, the last outputs."""
 
     members: tuple[Member, ...]
@@ -64,7 +64,7 @@ class Ahead:
         return {member.number for member in self.members if member.is_group}
 
 
-def prepared_names(group: int, two: Prepared) -> tuple[str, ...]:
+def prepared_names(group: int, two: PreparedCall) -> tuple[str, ...]:
     """The variables of what is prepared for a group."""
     count = sum(len(each.types) for each in two.preparations)
     return tuple(variable(group, place) for place in range(count))
@@ -78,14 +78,14 @@ def variable(group: int, place: int) -> str:
 def ahead(
     graph: Graph,
     order: Sequence[ScheduledUnit],
-    made: Mapping[int, Built | Prepared],
+    made: Mapping[int, Built | PreparedCall],
     inputs: Collection[int],
-) -> tuple[Ahead, ...]:
+) -> tuple[LaunchAhead, ...]:
     """What runs before all others. inputs: those of the graph that it does not write. Kernels that
     prepare a call always do; those that give results of the graph are left where they are."""
     every = (member for unit in order for member in _members(graph, unit, made))
     members = [member for member in every if {*member.inputs} <= {*inputs}]
-    found: list[Ahead] = []
+    found: list[LaunchAhead] = []
     for contracts in (True, False):
         able = _able(members, contracts)
         if len(able) >= FEWEST:
@@ -96,7 +96,7 @@ def ahead(
 
 
 def _members(
-    graph: Graph, unit: ScheduledUnit, made: Mapping[int, Built | Prepared]
+    graph: Graph, unit: ScheduledUnit, made: Mapping[int, Built | PreparedCall]
 ) -> Iterator[Member]:
     built = None if unit.group is None else made.get(unit.group)
     if unit.group is None or built is None:
@@ -106,7 +106,7 @@ def _members(
         small = all(t is not None and t.nbytes <= MOST_BYTES for t in types)
         if small and not built.written and not {*unit.outputs} & {*graph.outputs}:
             yield Member(unit.group, built, unit.inputs, unit.outputs)
-    elif isinstance(built, Prepared):
+    elif isinstance(built, PreparedCall):
         place = 0
         for each in built.preparations:
             names = (variable(unit.group, place + i) for i in range(len(each.types)))
@@ -153,10 +153,10 @@ def _cut(members: Sequence[Member]) -> Iterator[list[Member]]:
     yield some
 
 
-def _ahead(members: Sequence[Member], program: Program) -> Ahead:
+def _ahead(members: Sequence[Member], program: Program) -> LaunchAhead:
     """members: in the order of the program's inputs and outputs."""
     outputs = [output for member in members for output in member.outputs]
-    return Ahead(
+    return LaunchAhead(
         tuple(members),
         program,
         tuple(i for member in members for i in member.inputs),
@@ -165,7 +165,7 @@ def _ahead(members: Sequence[Member], program: Program) -> Ahead:
     )
 
 
-def _together(members: Sequence[Member]) -> Ahead:
+def _together(members: Sequence[Member]) -> LaunchAhead:
     """Two kernels: a program of the first writes where all tensors are, each program of the second
     looks up its own."""
     # What is a node comes first, and kernels of one text stand side by side.

@@ -21,7 +21,7 @@ from ...graph.graph import Graph, kernel_key
 from ...groups.group import Subgraph, subgraph
 from ...groups.unwritten import places, unwritten
 from ...lower import lower
-from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, Prepared, program_of
+from ...lowerings.base import Boxed, Built, Copied, GroupCall, GroupSite, PreparedCall, program_of
 from ...lowerings.inductor import compile_group
 from ...lowerings.registry import TRITON, lowering_of
 from ...plan import GroupPlan, Plan
@@ -29,7 +29,7 @@ from ..machine_code.compile import CompileFailed, interpreted
 from ..machine_code.compile_ahead import compile_ahead
 from ..machine_code.launch import Launcher
 from ..phases import phase
-from .ahead import Ahead, ahead, prepared_names
+from .ahead import LaunchAhead, ahead, prepared_names
 from .as_traced import AsTraced
 from .batched import Batch, batches, in_batches
 from .executor_code import (
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 Lower = Callable[..., Program | Refusal]
 LoadLauncher = Callable[..., Launcher]
-Made = tuple[Built | Prepared | Ahead, list[Launcher]]
+Made = tuple[Built | PreparedCall | LaunchAhead, list[Launcher]]
 """What runs a group, and its kernels if it has any."""
 
 # A private function of torch; without it, the public one does.
@@ -115,7 +115,7 @@ class Executor:
         others = 0
         for i, (built, added) in sorted(made.items()):
             own = _register(added, len(launchers), names)
-            self._owners += [built.owner if isinstance(built, Ahead) else i] * len(added)
+            self._owners += [built.owner if isinstance(built, LaunchAhead) else i] * len(added)
             launchers += added
             match built:
                 case GroupCall() as call:
@@ -128,9 +128,9 @@ class Executor:
                     groups[i] = Ending(calls, EmittedKernels(copy, own))
                 case Graph() as calls:
                     groups[i] = calls
-                case Prepared() as two:
+                case PreparedCall() as two:
                     groups[i] = EmittedCalls(two.calls, two.reads, prepared_names(i, two))
-                case Ahead(program=program, given=given):
+                case LaunchAhead(program=program, given=given):
                     groups[i] = EmittedAhead(EmittedKernels(program, own), given)
         self.launchers = tuple(launchers)
         pointers = bool(launchers) and not launchers[0].takes_tensors
@@ -222,7 +222,7 @@ class Executor:
             return order, made
         graph = self.captured.graph
         able = {
-            i: built for i, (built, _) in made.items() if isinstance(built, (Program, Prepared))
+            i: built for i, (built, _) in made.items() if isinstance(built, (Program, PreparedCall))
         }
         units: list[ScheduledUnit] = []
         try:
@@ -235,7 +235,9 @@ class Executor:
             log.warning("kernels that read inputs alone are launched one by one: %s", error)
             self._prepares = False
             return self._built_in_batches()
-        done = {i for built, _ in made.values() if isinstance(built, Ahead) for i in built.groups}
+        done = {
+            i for built, _ in made.values() if isinstance(built, LaunchAhead) for i in built.groups
+        }
         rest = (unit for unit in order if unit.group not in done)
         return (*units, *rest), {i: one for i, one in made.items() if i not in done}
 
@@ -303,7 +305,7 @@ class Executor:
             if unit.group is None:
                 continue
             built, launchers = found[unit.group]
-            program = built.program if isinstance(built, Ahead) else _program_of(built)
+            program = built.program if isinstance(built, LaunchAhead) else _program_of(built)
             if program is None:
                 continue
             for place, kernel in enumerate(program.kernels):
@@ -331,7 +333,7 @@ class Executor:
             self.plan = replace(self.plan, groups=groups)
         return found
 
-    def _built(self, group: GroupPlan, part: Subgraph) -> Built | Prepared:
+    def _built(self, group: GroupPlan, part: Subgraph) -> Built | PreparedCall:
         early = self._unwritten(group, part)
 
         def lowered(graph: Graph, config: Config) -> Program | Refusal:
@@ -429,12 +431,12 @@ def _part(captured: Captured, group: GroupPlan) -> Subgraph:
     return part
 
 
-def _program_of(built: Built | Prepared | Ahead) -> Program | None:
+def _program_of(built: Built | PreparedCall | LaunchAhead) -> Program | None:
     """The kernels that run a group in its place."""
-    return None if isinstance(built, (Prepared, Ahead)) else program_of(built)
+    return None if isinstance(built, (PreparedCall, LaunchAhead)) else program_of(built)
 
 
-def _reads(part: Subgraph, two: Prepared) -> set[int]:
+def _reads(part: Subgraph, two: PreparedCall) -> set[int]:
     """The nodes that the kernels read that run before a group."""
     return {part.inputs[place] for each in two.preparations for place in each.inputs}
 
