@@ -350,7 +350,8 @@ def _item(scope: Scope, value: Value, fold: Fold, beyond: str = "") -> tuple[str
     if fold.times is None:
         text = scope.full(fold.source, dims, working)
     else:
-        left, right = (_factor(scope, fold, v, dims, working) for v in sources)
+        larger = _larger(scope, sources, dims)
+        left, right = (_factor(scope, fold, v, dims, working, v == larger) for v in sources)
         if is_taken_for_dot([scope.dims[v] for v in sources], dims):
             left, right = right, left
         text = f"{left} * {right}"
@@ -366,9 +367,25 @@ def _item(scope: Scope, value: Value, fold: Fold, beyond: str = "") -> tuple[str
     return text, dims
 
 
-def _factor(scope: Scope, fold: Fold, value: int, dims: TileDims, working: str) -> str:
-    """A factor of a product that is summed in registers: at the precision of its operands."""
-    text = convert(scope.at(value, dims), scope.dtypes[value], working)
+def _larger(scope: Scope, sources: tuple[int, ...], dims: TileDims) -> int | None:
+    """Of the factors of a product that is summed in registers, the larger tile, where it lacks
+    dimensions."""
+    sizes = [scope.blocks.elements(scope.dims[v]) for v in sources]
+    if len(sources) != 2 or sizes[0] == sizes[1]:
+        return None
+    larger = sources[sizes.index(max(sizes))]
+    own = scope.dims[larger]
+    return larger if len(own) > 1 and own != dims else None
+
+
+def _factor(scope: Scope, fold: Fold, value: int, dims: TileDims, working: str, leads: bool) -> str:
+    """A factor of a product that is summed in registers: at the precision of its operands. leads:
+    the products lie in the registers of those threads that have this factor. Where it is indexed
+    with None, Triton 3.6 and 3.7 give every product to other threads, all of a warp along the last
+    dimension: the keys that a part of attention reads go through shared memory, and a sum over 64
+    columns takes the registers of 32 threads."""
+    among = scope.laid if leads else scope.at
+    text = convert(among(value, dims), scope.dtypes[value], working)
     kept = fold.unrounded or _is_exact(scope, fold, value)
     rounded = fold.operand in NARROW and not kept
     return f"as_{fold.operand}({text})" if rounded else text

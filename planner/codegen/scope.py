@@ -151,6 +151,10 @@ class Scope:
         """A value among the dimensions of its reader."""
         return self.text.broadcast(self.names[value], self.dims[value], dims)
 
+    def laid(self, value: int, dims: TileDims) -> str:
+        """The same for a tile that keeps its place in the registers of threads."""
+        return self.text.reshaped(self.names[value], self.dims[value], dims)
+
     def places(self, access: Access, dims: TileDims) -> tuple[list[str], list[str]]:
         """The terms of an offset that values give, and the conditions under which those are
         indices of the tensor."""

@@ -43,6 +43,13 @@ class Text:
             return text
         return f"{text}[{', '.join(':' if d in own else 'None' for d in dims)}]"
 
+    def reshaped(self, text: str, own: TileDims, dims: TileDims) -> str:
+        """The same, by a shape that has 1 where a dimension lacks."""
+        if not own or own == dims:
+            return text
+        sizes = ", ".join(str(self.blocks.sizes[d]) if d in own else "1" for d in dims)
+        return f"tl.reshape({text}, [{sizes}])"
+
     def index(self, axis: int, dims: TileDims, suffix: str = "") -> str:
         """The index along an axis (or, with suffix "_in", whether it is inside)."""
         name = self.blocks.nest.axes[axis].name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -118,6 +119,20 @@ def test_parts_of_a_product_of_matrices_are_stored_by_rows(rows: int) -> None:
     generator = torch.Generator().manual_seed(6)
     x, w = (torch.randn(s, generator=generator).to(DEVICE, torch.bfloat16) for s in shapes)
     assert check(product, [x, w], [config]) == 2
+
+
+def test_products_lie_in_the_threads_that_loaded_the_larger_factor() -> None:
+    """Indexed with None it would be moved to others, through shared memory."""
+
+    def scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return queries @ keys.t()
+
+    config = Config((("x0", 2), ("x1", 32)), num_warps=1, num_stages=1)
+    (text,) = texts(scores, config, tensor(4, 64), tensor(96, 64))
+    assert re.search(r"v\d+\[:, None, :\] \* tl\.reshape\(v\d+, \[1, 32, 64\]\)", text), text
+    generator = torch.Generator().manual_seed(9)
+    queries, keys = (torch.randn(n, 64, generator=generator).to(DEVICE) for n in (4, 96))
+    assert check(scores, [queries, keys], [config]) == 1
 
 
 def test_sums_that_do_not_need_each_other_are_reduced_at_once() -> None:
