@@ -12,7 +12,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "48"
+CODEGEN = "49"
 """Counts up whenever the same plan would give other kernels."""
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..graph.dtypes import is_float
-from ..nests.linear_forms import Term
+from ..nests.linear_forms import Affine, Term
 from ..tiles.blocks import TileDims
 from ..tiles.instructions import EndLoads, Prefetch, SelectedLoad, TileLoad, TilePlace, TileStore
 from ..tiles.program import TileProgram
@@ -46,6 +46,11 @@ class AccessPrinter(Scope):
             assert self.rows is not None, "the pass says what rows are aligned"
             text = self.rows.load(each, name, value.origin)
             self.bind(value.id, convert(text, load.dtype, value.dtype), dims)
+            return
+        if each.between is not None:
+            first, second = self._halves(each) if raw else self._load_halves(each)
+            self.bind(each.between, self.loaded(second, load.dtype, value.dtype), dims)
+            self.bind(value.id, self.loaded(first, load.dtype, value.dtype), dims)
             return
         text = raw or self._loaded(each, load, dims)
         match each.place:
@@ -87,9 +92,27 @@ class AccessPrinter(Scope):
         """The name of what is loaded, as it lies in memory."""
         value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
         assert isinstance(value.kind, values.Load)
+        if each.between is not None:
+            return self._load_halves(each)[0]
         name = f"v{value.id}_kept"
         self.line(f"{name} = {self._loaded(each, value.kind, dims)}")
         return name
+
+    def _load_halves(self, each: TileLoad) -> tuple[str, str]:
+        """The elements at even and at odd places of a row, which is loaded as it lies."""
+        dims, names = self.blocks.dims(each.access.axes), self._halves(each)
+        rest = tuple(term for term in each.access.offset.terms if term.axis not in dims)
+        start = self.text.affine(Affine(rest, each.access.offset.base), ())
+        row = f"tl.arange(0, {2 * self.blocks.elements(dims)})"
+        hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
+        sizes = [*(self.blocks.sizes[axis] for axis in dims), 2]
+        whole = f"tl.load(in{each.input} + ({start} + {row}){hint})"
+        self.line(f"{', '.join(names)} = tl.split(tl.reshape({whole}, {sizes}))")
+        return names
+
+    @staticmethod
+    def _halves(each: TileLoad) -> tuple[str, str]:
+        return f"v{each.value}_even", f"v{each.value}_odd"
 
     def selected_load(self, each: SelectedLoad) -> None:
         """What the index of the choice says of addresses it also says of masks: only the ends of

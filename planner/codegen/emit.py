@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..config import Config
 from ..nests.nest import Nest
-from ..tiles.instructions import Prefetch, TileStore, loads_of
-from ..tiles.tile import ALONE, Around, tile
+from ..tiles.instructions import Prefetch, QuadSum, TileStore, loads_of
+from ..tiles.passes.sum_in_quads import sum_in_quads
+from ..tiles.tile import ALONE, Around, Pass, tile
 from ..values import values
 from .bit_fields import fields
 from .interpreter import InterpreterPrinter
 from .intrinsics import GPU, STAND_INS
+from .quad_sums import functions as quad_sums
 from .row_copies import copied_rows, row_copies
 from .scope import Scope
 from .source import Buffer, KernelSource
@@ -28,16 +31,25 @@ _NUMPY_FUNCTIONS = f"import {__name__.rpartition('.')[0]}.numpy_functions as lib
 
 
 def emit(
-    nest: Nest, config: Config, name: str, *, interpreted: bool = False, around: Around = ALONE
+    nest: Nest,
+    config: Config,
+    name: str,
+    *,
+    interpreted: bool = False,
+    around: Around = ALONE,
+    without: Collection[Pass] = (),
 ) -> KernelSource:
-    """One kernel. Raises Refused when the config does not fit the nest."""
+    """One kernel. without: passes that are left out. Raises Refused when the config does not fit
+    the nest."""
     kind = InterpreterPrinter if interpreted else TritonPrinter
-    printer = kind(tile(nest, config, around, kind.left_out))
+    printer = kind(tile(nest, config, around, (*kind.left_out, *without)))
     body = printer.kernel()
     plain = None
     if printer.descriptors:
         pointers = replace(config, access="pointer")
         plain = emit(nest, pointers, name, interpreted=interpreted, around=around)
+    elif any(isinstance(each, QuadSum) for each in printer.program.body):
+        plain = emit(nest, config, name, around=around, without=(sum_in_quads,))
     buffers = _buffers(printer)
     scalars = printer.numbers.used("\n".join(body))
     arguments = ", ".join([*buffers, *scalars])
@@ -105,7 +117,7 @@ def _module(kernel: str, interpreted: bool) -> str:
         stand_ins = [name for name in needed if name in STAND_INS]
         needed = [name for name in needed if name not in STAND_INS]
         imports += _NUMPY_FUNCTIONS + "".join(f"{n} = libdevice.{n}\n" for n in stand_ins)
-    texts = [*(GPU[name] for name in needed), *fields(kernel).values()]
+    texts = [*(GPU[name] for name in needed), *fields(kernel).values(), *quad_sums(kernel).values()]
     helpers = "".join(text + "\n" for text in texts)
     if not interpreted and "libdevice." in kernel + helpers:
         imports += _LIBDEVICE

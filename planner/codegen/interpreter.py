@@ -11,6 +11,7 @@ from ..tiles.passes.extract_bits import extract_bits
 from ..tiles.passes.join_reductions import join_reductions
 from ..tiles.passes.overlap_kernels import overlap_kernels
 from ..tiles.passes.round_cancelled_products import round_cancelled_products
+from ..tiles.passes.sum_in_quads import sum_in_quads
 from ..tiles.passes.unpack_pairs import unpack_pairs
 from ..values.values import Compute, Value
 from .body import convert
@@ -36,6 +37,7 @@ class InterpreterPrinter(TritonPrinter):
         overlap_kernels,
         join_reductions,
         round_cancelled_products,
+        sum_in_quads,
         unpack_pairs,
     )
 

@@ -27,6 +27,7 @@ from ..tiles.instructions import (
     LaunchNext,
     LoadsTogether,
     Prefetch,
+    QuadSum,
     RowEnds,
     SelectedLoad,
     TileCompute,
@@ -40,7 +41,7 @@ from ..tiles.instructions import (
 from ..tiles.program import TileProgram
 from ..tiles.tile import Pass
 from ..values import values
-from . import mma_and_reductions, scans
+from . import mma_and_reductions, quad_sums, scans
 from .accesses import AccessPrinter, chosen
 from .aligned_rows import AlignedText
 from .body import convert, expression, literal
@@ -165,6 +166,8 @@ class TritonPrinter(AccessPrinter):
                     self._ends(each)
                 case TileCompute():
                     self._compute(each)
+                case QuadSum():
+                    quad_sums.step(self, each)
                 case TileScan():
                     scans.step(self, each)
                 case TileStore():

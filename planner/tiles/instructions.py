@@ -107,6 +107,8 @@ class TileLoad:
     """Whether it gives -inf in place of 0 where nothing is read."""
     chosen: int | None = None
     """The value that says which elements are read at all."""
+    between: int | None = None
+    """The value that is the elements between, which are loaded with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,28 @@ class TileCompute:
     """A product that is rounded before it is subtracted, never joined to one instruction."""
     bits: BitField | None = None
     """A conversion to float32 of these bits, in place of what the value reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuadSum:
+    """The sum of one row times bits of bytes, along the last dimension of the tile of bytes: on
+    tensor cores, each quad of lanes by itself (see `passes.sum_in_quads`)."""
+
+    value: int
+    source: int
+    """The tile of bytes. A lane has vectors of 16 of them, of an even number of rows."""
+    parts: tuple[tuple[int, int], ...]
+    """From which bit of a byte on the numbers are, and the row that they are multiplied by."""
+    width: int
+    """Bits of a number."""
+    offset: int
+    """What each number is less than its bits."""
+    vectors: int
+    """Those that a lane has of a row."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source, *(row for _, row in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +445,9 @@ class RepeatedSum:
     last: int
 
 
-Evaluation = TileLoad | SelectedLoad | TileCompute | Mma | OnesMma | Reduce | Welford | TileScan
+Evaluation = (
+    TileLoad | SelectedLoad | TileCompute | QuadSum | Mma | OnesMma | Reduce | Welford | TileScan
+)
 """An instruction that gives a value."""
 NO_VALUE = (TileStore, TileLoop, TileRepeat, EndLoads, RowEnds, EpilogueSubtiles)
 """The instructions that are no evaluation."""

@@ -24,6 +24,7 @@ from .instructions import (
     Mma,
     OnesMma,
     Prefetch,
+    QuadSum,
     Reduce,
     RowEnds,
     SelectedLoad,
@@ -145,6 +146,9 @@ class _Listing:
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
                 return f"{name.lower()} {reads}".rstrip() + ", rounded" * rounded
+            case QuadSum(source=source, width=width, offset=less, parts=parts):
+                terms = (f"bits {n} to {n + width - 1} * v{row}" for n, row in parts)
+                return f"sum v{source}, less {less}, by {' and '.join(terms)} in quads"
             case Mma(left=left, right=right, unit=unit, correction=correction, slices=slices):
                 followed = ", corrected" * (correction is not None)
                 followed += f", {slices} slices" * (slices > 1) + ", swapped" * each.swapped
@@ -192,6 +196,8 @@ def _access(each: TileLoad | TileStore) -> str:
     rows += ", in pairs" * (isinstance(each, TileLoad) and each.in_pairs)
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
     rows += ", else -inf" * (isinstance(each, TileLoad) and each.lowest)
+    if isinstance(each, TileLoad) and each.between is not None:
+        rows += f", those between as v{each.between}"
     if isinstance(each, TileLoad) and each.chosen is not None:
         rows += f", where v{each.chosen}"
     if isinstance(each, TileLoad) and each.moved is not None:

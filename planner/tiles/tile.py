@@ -33,6 +33,7 @@ from .passes.keep_operands_shared import keep_operands_shared
 from .passes.leave_out_parts import leave_out_parts
 from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
+from .passes.load_pairs import load_pairs
 from .passes.load_together import load_together
 from .passes.overlap_kernels import overlap_kernels
 from .passes.part_ends import part_ends
@@ -50,6 +51,7 @@ from .passes.shift_squares import shift_squares
 from .passes.slice_mmas import slice_mmas
 from .passes.split_ends import split_ends
 from .passes.split_epilogue import split_epilogue
+from .passes.sum_in_quads import sum_in_quads
 from .passes.swap_mmas import swap_mmas
 from .passes.unpack_pairs import unpack_pairs
 from .passes.widen_storing_loops import widen_storing_loops
@@ -78,9 +80,11 @@ PASSES: tuple[Pass, ...] = (
     choose_correction_accuracy,
     compensate_long_sums,
     shift_squares,
+    sum_in_quads,
     join_reductions,
     choose_access,
     join_short_rows,
+    load_pairs,
     unpack_pairs,
     repeat_rows,
     reverse_second_sweep,

@@ -21,6 +21,7 @@ from .instructions import (
     LoadsTogether,
     Mma,
     OnesMma,
+    QuadSum,
     Reduce,
     RowEnds,
     SelectedLoad,
@@ -212,6 +213,8 @@ class _Checker:
             reads = set(self.nest.values[value].reads)
             if isinstance(each, TileCompute) and each.bits is not None:
                 reads = {each.bits.source}
+            if isinstance(each, QuadSum):
+                reads = {*each.reads}
             if isinstance(each, TileLoad) and each.chosen is not None:
                 reads.add(each.chosen)
             for read in reads - done - beside:
@@ -232,6 +235,8 @@ class _Checker:
             and each.place is not TilePlace.SHARED
         ):
             yield f"v{each.value} is copied in bulk to {each.place.value}"
+        if isinstance(each, TileLoad) and each.between is not None:
+            done.add(each.between)
         if not isinstance(each, REDUCTIONS) or not each.carried:
             done.update(own)
             return

@@ -46,6 +46,7 @@ from ..phases import phase
 from . import compiled_before, ready
 from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .pipeline_races import overwritten
+from .quad_lanes import misplaced
 from .thread_locality import passes_for
 from .wgmma_waits import awaited
 
@@ -279,7 +280,9 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
             f"kernel {source.name}: nothing to check it by: unset TRITON_STORE_BINARY_ONLY, and "
             "empty Triton's cache"
         )
-    wrong = overwritten(made)
+    if misplaced(made) is not None and source.plain is not None:
+        return _compiled(source.plain, wanted, aligned)
+    wrong = overwritten(made) or misplaced(made)
     told = registers is not None or wanted.backend != "cuda"
     if wrong is None and not told and _gave_up(source, kernel):
         kernel, registers = _told(source, kernel, wanted, aligned)

@@ -93,6 +93,8 @@ def _is_packed(program: TileProgram, unwritten: frozenset[int]) -> bool:
 def _bytes(program: TileProgram, each: TileLoad | SelectedLoad) -> int:
     """Those of its tile; a scalar is no tile, and takes a register of every thread."""
     elements = program.elements(each.value)
+    if isinstance(each, TileLoad) and each.between is not None:
+        elements *= 2
     return elements * itemsize(loads_of(each)[0].access.type.dtype) if elements > 1 else 0
 
 

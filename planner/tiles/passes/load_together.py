@@ -46,8 +46,9 @@ def load_together(
         return program
     if not _is_one_block(program, program.body):
         return program
-    before = {load.value for each in program.head for load in loads_of(each)}
-    room = _MOST * 32 * num_warps - sum(_bytes(program, value) for value in before)
+    early = [load for each in program.head for load in loads_of(each)]
+    before = {load.value for load in early}
+    room = _MOST * 32 * num_warps - sum(_bytes(program, load) for load in early)
     most = room if begun else _FEW * 32 * num_warps
     loads = tuple(_chosen(program, before, room, most))
     return (
@@ -69,8 +70,9 @@ def _is_one_block(program: TileProgram, body: Body) -> bool:
     return True
 
 
-def _bytes(program: TileProgram, value: int) -> int:
-    return program.elements(value) * itemsize(program.nest.loads[value].type.dtype)
+def _bytes(program: TileProgram, each: TileLoad) -> int:
+    tiles = 1 if each.between is None else 2
+    return tiles * program.elements(each.value) * itemsize(each.access.type.dtype)
 
 
 def _chosen(program: TileProgram, before: set[int], room: int, most: int) -> Iterator[TileLoad]:
@@ -85,7 +87,7 @@ def _chosen(program: TileProgram, before: set[int], room: int, most: int) -> Ite
         placed = each.access.at or each.via or each.chosen is not None
         if placed or each.twice or each.rows or each.moved:
             continue
-        size = _bytes(program, each.value)
+        size = _bytes(program, each)
         if size > most and not grid.isdisjoint(each.access.axes):
             continue
         room -= size

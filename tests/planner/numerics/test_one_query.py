@@ -390,8 +390,8 @@ def test_single_warps_combine_parts_where_launches_overlap() -> None:
     assert warps == [[4, 1], [4, 4], [4, 4], [4, 4]]
 
 
-@pytest.mark.parametrize("columns, keys, warps", [(64, 128, 4), (128, 64, 4), (256, 64, 8)])
-def test_parts_have_128_bytes_of_keys_for_each_thread(
+@pytest.mark.parametrize("columns, keys, warps", [(64, 64, 4), (128, 64, 4), (256, 64, 8)])
+def test_parts_have_64_keys_and_as_many_warps_as_their_bytes_ask_for(
     columns: int, keys: int, warps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("SIZE", columns), ("HEADS", 16), ("SHARED", 8)):
