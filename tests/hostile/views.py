@@ -27,6 +27,23 @@ views("flip", "f32[5,7]", lambda x: x.flip(0) + x.flip(1) * x.flip(0, 1))
 views(
     "flip_then_sum", "f32[5,7]", lambda x: (x.flip(1) * torch.arange(7.0, device=x.device)).sum(1)
 )
+views("tile_of_transposed", "f32[5,7]@t", lambda x: (x * 2).tile(2))
+views("tile_of_a_column", "f32[5,7]@t", lambda x: (x * 2).amax(1, keepdim=True).tile(3))
+views(
+    "select_scatter_into_permuted",
+    "f32[2,3,4]@r f32[2,3]",
+    lambda x, y: (x * 2).select_scatter(y.sin(), -1, 0),
+)
+views(
+    "pools_of_permuted",
+    "f32[1,3,6,7]@r",
+    lambda x: (
+        F.max_pool2d(x * 2, 2, 1, return_indices=True),
+        F.avg_pool2d(x * 2, 2, 1),
+        F.adaptive_avg_pool2d(x * 2, (3, 1)),
+        F.max_pool2d((x * 2)[0].mT, 3, 2, padding=1),
+    ),
+)
 views("roll", "f32[5,7]", lambda x: x.roll(2, 1) - x)
 views("roll_two", "f32[5,7]", lambda x: x.roll((1, -3), (0, 1)) * x + x.roll(9, 0))
 views("roll_flat", "f32[5,7]", lambda x: x.roll(3) + x)

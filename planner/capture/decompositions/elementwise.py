@@ -205,7 +205,7 @@ def _constant_pad(x: torch.Tensor, pad: Sequence[int], value: complex = 0) -> An
             shape[dim] = max(count, 0)
             sides.append(aten.full.default(shape, value, dtype=x.dtype, device=x.device))
         x = _join((sides[0], x, sides[1]), dim)
-    return aten.clone.default(x) if max(pad) <= 0 else _dense(x, suggest_memory_format(own))
+    return aten.clone.default(x) if max(pad) <= 0 else dense(x, suggest_memory_format(own))
 
 
 def _mirrored(x: torch.Tensor, pad: Sequence[int]) -> Any:
@@ -305,7 +305,14 @@ def memory_order(x: torch.Tensor) -> list[int]:
 
 
 def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Any:
-    return NotImplemented if has_gaps(x) else torch._refs.select_scatter(x, src, dim, index)
+    if has_gaps(x):
+        return NotImplemented
+    return _copy(x, torch._refs.select_scatter(x, src, dim, index))
+
+
+def _repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
+    """As torch's own, whose result has the order of x in memory; eager's is contiguous."""
+    return dense(torch._refs.repeat(x, *repeats))
 
 
 def _diagonal_scatter(
@@ -340,10 +347,10 @@ def _diagonal_scatter(
         for size, dim in ((rows, dim1), (columns, dim2))
     ]
     here = aten.eq.Tensor(aten.add.Scalar(index[0], offset), index[1])
-    return _dense(aten.where.self(here, to(placed, x.dtype), x))
+    return dense(aten.where.self(here, to(placed, x.dtype), x))
 
 
-def _dense(x: torch.Tensor, order: torch.memory_format = torch.contiguous_format) -> Any:
+def dense(x: torch.Tensor, order: torch.memory_format = torch.contiguous_format) -> Any:
     """A tensor in this order in memory: itself, or a copy."""
     if x.is_contiguous(memory_format=order):
         return x
@@ -357,7 +364,7 @@ def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> Any:
         x, y = (aten.expand.default(v, shape) for v in (x, y))
     dim %= x.dim()
     (x1, x2), (y1, y2) = ([_ahead(v, dim, n) for n in (1, 2)] for v in (x, y))
-    return _dense(aten.sub.Tensor(aten.mul.Tensor(x1, y2), aten.mul.Tensor(x2, y1)))
+    return dense(aten.sub.Tensor(aten.mul.Tensor(x1, y2), aten.mul.Tensor(x2, y1)))
 
 
 def _ahead(x: torch.Tensor, dim: int, places: int) -> torch.Tensor:
@@ -463,6 +470,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.linalg_cross.default: _cross,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.select_scatter.default: _select_scatter,
+    aten.repeat.default: _repeat,
     aten.diagonal_backward.default: _diagonal_backward,
     aten.eye.default: _eye,
     aten.eye.m: _eye,

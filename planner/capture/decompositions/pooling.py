@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
+from torch.utils._pytree import tree_map_only
 
 from ...graph.library import exceeds
+from .elementwise import dense
 from .losses import accumulator, scalar, to
 
 aten = torch.ops.aten
@@ -470,25 +472,39 @@ def _over_windows(
     return to(_total(parts), x.dtype)
 
 
+def _laid(opened: Callable[..., Any]) -> Callable[..., Any]:
+    """With results in the order in memory that the vendor's kernels give: contiguous, or channels
+    last where x is so. What is opened would follow any strides of x."""
+
+    def pooled(x: torch.Tensor, *how: Any) -> Any:
+        found = opened(x, *how)
+        if found is NotImplemented or x.is_contiguous():
+            return found
+        order = suggest_memory_format(x)
+        return tree_map_only(torch.Tensor, lambda result: dense(result, order), found)
+
+    return pooled
+
+
 POOLS: dict[Any, Callable[..., Any]] = {
-    aten.avg_pool2d.default: _averaged(2),
-    aten.avg_pool3d.default: _averaged(3),
+    aten.avg_pool2d.default: _laid(_averaged(2)),
+    aten.avg_pool3d.default: _laid(_averaged(3)),
     aten.avg_pool2d_backward.default: _averaged_back(2),
     aten.avg_pool3d_backward.default: _averaged_back(3),
-    aten._adaptive_avg_pool2d.default: _adaptive(2, _averaged),
-    aten._adaptive_avg_pool3d.default: _adaptive(3, _averaged),
+    aten._adaptive_avg_pool2d.default: _laid(_adaptive(2, _averaged)),
+    aten._adaptive_avg_pool3d.default: _laid(_adaptive(3, _averaged)),
     aten._adaptive_avg_pool2d_backward.default: _adaptive_back(
         2, _averaged_back, False, True, None
     ),
     aten._adaptive_avg_pool3d_backward.default: _adaptive_back(
         3, _averaged_back, False, True, None
     ),
-    aten.max_pool2d_with_indices.default: _largest(2),
-    aten.max_pool3d_with_indices.default: _largest(3),
+    aten.max_pool2d_with_indices.default: _laid(_largest(2)),
+    aten.max_pool3d_with_indices.default: _laid(_largest(3)),
     aten.max_pool2d_with_indices_backward.default: _largest_back(2),
     aten.max_pool3d_with_indices_backward.default: _largest_back(3),
-    aten.adaptive_max_pool2d.default: _adaptive(2, _largest),
-    aten.adaptive_max_pool3d.default: _adaptive(3, _largest),
+    aten.adaptive_max_pool2d.default: _laid(_adaptive(2, _largest)),
+    aten.adaptive_max_pool3d.default: _laid(_adaptive(3, _largest)),
     aten.adaptive_max_pool2d_backward.default: _adaptive_back(2, _largest_back, [1], False),
     aten.adaptive_max_pool3d_backward.default: _adaptive_back(3, _largest_back, [1], False),
 }
