@@ -27,6 +27,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from ..fx_nodes import value_of
 from ..on_a_copy import rewritten_copy
 from .convolution_rows import FAST_GROUPS, RowsOf, grouped_rows, is_of_slow_groups, pixels, rows_of
+from .pad_channels import padded, padded_widths
 
 __all__ = ["channels_last"]
 
@@ -56,9 +57,9 @@ class _Fixed(Exception):
 
 def channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     """The FX graph with the images of its convolutions in that order, or `gm` itself where that
-    gains nothing: without convolutions of 16-bit numbers, or with groups of several channels alone,
-    which libraries compute well in planes. Beside others those read and write planes. `gm` is left
-    as it is; names and metadata are kept."""
+    gains nothing: without convolutions of 16-bit numbers, or with small ones in groups alone for
+    which a library has no fast kernel. Beside others those read and write planes. `gm` is left as
+    it is; names and metadata are kept."""
     own = [n for n in gm.graph.nodes if n.target in _GROUPS]
     if not any(map(_gains, own)):
         return gm
@@ -84,7 +85,15 @@ def _gains(node: Any) -> bool:
         return node.args[_GROUPS[node.target]] == 1 and not _is_trained(node.graph)
     if node.args[_GROUPS[node.target]] == 1 or is_of_slow_groups(node):
         return True
+    if _widths(node) is not None:
+        return True
     return _has_fast_groups(node) or _is_depthwise(node)
+
+
+def _widths(node: fx.Node) -> tuple[int, int] | None:
+    """With how many channels a convolution is computed, if with others than it has."""
+    widths = padded_widths(node)
+    return None if widths is None or _is_trained(node.graph) else widths
 
 
 def _is_trained(graph: fx.Graph) -> bool:
@@ -127,6 +136,10 @@ class _LayoutPass:
                 self._in_planes(node)
             elif is_of_slow_groups(node):
                 self._products(node)
+            elif (widths := _widths(node)) is not None:
+                with self.graph.inserting_before(node):
+                    found = padded(self._caller(node), node, widths)
+                self._stands_for(node, found)
             elif node.target in _GROUPS:
                 make_rows = rows_of(node)
                 if make_rows is None or make_rows is pixels:

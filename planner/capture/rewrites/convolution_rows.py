@@ -17,7 +17,17 @@ from torch import fx
 
 from ..fx_nodes import value_of
 
-__all__ = ["FAST_GROUPS", "RowsOf", "grouped_rows", "is_of_slow_groups", "pixels", "rows_of"]
+__all__ = [
+    "FAST_GROUPS",
+    "RowsOf",
+    "channels_behind",
+    "cut_or_padded",
+    "dense",
+    "grouped_rows",
+    "is_of_slow_groups",
+    "pixels",
+    "rows_of",
+]
 
 aten = torch.ops.aten
 
@@ -112,7 +122,7 @@ def pixels(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     for dim, step in enumerate(strides, 2):  # type: ignore[arg-type]
         if step != 1:
             x = call(aten.slice.Tensor, x, dim, 0, _END, step)
-    return _dense(call, _channels_behind(call, x)), weight
+    return dense(call, channels_behind(call, x)), weight
 
 
 def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
@@ -130,11 +140,11 @@ def _patches(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     if value.stride(1) != 1 or value.shape[1] == 1:
         x = call(aten.view.default, x, [images, -1, *cut])
         order = [0, *(2 + d for d in counts), 1, *(2 + d for d in within)]
-        return _dense(call, call(aten.permute.default, x, order)), _dense(call, weight)
-    x = call(aten.view.default, _channels_behind(call, x), [images, *cut, -1])
+        return dense(call, call(aten.permute.default, x, order)), dense(call, weight)
+    x = call(aten.view.default, channels_behind(call, x), [images, *cut, -1])
     order = [0, *(1 + d for d in counts), *(1 + d for d in within), 1 + len(cut)]
-    patches = _dense(call, call(aten.permute.default, x, order))
-    return patches, _dense(call, _channels_behind(call, weight))
+    patches = dense(call, call(aten.permute.default, x, order))
+    return patches, dense(call, channels_behind(call, weight))
 
 
 def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
@@ -146,19 +156,19 @@ def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
     images, _, *places = node.meta["val"].shape
     *outer, wide = weight.meta["val"].shape[2:]
     whole = -(-wide * _CHANNELS // _VECTOR) * _VECTOR // _CHANNELS
-    pixels, sizes = _channels_behind(call, image), [*outer, whole]
+    pixels, sizes = channels_behind(call, image), [*outer, whole]
     for dim, size in enumerate(sizes):
         read = (places[dim] - 1) * steps[dim] + size
-        pixels = _cut_or_padded(call, pixels, 1 + dim, before[dim], read)
-    pixels = _dense(call, _cut_or_padded(call, pixels, 1 + len(sizes), 0, _CHANNELS))
+        pixels = cut_or_padded(call, pixels, 1 + dim, before[dim], read)
+    pixels = dense(call, cut_or_padded(call, pixels, 1 + len(sizes), 0, _CHANNELS))
     first, *strides, _ = pixels.meta["val"].stride()
     along = [step * stride for step, stride in zip(steps, strides, strict=True)]
     shape = [images, *places, *outer, whole * _CHANNELS]
     windows = call(aten.as_strided.default, pixels, shape, [first, *along, *strides[:-1], 1])
-    weight = _channels_behind(call, weight)
-    weight = _cut_or_padded(call, weight, 1 + len(sizes), 0, _CHANNELS)
-    weight = _cut_or_padded(call, weight, len(sizes), 0, whole)
-    return _dense(call, windows), _dense(call, weight)
+    weight = channels_behind(call, weight)
+    weight = cut_or_padded(call, weight, 1 + len(sizes), 0, _CHANNELS)
+    weight = cut_or_padded(call, weight, len(sizes), 0, whole)
+    return dense(call, windows), dense(call, weight)
 
 
 def grouped_rows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
@@ -173,21 +183,21 @@ def grouped_rows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]
     lines, places = (height - 1) * down + high, (width - 1) * across + wide
     pixels = call(aten.permute.default, image, [0, 2, 3, 1])
     for dim, before, size in ((1, top, lines), (2, left, places)):
-        pixels = _cut_or_padded(call, pixels, dim, before, size)
+        pixels = cut_or_padded(call, pixels, dim, before, size)
     pixels = call(aten.view.default, pixels, [images, lines, places, groups, channels])
-    pixels = _dense(call, call(aten.permute.default, pixels, [3, 0, 1, 2, 4]))
+    pixels = dense(call, call(aten.permute.default, pixels, [3, 0, 1, 2, 4]))
     *outer, line, place, _ = pixels.meta["val"].stride()
     steps = [*outer, down * line, across * place, line, 1]
     shape = [groups, images, height, width, high, wide * channels]
-    windows = _dense(call, call(aten.as_strided.default, pixels, shape, steps))
+    windows = dense(call, call(aten.as_strided.default, pixels, shape, steps))
     rows = call(aten.view.default, windows, [groups, images * height * width, -1])
-    columns = _dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
+    columns = dense(call, call(aten.permute.default, weight, [0, 2, 3, 1]))
     return rows, call(
         aten.view.default, columns, [groups, weight.meta["val"].shape[0] // groups, -1]
     )
 
 
-def _cut_or_padded(
+def cut_or_padded(
     call: Callable[..., fx.Node], node: fx.Node, dim: int, before: int, size: int
 ) -> fx.Node:
     """So many elements along a dimension, the first `before` of them 0, and the last where there
@@ -207,14 +217,14 @@ def _cut_or_padded(
     return call(aten.cat.default, parts, dim) if len(parts) > 1 else node
 
 
-def _channels_behind(call: Callable[..., fx.Node], node: Any) -> fx.Node:
+def channels_behind(call: Callable[..., fx.Node], node: Any) -> fx.Node:
     """A view with the channels as the last dimension."""
     value = value_of(node)
     assert value is not None
     return call(aten.permute.default, node, [0, *range(2, value.dim()), 1])
 
 
-def _dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:
+def dense(call: Callable[..., fx.Node], node: Any) -> fx.Node:
     """A node whose elements lie in order: itself, or a copy."""
     value = value_of(node)
     assert value is not None

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from by_the_model import convolutions, graphs, near
+from fusionplan.planner.capture.rewrites import pad_channels
 from fusionplan.planner.capture.rewrites.channels_last import channels_last
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -307,3 +308,23 @@ def test_groups_for_which_a_library_is_fast(width, is_fast):
     groups = x.shape[1] // width
     found = rewritten(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, groups), x, w)
     assert [n.meta["val"].stride(1) == 1 for n in found] == [is_fast]
+
+
+@pytest.mark.parametrize(
+    "channels, results, groups, padded",
+    [
+        (216, 216, 9, (288, 288)),
+        (36, 36, 1, (40, 40)),
+        (64, 3, 1, (64, 8)),
+        (72, 48, 3, (96, 96)),
+        (64, 64, 4, (64, 64)),
+    ],
+)
+def test_channels_without_a_fast_kernel_have_zeros_beside_them(channels, results, groups, padded):
+    side = 4 + int((pad_channels._WORTH / channels) ** 0.5)
+    shapes = (1, channels, side, side), (results, channels // groups, 1, 3), (results,)
+    x, w, b = (torch.randn(shape).to(torch.bfloat16) for shape in shapes)
+    (found,) = rewritten(lambda x, w, b: F.conv2d(x, w, b, 2, (0, 1), 1, groups) * 2, x, w, b)
+    image, weight, *_ = found.args
+    assert (image.meta["val"].shape[1], found.meta["val"].shape[1]) == padded
+    assert all(n.meta["val"].stride(1) == 1 for n in (image, weight, found))
