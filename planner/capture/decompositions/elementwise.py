@@ -310,11 +310,6 @@ def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) ->
     return _copy(x, torch._refs.select_scatter(x, src, dim, index))
 
 
-def _repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
-    """As torch's own, whose result has the order of x in memory; eager's is contiguous."""
-    return dense(torch._refs.repeat(x, *repeats))
-
-
 def _diagonal_scatter(
     x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Any:
