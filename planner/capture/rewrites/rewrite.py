@@ -24,6 +24,7 @@ from .nest_reductions import nest_reductions
 from .open_complex import open_complex
 from .open_masked_attention import open_masked_attention
 from .reassociate import reassociate
+from .reduce_pieces import reduce_pieces
 from .selected_element_sums import drop_picked_sums
 from .shared_heads import shared_heads
 from .split_packed_sums import split_packed_sums
@@ -49,6 +50,7 @@ graph (see `saving.partition`), as what one saves must lie as the other expects 
 INFERENCE_REWRITES: tuple[Rewrite, ...] = (
     open_masked_attention,
     shared_heads,
+    reduce_pieces,
     move_weight_scales,
     stack_products,
     split_packed_sums,
