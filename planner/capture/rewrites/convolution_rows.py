@@ -52,7 +52,7 @@ FAST_GROUPS = (4, 8, 16, 32, 64, 128)
 """Channels of a group with which a library's convolutions are fast, side by side: twice as fast as
 in planes, where those of 24 take twice as long (3 x 3, bfloat16, batches of 64, one H200)."""
 
-_LONG, _PLACES = 1024, 49
+_LONG, _PLACES = 1024, 9
 """Products of each element of the result from which on a library's grouped convolution is so slow
 that windows pay, and places of its window that are few enough in groups of those widths: it took
 12.8 ms for 16 groups of 48 channels and 128 places, of 8 lines of 499, where products take 0.1 (one
