@@ -137,6 +137,13 @@ promotion(
     "i32[7] f16[7]!pos",
     lambda x, y: (torch.float_power(x, 2), torch.float_power(y, 0.5)),
 )
+promotion(
+    "ldexp_far",
+    "f32[7] i32[7]",
+    lambda x, y: (torch.ldexp(x * 1e-30, y * 22), torch.ldexp(x, y * 9)),
+    by="element",
+)
+promotion("ldexp_of_half", "f16[7] i16[7]", lambda x, y: torch.ldexp(x, y))
 promotion("ldexp_of_ints", "f32[7] i32[7]", lambda x, y: torch.ldexp(x, y))
 promotion(
     "comparison_of_long_and_half",

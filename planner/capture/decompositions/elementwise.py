@@ -117,7 +117,20 @@ def _angle(x: torch.Tensor) -> Any:
 
 
 def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Any:
-    return aten.mul.Tensor(x, aten.exp2.default(exponent))
+    """A whole power of two in four factors: by itself it may be too large or too small for the
+    type of a product that is neither."""
+    if exponent.dtype.is_floating_point or not x.dtype.is_floating_point:
+        return aten.mul.Tensor(x, aten.exp2.default(exponent))
+    wide = accumulator(x.dtype)
+    far = 2400 if wide == torch.float64 else 400
+    exponent = aten.clamp.default(to(exponent, torch.int32), -far, far)
+    part = aten.div.Tensor_mode(exponent, 4, rounding_mode="trunc")
+    rest = aten.sub.Tensor(exponent, aten.mul.Tensor(part, 3))
+    factor, last = (aten.exp2.default(to(each, wide)) for each in (part, rest))
+    found = to(x, wide)
+    for each in (factor, factor, factor, last):
+        found = aten.mul.Tensor(found, each)
+    return to(found, x.dtype)
 
 
 def _with_a_term(op: Any) -> Callable[..., Any]:
