@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -46,30 +47,63 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, .
 
 @dataclass(frozen=True, slots=True)
 class TensorCall:
-    """A call whose arguments are all tensors, as one question to torch: faster than `kind_of_call`,
-    and stricter, for strides and devices count, too."""
+    """A call of tensors and plain values, as one question to torch and a comparison: faster than
+    `kind_of_call`, and stricter, for strides and devices count, too."""
 
-    count: int
     names: tuple[str, ...]
+    types: tuple[type, ...]
+    """Of all arguments."""
     _check: Callable[..., bool]
+    _tensors: Callable[[Any], tuple[Any, ...]] | None
+    """What takes them out of the arguments; None where all are tensors."""
+    _plain: Callable[[Any], tuple[Any, ...]]
+    _values: tuple[Any, ...]
 
     @staticmethod
     def of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> TensorCall | None:
-        """None where an argument is no plain tensor."""
+        """None where there is no tensor, or an argument is neither a tensor nor plain."""
         given = (*args, *kwargs.values())
-        if not given or not all(type(value) in _TENSORS for value in given):
+        tensors = [x for x in given if type(x) in _TENSORS]
+        plain = [place for place, value in enumerate(given) if type(value) in _SHOWN]
+        if not tensors or len(tensors) + len(plain) < len(given):
             return None
         with suppress(TypeError, RuntimeError):  # a tensor without strides
-            sizes: list[Any] = [list(x.shape) for x in given]
-            strides: list[Any] = [list(x.stride()) for x in given]
-            guards = TensorGuards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-            return TensorCall(len(given), tuple(kwargs), guards.check)
+            sizes: list[Any] = [list(x.shape) for x in tensors]
+            strides: list[Any] = [list(x.stride()) for x in tensors]
+            guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+            rest = [place for place in range(len(given)) if place not in plain]
+            take = _taken(plain)
+            return TensorCall(
+                tuple(kwargs),
+                tuple(map(type, given)),
+                guards.check,
+                _taken(rest) if plain else None,
+                take,
+                take(given),
+            )
         return None
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether another call is like it."""
-        if not kwargs:
-            return not self.names and len(args) == self.count and self._check(*args)
-        if tuple(kwargs) != self.names or len(args) + len(kwargs) != self.count:
+        if kwargs:
+            if tuple(kwargs) != self.names:
+                return False
+            args = (*args, *kwargs.values())
+        elif self.names:
             return False
-        return self._check(*args, *kwargs.values())
+        if self._tensors is None:
+            return len(args) == len(self.types) and self._check(*args)
+        # Types first: True is 1, and a tensor compares its elements.
+        if tuple(map(type, args)) != self.types or self._plain(args) != self._values:
+            return False
+        return self._check(*self._tensors(args))
+
+
+def _taken(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    """What takes the items of these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return lambda given: ()
+    (place,) = places
+    return itemgetter(slice(place, place + 1))

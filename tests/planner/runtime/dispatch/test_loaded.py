@@ -88,7 +88,7 @@ def test_calls_that_eager_runs_go_the_short_way(backend, asked, entries):
 
 
 @pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
-def test_calls_of_tensors_that_eager_runs_are_known_by_one_question(backend, entries, monkeypatch):
+def test_calls_that_eager_runs_are_known_by_one_question(backend, entries, monkeypatch):
     from fusionplan.planner.runtime.dispatch import loaded as module
 
     kinds, kind_of_call = [], module.kind_of_call
@@ -112,11 +112,33 @@ def test_calls_of_tensors_that_eager_runs_are_known_by_one_question(backend, ent
         assert asked_of(x=x) == (0, 0)
         assert asked_of(torch.randn(5, 4))[1] == 1  # it has no plan
         assert asked_of(x=torch.randn(5, 4))[1] == 1
-        assert [asked_of(x, flag=False)[0] for _ in range(3)][2] == 1  # more than tensors
+        assert [asked_of(x, flag=False)[0] for _ in range(3)][1:] == [1, 0]
     assert asked_of(x)[1] == 1  # gradients are on
     model.eval()
     with torch.no_grad():
         assert asked_of(x)[1] == 1  # another mode
+
+
+def test_calls_are_alike_in_tensors_and_in_plain_values() -> None:
+    from fusionplan.planner.runtime.dispatch.calls import TensorCall
+
+    x, y = torch.randn(3), torch.randn(4)
+    call = TensorCall.of((x, 1, y), {"by": None})
+    assert call is not None
+    assert call.fits((torch.randn(3), 1, torch.randn(4)), {"by": None})
+    for args, kwargs in (
+        ((x, 1, y), {}),
+        ((x, 1), {"by": None}),
+        ((x, True, y), {"by": None}),
+        ((x, 1.0, y), {"by": None}),
+        ((x, 2, y), {"by": None}),
+        ((x, x, y), {"by": None}),
+        ((y, 1, x), {"by": None}),
+        ((x, 1, y), {"to": None}),
+    ):
+        assert not call.fits(args, kwargs)
+    assert TensorCall.of((1, "a"), {}) is None
+    assert TensorCall.of((x, [y]), {}) is None
 
 
 class Parts(nn.Module):
