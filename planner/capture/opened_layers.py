@@ -155,6 +155,7 @@ _MULTI_HEAD = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "scaled_dot_product_attention": attention},
     argdefs=F.multi_head_attention_forward.__defaults__,
+    closure=F.multi_head_attention_forward.__closure__,
 )
 """Torch's function with our attention in place of torch's."""
 
