@@ -15,7 +15,7 @@ from ..graph.sizes import divisor_of, varies
 from ..nests.linear_forms import Access, Role
 from ..tiles.alignment import copied_stride, row_end, row_start, vector
 from ..tiles.blocks import AlignedRows
-from ..tiles.instructions import EndLanes, RowEnds, TileLoad, TileLoop, TileStore
+from ..tiles.instructions import EndLanes, RowEnds, TileLoad, TileStore
 from .scope import Scope, zero
 
 
@@ -85,7 +85,7 @@ class AlignedText:
         role = self.scope.nest.axes[self.axis].role.value
         line(f"{name}_lane = {text}")
         line(f"{name} = {name}_lane - {name}_skip", f"{role} axis of {self.extent}")
-        if self.scope.blocks.inner:
+        if self.scope.blocks.inner == self.axis:
             return
         if self.are_ends_apart:
             # The same number for all lanes of a vector: it is compared once for each.
@@ -98,22 +98,6 @@ class AlignedText:
         else:
             bounds = f"({name} >= 0) & ({name} < {self.length})"
         line(f"{name}_in = {bounds}")
-
-    def cuts(self, loop: TileLoop, count: str) -> tuple[str, ...]:
-        """The turns of a loop at which its inner blocks begin and end, with the first turn and the
-        end of all; counted from the end where it goes backwards."""
-        assert loop.inner is not None, "the pass says which blocks lie in the row"
-        begin, end = loop.inner
-        if varies(self.extent):
-            name = f"{self.name}_inner"
-            block = self.scope.blocks.sizes[self.axis]
-            self.scope.line(f"{name} = tl.maximum({self.length} // {block}, {begin})")
-            if loop.reverse:
-                return "0", f"{count} - {name}", f"{count} - {begin}", count
-            return "0", str(begin), name, count
-        turns = int(count)
-        cuts = (0, turns - end, turns - begin, turns) if loop.reverse else (0, begin, end, turns)
-        return tuple(map(str, cuts))
 
     def begin_ends(self, lanes: EndLanes) -> None:
         """Lanes of the row's last vector, and before them of its first where that is asked for,
@@ -174,7 +158,7 @@ class AlignedText:
             return self.load_ends(each)
         pointer, past = f"in{each.input} + {start} + {name}_lane", f"{name}_past{size}"
         hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
-        if self.scope.blocks.inner:
+        if self.scope.blocks.inner == self.axis:
             return f"tl.load({pointer}{hint})"
         other = f", other={_other(each)}"
         options = other + hint
@@ -202,7 +186,7 @@ class AlignedText:
         size, name = self._vector(each), self.name
         lane = f"{name}_end_lane" if self.is_at_ends and self.are_ends_apart else f"{name}_lane"
         pointer = f"{out} + {self.starts[self._start(each.access)]} + {lane}"
-        if self.scope.blocks.inner:
+        if self.scope.blocks.inner == self.axis:
             mask = f", mask={' & '.join(masks)}" if masks else ""
             self.scope.line(f"tl.store({pointer}, {value}{mask}{options})")
             return
@@ -247,7 +231,7 @@ class AlignedText:
         size, name = vector(each.access), self.name
         pointer = self._copy(each, f"{name}_lane")
         hint = f', eviction_policy="evict_{each.hint}"' if each.hint else ""
-        if self.scope.blocks.inner:
+        if self.scope.blocks.inner == self.axis:
             return f"tl.load({pointer}{hint})"
         past = f"({name}_skip + {self.extent + size - 1}) // {size} * {size}"
         other = f", other={zero(each.access.type.dtype)}"

@@ -32,7 +32,7 @@ def take(
     """A turn. The first block lies at an end of the row."""
     name, kept = f"v{value.id}", _kept(scope, fold, dims)
     item = scope.full(fold.source, dims, value.dtype)
-    if not scope.blocks.inner:
+    if scope.blocks.inner != loop.axis:
         scope.line(f"if {counter} == 0:")
         with scope.indented():
             text = _total(scope, fold, dims, _inside(scope, fold, dims, item))

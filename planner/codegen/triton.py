@@ -389,12 +389,31 @@ class TritonPrinter(AccessPrinter):
         if loop.inner is None:
             self._turns(loop, counter, (first, last), carried)
         else:
-            assert self.rows is not None, "the pass says what rows are aligned"
-            for number, turns in enumerate(pairwise(self.rows.cuts(loop, last))):
-                with self.within(replace(self.blocks, inner=number == 1)):
+            for turns, is_inner in self._stretches(loop, last):
+                with self.within(replace(self.blocks, inner=loop.axis if is_inner else None)):
                     self._turns(loop, counter, turns, carried, last)
                 carried.again()
         carried.end()
+
+    def _stretches(self, loop: TileLoop, count: str) -> list[tuple[tuple[str, str], bool]]:
+        """The turns of a loop at which its inner blocks begin and end, and those before and behind
+        them; which of these are inner ones. Where it goes backwards they are counted from the
+        end."""
+        assert loop.inner is not None, "the pass says which blocks lie in the row"
+        begin, end = loop.inner
+        extent = self.nest.axes[loop.axis].extent
+        if varies(extent):
+            name, length = f"{self.nest.axes[loop.axis].name}_inner", self.numbers.text(extent)
+            block = self.blocks.sizes[loop.axis]
+            self.line(f"{name} = tl.maximum({length} // {block}, {begin})")
+            ahead = str(begin), name
+            inner = (f"{count} - {name}", f"{count} - {begin}") if loop.reverse else ahead
+        else:
+            turns = int(count)
+            first, last = (turns - end, turns - begin) if loop.reverse else (begin, end)
+            inner = str(first), str(last)
+        cuts = "0", *inner, count
+        return [(each, n == 1) for n, each in enumerate(pairwise(cuts)) if each[0] != each[1]]
 
     def _first_block(self, each: FirstBlock) -> None:
         """Lanes that masks leave out are not read: beyond the position of a long cache there are

@@ -80,6 +80,16 @@ def is_dense(term: Term, access: Access) -> bool:
     return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
 
 
+def stand_apart(nest: Nest, axis: int) -> bool:
+    """Whether the ends of rows that begin at a vector's start stand apart from a loop along them:
+    something that is read or written lies in such rows, whose length is known, and no mask leaves
+    blocks out."""
+    accesses = (*nest.loads.values(), *nest.stores.values())
+    if nest.contractions or varies(nest.axes[axis].extent) or nest.limits.get(axis):
+        return False
+    return any(is_dense(t, a) for a in accesses for t in a.offset.terms if t.axis == axis)
+
+
 def is_aligned(access: Access, rows: AlignedRows, blocks: Blocks) -> bool:
     """Whether the rows of an access begin as far from a vector's start as those of the kernel."""
     start = row_start(access, rows.axis)

@@ -97,8 +97,8 @@ class Blocks:
     """Whether some offset or index of the nest does not fit 32 bits."""
     aligned: AlignedRows | None = None
     """The rows that are accessed as whole vectors though they begin anywhere."""
-    inner: bool = False
-    """Of a block in the middle of such a row: all its lanes lie in the row."""
+    inner: int | None = None
+    """Of a block in the middle of a row, the axis along which all its lanes lie in the row."""
 
     @staticmethod
     def of(nest: Nest, named: Sizes) -> Blocks:
@@ -154,8 +154,10 @@ class Blocks:
 
     def is_ragged(self, axis: int) -> bool:
         """Whether tiles may reach past an end; along an axis that varies they may."""
+        if self.inner == axis:
+            return False
         if self._is_aligned(axis):
-            return not self.inner
+            return True
         extent, step = self.nest.axes[axis].extent, self.steps[axis]
         return step > 1 if varies(extent) else extent % step != 0
 

@@ -370,8 +370,8 @@ class TileLoop:
     shared: int = 1
     """Neighbouring lanes along the axis that have one state."""
     inner: tuple[int, int] | None = None
-    """The first block whose lanes all lie in an aligned row, and the end of such blocks: they go
-    without masks, by a text of their own. Of a row whose length varies there may be none."""
+    """The first block whose lanes all lie in the row, and the end of such blocks: they go without
+    masks, by a text of their own. Of a row whose length varies there may be none."""
     begun: tuple[int, ...] = ()
     """The values of the first block that the head loads; that block is then straight-line work
     before the loop. Empty: the loop has all blocks."""

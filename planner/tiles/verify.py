@@ -192,8 +192,8 @@ class _Checker:
             yield f"the loop over {name} is pipelined with a loop inside it"
         combined = [value for values in loop.combined for value in values]
         most = (loop.blocks or self.program.blocks).count(loop.axis)
-        begin, end = loop.inner or (1, most)
-        has_any = 0 < begin < end <= most or varies(self.nest.axes[loop.axis].extent)
+        begin, end = loop.inner or (0, most)
+        has_any = 0 <= begin < end <= most or varies(self.nest.axes[loop.axis].extent)
         if loop.inner is not None and not has_any:
             yield f"the loop over {name} has no blocks {loop.inner}"
         if loop.combined and sorted(combined) != sorted(loop.carries):

@@ -283,3 +283,20 @@ def test_of_running_sums_nothing_is_done_again() -> None:
         assert "r0_end_lane" not in text
         exact = (inputs[0].double() - inputs[0].double().amax(-1, keepdim=True)).cumsum(-1)
         assert_close(mine, exact, exact.float(), str(config))
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+@pytest.mark.parametrize("columns", [12, 16, 40, 64])
+def test_of_rows_of_whole_vectors_the_last_block_alone_is_masked(columns: int) -> None:
+    """Infinities and NaN in that block, and elements that are large and near each other."""
+    x = torch.randn(ROWS, columns)
+    x[1, -1], x[2, -1], x[3] = float("inf"), float("nan"), x[3] + 1000.0
+    text, (mine,) = ran(graph_of(norm, [x]), looped(columns), [x.to(DEVICE)])
+    assert ("r0_in" in text) == (columns % 16 > 0)
+    loads = [line for line in text.splitlines() if "tl.load" in line]
+    assert any("mask" not in line for line in loads) == (columns >= 16)
+    exact = norm(x.double())
+    torch.testing.assert_close(mine.cpu().double(), exact, rtol=1e-4, atol=1e-4, equal_nan=True)
