@@ -26,17 +26,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ..fx_nodes import value_of
 from ..on_a_copy import rewritten_copy
-from .convolution_rows import (
-    FAST_GROUPS,
-    RowsOf,
-    channels_behind,
-    dense,
-    grouped_rows,
-    is_of_slow_groups,
-    pixels,
-    rows_of,
-    spreads_patches,
-)
+from .convolution_rows import FAST_GROUPS, RowsOf, grouped_rows, is_of_slow_groups, pixels, rows_of
 from .pad_channels import padded, padded_widths
 
 __all__ = ["channels_last"]
@@ -150,8 +140,6 @@ class _LayoutPass:
                 with self.graph.inserting_before(node):
                     found = padded(self._caller(node), node, widths)
                 self._stands_for(node, found)
-            elif spreads_patches(node) and not _is_trained(self.graph):
-                self._patches(node)
             elif node.target in _GROUPS:
                 make_rows = rows_of(node)
                 if make_rows is None or make_rows is pixels:
@@ -218,29 +206,6 @@ class _LayoutPass:
             if bias is not None:
                 found = call(aten.add.Tensor, found, bias)
             found = call(aten.permute.default, found, [0, 3, 1, 2])
-        self._stands_for(node, found)
-
-    def _patches(self, node: fx.Node) -> None:
-        """In place of a transposed convolution: a product gives the patch of each pixel."""
-        wanted, bias = node.meta["val"], node.args[2]
-        images, results, *places = wanted.shape
-        sizes, dims = tuple(node.args[3]), range(len(places))  # type: ignore[arg-type]
-        counts = [place // size for place, size in zip(places, sizes, strict=True)]
-        call = self._caller(node)
-        with self.graph.inserting_before(node):
-            rows = dense(call, channels_behind(call, node.args[0]))
-            rows = call(aten.view.default, rows, [images * math.prod(counts), -1])
-            columns = dense(call, channels_behind(call, node.args[1]))
-            columns = call(aten.view.default, columns, [rows.meta["val"].shape[1], -1])
-            found = call(aten.mm.default, rows, columns)
-            found = call(aten.view.default, found, [images, *counts, *sizes, results])
-            order = [0, *(1 + d + n for d in dims for n in (0, len(places))), 1 + 2 * len(places)]
-            found = dense(call, call(aten.permute.default, found, order))
-            found = call(aten.view.default, found, [images, *places, results])
-            if bias is not None:
-                found = call(aten.add.Tensor, found, bias)
-            order = [0, 1 + len(places), *range(1, 1 + len(places))]
-            found = call(aten.permute.default, found, order)
         self._stands_for(node, found)
 
     def _caller(self, node: fx.Node) -> Callable[..., fx.Node]:

@@ -27,7 +27,6 @@ __all__ = [
     "is_of_slow_groups",
     "pixels",
     "rows_of",
-    "spreads_patches",
 ]
 
 aten = torch.ops.aten
@@ -196,18 +195,6 @@ def grouped_rows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]
     return rows, call(
         aten.view.default, columns, [groups, weight.meta["val"].shape[0] // groups, -1]
     )
-
-
-def spreads_patches(node: fx.Node) -> bool:
-    """Whether a transposed convolution gives a patch of the result for each pixel of the image, and
-    no pixel of the result is in two."""
-    if node.target is not aten.convolution.default or not node.args[6]:
-        return False
-    given: Any = node.args
-    weight, (strides, padding, dilation, _, added, groups) = value_of(given[1]), given[3:]
-    if weight is None or groups != 1 or any([*padding, *added]):
-        return False
-    return tuple(weight.shape[2:]) == tuple(strides) and set(dilation) == {1}
 
 
 def cut_or_padded(

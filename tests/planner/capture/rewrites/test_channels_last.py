@@ -328,11 +328,3 @@ def test_channels_without_a_fast_kernel_have_zeros_beside_them(channels, results
     image, weight, *_ = found.args
     assert (image.meta["val"].shape[1], found.meta["val"].shape[1]) == padded
     assert all(n.meta["val"].stride(1) == 1 for n in (image, weight, found))
-
-
-@pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (2, 1, 2)])
-def test_patches_that_a_transposed_convolution_gives(sizes):
-    shapes = (2, 16, *(3 + i for i, _ in enumerate(sizes))), (16, 8, *sizes), (8,)
-    x, w, b = (torch.randn(shape).to(torch.bfloat16) for shape in shapes)
-    function = F.conv_transpose2d if len(sizes) == 2 else F.conv_transpose3d
-    assert not rewritten(lambda x, w, b: function(torch.relu(x), w, b, sizes) * 2, x, w, b)
