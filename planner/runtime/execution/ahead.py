@@ -226,11 +226,13 @@ def _text(name: str, runs: Sequence[Sequence[KernelSource]], aligned: bool) -> s
         word = "if" if i == 0 else "elif"
         body.append(f"{word} number < {end}:" if i < len(runs) - 1 else "else:")
         lines = [f"own = number - {begin}", f"place = {place} + own // {kernel.grid} * {arguments}"]
-        for j, buffer in enumerate(kernel.buffers):
+        # A name that two branches give must have one type.
+        names = [f"a{i}_{j}" for j in range(arguments)]
+        for j, (named, buffer) in enumerate(zip(names, kernel.buffers, strict=True)):
             kind = f"tl.pointer_type({TRITON_DTYPE[buffer.dtype]})"
-            lines.append(f"a{j} = tl.load(table + place + {j}).to({kind})")
-            lines += [f"a{j} = tl.multiple_of(a{j}, 16)"] * aligned
-        given = ", ".join(f"a{j}" for j in range(arguments))
+            lines.append(f"{named} = tl.load(table + place + {j}).to({kind})")
+            lines += [f"{named} = tl.multiple_of({named}, 16)"] * aligned
+        given = ", ".join(names)
         body += [f"    {x}" for x in [*lines, f"part_{i}(own % {kernel.grid}, {given})"]]
         begin, place = end, place + len(run) * arguments
     # Of one run nothing is chosen.
