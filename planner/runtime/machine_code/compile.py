@@ -45,6 +45,7 @@ from ...graph.dtypes import SIGNATURE
 from ..phases import phase
 from . import compiled_before, ready
 from .kernel_cache import is_whole, keep_elsewhere, unwritable
+from .left_operands import misread
 from .pipeline_races import overwritten
 from .quad_lanes import misplaced
 from .thread_locality import passes_for
@@ -292,6 +293,8 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
             kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
         if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
             wrong = "it writes registers that a product still reads"
+    if wrong is None and ptx is not None:
+        wrong = misread(kernel.asm["ptx"])
     if wrong is None and ptx is not None and ".tf32" in ptx and TF32 not in source.text:
         wrong = "it computes a sum of products of float32 in TF32"
     if wrong is not None:
