@@ -365,8 +365,8 @@ change("a group without a config", "if site.config is None:", "if False:")
 of("planner/runtime/execution/batched.py", "planner/runtime/execution/test_batched.py")
 change(
     "kernels of other types are another launch",
-    "(_bare(kernel), types, kernel.contracts)",
-    "(_bare(kernel), kernel.contracts)",
+    "(bare(kernel), types, kernel.contracts)",
+    "(bare(kernel), kernel.contracts)",
 )
 of("planner/runtime/cuda_graphs/cudagraph.py", "planner/runtime/cuda_graphs/test_cudagraph.py")
 change(
@@ -393,8 +393,18 @@ change(
 )
 change("hooks of a loaded model", "if self._does_more():", "if False:")
 of("planner/runtime/dispatch/calls.py", "planner/runtime/dispatch/test_loaded.py")
-change("calls of tensors are compared", "== self.count and self._check(*args)", "== self.count")
-change("tensors by name are compared", "return self._check(*args, *kwargs.values())", "return True")
+change(
+    "calls of tensors are compared",
+    "== len(self.types) and self._check(*args)",
+    "== len(self.types)",
+)
+change("tensors beside plain values are compared", "self._check(*self._tensors(args))", "True")
+change("plain values are compared", " or self._plain(args) != self._values", "")
+of(
+    "planner/runtime/machine_code/left_operands.py",
+    "planner/runtime/machine_code/test_left_operands.py",
+)
+change("left operands where right ones lay", "in right_of_computed", "in ()")
 of("planner/runtime/dispatch/arguments.py", "planner/runtime/dispatch/test_loaded.py")
 change("defaults of a loaded function", "found = self._defaults() | found", "found")
 change(

@@ -407,7 +407,7 @@ def test_parts_have_64_keys_and_as_many_warps_as_their_bytes_ask_for(
     (found,) = overlapping(plan, graph, H200, (9, 0)).groups
     assert found.config is not None
     assert (found.config.block("r0"), found.config.num_warps) == (keys, warps)
-    assert keys * columns * 2 == 128 * 32 * warps
+    assert warps == max(4, keys * columns * 2 // (128 * 32))
 
 
 def test_parts_are_one_block_where_launches_overlap() -> None:
