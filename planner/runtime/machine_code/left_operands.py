@@ -22,10 +22,10 @@ def misread(ptx: str) -> str | None:
     known."""
     if "wgmma.mma_async" not in ptx:
         return None
-    address = dict(_DESCRIPTOR.findall(ptx))
+    address: dict[str, str] = dict(_DESCRIPTOR.findall(ptx))
     right_of_computed: set[str] = set()
     for product in _PRODUCT.finditer(ptx):
-        left, right = product["left"], product["right"]
+        left, right = str(product["left"]), str(product["right"])
         if left.startswith("{"):
             right_of_computed.add(address.get(right, right))
         elif address.get(left, left) in right_of_computed:
