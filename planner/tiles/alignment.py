@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..graph.dtypes import itemsize
 from ..graph.graph import contiguous
@@ -78,6 +78,16 @@ def is_dense(term: Term, access: Access) -> bool:
     """Whether neighbours along the term lie side by side; where an index varies along the whole
     axis they lie anywhere."""
     return term.scale == 1 and term.div == 1 and (term.mod > 0 or term.axis not in access.along)
+
+
+def lies_by_steps(access: Access, axes: Sequence[int], blocks: Blocks, step: int) -> bool:
+    """Whether the elements of a tile along these axes, the last one fastest, lie at equal steps."""
+    for axis in reversed(axes):
+        terms = [term for term in access.offset.terms if term.axis == axis]
+        if [(term.scale, term.div, term.mod) for term in terms] != [(step, 1, 0)]:
+            return False
+        step *= blocks.sizes[axis]
+    return True
 
 
 def stand_apart(nest: Nest, axis: int) -> bool:

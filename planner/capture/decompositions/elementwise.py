@@ -478,7 +478,6 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.linalg_cross.default: _cross,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.select_scatter.default: _select_scatter,
-    aten.repeat.default: _repeat,
     aten.diagonal_backward.default: _diagonal_backward,
     aten.eye.default: _eye,
     aten.eye.m: _eye,

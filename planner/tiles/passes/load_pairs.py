@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...nests.linear_forms import Access, Affine, Role
-from ..blocks import Blocks
+from ...nests.linear_forms import Affine, Role
+from ..alignment import lies_by_steps
 from ..instructions import Instruction, TileLoad, TilePlace
 from ..program import TileProgram
 
@@ -58,14 +58,4 @@ def _is_half(program: TileProgram, each: TileLoad) -> bool:
     whole = all(
         axis in held and blocks.sizes[axis] == program.nest.axes[axis].extent for axis in dims
     )
-    return bool(dims) and whole and _is_every_second(access, dims, blocks)
-
-
-def _is_every_second(access: Access, dims: tuple[int, ...], blocks: Blocks) -> bool:
-    step = 2
-    for axis in reversed(dims):
-        terms = [term for term in access.offset.terms if term.axis == axis]
-        if [(term.scale, term.div, term.mod) for term in terms] != [(step, 1, 0)]:
-            return False
-        step *= blocks.sizes[axis]
-    return True
+    return bool(dims) and whole and lies_by_steps(access, dims, blocks, 2)

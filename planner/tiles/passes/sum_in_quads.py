@@ -23,6 +23,7 @@ from ...memo import by_identity
 from ...nests.linear_forms import Role
 from ...nests.nest import Nest
 from ...values.values import Compute
+from ..alignment import lies_by_steps
 from ..blocks import Blocks
 from ..instructions import (
     BitField,
@@ -228,11 +229,7 @@ def _is_dense(load: TileLoad, blocks: Blocks) -> bool:
     if load.via or load.rows or access.at:
         return False
     _, *others = blocks.dims(access.axes)
-    step = 1
-    for axis in reversed(others):
-        terms = [t for t in access.offset.terms if t.axis == axis]
-        if [(t.scale, t.div, t.mod) for t in terms] != [(step, 1, 0)]:
-            return False
-        step *= blocks.sizes[axis]
+    if not lies_by_steps(access, others, blocks, 1):
+        return False
     rest = [t for t in access.offset.terms if t.axis not in others]
     return access.offset.base % VECTOR == 0 and all(t.scale % VECTOR == 0 for t in rest)
