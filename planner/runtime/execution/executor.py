@@ -13,6 +13,7 @@ import torch
 
 from ...capture.capture import Captured
 from ...capture.source_lines import source_lines
+from ...capture.writes_in_place import Update
 from ...codegen.source import Program
 from ...config import Config
 from ...errors import PlanError, Refusal
@@ -94,6 +95,8 @@ class Executor:
         self.captured, self.plan, self.device = captured, plan, device
         if device.type == "cuda" and device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
+        self._strides_vary = guard
+        self.kernels_per_call = 0
         self._count = [0]
         self._bodies_of: list[Executor] = []
         self._owners: list[int] = []
@@ -110,9 +113,18 @@ class Executor:
             order, made = self._joined(order, made)
             made = self._beginning(order, made)
         names = self._names()
+        groups = self._emitted(made, names)
+        self._write(order, groups, names, captured.updates if updates else ())
+        names["is_profiled"], names["profiled"] = is_profiled, self._profiled
+        self._module = _compiled(self.text, names)
+        self._ranged: Boxed | None = None
+        self.boxed = self._guarded(self._module["call"])
+
+    def _emitted(self, made: Mapping[int, Made], names: dict[str, Any]) -> dict[int, EmittedGroup]:
+        """The groups as the text names them. What the text calls is put among the names, and the
+        launchers are kept."""
         groups: dict[int, EmittedGroup] = {}
         launchers: list[Launcher] = []
-        others = 0
         for i, (built, added) in sorted(made.items()):
             own = _register(added, len(launchers), names)
             self._owners += [built.owner if isinstance(built, LaunchAhead) else i] * len(added)
@@ -121,7 +133,7 @@ class Executor:
                 case GroupCall() as call:
                     names[f"g{i}"] = call.run
                     groups[i] = f"g{i}"
-                    others += call.kernels
+                    self.kernels_per_call += call.kernels
                 case Program() as program:
                     groups[i] = EmittedKernels(program, own)
                 case Copied(calls=calls, copy=copy):
@@ -133,22 +145,30 @@ class Executor:
                 case LaunchAhead(program=program, given=given):
                     groups[i] = EmittedAhead(EmittedKernels(program, own), given)
         self.launchers = tuple(launchers)
-        pointers = bool(launchers) and not launchers[0].takes_tensors
-        cuda = self.device.type == "cuda" and _fast_empty is not None
-        how = How(pointers, cuda, guard)
-        emitter = Emitter(captured, how, names)
-        self.text = emitter.call(order, groups, captured.updates if updates else ())
+        return groups
+
+    def _write(
+        self,
+        order: Sequence[ScheduledUnit],
+        groups: Mapping[int, EmittedGroup],
+        names: dict[str, Any],
+        updates: Sequence[Update],
+    ) -> None:
+        """Writes `text`. Where a group reads what may not be as traced, a second text asks in the
+        first call whether it is."""
+        pointers = bool(self.launchers) and not self.launchers[0].takes_tensors
+        how = How(
+            pointers, self.device.type == "cuda" and _fast_empty is not None, self._strides_vary
+        )
+        emitter = Emitter(self.captured, how, names)
+        self.text = emitter.call(order, groups, updates)
+        self.kernels_per_call += emitter.kernels
         if emitter.doubtful:
-            asking = Emitter(captured, replace(how, asks=True), names)
-            self.text += asking.call(order, groups, captured.updates if updates else ())
-            first = AsTraced(captured, self.device, plan.graph_key)
+            asking = Emitter(self.captured, replace(how, asks=True), names)
+            self.text += asking.call(order, groups, updates)
+            first = AsTraced(self.captured, self.device, self.plan.graph_key)
             names["noted"], names["by_aten"] = first.noted, first.by_aten
             names["unseen"], names["ended"] = first.unseen, first.ended
-        self.kernels_per_call = emitter.kernels + others
-        names["is_profiled"], names["profiled"] = is_profiled, self._profiled
-        self._module = _compiled(self.text, names)
-        self._ranged: Boxed | None = None
-        self.boxed = self._guarded(self._module["call"])
 
     def __call__(self, *inputs: Any) -> list[Any]:
         with torch.no_grad():
@@ -442,7 +462,8 @@ def _reads(part: Subgraph, two: PreparedCall) -> set[int]:
 
 
 def _overlapping(program: Program) -> Program:
-    """With each kernel launched while the one before it, whose that may be, ends."""
+    """The program with each kernel launched before the previous one in the stream has finished
+    (programmatic dependent launch)."""
     kernels = tuple(replace(kernel, dependent=True) for kernel in program.kernels)
     return replace(program, kernels=kernels)
 
